@@ -118,7 +118,8 @@ impl Ingress {
         let by_key = PreparedPool::with_settings(&deps.pool, connections, &settings_by_key, PLANS_KEPT);
         let tasks = TaskTracker::new();
         let admissions = Arc::new(Admissions::start(by_key.priority("admission")));
-        let shared = mcp::Deps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
+        let shared =
+            mcp::AssistantDeps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
             hooks: Hooks::new(&settings.hooks, &settings.outbound)?,

@@ -76,6 +76,15 @@ const ALLOWED: &[(&str, &str)] =
 /// Files with names that are not converted yet, one path a line. A file without such a name any more leaves the list.
 const UNCONVERTED: &str = include_str!("vocabulary_unconverted.txt");
 
+/// Type names that the ingress shares with another place, one a line. A name that is unique leaves the list.
+const SHARED_TYPE_NAMES: &str = include_str!("vocabulary_shared_type_names.txt");
+
+/// Type names that every crate of a kind has, and that are read with the crate's name before them.
+const NAMES_OF_EVERY_CRATE: &[(&str, &str)] = &[
+    ("Settings", "what an operator can set: `delivery::Settings`"),
+    ("StartError", "why it did not start: `mcp::StartError`"),
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
@@ -226,4 +235,48 @@ fn a_converted_file_leaves_the_list() {
     };
     let converted: Vec<&str> = UNCONVERTED.lines().filter(|path| !uses_banned(path)).collect();
     assert!(converted.is_empty(), "take off vocabulary_unconverted.txt:\n{}", converted.join("\n"));
+}
+
+/// The types and traits that a source defines for more than its own file. A private one is read beside its definition.
+fn shared_types(text: &str) -> impl Iterator<Item = &str> {
+    let production = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
+    production.lines().filter_map(|line| {
+        let rest = line.strip_prefix("pub")?;
+        let rest = if rest.starts_with('(') { rest.split_once(") ")?.1 } else { rest.strip_prefix(' ')? };
+        let (kind, name) = rest.split_once(' ')?;
+        matches!(kind, "struct" | "enum" | "trait" | "type").then(|| identifiers(name).next())?
+    })
+}
+
+/// The files that define each name of a type.
+fn files_of_types() -> BTreeMap<String, Vec<String>> {
+    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in all_sources().into_iter().filter(|(path, _)| path.ends_with(".rs")) {
+        for name in shared_types(&text) {
+            files.entry(name.to_owned()).or_default().push(path.clone());
+        }
+    }
+    files
+}
+
+#[test]
+fn a_type_name_stands_for_one_type() {
+    let is_of_ingress = |path: &String| path.starts_with("ingress/src/");
+    let is_listed = |name: &str| SHARED_TYPE_NAMES.lines().any(|listed| listed == name);
+    let mut faults = Vec::new();
+    let files = files_of_types();
+    for (name, files) in &files {
+        let is_of_every_crate = NAMES_OF_EVERY_CRATE.iter().any(|(allowed, _)| allowed == name);
+        let outside = files.iter().filter(|path| !is_of_ingress(path)).count();
+        let is_shared = files.len() > 1 && !is_of_every_crate;
+        if is_shared && (outside > 1 || !is_listed(name)) {
+            faults.push(format!("{name}: {}", files.join(", ")));
+        }
+        if !is_shared && is_listed(name) {
+            faults.push(format!("{name} is unique: take it off vocabulary_shared_type_names.txt"));
+        }
+    }
+    let unknown = SHARED_TYPE_NAMES.lines().filter(|name| !files.contains_key(*name));
+    faults.extend(unknown.map(|name| format!("{name} is no type: take it off vocabulary_shared_type_names.txt")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

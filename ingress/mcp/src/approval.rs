@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::{Assistant, NotCounted, refusal::Refusal, token::Bearer};
+use crate::{Assistant, NotCounted, refusal::AssistantRefusal, token::Bearer};
 
 /// What a request may do, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Approval {
 
 impl Assistant {
     /// Finds the approval behind a token and counts the request, over all ingress processes.
-    pub(crate) async fn admit(&self, bearer: &Bearer) -> Result<Approval, Refusal> {
+    pub(crate) async fn admit(&self, bearer: &Bearer) -> Result<Approval, AssistantRefusal> {
         let row = sqlx::query!(
             "select a.id, a.tenant_id, a.may_draft
              from assistant_approvals a
@@ -30,11 +30,11 @@ impl Assistant {
         )
         .fetch_optional(&self.pool)
         .await?
-        .ok_or(Refusal::NotApproved)?;
+        .ok_or(AssistantRefusal::NotApproved)?;
         match self.rate.count(row.id, self.terms.rate_per_minute).await {
             Ok(None) => {}
-            Ok(Some(seconds)) => return Err(Refusal::Rate(u64::from(seconds))),
-            Err(NotCounted) => return Err(Refusal::Unavailable),
+            Ok(Some(seconds)) => return Err(AssistantRefusal::Rate(u64::from(seconds))),
+            Err(NotCounted) => return Err(AssistantRefusal::Unavailable),
         }
         Ok(Approval { id: row.id, tenant_id: row.tenant_id, may_draft: row.may_draft && bearer.drafts })
     }

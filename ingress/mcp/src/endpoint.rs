@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::{
     Assistant,
     protocol::Workspace,
-    refusal::{self, Refusal},
+    refusal::{self, AssistantRefusal},
     token::{SCOPE_DRAFTS, SCOPE_READ},
 };
 
@@ -63,7 +63,7 @@ pub async fn answer(assistant: &Arc<Assistant>, request: Request) -> Response {
     response
 }
 
-async fn admitted(assistant: &Arc<Assistant>, request: Request) -> Result<Response, Refusal> {
+async fn admitted(assistant: &Arc<Assistant>, request: Request) -> Result<Response, AssistantRefusal> {
     let (parts, body) = request.into_parts();
     check_origin(&parts.headers, assistant)?;
     let bearer = assistant.identify(&parts.headers).await?;
@@ -86,31 +86,31 @@ async fn admitted(assistant: &Arc<Assistant>, request: Request) -> Result<Respon
 }
 
 /// A web page may call only when it is of the endpoint's own origin (MCP, Streamable HTTP, "Security warning").
-fn check_origin(headers: &HeaderMap, assistant: &Assistant) -> Result<(), Refusal> {
+fn check_origin(headers: &HeaderMap, assistant: &Assistant) -> Result<(), AssistantRefusal> {
     let own = assistant.terms.resource_url.origin().ascii_serialization();
     match headers.get(header::ORIGIN) {
-        Some(origin) if origin.as_bytes() != own.as_bytes() => Err(Refusal::Origin),
+        Some(origin) if origin.as_bytes() != own.as_bytes() => Err(AssistantRefusal::Origin),
         _ => Ok(()),
     }
 }
 
-async fn read_body(body: Body) -> Result<Bytes, Refusal> {
+async fn read_body(body: Body) -> Result<Bytes, AssistantRefusal> {
     match tokio::time::timeout(BODY_PATIENCE, Limited::new(body, BODY_MAX_BYTES).collect()).await {
-        Err(_) => Err(Refusal::SlowBody),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::BodyTooLarge),
-        Ok(Err(_)) => Err(Refusal::IncompleteBody),
+        Err(_) => Err(AssistantRefusal::SlowBody),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(AssistantRefusal::BodyTooLarge),
+        Ok(Err(_)) => Err(AssistantRefusal::IncompleteBody),
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
     }
 }
 
 /// The protocol's library calls everything it cannot read a wrong media type; this tells them apart.
-fn check_json(headers: &HeaderMap, body: &[u8]) -> Result<(), Refusal> {
+fn check_json(headers: &HeaderMap, body: &[u8]) -> Result<(), AssistantRefusal> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case("application/json") {
-        return Err(Refusal::MediaType);
+        return Err(AssistantRefusal::MediaType);
     }
-    serde_json::from_slice::<serde::de::IgnoredAny>(body).map(drop).map_err(|_| Refusal::Json)
+    serde_json::from_slice::<serde::de::IgnoredAny>(body).map(drop).map_err(|_| AssistantRefusal::Json)
 }
 
 /// What the protocol refuses before it comes to messages is plain text there; here every refusal has the same shape.

@@ -33,12 +33,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// A key that verifies.
 #[derive(Debug, Clone)]
-pub(crate) struct Key {
+pub(crate) struct VerifyingKey {
     decoding: DecodingKey,
     only: Option<KeyAlgorithm>,
 }
 
-impl Key {
+impl VerifyingKey {
     /// The key, if it is one for this algorithm: of its family, and not published for another one.
     pub(crate) fn for_algorithm(&self, algorithm: Algorithm) -> Option<&DecodingKey> {
         let published_for = self.only.is_none_or(|only| KeyAlgorithm::from(algorithm) == only);
@@ -74,7 +74,7 @@ pub(crate) struct KeysUnavailable;
 /// Keys at one moment.
 #[derive(Debug)]
 struct KeySet {
-    keys: HashMap<String, Arc<Key>>,
+    keys: HashMap<String, Arc<VerifyingKey>>,
     fetched: Instant,
 }
 
@@ -109,7 +109,7 @@ impl KeySource {
     }
 
     /// The key with this id; `None` when the issuer has none.
-    pub(crate) async fn find(&self, id: &str) -> Result<Option<Arc<Key>>, KeysUnavailable> {
+    pub(crate) async fn find(&self, id: &str) -> Result<Option<Arc<VerifyingKey>>, KeysUnavailable> {
         let known = self.trusted();
         let found = known.as_ref().and_then(|set| set.keys.get(id).cloned());
         let fresh = known.as_ref().is_some_and(|set| set.fetched.elapsed() < FRESH);
@@ -144,7 +144,7 @@ impl KeySource {
         }
     }
 
-    async fn fetch(&self) -> Result<HashMap<String, Arc<Key>>, &'static str> {
+    async fn fetch(&self) -> Result<HashMap<String, Arc<VerifyingKey>>, &'static str> {
         let url = match &self.configured {
             Some(url) => url.clone(),
             None => self.discover().await?,
@@ -201,7 +201,7 @@ impl KeySource {
     }
 }
 
-fn read_key(value: Value) -> Option<(String, Arc<Key>)> {
+fn read_key(value: Value) -> Option<(String, Arc<VerifyingKey>)> {
     let key: Jwk = serde_json::from_value(value).ok()?;
     if key.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
         return None;
@@ -211,5 +211,5 @@ fn read_key(value: Value) -> Option<(String, Arc<Key>)> {
     if matches!(decoding.family(), AlgorithmFamily::Hmac) {
         return None;
     }
-    Some((key.common.key_id?, Arc::new(Key { decoding, only: key.common.key_algorithm })))
+    Some((key.common.key_id?, Arc::new(VerifyingKey { decoding, only: key.common.key_algorithm })))
 }

@@ -58,7 +58,7 @@ pub struct NotCounted;
 
 /// What the endpoint is built from.
 #[derive(Debug, Clone)]
-pub struct Deps {
+pub struct AssistantDeps {
     /// A pool in the ingress's role: sees a tenant's rows only inside a confined transaction.
     pub pool: PgPool,
     /// Counts the requests of each approval.
@@ -82,7 +82,7 @@ impl Assistant {
     ///
     /// # Errors
     /// [`StartError`] for settings that contradict each other.
-    pub fn new(deps: Deps, settings: &Settings) -> Result<Option<Arc<Self>>, StartError> {
+    pub fn new(deps: AssistantDeps, settings: &Settings) -> Result<Option<Arc<Self>>, StartError> {
         let Some(terms) = settings.terms()? else { return Ok(None) };
         let keys = keys::KeySource::new(&terms)?;
         Ok(Some(Arc::new(Self { pool: deps.pool, rate: deps.rate, tasks: deps.tasks, terms, keys })))

@@ -14,7 +14,7 @@ const RETRY_UNAVAILABLE: u64 = 5;
 
 /// Why a request is not let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum AssistantRefusal {
     /// No bearer token.
     NoToken,
     /// A token that is not one of the issuer's for us, now.
@@ -45,7 +45,7 @@ pub(crate) enum Refusal {
     Internal,
 }
 
-impl Refusal {
+impl AssistantRefusal {
     fn parts(self) -> (StatusCode, Cow<'static, str>) {
         let (status, code) = match self {
             Self::NoToken => (StatusCode::UNAUTHORIZED, "missing_credentials"),
@@ -96,7 +96,7 @@ impl Refusal {
     }
 }
 
-impl From<sqlx::Error> for Refusal {
+impl From<sqlx::Error> for AssistantRefusal {
     fn from(error: sqlx::Error) -> Self {
         if runtime::db::is_transient(&error) {
             tracing::warn!("database unavailable to the assistant endpoint");

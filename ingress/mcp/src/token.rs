@@ -4,7 +4,7 @@ use http::{HeaderMap, header};
 use jsonwebtoken::{Validation, decode, decode_header};
 use serde::Deserialize;
 
-use crate::{Assistant, keys, refusal::Refusal, settings::Terms};
+use crate::{Assistant, keys, refusal::AssistantRefusal, settings::Terms};
 
 /// The scope that lets an assistant read.
 pub const SCOPE_READ: &str = "mail:read";
@@ -59,36 +59,38 @@ impl Scopes {
 }
 
 /// The bearer token of a request: one header, nothing else. Never in the query, where logs keep it.
-fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
+fn bearer(headers: &HeaderMap) -> Result<&str, AssistantRefusal> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let value = values.next().ok_or(Refusal::NoToken)?;
+    let value = values.next().ok_or(AssistantRefusal::NoToken)?;
     if values.next().is_some() {
-        return Err(Refusal::BadToken);
+        return Err(AssistantRefusal::BadToken);
     }
-    let text = value.to_str().map_err(|_| Refusal::BadToken)?;
-    let (scheme, token) = text.split_once(' ').ok_or(Refusal::NoToken)?;
+    let text = value.to_str().map_err(|_| AssistantRefusal::BadToken)?;
+    let (scheme, token) = text.split_once(' ').ok_or(AssistantRefusal::NoToken)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(Refusal::NoToken);
+        return Err(AssistantRefusal::NoToken);
     }
     let token = token.trim();
-    if token.len() > TOKEN_MAX_BYTES { Err(Refusal::BadToken) } else { Ok(token) }
+    if token.len() > TOKEN_MAX_BYTES { Err(AssistantRefusal::BadToken) } else { Ok(token) }
 }
 
 impl Assistant {
     /// Checks a request's token: signature by one of the issuer's keys, issuer, audience, times, client, scope.
-    pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Bearer, Refusal> {
+    pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Bearer, AssistantRefusal> {
         let token = bearer(headers)?;
-        let header = decode_header(token).map_err(|_| Refusal::BadToken)?;
+        let header = decode_header(token).map_err(|_| AssistantRefusal::BadToken)?;
         let typed = header.typ.as_ref().is_none_or(|typ| TYPES.contains(&typ.to_ascii_lowercase().as_str()));
         // The algorithm is ours to choose, and extensions that must be understood are not (RFC 8725 §3.1, RFC 7515 §4.1.11).
         if !typed || header.crit.is_some() || !keys::is_allowed(header.alg) {
-            return Err(Refusal::BadToken);
+            return Err(AssistantRefusal::BadToken);
         }
-        let id = header.kid.as_deref().ok_or(Refusal::BadToken)?;
-        let key = self.keys.find(id).await.map_err(|_| Refusal::Unavailable)?.ok_or(Refusal::BadToken)?;
-        let decoding = key.for_algorithm(header.alg).ok_or(Refusal::BadToken)?;
-        let claims: Claims =
-            decode(token, decoding, &validation(&self.terms, header.alg)).map_err(|_| Refusal::BadToken)?.claims;
+        let id = header.kid.as_deref().ok_or(AssistantRefusal::BadToken)?;
+        let key =
+            self.keys.find(id).await.map_err(|_| AssistantRefusal::Unavailable)?.ok_or(AssistantRefusal::BadToken)?;
+        let decoding = key.for_algorithm(header.alg).ok_or(AssistantRefusal::BadToken)?;
+        let claims: Claims = decode(token, decoding, &validation(&self.terms, header.alg))
+            .map_err(|_| AssistantRefusal::BadToken)?
+            .claims;
         read(claims, &self.terms)
     }
 }
@@ -103,22 +105,22 @@ fn validation(terms: &Terms, algorithm: jsonwebtoken::Algorithm) -> Validation {
     validation
 }
 
-fn read(claims: Claims, terms: &Terms) -> Result<Bearer, Refusal> {
+fn read(claims: Claims, terms: &Terms) -> Result<Bearer, AssistantRefusal> {
     let client_id = match (claims.client_id, claims.azp) {
-        (Some(client), Some(party)) if client != party => return Err(Refusal::BadToken),
+        (Some(client), Some(party)) if client != party => return Err(AssistantRefusal::BadToken),
         (Some(client), _) | (None, Some(client)) => client,
-        (None, None) => return Err(Refusal::BadToken),
+        (None, None) => return Err(AssistantRefusal::BadToken),
     };
     let sane = |text: &str| (1..=NAME_MAX_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control);
     if !sane(&claims.sub) || !sane(&client_id) {
-        return Err(Refusal::BadToken);
+        return Err(AssistantRefusal::BadToken);
     }
     if !terms.clients.contains(&client_id) {
-        return Err(Refusal::Client);
+        return Err(AssistantRefusal::Client);
     }
     let has = |scope| [&claims.scope, &claims.scp].into_iter().flatten().any(|held| held.has(scope));
     if !has(SCOPE_READ) {
-        return Err(Refusal::Scope(SCOPE_READ));
+        return Err(AssistantRefusal::Scope(SCOPE_READ));
     }
     Ok(Bearer { subject: claims.sub, client_id, drafts: has(SCOPE_DRAFTS) })
 }
@@ -138,13 +140,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case(&[], Err(Refusal::NoToken))]
-    #[case(&["Basic eDp5"], Err(Refusal::NoToken))]
-    #[case(&["Bearer"], Err(Refusal::NoToken))]
-    #[case(&["Bearer a", "Bearer b"], Err(Refusal::BadToken))]
+    #[case(&[], Err(AssistantRefusal::NoToken))]
+    #[case(&["Basic eDp5"], Err(AssistantRefusal::NoToken))]
+    #[case(&["Bearer"], Err(AssistantRefusal::NoToken))]
+    #[case(&["Bearer a", "Bearer b"], Err(AssistantRefusal::BadToken))]
     #[case(&["bearer  a "], Ok("a"))]
-    fn a_token_comes_in_one_header(#[case] values: &[&str], #[case] token: Result<&str, Refusal>) {
+    fn a_token_comes_in_one_header(#[case] values: &[&str], #[case] token: Result<&str, AssistantRefusal>) {
         assert_eq!(bearer(&headers(values)), token);
-        assert_eq!(bearer(&headers(&[&format!("Bearer {}", "a".repeat(8_193))])), Err(Refusal::BadToken));
+        assert_eq!(bearer(&headers(&[&format!("Bearer {}", "a".repeat(8_193))])), Err(AssistantRefusal::BadToken));
     }
 }

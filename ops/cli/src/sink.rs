@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use devtools::sink::{Keep, Sink, SinkOptions};
+use devtools::sink::{KeptMails, Sink, SinkOptions};
 use serde_json::json;
 
 use crate::{
@@ -34,7 +34,7 @@ pub async fn run(args: SinkArgs) -> anyhow::Result<()> {
         smtp_addr: args.sink_smtp_addr,
         http_addr: args.sink_http_addr,
         rules: args.rules,
-        keep: Keep { messages: args.keep, ..Keep::default() },
+        keep: KeptMails { messages: args.keep, ..KeptMails::default() },
         ..SinkOptions::default()
     })
     .await?;

@@ -11,7 +11,7 @@ use std::{
 use dkim::{DkimKey, DkimSigner, GeneratedKey};
 use futures::StreamExt;
 use secrecy::ExposeSecret;
-use smtp::{Envelope, EnvelopeAddress, Message, Pool, SmtpSettings};
+use smtp::{Envelope, EnvelopeAddress, Pool, SmtpMessage, SmtpSettings};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -27,7 +27,7 @@ fn main() {
     signature("ed25519", &DkimKey::generate_ed25519().unwrap(), &message);
     let checked = Instant::now();
     for _ in 0..SIGNATURES {
-        std::hint::black_box(Message::new(std::hint::black_box(message.as_bytes().to_vec())).unwrap());
+        std::hint::black_box(SmtpMessage::new(std::hint::black_box(message.as_bytes().to_vec())).unwrap());
     }
     println!("check of a message: {:.1} µs", checked.elapsed().as_secs_f64() * 1e6 / f64::from(SIGNATURES));
     let server = serve();
@@ -37,15 +37,15 @@ fn main() {
 }
 
 /// 10 KB of HTML, quoted-printable, as the renderer makes it.
-fn message() -> Message {
+fn message() -> SmtpMessage {
     let line = "<p style=3D\"margin:0\">Dear reader, this is one line of a newsletter, with=\r\n";
     let header = "From: Acme <news@example.com>\r\nTo: ann@example.net\r\nSubject: News of the week\r\n\
         Date: Fri, 20 Nov 2026 12:00:00 +0000\r\nMessage-ID: <1@example.com>\r\nMIME-Version: 1.0\r\n\
         Content-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n";
-    Message::new(format!("{header}{}", line.repeat(10_240 / line.len())).into_bytes()).unwrap()
+    SmtpMessage::new(format!("{header}{}", line.repeat(10_240 / line.len())).into_bytes()).unwrap()
 }
 
-fn signature(name: &str, key: &GeneratedKey, message: &Message) {
+fn signature(name: &str, key: &GeneratedKey, message: &SmtpMessage) {
     let signer = DkimSigner::new("example.com", "s1", DkimKey::from_pkcs8(key.private_pkcs8.expose_secret()).unwrap());
     let before = thread_cpu();
     for _ in 0..SIGNATURES {
@@ -60,7 +60,7 @@ fn thread_cpu() -> Duration {
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-fn client(server: SocketAddr, connections: usize, message: &Message) {
+fn client(server: SocketAddr, connections: usize, message: &SmtpMessage) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut settings = SmtpSettings::new(format!("smtp://{server}?tls=none").parse().unwrap(), "client.example.com");
     settings.max_connections = connections;

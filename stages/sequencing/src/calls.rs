@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use runner::{Deps, Runner, StageError};
 use runtime::{
     CommitNotifier, Counter, Outbound, Vault,
-    outbound::{Limits, OutboundError},
+    outbound::{OutboundError, OutboundLimits},
     plans::PreparedPool,
     trace,
 };
@@ -32,7 +32,7 @@ use crate::{
     group::{advance, fail},
     moves::{self, Log},
     sequence,
-    steps::{Effect, Item, Outcome},
+    steps::{DueStep, Effect, StepOutcome},
 };
 use schemas::action::{Action, CallProductWebhook};
 
@@ -104,7 +104,7 @@ impl Calls {
     }
 
     /// Prepares an item's call. `None`: the limit of concurrent calls is reached.
-    pub(crate) fn claim(&self, item: &Item<'_>) -> Option<Call> {
+    pub(crate) fn claim(&self, item: &DueStep<'_>) -> Option<Call> {
         let Some(Action::CallProductWebhook(config)) = &item.step.action else { return None };
         let slot = self.slot(item.due.tenant_id)?;
         // The same in every attempt, over processes and crashes.
@@ -199,7 +199,7 @@ impl Calls {
             let value = HeaderValue::try_from(value).map_err(|_| Refusal::for_good("header"))?;
             headers.insert(HeaderName::from_static(name), value);
         }
-        let answer = self.outbound.post(&url, headers, body, Limits::default()).await?;
+        let answer = self.outbound.post(&url, headers, body, OutboundLimits::default()).await?;
         match answer.status.as_u16() {
             status @ 200..=299 => Ok(status),
             410 => Err(Refusal::for_good("answered_gone")),
@@ -220,7 +220,7 @@ impl Calls {
         let (Some(sequence), Some(Some(person))) = (sequence, people.first()) else { return Ok(tx.rollback().await?) };
         let (moved, log) = match answer {
             Ok(status) => {
-                let effect = Effect::of(Outcome::Done, json!({"status": status, "call_id": call.id}));
+                let effect = Effect::of(StepOutcome::Done, json!({"status": status, "call_id": call.id}));
                 let log = Log::of(&call.due, call.step_id, StepType::CallProductWebhook, &effect);
                 (advance(&call.due, sequence, person, &effect, now), Some(log))
             }

@@ -20,7 +20,7 @@ use crate::{
     due::{self, Due, Person},
     moves::{self, Log, Move},
     sequence::{self, Sequence},
-    steps::{self, Announcements, Effect, Item, Taken},
+    steps::{self, Announcements, DueStep, Effect, StepResult},
 };
 
 /// The pauses after failed attempts at a step; after the last one the enrollment fails.
@@ -90,13 +90,13 @@ impl Groups {
         let sequences = sequence::load(&mut *db, due).await?;
         let people = due::people(&mut *db, due).await?;
         let mut result = GroupResult::default();
-        let mut by_type: BTreeMap<StepType, Vec<Item<'_>>> = BTreeMap::new();
+        let mut by_type: BTreeMap<StepType, Vec<DueStep<'_>>> = BTreeMap::new();
         for (due, person) in due.iter().zip(&people) {
             // A foreign key makes sure that the sequence exists.
             let Some(sequence) = sequences.get(&(due.tenant_id, due.sequence_id)) else { continue };
             match (next_move(due, sequence, person.as_ref(), self.steps_per_day), person) {
                 (NextMove::Step(step), Some(person)) => {
-                    by_type.entry(step.kind).or_default().push(Item { due, sequence, step, person });
+                    by_type.entry(step.kind).or_default().push(DueStep { due, sequence, step, person });
                 }
                 (NextMove::Step(_), None) => result.moves.push(Move::exit(due, ExitReason::ContactArchived)),
                 (NextMove::Exit(reason), _) => result.moves.push(Move::exit(due, reason)),
@@ -122,7 +122,7 @@ impl Groups {
 
     /// Claims enrollments whose step is a call to a product, which is made after the commit. An enrollment above the limit of concurrent
     /// calls is due again in a moment.
-    fn claim_calls(&self, items: &[Item<'_>], now: DateTime<Utc>, result: &mut GroupResult, calls: &mut Vec<Call>) {
+    fn claim_calls(&self, items: &[DueStep<'_>], now: DateTime<Utc>, result: &mut GroupResult, calls: &mut Vec<Call>) {
         for item in items {
             result.moves.push(match self.calls.claim(item) {
                 Some(call) => {
@@ -137,12 +137,12 @@ impl Groups {
 }
 
 /// The move and the log entry after a step.
-pub(crate) fn follow(item: &Item<'_>, taken: Taken, now: DateTime<Utc>) -> (Move, Option<Log>) {
+pub(crate) fn follow(item: &DueStep<'_>, taken: StepResult, now: DateTime<Utc>) -> (Move, Option<Log>) {
     match taken {
-        Taken::Later => (Move::again(item.due, now + LATER), None),
-        Taken::Wait(until) => (Move::again(item.due, until), None),
-        Taken::Failed(code) => fail(item.due, item.step.id, item.step.kind, code, now),
-        Taken::Took(effect) => {
+        StepResult::Later => (Move::again(item.due, now + LATER), None),
+        StepResult::Wait(until) => (Move::again(item.due, until), None),
+        StepResult::Failed(code) => fail(item.due, item.step.id, item.step.kind, code, now),
+        StepResult::Took(effect) => {
             let log = Log::of(item.due, item.step.id, item.step.kind, &effect);
             (advance(item.due, item.sequence, item.person, &effect, now), Some(log))
         }

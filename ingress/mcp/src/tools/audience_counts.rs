@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Fault, OfCampaign, arguments, id};
+use super::{OfCampaign, ToolFault, arguments, id};
 use crate::small;
 
 pub(super) fn schema() -> Value {
     super::campaign_schema()
 }
 
-pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: OfCampaign = arguments(given)?;
     let campaign = id("campaign_id", &given.campaign_id)?;
     let row = sqlx::query!(
@@ -25,7 +25,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     )
     .fetch_optional(&mut *db)
     .await?
-    .ok_or(Fault::NoCampaign)?;
+    .ok_or(ToolFault::NoCampaign)?;
     if row.materialized {
         return of_sends(db, tenant, campaign).await;
     }
@@ -47,7 +47,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
 }
 
 /// Sums over the campaign's batches. Served by `batches_by_campaign`.
-async fn of_sends(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result<Value, Fault> {
+async fn of_sends(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result<Value, ToolFault> {
     let row = sqlx::query!(
         r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(skipped), 0) as "skipped!",
                   coalesce(sum(cancelled + expired), 0) as "dropped!"

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Fault, arguments, id};
+use super::{ToolFault, arguments, id};
 use crate::words;
 
 const LIMIT_DEFAULT: i64 = 20;
@@ -33,16 +33,16 @@ pub(super) fn schema() -> Value {
     })
 }
 
-pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: Arguments = arguments(given)?;
     let status = given
         .status
-        .map(|text| CampaignStatus::parse(&text).ok_or_else(|| Fault::Arguments("status: is not one".to_owned())))
+        .map(|text| CampaignStatus::parse(&text).ok_or_else(|| ToolFault::Arguments("status: is not one".to_owned())))
         .transpose()?;
     let before = given.before.map(|text| id("before", &text)).transpose()?;
     let limit = given.limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIMIT_MAX).contains(&limit) {
-        return Err(Fault::Arguments(format!("limit: must be 1 to {LIMIT_MAX}")));
+        return Err(ToolFault::Arguments(format!("limit: must be 1 to {LIMIT_MAX}")));
     }
     // Served by campaigns_newest or campaigns_by_status.
     let rows = sqlx::query!(

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Fault, OverDays, arguments};
+use super::{OverDays, ToolFault, arguments};
 use crate::small;
 
 /// What is counted, as the rollups call it.
@@ -26,7 +26,7 @@ pub(super) fn schema() -> Value {
     super::days_schema()
 }
 
-pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: OverDays = arguments(given)?;
     let days = given.days()?;
     let events: Vec<String> = EVENTS.iter().map(|event| (*event).to_owned()).collect();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use super::{Fault, Tool, arguments, audit, confine};
+use super::{Tool, ToolFault, arguments, audit, confine};
 use crate::{Approval, words};
 
 /// Proposals of a workspace that nobody has closed yet; then no more are taken.
@@ -45,7 +45,7 @@ pub(super) fn schema() -> Value {
 }
 
 impl Proposal {
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), ToolFault> {
         let texts = [
             ("title", Some(&self.title), TITLE_MAX_CHARS),
             ("campaign_goal", self.campaign_goal.as_ref(), LINE_MAX_CHARS),
@@ -58,21 +58,21 @@ impl Proposal {
         for (name, text, max) in texts {
             let Some(text) = text else { continue };
             if text.chars().count() > max {
-                return Err(Fault::Arguments(format!("{name}: may have at most {max} characters")));
+                return Err(ToolFault::Arguments(format!("{name}: may have at most {max} characters")));
             }
             if !words::is_plain(text) {
-                return Err(Fault::Arguments(format!("{name}: contains control characters")));
+                return Err(ToolFault::Arguments(format!("{name}: contains control characters")));
             }
         }
         if self.title.trim().is_empty() {
-            return Err(Fault::Arguments("title: must not be empty".to_owned()));
+            return Err(ToolFault::Arguments("title: must not be empty".to_owned()));
         }
         Ok(())
     }
 }
 
 /// Saves a proposal and its audit row together.
-pub(super) async fn save(pool: &PgPool, approval: &Approval, given: Value) -> Result<Value, Fault> {
+pub(super) async fn save(pool: &PgPool, approval: &Approval, given: Value) -> Result<Value, ToolFault> {
     let tool = Tool::SaveDraftProposal;
     let proposal = arguments::<Proposal>(given).and_then(|proposal| proposal.check().map(|()| proposal));
     let mut tx = pool.begin().await?;
@@ -111,7 +111,7 @@ pub(super) async fn save(pool: &PgPool, approval: &Approval, given: Value) -> Re
                     "proposal_id": id, "status": "open", "note": "saved for a person to read; nothing was created or sent",
                 }));
             }
-            Fault::TooManyOpen
+            ToolFault::TooManyOpen
         }
         Err(fault) => fault,
     };

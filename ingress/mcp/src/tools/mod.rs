@@ -85,7 +85,7 @@ impl Tool {
 
 /// Why a tool has no answer. `Display` is for the assistant.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum ToolFault {
     /// Arguments that are not the tool's.
     #[error("{0}")]
     Arguments(String),
@@ -106,7 +106,7 @@ pub(crate) enum Fault {
     Unavailable,
 }
 
-impl Fault {
+impl ToolFault {
     /// A stable code.
     pub(crate) fn code(&self) -> &'static str {
         match self {
@@ -120,7 +120,7 @@ impl Fault {
     }
 }
 
-impl From<sqlx::Error> for Fault {
+impl From<sqlx::Error> for ToolFault {
     fn from(error: sqlx::Error) -> Self {
         // Callers hear the same of both; whoever reads the log must tell a fault of ours from a Postgres that is away.
         if runtime::db::is_transient(&error) {
@@ -133,13 +133,13 @@ impl From<sqlx::Error> for Fault {
 }
 
 /// Reads a tool's arguments; unknown ones are refused.
-fn arguments<T: DeserializeOwned>(value: Value) -> Result<T, Fault> {
-    serde_json::from_value(value).map_err(|error| Fault::Arguments(error.to_string()))
+fn arguments<T: DeserializeOwned>(value: Value) -> Result<T, ToolFault> {
+    serde_json::from_value(value).map_err(|error| ToolFault::Arguments(error.to_string()))
 }
 
 /// An id among the arguments, in its canonical form.
-fn id(name: &str, text: &str) -> Result<Uuid, Fault> {
-    schemas::parse_id(text).map_err(|error| Fault::Arguments(format!("{name}: {error}")))
+fn id(name: &str, text: &str) -> Result<Uuid, ToolFault> {
+    schemas::parse_id(text).map_err(|error| ToolFault::Arguments(format!("{name}: {error}")))
 }
 
 /// The schema of tools about one campaign.
@@ -179,11 +179,11 @@ struct OverDays {
 }
 
 impl OverDays {
-    fn days(&self) -> Result<i32, Fault> {
+    fn days(&self) -> Result<i32, ToolFault> {
         match self.days {
             None => Ok(DAYS_DEFAULT),
             Some(days) if (1..=DAYS_MAX).contains(&days) => Ok(days),
-            Some(_) => Err(Fault::Arguments(format!("days: must be 1 to {DAYS_MAX}"))),
+            Some(_) => Err(ToolFault::Arguments(format!("days: must be 1 to {DAYS_MAX}"))),
         }
     }
 }
@@ -194,10 +194,10 @@ pub(crate) async fn call(
     approval: &Approval,
     tool: Tool,
     arguments: Value,
-) -> Result<Value, Fault> {
+) -> Result<Value, ToolFault> {
     let result = if tool.is_read_only() {
         let answered = read(&assistant.pool, approval.tenant_id, tool, arguments).await;
-        let outcome = answered.as_ref().map_or_else(Fault::code, |_| "answered");
+        let outcome = answered.as_ref().map_or_else(ToolFault::code, |_| "answered");
         // What is not in the audit log is not answered.
         let mut db = assistant.pool.acquire().await?;
         audit(&mut db, approval, tool, outcome, None).await?;
@@ -206,14 +206,14 @@ pub(crate) async fn call(
         drafts::save(&assistant.pool, approval, arguments).await
     } else {
         let mut db = assistant.pool.acquire().await?;
-        audit(&mut db, approval, tool, Fault::NoConsent.code(), None).await?;
-        Err(Fault::NoConsent)
+        audit(&mut db, approval, tool, ToolFault::NoConsent.code(), None).await?;
+        Err(ToolFault::NoConsent)
     };
-    note(Some(tool), result.as_ref().map_or_else(Fault::code, |_| "answered"));
+    note(Some(tool), result.as_ref().map_or_else(ToolFault::code, |_| "answered"));
     result
 }
 
-async fn read(pool: &PgPool, tenant: Uuid, tool: Tool, arguments: Value) -> Result<Value, Fault> {
+async fn read(pool: &PgPool, tenant: Uuid, tool: Tool, arguments: Value) -> Result<Value, ToolFault> {
     let mut tx = pool.begin_with("begin read only").await?;
     confine(&mut tx, tenant).await?;
     let answer = match tool {
@@ -224,15 +224,15 @@ async fn read(pool: &PgPool, tenant: Uuid, tool: Tool, arguments: Value) -> Resu
         Tool::Deliverability => deliverability::answer(&mut tx, tenant, arguments).await,
         Tool::SuppressionSummary => suppressions::answer(&mut tx, tenant, arguments).await,
         Tool::ReplyOutcomes => replies::answer(&mut tx, tenant, arguments).await,
-        Tool::SaveDraftProposal => Err(Fault::NoConsent),
+        Tool::SaveDraftProposal => Err(ToolFault::NoConsent),
     };
     tx.rollback().await?;
     let answer = answer?;
-    if answer.to_string().len() > ANSWER_MAX_BYTES { Err(Fault::TooLong) } else { Ok(answer) }
+    if answer.to_string().len() > ANSWER_MAX_BYTES { Err(ToolFault::TooLong) } else { Ok(answer) }
 }
 
 /// Row security: from here on the transaction sees this tenant's rows only, and no statement runs long.
-async fn confine(db: &mut PgConnection, tenant: Uuid) -> Result<(), Fault> {
+async fn confine(db: &mut PgConnection, tenant: Uuid) -> Result<(), ToolFault> {
     sqlx::query!(
         "select set_config('app.tenant', $1, true) as wall, set_config('statement_timeout', $2, true) as patience",
         tenant.to_string(),
@@ -250,7 +250,7 @@ async fn audit(
     tool: Tool,
     outcome: &str,
     draft: Option<Uuid>,
-) -> Result<(), Fault> {
+) -> Result<(), ToolFault> {
     sqlx::query!(
         "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, $4, $5, $6)",
         schemas::new_id(),

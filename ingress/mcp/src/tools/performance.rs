@@ -4,20 +4,20 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Fault, OfCampaign, arguments, id};
+use super::{OfCampaign, ToolFault, arguments, id};
 use crate::small;
 
 pub(super) fn schema() -> Value {
     super::campaign_schema()
 }
 
-pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: OfCampaign = arguments(given)?;
     let campaign = id("campaign_id", &given.campaign_id)?;
     let status = sqlx::query_scalar!("select status from campaigns where tenant_id = $1 and id = $2", tenant, campaign)
         .fetch_optional(&mut *db)
         .await?
-        .ok_or(Fault::NoCampaign)?;
+        .ok_or(ToolFault::NoCampaign)?;
     // Served by batches_by_campaign.
     let row = sqlx::query!(
         r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(sent), 0) as "sent!",

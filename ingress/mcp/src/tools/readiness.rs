@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Fault, OfCampaign, arguments, id};
+use super::{OfCampaign, ToolFault, arguments, id};
 use crate::small;
 
 pub(super) fn schema() -> Value {
     super::campaign_schema()
 }
 
-pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: OfCampaign = arguments(given)?;
     let campaign = id("campaign_id", &given.campaign_id)?;
     let row = sqlx::query!(
@@ -33,7 +33,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     )
     .fetch_optional(&mut *db)
     .await?
-    .ok_or(Fault::NoCampaign)?;
+    .ok_or(ToolFault::NoCampaign)?;
     let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
     let queued = match (&selector, row.status) {
         (Some(selector), CampaignStatus::Draft | CampaignStatus::Scheduled) => {

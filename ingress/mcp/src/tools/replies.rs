@@ -4,14 +4,14 @@ use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Fault, OverDays, arguments};
+use super::{OverDays, ToolFault, arguments};
 use crate::small;
 
 pub(super) fn schema() -> Value {
     super::days_schema()
 }
 
-pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: OverDays = arguments(given)?;
     let days = given.days()?;
     let rows = sqlx::query!(

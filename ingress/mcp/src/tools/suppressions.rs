@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Fault, arguments};
+use super::{ToolFault, arguments};
 use crate::small;
 
 #[derive(Debug, serde::Deserialize)]
@@ -15,7 +15,7 @@ pub(super) fn schema() -> Value {
     json!({"type": "object", "properties": {}, "additionalProperties": false})
 }
 
-pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let Arguments {} = arguments(given)?;
     let rows = sqlx::query!(
         r#"select reason, scope, count(*) as "count!"

@@ -7,7 +7,7 @@ use schemas::{Classification, new_id};
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
-use templates::{Contact, Limits, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateSource};
+use templates::{Contact, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateLimits, TemplateSource};
 use uuid::Uuid;
 
 use super::store::CampaignRow;
@@ -96,7 +96,7 @@ async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Resu
         opt_out: row.classification == Classification::Marketing,
         track_links: true,
         track_opens: true,
-        limits: Limits::default(),
+        limits: TemplateLimits::default(),
     })
 }
 

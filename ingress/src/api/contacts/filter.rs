@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use runtime::plans;
-use segments::{Compiled, Newest};
+use segments::{CompiledSegment, Newest};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
@@ -16,7 +16,7 @@ pub(super) struct Filter {
     pub(super) search: Option<String>,
     /// Lists and tags; in each of them.
     pub(super) audiences: Vec<Uuid>,
-    pub(super) segment: Option<Compiled>,
+    pub(super) segment: Option<CompiledSegment>,
     pub(super) status: Option<&'static str>,
     pub(super) updated_since: Option<DateTime<Utc>>,
 }

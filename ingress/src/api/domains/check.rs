@@ -7,7 +7,7 @@ use std::{
 };
 
 use chrono::Utc;
-use domains::{CheckError, Checked, DnsRecord, Purpose, Validity};
+use domains::{CheckError, CheckedRecord, DnsRecord, RecordPurpose, Validity};
 use http::StatusCode;
 use schemars::JsonSchema;
 use schemas::{DomainStatus, Environment};
@@ -149,7 +149,7 @@ pub(super) async fn apply_check(
     db: &mut PgConnection,
     tenant: Uuid,
     row: &DomainRow,
-    results: &[Checked],
+    results: &[CheckedRecord],
     again: Option<Rechecks>,
 ) -> sqlx::Result<CheckOutcome> {
     // A statement of its own after the lock: what other checks have committed meanwhile is seen.
@@ -181,8 +181,9 @@ pub(super) async fn apply_check(
 }
 
 /// Whether the advised DKIM record stands. A DNS without a definite answer changes nothing.
-fn second_published(results: &[Checked]) -> Option<bool> {
-    let second = results.iter().find(|checked| checked.record.purpose == Purpose::Dkim && !checked.record.required)?;
+fn second_published(results: &[CheckedRecord]) -> Option<bool> {
+    let second =
+        results.iter().find(|checked| checked.record.purpose == RecordPurpose::Dkim && !checked.record.required)?;
     match second.validity {
         Validity::Valid => Some(true),
         Validity::Invalid => Some(false),
@@ -195,22 +196,22 @@ fn wanted(ingress: &Ingress, row: &DomainRow) -> Vec<DnsRecord> {
 }
 
 /// Asks the DNS for every record. Takes a bounded time; what was not answered is undetermined.
-pub(super) async fn ask(ingress: &Ingress, row: &DomainRow) -> Vec<Checked> {
+pub(super) async fn ask(ingress: &Ingress, row: &DomainRow) -> Vec<CheckedRecord> {
     let records = wanted(ingress, row);
     let asked = domains::verify(&row.domain, records.clone(), &ingress.resolver);
     tokio::time::timeout(CHECK_MAX, asked).await.unwrap_or_else(|_| records.into_iter().map(unanswered).collect())
 }
 
-fn unanswered(record: DnsRecord) -> Checked {
-    Checked { record, validity: Validity::Undetermined, observed: Vec::new(), error: Some(CheckError::NoAnswer) }
+fn unanswered(record: DnsRecord) -> CheckedRecord {
+    CheckedRecord { record, validity: Validity::Undetermined, observed: Vec::new(), error: Some(CheckError::NoAnswer) }
 }
 
 /// The sandbox's DNS: as if every record were there, or none.
-fn pretend(row: &DomainRow, records: Vec<DnsRecord>) -> Vec<Checked> {
+fn pretend(row: &DomainRow, records: Vec<DnsRecord>) -> Vec<CheckedRecord> {
     let published = row.domain.split('.').next() != Some(SANDBOX_UNVERIFIED_LABEL);
     let look = |record: DnsRecord| match published {
-        true => Checked { validity: Validity::Valid, observed: vec![record.value.clone()], error: None, record },
-        false => Checked {
+        true => CheckedRecord { validity: Validity::Valid, observed: vec![record.value.clone()], error: None, record },
+        false => CheckedRecord {
             validity: Validity::Invalid,
             observed: Vec::new(),
             error: Some(CheckError::Missing { type_: record.type_, host: record.host.clone() }),

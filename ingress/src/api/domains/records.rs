@@ -1,7 +1,7 @@
 //! The DNS records of a domain, as callers see them, with what the last check found.
 
 use chrono::{DateTime, Utc};
-use domains::{Checked, DnsRecord, DomainSettings, PublishedKey, Validity, records};
+use domains::{CheckedRecord, DnsRecord, DomainSettings, PublishedKey, Validity, records};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,7 +49,7 @@ impl RecordView {
     }
 
     /// What a check found.
-    pub(crate) fn checked(checked: &Checked, at: DateTime<Utc>) -> Self {
+    pub(crate) fn checked(checked: &CheckedRecord, at: DateTime<Utc>) -> Self {
         let status = match checked.validity {
             Validity::Valid => "valid",
             Validity::Invalid => "invalid",
@@ -143,7 +143,8 @@ mod tests {
         let fresh = row(json!([]));
         let record =
             wanted(&fresh, &settings("link.test")).into_iter().find(|record| record.host == "link.acme.test").unwrap();
-        let checked = Checked { record, validity: Validity::Valid, observed: vec!["link.test".into()], error: None };
+        let checked =
+            CheckedRecord { record, validity: Validity::Valid, observed: vec!["link.test".into()], error: None };
         let stored = json!([RecordView::checked(&checked, Utc::now())]);
         let tracking = |target| {
             let views = view(&row(stored.clone()), &settings(target));

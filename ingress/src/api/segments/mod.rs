@@ -7,7 +7,7 @@ mod store;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::new_id;
-use segments::{self, Compiled, Fault, Rule, SAMPLE_MAX, SampledContact, SegmentError};
+use segments::{self, CompiledSegment, Rule, SAMPLE_MAX, SampledContact, SegmentError, SegmentFault};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
@@ -48,7 +48,7 @@ impl From<SegmentError> for ApiError {
         match error {
             SegmentError::NotFound(object) => Self::not_found(object),
             SegmentError::Invalid(faults) => {
-                let fault = |fault: Fault| FieldFault::new(fault.path, fault.code, fault.detail);
+                let fault = |fault: SegmentFault| FieldFault::new(fault.path, fault.code, fault.detail);
                 Self::validation(faults.into_iter().map(fault).collect())
             }
             SegmentError::Store(error) => error.into(),
@@ -125,7 +125,7 @@ async fn check_rule(
     rule: &Value,
     mut faults: Faults,
     own: Option<Uuid>,
-) -> Result<(Rule, Compiled), ApiError> {
+) -> Result<(Rule, CompiledSegment), ApiError> {
     let tenant = ctx.tenant;
     let definitions = segments::definitions(ctx.db(), tenant).await?;
     let parsed = Rule::parse(rule, "rule", &definitions);

@@ -7,7 +7,9 @@ use schemas::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sqlx::PgConnection;
-use templates::{Contact, Limits, MergeData, MessageOptions, Named, Preview, PreviewFault, Sender, TemplateSource};
+use templates::{
+    Contact, MergeData, MessageOptions, MessagePreview, Named, PreviewFault, Sender, TemplateLimits, TemplateSource,
+};
 use uuid::Uuid;
 
 use super::{
@@ -136,12 +138,12 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
     let data = body.data.map_or(Value::Null, Value::Object);
     let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
     let source = row.parts.source(content::kind(&row.template_type));
-    let Preview { subject, html, text } =
+    let MessagePreview { subject, html, text } =
         ctx.outside("render".to_owned(), move || preview(&source, &options, &data))??;
     Reply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text })
 }
 
-fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<Preview, ApiError> {
+fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<MessagePreview, ApiError> {
     templates::preview(source, options, data, &Nowhere).map_err(|fault| match fault {
         PreviewFault::Template(faults) => content::refusal(&faults, None),
         PreviewFault::Render(fault) => {
@@ -188,6 +190,6 @@ async fn options(
         // The message as its author wrote it: no tracked links, no pixel.
         track_links: false,
         track_opens: false,
-        limits: Limits::default(),
+        limits: TemplateLimits::default(),
     })
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use runner::{Decode, Incoming, Origin, StageError};
+use runner::{Incoming, Origin, StageError, StageInput};
 use schemas::{DirectKind, Lane};
 
 use crate::{
@@ -27,7 +27,7 @@ pub(crate) struct Direct {
     pub(super) body: Bytes,
 }
 
-impl Decode for Direct {
+impl StageInput for Direct {
     fn decode(message: &Incoming<'_>) -> Result<Self, StageError> {
         Ok(Self::read(message))
     }

@@ -27,7 +27,7 @@ pub use postgres::PostgresServer;
 pub use process::Server;
 pub use shared::{SharedServers, TEST_DATABASE_URL_VARIABLE, TEST_NATS_URL_VARIABLE, TestDatabase, shared};
 
-use place::Place;
+use place::DataDirectory;
 
 /// Where the servers keep their data.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ pub fn nats_program() -> Result<PathBuf, ServersError> {
 pub struct Servers {
     nats: NatsServer,
     postgres: PostgresServer,
-    place: Place,
+    place: DataDirectory,
 }
 
 impl Servers {
@@ -93,7 +93,7 @@ impl Servers {
         let cache = install::Cache::new(options.cache_dir.as_deref())?;
         let nats_program = nats::find_or_install(&cache)?;
         let postgres_programs = postgres::find_or_install(&cache)?;
-        let place = Place::open(&options.data, options.synced)?;
+        let place = DataDirectory::open(&options.data, options.synced)?;
         // Side by side: initdb takes a second or two, and NATS need not wait for it.
         let (nats, postgres) = std::thread::scope(|scope| {
             let nats = scope.spawn(|| nats::start(&nats_program, &place, options.synced));

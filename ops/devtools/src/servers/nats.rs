@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::servers::error::{During, ServersError};
 use crate::servers::install::{self, Cache, Pinned};
-use crate::servers::place::Place;
+use crate::servers::place::DataDirectory;
 use crate::servers::ports::free_port;
 use crate::servers::process::{self, Program, Server};
 
@@ -145,7 +145,7 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
 }
 
 /// Starts the server on `place`.
-pub(crate) fn start(executable: &Path, place: &Place, synced: bool) -> Result<NatsServer, ServersError> {
+pub(crate) fn start(executable: &Path, place: &DataDirectory, synced: bool) -> Result<NatsServer, ServersError> {
     let directory = place.directory("nats")?;
     let log = directory.join("nats.log");
     process::clear_log(&log)?;

@@ -25,14 +25,14 @@ const NEW_FOR: Duration = Duration::from_secs(60);
 
 /// A locked data directory.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct DataDirectory {
     root: PathBuf,
     ephemeral: bool,
     synced: bool,
     lock: File,
 }
 
-impl Place {
+impl DataDirectory {
     pub(crate) fn open(data: &Data, synced: bool) -> Result<Self, ServersError> {
         match data {
             Data::Kept(root) => {
@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DataDirectory {
     fn drop(&mut self) {
         let deleted = match (self.ephemeral, self.synced) {
             (false, _) => Ok(()),

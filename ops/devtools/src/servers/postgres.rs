@@ -18,7 +18,7 @@ use url::Url;
 
 use crate::servers::error::{During, ServersError};
 use crate::servers::install::run;
-use crate::servers::place::Place;
+use crate::servers::place::DataDirectory;
 use crate::servers::ports::free_port;
 use crate::servers::process::{self, Program, Server};
 use crate::servers::sys;
@@ -192,7 +192,7 @@ impl Program for PostgresProgram {
 }
 
 /// Starts the server on `place`, with a new cluster when there is none.
-pub(crate) fn start(programs: &Programs, place: &Place, synced: bool) -> Result<PostgresServer, ServersError> {
+pub(crate) fn start(programs: &Programs, place: &DataDirectory, synced: bool) -> Result<PostgresServer, ServersError> {
     let run_as = (sys::effective_user() == 0).then(user_for_root).transpose()?;
     let home = match run_as {
         Some(_) => place.reachable_directory("postgres")?,

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::servers::error::{During, ServersError};
-use crate::servers::sys::{self, Signal};
+use crate::servers::sys::{self, ProcessSignal};
 
 /// Postgres replays its log after a crash before it answers, and disks are slow at times.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -169,7 +169,7 @@ impl<P: Program> Inner<P> {
                 Ok(())
             }
             Err(error) => {
-                end(&mut child, Signal::Kill, P::NAME)?;
+                end(&mut child, ProcessSignal::Kill, P::NAME)?;
                 Err(error)
             }
         }
@@ -206,10 +206,10 @@ impl<P: Program> Inner<P> {
     }
 
     fn kill(&self) -> Result<(), ServersError> {
-        self.finish(Signal::Kill)
+        self.finish(ProcessSignal::Kill)
     }
 
-    fn finish(&self, signal: Signal) -> Result<(), ServersError> {
+    fn finish(&self, signal: ProcessSignal) -> Result<(), ServersError> {
         let mut slot = self.child();
         if let Some(child) = slot.as_mut() {
             end(child, signal, P::NAME)?;
@@ -218,8 +218,8 @@ impl<P: Program> Inner<P> {
         Ok(())
     }
 
-    fn stop_signal(&self) -> Signal {
-        if self.program.stops_on_interrupt() { Signal::Interrupt } else { Signal::Terminate }
+    fn stop_signal(&self) -> ProcessSignal {
+        if self.program.stops_on_interrupt() { ProcessSignal::Interrupt } else { ProcessSignal::Terminate }
     }
 }
 
@@ -232,21 +232,21 @@ impl<P: Program> Drop for Inner<P> {
 }
 
 /// Sends `signal`, waits, and kills what does not go.
-fn end(child: &mut Child, signal: Signal, name: &str) -> Result<(), ServersError> {
+fn end(child: &mut Child, signal: ProcessSignal, name: &str) -> Result<(), ServersError> {
     let looking = || format!("stopping {name}");
     if child.try_wait().during(looking)?.is_some() {
         return Ok(());
     }
     sys::send(child, signal).during(looking)?;
     let deadline = Instant::now() + STOP_WITHIN;
-    while signal != Signal::Kill && Instant::now() < deadline {
+    while signal != ProcessSignal::Kill && Instant::now() < deadline {
         if child.try_wait().during(looking)?.is_some() {
             return Ok(());
         }
         thread::sleep(LOOK_EVERY);
     }
-    if signal != Signal::Kill {
-        sys::send(child, Signal::Kill).during(looking)?;
+    if signal != ProcessSignal::Kill {
+        sys::send(child, ProcessSignal::Kill).during(looking)?;
     }
     child.wait().during(looking).map(drop)
 }

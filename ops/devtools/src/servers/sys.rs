@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// Signals we send to servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Signal {
+pub(crate) enum ProcessSignal {
     /// NATS: leave in order. Postgres would wait for its clients first.
     Terminate,
     /// Postgres: roll back, checkpoint, leave ("fast shutdown").
@@ -15,7 +15,7 @@ pub(crate) enum Signal {
     Kill,
 }
 
-impl Signal {
+impl ProcessSignal {
     fn number(self) -> libc::c_int {
         match self {
             Self::Terminate => libc::SIGTERM,
@@ -32,7 +32,7 @@ pub(crate) fn effective_user() -> u32 {
 }
 
 /// Sends a signal to a child that was not waited for yet, so that its number cannot belong to another process.
-pub(crate) fn send(child: &std::process::Child, signal: Signal) -> io::Result<()> {
+pub(crate) fn send(child: &std::process::Child, signal: ProcessSignal) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
     // SAFETY: plain integers in, nothing is dereferenced.
     if unsafe { libc::kill(pid, signal.number()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -41,7 +41,7 @@ pub(crate) fn send(child: &std::process::Child, signal: Signal) -> io::Result<()
 /// Makes the child receive `signal` when the *thread* that spawns it ends: spawn from one that lives as long
 /// as the process. Only on Linux; elsewhere a crash of the parent leaves the child running.
 #[cfg(target_os = "linux")]
-pub(crate) fn end_with_parent(command: &mut Command, signal: Signal) {
+pub(crate) fn end_with_parent(command: &mut Command, signal: ProcessSignal) {
     use std::os::unix::process::CommandExt;
 
     let parent = std::process::id();
@@ -62,4 +62,4 @@ pub(crate) fn end_with_parent(command: &mut Command, signal: Signal) {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn end_with_parent(_command: &mut Command, _signal: Signal) {}
+pub(crate) fn end_with_parent(_command: &mut Command, _signal: ProcessSignal) {}

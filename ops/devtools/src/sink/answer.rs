@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The points of a transaction at which it can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum TransactionStage {
     /// `MAIL FROM`: no recipient is known, so this goes by the sender's address.
     Mail,
     /// `RCPT TO`.
@@ -22,12 +22,12 @@ pub enum Stage {
 
 /// An SMTP reply that says no: 4xx or 5xx, one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct FailureReply {
     code: u16,
     line: String,
 }
 
-impl Reply {
+impl FailureReply {
     /// From a code and the rest of the line; `None` unless 400 to 599, on one line of at most 500 bytes.
     pub fn new(code: u16, text: &str) -> Option<Self> {
         let is_one_line = text.len() <= 500 && !text.contains(['\r', '\n']);
@@ -61,9 +61,9 @@ impl Reply {
 
 /// How a stage ends when not well.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FailureOutcome {
     /// With this answer.
-    Reply(Reply),
+    Reply(FailureReply),
     /// With the end of the connection, and nothing stored.
     Drop,
     /// At the dot: stored, and the connection ends before the answer.
@@ -74,22 +74,22 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Behaviour {
     /// When; `None` is every stage from `Rcpt` on.
-    pub(crate) stage: Option<Stage>,
+    pub(crate) stage: Option<TransactionStage>,
     /// Only for the first so many attempts of an address.
     pub(crate) times: Option<u32>,
     /// Wait before answering.
     pub(crate) delay: Option<Duration>,
     /// `None` answers well.
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) outcome: Option<FailureOutcome>,
 }
 
 impl Behaviour {
     /// Whether it has a say at `stage`.
-    pub(crate) fn acts_at(&self, stage: Stage) -> bool {
+    pub(crate) fn acts_at(&self, stage: TransactionStage) -> bool {
         match self.stage {
             Some(own) => own == stage,
             // The body gets no answer of its own that could come late.
-            None => matches!(stage, Stage::Rcpt | Stage::Data | Stage::Dot),
+            None => matches!(stage, TransactionStage::Rcpt | TransactionStage::Data | TransactionStage::Dot),
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::sink::inbox::{Count, Inbox, Stats};
 use crate::sink::message::{Parsed, StoredMessage};
 use crate::sink::page;
-use crate::sink::rules::{self, Rule};
+use crate::sink::rules::{self, SinkRule};
 
 /// A million addresses fit.
 const MAX_BODY: usize = 128 * 1024 * 1024;
@@ -206,7 +206,7 @@ async fn clear(State(inbox): Inboxed) -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-async fn show_rules(State(inbox): Inboxed) -> Json<Vec<Rule>> {
+async fn show_rules(State(inbox): Inboxed) -> Json<Vec<SinkRule>> {
     Json(inbox.rules().to_vec())
 }
 

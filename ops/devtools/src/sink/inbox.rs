@@ -7,23 +7,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::sink::answer::{Behaviour, Outcome, Stage};
+use crate::sink::answer::{Behaviour, FailureOutcome, TransactionStage};
 use crate::sink::message::StoredMessage;
-use crate::sink::rules::Rule;
+use crate::sink::rules::SinkRule;
 use crate::sink::script;
-use crate::sink::tally::{Tally, lock};
+use crate::sink::tally::{KeyedCounts, lock};
 use crate::sink::waiters::{Until, Waiters};
 
 /// How many mails are kept whole: the newest, within both limits.
 #[derive(Debug, Clone, Copy)]
-pub struct Keep {
+pub struct KeptMails {
     /// At most so many.
     pub messages: usize,
     /// At most so many bytes of them.
     pub bytes: usize,
 }
 
-impl Default for Keep {
+impl Default for KeptMails {
     fn default() -> Self {
         Self { messages: 2_000, bytes: 128 * 1024 * 1024 }
     }
@@ -80,14 +80,14 @@ pub struct Count {
 /// The inbox of a sink. All methods may be called at any time from any thread.
 #[derive(Debug)]
 pub struct Inbox {
-    keep: Keep,
+    keep: KeptMails,
     totals: Totals,
     kept: Mutex<Kept>,
-    addresses: Tally,
-    message_ids: Tally,
+    addresses: KeyedCounts,
+    message_ids: KeyedCounts,
     /// Attempts that count against `times`, by rule and address.
-    attempts: Tally,
-    rules: RwLock<Arc<[Rule]>>,
+    attempts: KeyedCounts,
+    rules: RwLock<Arc<[SinkRule]>>,
     waiters: Waiters,
 }
 
@@ -157,14 +157,14 @@ impl Kept {
 }
 
 impl Inbox {
-    pub(crate) fn new(keep: Keep) -> Self {
+    pub(crate) fn new(keep: KeptMails) -> Self {
         Self {
             keep,
             totals: Totals::default(),
             kept: Mutex::default(),
-            addresses: Tally::new(),
-            message_ids: Tally::new(),
-            attempts: Tally::new(),
+            addresses: KeyedCounts::new(),
+            message_ids: KeyedCounts::new(),
+            attempts: KeyedCounts::new(),
             rules: RwLock::new(Arc::new([])),
             waiters: Waiters::default(),
         }
@@ -250,13 +250,13 @@ impl Inbox {
     }
 
     /// Puts these rules in force, in place of all others; their `times` begin anew.
-    pub fn set_rules(&self, rules: Vec<Rule>) {
+    pub fn set_rules(&self, rules: Vec<SinkRule>) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
         self.attempts.clear();
     }
 
     /// The rules in force.
-    pub fn rules(&self) -> Arc<[Rule]> {
+    pub fn rules(&self) -> Arc<[SinkRule]> {
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -337,7 +337,11 @@ impl Inbox {
     }
 
     /// What is to happen at `stage` to a transaction with these addresses, in place of a plain "yes".
-    pub(crate) fn behaviour_at<'a>(&self, stage: Stage, addresses: impl Iterator<Item = &'a str>) -> Option<Behaviour> {
+    pub(crate) fn behaviour_at<'a>(
+        &self,
+        stage: TransactionStage,
+        addresses: impl Iterator<Item = &'a str>,
+    ) -> Option<Behaviour> {
         let rules = self.rules();
         let mut found = None;
         for address in addresses {
@@ -352,7 +356,7 @@ impl Inbox {
         found
     }
 
-    fn behaviour_for(&self, stage: Stage, address: &str, rules: &[Rule]) -> Option<Behaviour> {
+    fn behaviour_for(&self, stage: TransactionStage, address: &str, rules: &[SinkRule]) -> Option<Behaviour> {
         for (number, rule) in rules.iter().enumerate() {
             if let Some(behaviour) = rule.behaviour_for(stage, address)
                 && self.is_within_times(behaviour, number, address)
@@ -372,11 +376,11 @@ impl Inbox {
         })
     }
 
-    fn count_outcome(&self, outcome: Option<&Outcome>) {
+    fn count_outcome(&self, outcome: Option<&FailureOutcome>) {
         let total = match outcome {
-            Some(Outcome::Reply(reply)) if reply.is_temporary() => &self.totals.deferred,
-            Some(Outcome::Reply(_)) => &self.totals.rejected,
-            Some(Outcome::Drop | Outcome::DropAfterAccept) => &self.totals.dropped,
+            Some(FailureOutcome::Reply(reply)) if reply.is_temporary() => &self.totals.deferred,
+            Some(FailureOutcome::Reply(_)) => &self.totals.rejected,
+            Some(FailureOutcome::Drop | FailureOutcome::DropAfterAccept) => &self.totals.dropped,
             None => return,
         };
         total.fetch_add(1, Ordering::Relaxed);
@@ -407,7 +411,7 @@ mod tests {
 
     #[test]
     fn only_the_newest_are_kept_and_all_are_counted() {
-        let keep = Keep { messages: 2, bytes: 100 };
+        let keep = KeptMails { messages: 2, bytes: 100 };
         let inbox = Inbox::new(keep);
         let ids: Vec<u64> =
             ["a@x.com", "b@x.com", "A@x.com"].map(|to| accept(&inbox, &[to], "Subject: x\r\n\r\n")).to_vec();
@@ -426,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_repeated_message_id_is_noticed() {
-        let inbox = Inbox::new(Keep::default());
+        let inbox = Inbox::new(KeptMails::default());
         for (to, id) in [("a@x.com", "1"), ("b@x.com", "2"), ("c@x.com", "1")] {
             accept(&inbox, &[to], &format!("Message-ID: <{id}@x>\r\n\r\n"));
         }
@@ -436,7 +440,7 @@ mod tests {
 
     #[test]
     fn after_a_clear_nothing_is_counted_and_ids_go_on() {
-        let inbox = Inbox::new(Keep::default());
+        let inbox = Inbox::new(KeptMails::default());
         let before = accept(&inbox, &["a@x.com"], "x");
         inbox.clear();
         assert_eq!(inbox.stats().accepted, 0);

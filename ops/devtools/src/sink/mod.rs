@@ -1,7 +1,7 @@
 //! A mail sink: an SMTP server that takes every mail, counts it, shows it, and fails on request.
 //!
 //! It is the relay of the development system and of the tests. It delivers nothing. Counting costs a few dozen
-//! bytes per address, so a million mails fit; only the newest mails are kept whole (see [`Keep`]).
+//! bytes per address, so a million mails fit; only the newest mails are kept whole (see [`KeptMails`]).
 //!
 //! # Scripted answers
 //!
@@ -83,10 +83,10 @@ use tokio_util::sync::CancellationToken;
 
 use ::smtp::SmtpCredentials;
 
-pub use answer::{Outcome, Reply, Stage};
-pub use inbox::{Count, Inbox, Keep, Stats};
+pub use answer::{FailureOutcome, FailureReply, TransactionStage};
+pub use inbox::{Count, Inbox, KeptMails, Stats};
 pub use message::{Attachment, HeaderField, Parsed, StoredMessage};
-pub use rules::{Match, Rule, RuleError};
+pub use rules::{Match, RuleError, SinkRule};
 
 /// How to start a sink.
 #[derive(Debug, Clone)]
@@ -98,7 +98,7 @@ pub struct SinkOptions {
     /// A file of rules, read at start.
     pub rules: Option<PathBuf>,
     /// Which mails are kept whole.
-    pub keep: Keep,
+    pub keep: KeptMails,
     /// When set, `AUTH` is offered and required.
     pub credentials: Option<SmtpCredentials>,
     /// Largest mail in bytes, announced as `SIZE`.
@@ -112,7 +112,7 @@ impl Default for SinkOptions {
             smtp_addr: any_port,
             http_addr: any_port,
             rules: None,
-            keep: Keep::default(),
+            keep: KeptMails::default(),
             credentials: None,
             max_message_bytes: 32 * 1024 * 1024,
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sink::answer::{Behaviour, Outcome, Reply, Stage};
+use crate::sink::answer::{Behaviour, FailureOutcome, FailureReply, TransactionStage};
 
 /// Longest `delay_ms`.
 const MAX_DELAY: Duration = Duration::from_secs(600);
@@ -64,20 +64,20 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
-pub struct Rule {
+pub struct SinkRule {
     matches: Match,
     behaviour: Behaviour,
 }
 
-impl Rule {
+impl SinkRule {
     /// Ends `stage` with `outcome` for the addresses of `matches`.
-    pub fn new(matches: Match, stage: Stage, outcome: Outcome) -> Result<Self, RuleError> {
+    pub fn new(matches: Match, stage: TransactionStage, outcome: FailureOutcome) -> Result<Self, RuleError> {
         Self { matches, behaviour: Behaviour { stage: Some(stage), times: None, delay: None, outcome: Some(outcome) } }
             .checked()
     }
 
     /// Delays the answer at `stage`, which is otherwise a good one.
-    pub fn slow(matches: Match, stage: Stage, delay: Duration) -> Result<Self, RuleError> {
+    pub fn slow(matches: Match, stage: TransactionStage, delay: Duration) -> Result<Self, RuleError> {
         Self { matches, behaviour: Behaviour { stage: Some(stage), times: None, delay: Some(delay), outcome: None } }
             .checked()
     }
@@ -89,7 +89,7 @@ impl Rule {
     }
 
     /// What it asks for at `stage` for `address`, leaving its `times` aside.
-    pub(crate) fn behaviour_for(&self, stage: Stage, address: &str) -> Option<&Behaviour> {
+    pub(crate) fn behaviour_for(&self, stage: TransactionStage, address: &str) -> Option<&Behaviour> {
         (self.behaviour.acts_at(stage) && self.matches.fits(address)).then_some(&self.behaviour)
     }
 
@@ -100,8 +100,10 @@ impl Rule {
         }
         match (&behaviour.outcome, behaviour.stage) {
             (None, _) if behaviour.delay.is_none() => Err(RuleError::NoEffect),
-            (Some(Outcome::Reply(_)), Some(Stage::Body)) => Err(RuleError::ReplyInBody),
-            (Some(Outcome::DropAfterAccept), stage) if stage != Some(Stage::Dot) => Err(RuleError::NothingAccepted),
+            (Some(FailureOutcome::Reply(_)), Some(TransactionStage::Body)) => Err(RuleError::ReplyInBody),
+            (Some(FailureOutcome::DropAfterAccept), stage) if stage != Some(TransactionStage::Dot) => {
+                Err(RuleError::NothingAccepted)
+            }
             _ => Ok(self),
         }
     }
@@ -134,7 +136,7 @@ pub enum RuleError {
 }
 
 /// Reads a JSON list of rules.
-pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, RuleError> {
+pub(crate) fn parse(text: &str) -> Result<Vec<SinkRule>, RuleError> {
     Ok(serde_json::from_str(text)?)
 }
 
@@ -144,7 +146,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, RuleError> {
 struct Written {
     #[serde(rename = "match")]
     matches: Match,
-    stage: Stage,
+    stage: TransactionStage,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reply: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,15 +164,15 @@ enum Action {
     DropAfterAccept,
 }
 
-impl TryFrom<Written> for Rule {
+impl TryFrom<Written> for SinkRule {
     type Error = RuleError;
 
     fn try_from(written: Written) -> Result<Self, RuleError> {
         let outcome = match (written.reply, written.action) {
             (Some(_), Some(_)) => return Err(RuleError::TwoOutcomes),
-            (Some(line), None) => Some(Outcome::Reply(Reply::parse(&line).ok_or(RuleError::NotAReply)?)),
-            (None, Some(Action::Drop)) => Some(Outcome::Drop),
-            (None, Some(Action::DropAfterAccept)) => Some(Outcome::DropAfterAccept),
+            (Some(line), None) => Some(FailureOutcome::Reply(FailureReply::parse(&line).ok_or(RuleError::NotAReply)?)),
+            (None, Some(Action::Drop)) => Some(FailureOutcome::Drop),
+            (None, Some(Action::DropAfterAccept)) => Some(FailureOutcome::DropAfterAccept),
             (None, None) => None,
         };
         Self {
@@ -186,18 +188,18 @@ impl TryFrom<Written> for Rule {
     }
 }
 
-impl From<Rule> for Written {
-    fn from(rule: Rule) -> Self {
+impl From<SinkRule> for Written {
+    fn from(rule: SinkRule) -> Self {
         let (reply, action) = match rule.behaviour.outcome {
-            Some(Outcome::Reply(reply)) => (Some(reply.line().to_owned()), None),
-            Some(Outcome::Drop) => (None, Some(Action::Drop)),
-            Some(Outcome::DropAfterAccept) => (None, Some(Action::DropAfterAccept)),
+            Some(FailureOutcome::Reply(reply)) => (Some(reply.line().to_owned()), None),
+            Some(FailureOutcome::Drop) => (None, Some(Action::Drop)),
+            Some(FailureOutcome::DropAfterAccept) => (None, Some(Action::DropAfterAccept)),
             None => (None, None),
         };
         Self {
             matches: rule.matches,
             // Rules always name their stage.
-            stage: rule.behaviour.stage.unwrap_or(Stage::Rcpt),
+            stage: rule.behaviour.stage.unwrap_or(TransactionStage::Rcpt),
             reply,
             action,
             delay_ms: rule.behaviour.delay.and_then(|delay| u64::try_from(delay.as_millis()).ok()),

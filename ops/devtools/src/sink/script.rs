@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::sink::answer::{Behaviour, Outcome, Reply, Stage};
+use crate::sink::answer::{Behaviour, FailureOutcome, FailureReply, TransactionStage};
 
 /// The behaviour a local part asks for; `None` for ordinary ones. Case does not matter.
 pub(crate) fn parse(local_part: &str) -> Option<Behaviour> {
@@ -44,9 +44,9 @@ fn behaviour(words: &[&str]) -> Option<Behaviour> {
             delay: Some(duration(delay)?),
             outcome: None,
         }),
-        ["drop", "before", "dot"] => Some(drop_at(Stage::Body, Outcome::Drop)),
-        ["drop", "after", "dot"] => Some(drop_at(Stage::Dot, Outcome::DropAfterAccept)),
-        ["drop", "at", stage] => Some(drop_at(answering_stage(stage)?, Outcome::Drop)),
+        ["drop", "before", "dot"] => Some(drop_at(TransactionStage::Body, FailureOutcome::Drop)),
+        ["drop", "after", "dot"] => Some(drop_at(TransactionStage::Dot, FailureOutcome::DropAfterAccept)),
+        ["drop", "at", stage] => Some(drop_at(answering_stage(stage)?, FailureOutcome::Drop)),
         _ => None,
     }
 }
@@ -61,24 +61,24 @@ fn coded(code: &str, range: std::ops::Range<u16>, rest: &[&str]) -> Option<Behav
 
 fn fail(code: u16, enhanced: &str, times: Option<u32>, rest: &[&str]) -> Option<Behaviour> {
     let stage = match *rest {
-        [] => Stage::Rcpt,
+        [] => TransactionStage::Rcpt,
         ["at", stage] => answering_stage(stage)?,
         _ => return None,
     };
-    let reply = Reply::new(code, &format!("{enhanced} As the address asked for"))?;
-    Some(Behaviour { stage: Some(stage), times, delay: None, outcome: Some(Outcome::Reply(reply)) })
+    let reply = FailureReply::new(code, &format!("{enhanced} As the address asked for"))?;
+    Some(Behaviour { stage: Some(stage), times, delay: None, outcome: Some(FailureOutcome::Reply(reply)) })
 }
 
-fn drop_at(stage: Stage, outcome: Outcome) -> Behaviour {
+fn drop_at(stage: TransactionStage, outcome: FailureOutcome) -> Behaviour {
     Behaviour { stage: Some(stage), times: None, delay: None, outcome: Some(outcome) }
 }
 
-fn answering_stage(word: &str) -> Option<Stage> {
+fn answering_stage(word: &str) -> Option<TransactionStage> {
     match word {
-        "mail" => Some(Stage::Mail),
-        "rcpt" => Some(Stage::Rcpt),
-        "data" => Some(Stage::Data),
-        "dot" => Some(Stage::Dot),
+        "mail" => Some(TransactionStage::Mail),
+        "rcpt" => Some(TransactionStage::Rcpt),
+        "data" => Some(TransactionStage::Data),
+        "dot" => Some(TransactionStage::Dot),
         _ => None,
     }
 }
@@ -132,39 +132,43 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case("defer-451", Stage::Rcpt, None, "451 4.3.0")]
-    #[case("defer-452-4.2.2", Stage::Rcpt, None, "452 4.2.2")]
-    #[case("reject-550", Stage::Rcpt, None, "550 5.1.1")]
-    #[case("Reject-554-5.7.1", Stage::Rcpt, None, "554 5.7.1")]
-    #[case("reject-552-at-dot", Stage::Dot, None, "552 5.2.2")]
-    #[case("reject-550-5.7.26-at-data", Stage::Data, None, "550 5.7.26")]
-    #[case("reject-550-at-mail", Stage::Mail, None, "550 5.1.1")]
-    #[case("greylist", Stage::Rcpt, Some(1), "450 4.7.1")]
-    #[case("greylist-at-dot", Stage::Dot, Some(1), "450 4.7.1")]
-    #[case("defer-twice", Stage::Rcpt, Some(2), "451 4.3.0")]
-    #[case("greylist42", Stage::Rcpt, Some(1), "450 4.7.1")]
-    #[case("greylist-0042", Stage::Rcpt, Some(1), "450 4.7.1")]
-    #[case("reject-550-17", Stage::Rcpt, None, "550 5.1.1")]
-    #[case("reject-550-5.1.1-17", Stage::Rcpt, None, "550 5.1.1")]
-    #[case("defer-451-at-dot-3+news", Stage::Dot, None, "451 4.3.0")]
+    #[case("defer-451", TransactionStage::Rcpt, None, "451 4.3.0")]
+    #[case("defer-452-4.2.2", TransactionStage::Rcpt, None, "452 4.2.2")]
+    #[case("reject-550", TransactionStage::Rcpt, None, "550 5.1.1")]
+    #[case("Reject-554-5.7.1", TransactionStage::Rcpt, None, "554 5.7.1")]
+    #[case("reject-552-at-dot", TransactionStage::Dot, None, "552 5.2.2")]
+    #[case("reject-550-5.7.26-at-data", TransactionStage::Data, None, "550 5.7.26")]
+    #[case("reject-550-at-mail", TransactionStage::Mail, None, "550 5.1.1")]
+    #[case("greylist", TransactionStage::Rcpt, Some(1), "450 4.7.1")]
+    #[case("greylist-at-dot", TransactionStage::Dot, Some(1), "450 4.7.1")]
+    #[case("defer-twice", TransactionStage::Rcpt, Some(2), "451 4.3.0")]
+    #[case("greylist42", TransactionStage::Rcpt, Some(1), "450 4.7.1")]
+    #[case("greylist-0042", TransactionStage::Rcpt, Some(1), "450 4.7.1")]
+    #[case("reject-550-17", TransactionStage::Rcpt, None, "550 5.1.1")]
+    #[case("reject-550-5.1.1-17", TransactionStage::Rcpt, None, "550 5.1.1")]
+    #[case("defer-451-at-dot-3+news", TransactionStage::Dot, None, "451 4.3.0")]
     fn an_address_asks_for_a_reply(
         #[case] local_part: &str,
-        #[case] stage: Stage,
+        #[case] stage: TransactionStage,
         #[case] times: Option<u32>,
         #[case] reply: &str,
     ) {
         let behaviour = parse(local_part).unwrap();
         assert_eq!((behaviour.stage, behaviour.times, behaviour.delay), (Some(stage), times, None));
-        let Some(Outcome::Reply(answer)) = behaviour.outcome else { panic!("{:?}", behaviour.outcome) };
+        let Some(FailureOutcome::Reply(answer)) = behaviour.outcome else { panic!("{:?}", behaviour.outcome) };
         assert!(answer.line().starts_with(reply), "{}", answer.line());
     }
 
     #[rstest]
     #[case("tarpit-3s", None, 3_000)]
     #[case("tarpit-200ms-9", None, 200)]
-    #[case("slow-dot-2s", Some(Stage::Dot), 2_000)]
-    #[case("slow-rcpt-50ms+x", Some(Stage::Rcpt), 50)]
-    fn an_address_asks_for_patience(#[case] local_part: &str, #[case] stage: Option<Stage>, #[case] delay_ms: u64) {
+    #[case("slow-dot-2s", Some(TransactionStage::Dot), 2_000)]
+    #[case("slow-rcpt-50ms+x", Some(TransactionStage::Rcpt), 50)]
+    fn an_address_asks_for_patience(
+        #[case] local_part: &str,
+        #[case] stage: Option<TransactionStage>,
+        #[case] delay_ms: u64,
+    ) {
         let behaviour = parse(local_part).unwrap();
         assert_eq!(behaviour.stage, stage);
         assert_eq!(behaviour.delay, Some(Duration::from_millis(delay_ms)));
@@ -172,13 +176,17 @@ mod tests {
     }
 
     #[rstest]
-    #[case("drop-before-dot", Stage::Body, Outcome::Drop)]
-    #[case("drop-at-dot", Stage::Dot, Outcome::Drop)]
-    #[case("drop-after-dot", Stage::Dot, Outcome::DropAfterAccept)]
-    #[case("drop-after-dot-12", Stage::Dot, Outcome::DropAfterAccept)]
-    #[case("drop-after-dot12", Stage::Dot, Outcome::DropAfterAccept)]
-    #[case("drop-at-rcpt", Stage::Rcpt, Outcome::Drop)]
-    fn an_address_asks_for_a_lost_connection(#[case] local_part: &str, #[case] stage: Stage, #[case] outcome: Outcome) {
+    #[case("drop-before-dot", TransactionStage::Body, FailureOutcome::Drop)]
+    #[case("drop-at-dot", TransactionStage::Dot, FailureOutcome::Drop)]
+    #[case("drop-after-dot", TransactionStage::Dot, FailureOutcome::DropAfterAccept)]
+    #[case("drop-after-dot-12", TransactionStage::Dot, FailureOutcome::DropAfterAccept)]
+    #[case("drop-after-dot12", TransactionStage::Dot, FailureOutcome::DropAfterAccept)]
+    #[case("drop-at-rcpt", TransactionStage::Rcpt, FailureOutcome::Drop)]
+    fn an_address_asks_for_a_lost_connection(
+        #[case] local_part: &str,
+        #[case] stage: TransactionStage,
+        #[case] outcome: FailureOutcome,
+    ) {
         let behaviour = parse(local_part).unwrap();
         assert_eq!((behaviour.stage, behaviour.outcome), (Some(stage), Some(outcome)));
     }

@@ -7,7 +7,7 @@ use smtp::{
     server::{AfterAnswer, BareLineEnds, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServerSettings},
 };
 
-use crate::sink::answer::{Outcome, Stage};
+use crate::sink::answer::{FailureOutcome, TransactionStage};
 use crate::sink::inbox::Inbox;
 use crate::sink::message::StoredMessage;
 
@@ -47,17 +47,17 @@ impl SinkMailHandler {
     /// `positive`, or what the addresses' scripts and the rules put in its place.
     fn answer_at<'a>(
         &self,
-        stage: Stage,
+        stage: TransactionStage,
         positive: SmtpAnswer,
         addresses: impl Iterator<Item = &'a String>,
     ) -> SmtpAnswer {
         let Some(behaviour) = self.0.behaviour_at(stage, addresses.map(String::as_str)) else { return positive };
         let answer = match behaviour.outcome {
             None => positive,
-            Some(Outcome::Reply(reply)) => SmtpAnswer::reply(reply.line().to_owned()),
-            Some(Outcome::Drop) => SmtpAnswer { delay: None, reply: None, then: AfterAnswer::Abort },
+            Some(FailureOutcome::Reply(reply)) => SmtpAnswer::reply(reply.line().to_owned()),
+            Some(FailureOutcome::Drop) => SmtpAnswer { delay: None, reply: None, then: AfterAnswer::Abort },
             // Answers to mails before this one are sent.
-            Some(Outcome::DropAfterAccept) => SmtpAnswer { delay: None, reply: None, then: AfterAnswer::Close },
+            Some(FailureOutcome::DropAfterAccept) => SmtpAnswer { delay: None, reply: None, then: AfterAnswer::Close },
         };
         SmtpAnswer { delay: behaviour.delay, ..answer }
     }
@@ -72,13 +72,17 @@ impl MailHandler for SinkMailHandler {
 
     fn sender(&self, message: &mut StoredMessage, address: &str) -> SmtpAnswer {
         address.clone_into(&mut message.from);
-        self.answer_at(Stage::Mail, SmtpAnswer::reply("250 2.1.0 Sender accepted"), std::iter::once(&message.from))
+        self.answer_at(
+            TransactionStage::Mail,
+            SmtpAnswer::reply("250 2.1.0 Sender accepted"),
+            std::iter::once(&message.from),
+        )
     }
 
     async fn recipient(&self, message: &mut StoredMessage, address: &str) -> SmtpAnswer {
         let address = address.to_owned();
         let positive = SmtpAnswer::reply("250 2.1.5 Recipient accepted");
-        let answer = self.answer_at(Stage::Rcpt, positive, std::iter::once(&address));
+        let answer = self.answer_at(TransactionStage::Rcpt, positive, std::iter::once(&address));
         if answer.is_positive() {
             message.to.push(address);
         }
@@ -86,16 +90,17 @@ impl MailHandler for SinkMailHandler {
     }
 
     fn data(&self, message: &StoredMessage) -> SmtpAnswer {
-        self.answer_at(Stage::Data, SmtpAnswer::reply("354 Send it, then a dot"), message.to.iter())
+        self.answer_at(TransactionStage::Data, SmtpAnswer::reply("354 Send it, then a dot"), message.to.iter())
     }
 
     fn data_begins(&self, message: &StoredMessage) -> SmtpAnswer {
         let silent = SmtpAnswer { delay: None, reply: None, then: AfterAnswer::Continue };
-        self.answer_at(Stage::Body, silent, message.to.iter())
+        self.answer_at(TransactionStage::Body, silent, message.to.iter())
     }
 
     async fn mail(&self, mut message: StoredMessage, mail: ReceivedMail) -> SmtpAnswer {
-        let mut answer = self.answer_at(Stage::Dot, SmtpAnswer::reply("250 2.0.0 Accepted"), message.to.iter());
+        let mut answer =
+            self.answer_at(TransactionStage::Dot, SmtpAnswer::reply("250 2.0.0 Accepted"), message.to.iter());
         let is_accepted = answer.is_positive();
         if is_accepted || answer.reply.is_none() && answer.then == AfterAnswer::Close {
             message.source = mail.content;

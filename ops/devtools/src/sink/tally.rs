@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A counter per key. Keys are kept as 64-bit hashes: two of a million keys share one with a chance of 1 in 37
 /// million.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct KeyedCounts {
     hasher: RandomState,
     shards: Vec<Mutex<Shard>>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Entry {
 /// Enough that connections rarely meet.
 const SHARDS: usize = 64;
 
-impl Tally {
+impl KeyedCounts {
     pub(crate) fn new() -> Self {
         Self { hasher: RandomState::new(), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_key_is_counted_whatever_its_case_and_length() {
-        let tally = Tally::new();
+        let tally = KeyedCounts::new();
         let long = format!("{}@Example.com", "A".repeat(200));
         for (text, at_us) in [("Ann@x.com", 5), ("ann@X.com", 9), (&long, 1)] {
             tally.add(tally.key(text.as_bytes()), at_us);
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn keys_of_one_length_block_do_not_run_together() {
-        let tally = Tally::new();
+        let tally = KeyedCounts::new();
         assert_ne!(tally.key(b"ab@x.com"), tally.key(b"ba@x.com"));
     }
 }

@@ -64,14 +64,14 @@ pub enum SetupError {
 
 /// Limits of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct OutboundLimits {
     /// Timeout from the DNS lookup to the last byte of the body.
     pub timeout: Duration,
     /// The most bytes of the body that are read.
     pub body_max_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for OutboundLimits {
     /// The limits of webhooks (API.md §7).
     fn default() -> Self {
         Self { timeout: Duration::from_secs(15), body_max_bytes: 64 * 1024 }
@@ -80,7 +80,7 @@ impl Default for Limits {
 
 /// The response of a host.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct OutboundAnswer {
     /// The status. A redirect is not followed.
     pub status: StatusCode,
     /// Its headers.
@@ -91,7 +91,7 @@ pub struct Answer {
     pub is_cut: bool,
 }
 
-impl Answer {
+impl OutboundAnswer {
     /// How long `Retry-After` asks to wait, given in seconds or as a date.
     #[must_use]
     pub fn retry_after(&self, now: DateTime<Utc>) -> Option<Duration> {
@@ -162,8 +162,8 @@ impl Outbound {
         url: &Url,
         headers: HeaderMap,
         body: Bytes,
-        limits: Limits,
-    ) -> Result<Answer, OutboundError> {
+        limits: OutboundLimits,
+    ) -> Result<OutboundAnswer, OutboundError> {
         self.exchange(Method::POST, url, headers, body, limits).await
     }
 
@@ -171,7 +171,12 @@ impl Outbound {
     ///
     /// # Errors
     /// [`OutboundError`]; every status is an answer.
-    pub async fn get(&self, url: &Url, headers: HeaderMap, limits: Limits) -> Result<Answer, OutboundError> {
+    pub async fn get(
+        &self,
+        url: &Url,
+        headers: HeaderMap,
+        limits: OutboundLimits,
+    ) -> Result<OutboundAnswer, OutboundError> {
         self.exchange(Method::GET, url, headers, Bytes::new(), limits).await
     }
 
@@ -181,8 +186,8 @@ impl Outbound {
         url: &Url,
         mut headers: HeaderMap,
         body: Bytes,
-        limits: Limits,
-    ) -> Result<Answer, OutboundError> {
+        limits: OutboundLimits,
+    ) -> Result<OutboundAnswer, OutboundError> {
         self.connector.rules.check(url)?;
         let uri: Uri = url.as_str().parse().map_err(|_| TargetFault::Malformed)?;
         headers
@@ -242,7 +247,7 @@ fn was_on_proven_connection(error: &hyper_util::client::legacy::Error) -> bool {
 
 /// Reads the body up to the limit. The status alone decides the result: a body that breaks off or never ends changes nothing, and
 /// its connection is closed.
-async fn read(response: Response<Incoming>, deadline: Instant, most: usize) -> Answer {
+async fn read(response: Response<Incoming>, deadline: Instant, most: usize) -> OutboundAnswer {
     let (head, mut body) = response.into_parts();
     let mut read = BytesMut::new();
     let mut is_cut = false;
@@ -264,7 +269,7 @@ async fn read(response: Response<Incoming>, deadline: Instant, most: usize) -> A
             }
         }
     }
-    Answer { status: head.status, headers: head.headers, body: read.freeze(), is_cut }
+    OutboundAnswer { status: head.status, headers: head.headers, body: read.freeze(), is_cut }
 }
 
 /// What the client's error says: ours from the connector, or hyper's.

@@ -16,7 +16,7 @@ struct Works(HashMap<Uuid, Context>);
 
 /// A message of a group, as far as it matters here.
 #[derive(Debug, Default)]
-pub struct Incoming<'a> {
+pub struct TracedMessage<'a> {
     /// The trace it is part of.
     pub parent: Option<TraceContext>,
     /// What it is about.
@@ -35,10 +35,10 @@ pub struct Group {
 impl Group {
     /// Begins the steps of messages that a stage handles together: one for each step above, however many messages it sent. `None`
     /// when none of them is traced.
-    pub fn begin<'a>(name: &'static str, messages: impl Iterator<Item = Incoming<'a>>) -> Option<Self> {
+    pub fn begin<'a>(name: &'static str, messages: impl Iterator<Item = TracedMessage<'a>>) -> Option<Self> {
         let mut steps: Vec<Step> = Vec::new();
         let mut works = HashMap::new();
-        for Incoming { parent, about, also_about } in messages {
+        for TracedMessage { parent, about, also_about } in messages {
             let Some(parent) = parent else { continue };
             let found = steps.iter().position(|step| step.parent == parent);
             let number = found.unwrap_or_else(|| {
@@ -135,8 +135,8 @@ mod tests {
         Some(About::new(Uuid::from_u128(9), Work::Batch(Uuid::from_u128(id))))
     }
 
-    fn message(trace: Option<u128>, id: u128) -> Incoming<'static> {
-        Incoming { parent: trace.map(parent), about: about(id), also_about: &[] }
+    fn message(trace: Option<u128>, id: u128) -> TracedMessage<'static> {
+        TracedMessage { parent: trace.map(parent), about: about(id), also_about: &[] }
     }
 
     fn trace_of(id: u128) -> Option<String> {
@@ -145,13 +145,13 @@ mod tests {
 
     #[test]
     fn nothing_begins_where_nobody_asks() {
-        assert!(Group::begin("test", [message(None, 1), Incoming::default()].into_iter()).is_none());
+        assert!(Group::begin("test", [message(None, 1), TracedMessage::default()].into_iter()).is_none());
         assert_eq!(trace_of(1), None);
     }
 
     #[tokio::test]
     async fn a_message_about_a_work_belongs_to_the_trace_of_that_work() {
-        let several = Incoming { also_about: &[Uuid::from_u128(5)], ..message(Some(1), 4) };
+        let several = TracedMessage { also_about: &[Uuid::from_u128(5)], ..message(Some(1), 4) };
         let messages = [message(Some(1), 1), message(Some(2), 2), message(None, 3), several];
         let group = Group::begin("test", messages.into_iter()).unwrap();
         assert_eq!(group.spans.len(), 2);

@@ -11,7 +11,7 @@ use super::TraceContext;
 pub const KEPT_FOR_DAYS: i32 = 7;
 
 /// A tenant's piece of work: a request, a campaign or a batch.
-pub type Key = (Uuid, Uuid);
+pub type TracedWork = (Uuid, Uuid);
 
 /// Keeps the trace in hand with a tenant's piece of work, in the transaction that makes it. Nothing is written when no trace is
 /// taken.
@@ -26,7 +26,7 @@ pub async fn keep(db: &mut PgConnection, tenant: Uuid, work: Uuid) -> sqlx::Resu
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn keep_each(db: &mut PgConnection, works: impl IntoIterator<Item = Key>) -> sqlx::Result<()> {
+pub async fn keep_each(db: &mut PgConnection, works: impl IntoIterator<Item = TracedWork>) -> sqlx::Result<()> {
     let Some(context) = TraceContext::current() else { return Ok(()) };
     let traced: Vec<_> = works.into_iter().map(|key| (key, context.clone())).collect();
     keep_all(db, &traced).await
@@ -36,7 +36,7 @@ pub async fn keep_each(db: &mut PgConnection, works: impl IntoIterator<Item = Ke
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn keep_all(db: &mut PgConnection, works: &[(Key, TraceContext)]) -> sqlx::Result<()> {
+pub async fn keep_all(db: &mut PgConnection, works: &[(TracedWork, TraceContext)]) -> sqlx::Result<()> {
     if works.is_empty() {
         return Ok(());
     }
@@ -62,7 +62,7 @@ pub async fn keep_all(db: &mut PgConnection, works: &[(Key, TraceContext)]) -> s
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn kept(pool: &PgPool, works: &[Key]) -> sqlx::Result<HashMap<Key, TraceContext>> {
+pub async fn kept(pool: &PgPool, works: &[TracedWork]) -> sqlx::Result<HashMap<TracedWork, TraceContext>> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = works.iter().copied().unzip();
     // Nearly always nothing is traced, and nothing is looked up. Else key by key, whatever the statistics of so young a table say.
     let rows = sqlx::query!(

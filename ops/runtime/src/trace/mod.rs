@@ -22,8 +22,8 @@ mod settings;
 mod span;
 
 pub use context::TraceContext;
-pub use group::{Group, Incoming};
-pub use kept::{KEPT_FOR_DAYS, Key, keep, keep_all, keep_each, kept};
+pub use group::{Group, TracedMessage};
+pub use kept::{KEPT_FOR_DAYS, TracedWork, keep, keep_all, keep_each, kept};
 pub use opentelemetry::{Context as Ambient, trace::SpanKind};
 pub use settings::TraceSettings;
 pub use span::{Span, Within, inherit, install, scope, within};

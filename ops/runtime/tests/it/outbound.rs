@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use rstest::rstest;
 use runtime::{
     Outbound, OutboundError, OutboundSettings,
-    outbound::{Answer, Limits, TargetFault},
+    outbound::{OutboundAnswer, OutboundLimits, TargetFault},
 };
 
 const HERE: &[&str] = &["127.0.0.0/8", "::1/128"];
@@ -27,8 +27,8 @@ fn asking(dns: &Dns, allowed: &[&str]) -> Outbound {
     Outbound::new(&OutboundSettings { dns_servers: vec![dns.address], ..settings(allowed) }).unwrap()
 }
 
-async fn post(client: &Outbound, url: &str) -> Result<Answer, OutboundError> {
-    let limits = Limits { timeout: Duration::from_secs(20), ..Limits::default() };
+async fn post(client: &Outbound, url: &str) -> Result<OutboundAnswer, OutboundError> {
+    let limits = OutboundLimits { timeout: Duration::from_secs(20), ..OutboundLimits::default() };
     client.post(&url.parse().unwrap(), HeaderMap::new(), Bytes::from_static(b"{}"), limits).await
 }
 
@@ -283,7 +283,8 @@ async fn headers_and_body_arrive_unchanged() {
     let mut headers = HeaderMap::new();
     headers.insert("x-service-event", HeaderValue::from_static("email.sent"));
     let url = format!("{}hook?a=b", receiver.url()).parse().unwrap();
-    let found = client(HERE).post(&url, headers, Bytes::from_static(b"{\"a\":1}"), Limits::default()).await.unwrap();
+    let found =
+        client(HERE).post(&url, headers, Bytes::from_static(b"{\"a\":1}"), OutboundLimits::default()).await.unwrap();
     assert_eq!((&found.body[..], found.is_cut), (&b"thanks"[..], false));
     let seen = receiver.last_request();
     assert!(seen.starts_with("POST /hook?a=b HTTP/1.1\r\n"), "{seen}");
@@ -303,7 +304,7 @@ async fn of_a_long_answer_the_beginning_is_read() {
 #[tokio::test]
 async fn an_endless_answer_ends_at_the_timeout() {
     let receiver = Receiver::start(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf".to_vec()).await;
-    let limits = Limits { timeout: Duration::from_millis(500), ..Limits::default() };
+    let limits = OutboundLimits { timeout: Duration::from_millis(500), ..OutboundLimits::default() };
     let url = receiver.url().parse().unwrap();
     let found = client(HERE).post(&url, HeaderMap::new(), Bytes::new(), limits).await.unwrap();
     assert_eq!((found.status.as_u16(), &found.body[..], found.is_cut), (200, &b"half"[..], true));
@@ -316,7 +317,7 @@ async fn an_endless_answer_ends_at_the_timeout() {
 #[tokio::test]
 async fn no_answer_says_why(#[case] said: &str, #[case] expected: OutboundError) {
     let receiver = Receiver::start(said.as_bytes().to_vec()).await;
-    let limits = Limits { timeout: Duration::from_secs(1), ..Limits::default() };
+    let limits = OutboundLimits { timeout: Duration::from_secs(1), ..OutboundLimits::default() };
     let url = receiver.url().parse().unwrap();
     let error = client(HERE).post(&url, HeaderMap::new(), Bytes::new(), limits).await.unwrap_err();
     assert_eq!(error, expected);

@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep};
 use sqlx::{AssertSqlSafe, PgPool};
 
-pub use self::tables::{KEPT, MONTHLY, RULES, Rule, SWEPT_BY_THEIR_STAGE};
+pub use self::tables::{KEPT, MONTHLY, RULES, RetentionRule, SWEPT_BY_THEIR_STAGE};
 
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Rows removed in one transaction.
@@ -138,7 +138,7 @@ impl Retention {
         Ok(older_than(keep))
     }
 
-    async fn apply(&self, rule: &Rule) -> sqlx::Result<u64> {
+    async fn apply(&self, rule: &RetentionRule) -> sqlx::Result<u64> {
         let Some(cutoff) = self.cutoff(rule.keep).await? else { return Ok(0) };
         let mut removed = 0;
         for _ in 0..SLICES {

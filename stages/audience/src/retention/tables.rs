@@ -4,7 +4,7 @@ use super::Keep;
 
 /// Old rows of one table.
 #[derive(Debug, Clone, Copy)]
-pub struct Rule {
+pub struct RetentionRule {
     /// The table.
     pub table: &'static str,
     /// The setting that says when rows are old.
@@ -28,7 +28,7 @@ enum End {
     Emptied(&'static str),
 }
 
-impl Rule {
+impl RetentionRule {
     const fn of_tenant(table: &'static str, keep: Keep, old: &'static str) -> Self {
         Self { table, keep, rows: Rows::OfTenant(old), end: End::Deleted }
     }
@@ -60,30 +60,30 @@ impl Rule {
 pub const MONTHLY: &[&str] = &["sends", "events"];
 
 /// The rules of the retention sweep: a table that references another comes first.
-pub const RULES: &[Rule] = &[
-    Rule::of_tenant(
+pub const RULES: &[RetentionRule] = &[
+    RetentionRule::of_tenant(
         "requests",
         Keep::Requests,
         "r.announce_after is null and r.received_at < $1 order by r.received_at",
     ),
-    Rule {
+    RetentionRule {
         end: End::Emptied("subject = '', preheader = null, body_html = '', body_text = null"),
-        ..Rule::of_tenant(
+        ..RetentionRule::of_tenant(
             "contents",
             Keep::Requests,
             "r.kind = 'one_off' and r.body_html <> '' and r.id < first_id_at($1) order by r.id",
         )
     },
-    Rule::of_tenant("imports", Keep::Imports, "r.created_at < $1 order by r.created_at"),
-    Rule::of_all("audit_log", Keep::Audit, "r.at < $1 order by r.at"),
+    RetentionRule::of_tenant("imports", Keep::Imports, "r.created_at < $1 order by r.created_at"),
+    RetentionRule::of_all("audit_log", Keep::Audit, "r.at < $1 order by r.at"),
     // A campaign's batches are few, and hold its counters.
-    Rule::of_tenant(
+    RetentionRule::of_tenant(
         "batches",
         Keep::Ledger,
         "r.campaign_id is null and r.id < first_id_at($1) and r.state = 'done' order by r.id",
     ),
-    Rule::of_tenant("message_recipients", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
-    Rule::of_tenant(
+    RetentionRule::of_tenant("message_recipients", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    RetentionRule::of_tenant(
         "messages",
         Keep::Ledger,
         "r.id < first_id_at($1)
@@ -91,45 +91,57 @@ pub const RULES: &[Rule] = &[
          and not exists (select from message_attachments a where a.tenant_id = r.tenant_id and a.message_id = r.id)
          order by r.id",
     ),
-    Rule::of_tenant("sequence_sends", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
-    Rule::of_tenant(
+    RetentionRule::of_tenant("sequence_sends", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    RetentionRule::of_tenant(
         "enrollment_steps",
         Keep::Ledger,
         "r.enrollment_id in (
              select e.id from enrollments e
              where e.tenant_id = t.id and e.created_at < $1 and e.ended_at < $1 order by e.created_at limit 1000)",
     ),
-    Rule::of_tenant(
+    RetentionRule::of_tenant(
         "enrollments",
         Keep::Ledger,
         "r.created_at < $1 and r.ended_at < $1
          and not exists (select from enrollment_steps p where p.tenant_id = r.tenant_id and p.enrollment_id = r.id)
          order by r.created_at",
     ),
-    Rule::of_tenant("contact_facts", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
-    Rule::of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
-    Rule::of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
-    Rule::of_tenant("send_usage", Keep::Ledger, "r.day < $1::date order by r.day"),
-    Rule::of_tenant("warmup_usage", Keep::Ledger, "r.day < $1::date"),
-    Rule::of_tenant("draft_proposals", Keep::Ledger, "r.created_at < $1 and r.status <> 'open' order by r.created_at"),
-    Rule::of_tenant("erasures", Keep::Ledger, "r.asked_at < $1 and r.finished_at is not null"),
-    Rule::of_all(
+    RetentionRule::of_tenant("contact_facts", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    RetentionRule::of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
+    RetentionRule::of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
+    RetentionRule::of_tenant("send_usage", Keep::Ledger, "r.day < $1::date order by r.day"),
+    RetentionRule::of_tenant("warmup_usage", Keep::Ledger, "r.day < $1::date"),
+    RetentionRule::of_tenant(
+        "draft_proposals",
+        Keep::Ledger,
+        "r.created_at < $1 and r.status <> 'open' order by r.created_at",
+    ),
+    RetentionRule::of_tenant("erasures", Keep::Ledger, "r.asked_at < $1 and r.finished_at is not null"),
+    RetentionRule::of_all(
         "traces",
         Keep::Days(runtime::trace::KEPT_FOR_DAYS.unsigned_abs() as u16),
         "r.kept_at < $1 order by r.kept_at",
     ),
-    Rule::of_all("inbound_events", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
-    Rule::of_all("inbound_mails", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
+    RetentionRule::of_all(
+        "inbound_events",
+        Keep::Inbound,
+        "r.received_at < $1 and r.due_at is null order by r.received_at",
+    ),
+    RetentionRule::of_all(
+        "inbound_mails",
+        Keep::Inbound,
+        "r.received_at < $1 and r.due_at is null order by r.received_at",
+    ),
     // Dropped ones; engagement deletes those whose send it finds.
-    Rule::of_all("pending_facts", Keep::Inbound, "r.dropped_at < $1 order by r.dropped_at"),
+    RetentionRule::of_all("pending_facts", Keep::Inbound, "r.dropped_at < $1 order by r.dropped_at"),
     // Reports about a mail come up to weeks later. Its index finds blocks, not rows.
-    Rule::of_all("provider_messages", Keep::Days(90), "r.noted_at < $1"),
+    RetentionRule::of_all("provider_messages", Keep::Days(90), "r.noted_at < $1"),
     // Delivery keeps the newest 500 of a tenant at most.
-    Rule::of_all("captured_mails", Keep::Days(7), "r.captured_at < $1 order by r.captured_at"),
+    RetentionRule::of_all("captured_mails", Keep::Days(7), "r.captured_at < $1 order by r.captured_at"),
     // A rate that was not renewed for an hour is ignored.
-    Rule::of_all("paces", Keep::Days(1), "r.updated_at < $1 order by r.updated_at"),
+    RetentionRule::of_all("paces", Keep::Days(1), "r.updated_at < $1 order by r.updated_at"),
     // Every stage deletes its own rows when handling ends: the rest are of processes that died with messages that never came again.
-    Rule::of_all("message_starts", Keep::Days(2), "r.started_at < $1 order by r.started_at"),
+    RetentionRule::of_all("message_starts", Keep::Days(2), "r.started_at < $1 order by r.started_at"),
 ];
 
 /// Tables whose stage deletes their rows itself, when they are used up or shortly after.

@@ -27,7 +27,7 @@ pub(crate) use relay::{SmtpProvider, answer as smtp_answer};
 
 pub use ledger::fence::Answer;
 use smtp::classify::{Class, ReplyDecision};
-use smtp::{Envelope, Message};
+use smtp::{Envelope, SmtpMessage};
 
 /// The kinds of providers. The ledger, settings and metrics use the same word for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ pub struct OutgoingMessage<'a> {
     /// Our DKIM-Signature field with its CRLF, or nothing.
     pub signature: &'a str,
     /// The message.
-    pub message: &'a Message,
+    pub message: &'a SmtpMessage,
 }
 
 /// The result of a send that was not refused.

@@ -7,7 +7,7 @@ use memchr::memmem;
 
 use super::{Answer, OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Refused, SendResult, Signing};
 use smtp::classify::classify;
-use smtp::{AtData, Cause, Message, Pool, Reply, SmtpFailure};
+use smtp::{AtData, Cause, Pool, Reply, SmtpFailure, SmtpMessage};
 
 /// A relay behind a pool.
 pub(crate) struct SmtpProvider {
@@ -86,7 +86,7 @@ pub(crate) fn answer(reply: Option<&Reply>) -> Answer {
 const MESSAGE_ID_MAX: usize = 255;
 
 /// The value of the Message-ID field, which our renderer writes on one line.
-pub(super) fn message_id(message: &Message) -> Option<String> {
+pub(super) fn message_id(message: &SmtpMessage) -> Option<String> {
     const NAME: &[u8] = b"message-id:";
     let header = message.header();
     let is_name = |at: usize| header.get(at..at + NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
@@ -109,7 +109,7 @@ mod tests {
     #[case::later("Subject: Message-ID: <no>\r\nmessage-id:<a@b.example>\r\n\r\n", Some("<a@b.example>"))]
     #[case::none("Subject: x\r\n\r\nMessage-ID: <body>\r\n", None)]
     fn the_message_id_is_read_from_the_header(#[case] text: &str, #[case] expected: Option<&str>) {
-        let message = Message::new(text.as_bytes().to_vec()).unwrap();
+        let message = SmtpMessage::new(text.as_bytes().to_vec()).unwrap();
         assert_eq!(message_id(&message).as_deref(), expected);
     }
 }

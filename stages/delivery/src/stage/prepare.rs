@@ -12,7 +12,7 @@ use super::{
     throttling::{PendingPermit, Sendable},
 };
 use ledger::fence::ClaimedSend;
-use smtp::Message;
+use smtp::SmtpMessage;
 
 /// Sends prepared together: one job on a signing thread, a few milliseconds long.
 pub(crate) const CHUNK: usize = 8;
@@ -36,7 +36,7 @@ pub(crate) struct ReadySend {
 /// A message and its DKIM-Signature field, empty if the relay signs.
 #[derive(Debug)]
 pub(crate) struct SignedMessage {
-    pub message: Message,
+    pub message: SmtpMessage,
     pub signature: String,
     /// Memory reserved for a message with attachments, until the message is dropped.
     pub _memory: Option<MemoryPermit>,
@@ -111,10 +111,10 @@ async fn splice(
     part: &MessageSource,
     slots: &[String],
     shutdown: &CancellationToken,
-) -> Result<(Message, Option<MemoryPermit>), &'static str> {
+) -> Result<(SmtpMessage, Option<MemoryPermit>), &'static str> {
     let attachment_bytes = part.skeleton.attachment_bytes();
     if attachment_bytes == 0 {
-        let message = part.skeleton.splice(slots).and_then(|octets| Message::new(octets).ok()).ok_or("render")?;
+        let message = part.skeleton.splice(slots).and_then(|octets| SmtpMessage::new(octets).ok()).ok_or("render")?;
         return Ok((message, None));
     }
     let memory =
@@ -124,7 +124,7 @@ async fn splice(
     let (skeleton, slots) = (part.skeleton.clone(), slots.to_vec());
     // Copying and checking twenty megabytes would block the reactor.
     let spliced = tokio::task::spawn_blocking(move || {
-        skeleton.splice_with(&slots, &loaded).and_then(|octets| Message::new(octets).ok())
+        skeleton.splice_with(&slots, &loaded).and_then(|octets| SmtpMessage::new(octets).ok())
     });
     let message = spliced.await.ok().flatten().ok_or("render")?;
     Ok((message, Some(memory)))

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::provider::smtp_answer;
 use ledger::fence::{Answer, ClaimedSend};
 use smtp::classify::{ReplyDecision, classify_reply};
-use smtp::{Message, Phase, Reply};
+use smtp::{Phase, Reply, SmtpMessage};
 
 /// The capture provider's name in the ledger.
 pub(super) const PROVIDER: &str = "capture";
@@ -49,7 +49,7 @@ pub(crate) struct Capture(Mutex<Vec<Signal>>);
 
 impl Capture {
     /// Collects the facts that the recipient of a captured mail causes.
-    pub(super) fn collect_facts(&self, send: &ClaimedSend, address: &str, message: &Message, tokens: &TokenKeys) {
+    pub(super) fn collect_facts(&self, send: &ClaimedSend, address: &str, message: &SmtpMessage, tokens: &TokenKeys) {
         let kinds = magic_signals(address, || first_link(message, tokens));
         if kinds.is_empty() {
             return;
@@ -93,7 +93,7 @@ fn magic_signals(address: &str, link: impl FnOnce() -> (String, u16)) -> Vec<Sig
 }
 
 /// The target of a message's first tracked link, or a URL of the sandbox if it has none.
-fn first_link(message: &Message, tokens: &TokenKeys) -> (String, u16) {
+fn first_link(message: &SmtpMessage, tokens: &TokenKeys) -> (String, u16) {
     let nowhere = || (format!("https://{MAGIC_DOMAIN}/"), 0);
     let Some(parsed) = MessageParser::default().parse(message.as_bytes()) else { return nowhere() };
     let html = parsed.parts.iter().find_map(|part| match &part.body {

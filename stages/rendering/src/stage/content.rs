@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use super::one_off;
 use templates::{
-    Attached, Compiled, Limits, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateSource, Written,
-    compile, compile_written,
+    Attached, CompiledMessage, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateLimits,
+    TemplateSource, Written, compile, compile_written,
 };
 
 /// How long a compiled message is cached: a change to a sender, a campaign's name or a field's fallback shows in mail after this time.
@@ -48,7 +48,7 @@ impl ContentKey {
 /// A message that can be rendered.
 #[derive(Debug)]
 pub(super) struct RenderableMessage {
-    pub(super) compiled: Compiled,
+    pub(super) compiled: CompiledMessage,
     pub(super) skeleton: SkeletonId,
     pub(super) sending_domain: String,
     pub(super) return_path_domain: String,
@@ -57,7 +57,12 @@ pub(super) struct RenderableMessage {
 }
 
 impl RenderableMessage {
-    fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String, tracking_domain: Option<String>) -> Self {
+    fn new(
+        compiled: CompiledMessage,
+        skeleton: SkeletonId,
+        sending_domain: String,
+        tracking_domain: Option<String>,
+    ) -> Self {
         let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
         let tracking_host = tracking_domain.map(|domain| format!("{TRACKING_LABEL}.{domain}"));
         Self { compiled, skeleton, sending_domain, return_path_domain, tracking_host }
@@ -70,8 +75,8 @@ pub(super) type Content = Option<Arc<RenderableMessage>>;
 /// Compiles. A large template takes a while, and a fault of the HTML or template library would panic: neither on the reactor.
 async fn compiled(
     key: ContentKey,
-    work: impl FnOnce() -> Result<Compiled, Vec<TemplateFault>> + Send + 'static,
-) -> Result<Option<Compiled>, StageError> {
+    work: impl FnOnce() -> Result<CompiledMessage, Vec<TemplateFault>> + Send + 'static,
+) -> Result<Option<CompiledMessage>, StageError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(compiled)) => Ok(Some(compiled)),
         Ok(Err(faults)) => {
@@ -195,7 +200,7 @@ async fn load(by_key: &PreparedPool, key: ContentKey, message: Option<Uuid>) -> 
         opt_out: classification == Classification::Marketing,
         track_links: true,
         track_opens: true,
-        limits: Limits::default(),
+        limits: TemplateLimits::default(),
     };
     let attachments = row.attachments.into_iter().map(|Json(attached)| attached).collect();
     Ok(Loaded { source, options, attachments, tracking_domain: row.tracking_domain })

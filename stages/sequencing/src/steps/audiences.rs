@@ -6,41 +6,44 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Effect, Item, MALFORMED, Taken};
+use super::{DueStep, Effect, MALFORMED, StepResult};
 use schemas::action::Action;
 
 /// A contact and an audience of its tenant.
-pub(super) type Membership = (Uuid, Uuid, Uuid);
+pub(super) type AudienceMembership = (Uuid, Uuid, Uuid);
 
-pub(super) async fn join(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+pub(super) async fn join(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
     let added = add(db, &memberships(items)).await?;
     Ok(items.iter().map(|item| taken(item, &added)).collect())
 }
 
-pub(super) async fn leave(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+pub(super) async fn leave(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
     let removed = remove(db, &memberships(items)).await?;
     Ok(items.iter().map(|item| taken(item, &removed)).collect())
 }
 
-fn memberships(items: &[Item<'_>]) -> Vec<Membership> {
+fn memberships(items: &[DueStep<'_>]) -> Vec<AudienceMembership> {
     items.iter().filter_map(|item| Some((item.due.tenant_id, tag(item)?, item.due.contact_id))).collect()
 }
 
-fn tag(item: &Item<'_>) -> Option<Uuid> {
+fn tag(item: &DueStep<'_>) -> Option<Uuid> {
     match &item.step.action {
         Some(Action::ApplyTag(tag) | Action::RemoveTag(tag)) => Some(tag.tag_id),
         _ => None,
     }
 }
 
-fn taken(item: &Item<'_>, changed: &HashSet<Membership>) -> Taken {
+fn taken(item: &DueStep<'_>, changed: &HashSet<AudienceMembership>) -> StepResult {
     let Some(tag) = tag(item) else { return MALFORMED };
     let is_changed = changed.contains(&(item.due.tenant_id, tag, item.due.contact_id));
-    Taken::Took(Effect::changed(is_changed, json!({ "tag_id": tag })))
+    StepResult::Took(Effect::changed(is_changed, json!({ "tag_id": tag })))
 }
 
 /// Adds members; answers those who were none before. In key order, as everybody adds them.
-pub(super) async fn add(db: &mut PgConnection, memberships: &[Membership]) -> sqlx::Result<HashSet<Membership>> {
+pub(super) async fn add(
+    db: &mut PgConnection,
+    memberships: &[AudienceMembership],
+) -> sqlx::Result<HashSet<AudienceMembership>> {
     let (tenants, audiences, contacts) = columns(memberships);
     let rows = sqlx::query!(
         "insert into audience_members (tenant_id, audience_id, contact_id)
@@ -59,7 +62,10 @@ pub(super) async fn add(db: &mut PgConnection, memberships: &[Membership]) -> sq
 }
 
 /// Removes members; answers those who were some.
-pub(super) async fn remove(db: &mut PgConnection, memberships: &[Membership]) -> sqlx::Result<HashSet<Membership>> {
+pub(super) async fn remove(
+    db: &mut PgConnection,
+    memberships: &[AudienceMembership],
+) -> sqlx::Result<HashSet<AudienceMembership>> {
     let (tenants, audiences, contacts) = columns(memberships);
     let rows = sqlx::query!(
         "delete from audience_members m
@@ -76,7 +82,10 @@ pub(super) async fn remove(db: &mut PgConnection, memberships: &[Membership]) ->
 }
 
 /// Who of these left the list by an act of his own: nobody brings him back.
-pub(super) async fn departed(db: &mut PgConnection, memberships: &[Membership]) -> sqlx::Result<HashSet<Membership>> {
+pub(super) async fn departed(
+    db: &mut PgConnection,
+    memberships: &[AudienceMembership],
+) -> sqlx::Result<HashSet<AudienceMembership>> {
     let (tenants, audiences, contacts) = columns(memberships);
     let rows = sqlx::query!(
         "select d.tenant_id, d.audience_id, d.contact_id
@@ -92,7 +101,7 @@ pub(super) async fn departed(db: &mut PgConnection, memberships: &[Membership]) 
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
 
-fn columns(memberships: &[Membership]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {
-    let column = |of: fn(&Membership) -> Uuid| memberships.iter().map(of).collect::<Vec<Uuid>>();
+fn columns(memberships: &[AudienceMembership]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {
+    let column = |of: fn(&AudienceMembership) -> Uuid| memberships.iter().map(of).collect::<Vec<Uuid>>();
     (column(|of| of.0), column(|of| of.1), column(|of| of.2))
 }

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Effect, Item, MALFORMED, Outcome, Taken, column};
+use super::{DueStep, Effect, MALFORMED, StepOutcome, StepResult, column};
 use schemas::action::{Action, CONTACT_FIELDS};
 
 /// Locks the items' contacts in the order of the ledger, and answers which it could lock. A contact that an import keeps locked for seconds
 /// must not delay the others of the group.
-pub(super) async fn lock(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
-    let all: Vec<&Item<'_>> = items.iter().collect();
+pub(super) async fn lock(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
+    let all: Vec<&DueStep<'_>> = items.iter().collect();
     let rows = sqlx::query!(
         "select c.tenant_id, c.id
          from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
@@ -27,12 +27,12 @@ pub(super) async fn lock(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Res
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
 }
 
-pub(super) fn is_locked(item: &Item<'_>, locked: &HashSet<(Uuid, Uuid)>) -> bool {
+pub(super) fn is_locked(item: &DueStep<'_>, locked: &HashSet<(Uuid, Uuid)>) -> bool {
     locked.contains(&(item.due.tenant_id, item.due.contact_id))
 }
 
 /// What an item sets.
-fn change<'a>(item: &Item<'a>) -> Option<(&'a str, Value)> {
+fn change<'a>(item: &DueStep<'a>) -> Option<(&'a str, Value)> {
     match &item.step.action {
         Some(Action::UpdateField(update)) => Some((&update.field, update.value.clone())),
         Some(Action::UpdateLifecycleStage(stage)) => Some(("lifecycle_stage", json!(stage.stage))),
@@ -41,9 +41,9 @@ fn change<'a>(item: &Item<'a>) -> Option<(&'a str, Value)> {
 }
 
 /// Sets a field of each contact: one of its own columns, or a defined field, where null deletes the key.
-pub(super) async fn update(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+pub(super) async fn update(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
     let locked = lock(db, items).await?;
-    let ready: Vec<&Item<'_>> =
+    let ready: Vec<&DueStep<'_>> =
         items.iter().filter(|item| is_locked(item, &locked) && change(item).is_some()).collect();
     let fields: Vec<String> = ready.iter().filter_map(|item| change(item)).map(|(field, _)| field.to_owned()).collect();
     let values: Vec<Value> = ready.iter().filter_map(|item| change(item)).map(|(_, value)| value).collect();
@@ -59,12 +59,12 @@ pub(super) async fn update(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::R
     .fetch_all(db)
     .await?;
     let changed: HashSet<(Uuid, Uuid)> = rows.into_iter().map(|row| (row.tenant_id, row.id)).collect();
-    let taken = |item: &Item<'_>| match change(item) {
+    let taken = |item: &DueStep<'_>| match change(item) {
         None => MALFORMED,
-        Some(_) if !is_locked(item, &locked) => Taken::Later,
+        Some(_) if !is_locked(item, &locked) => StepResult::Later,
         Some((field, _)) => {
-            let outcome = if is_locked(item, &changed) { Outcome::Done } else { Outcome::Unchanged };
-            Taken::Took(Effect::of(outcome, json!({ "field": field })))
+            let outcome = if is_locked(item, &changed) { StepOutcome::Done } else { StepOutcome::Unchanged };
+            StepResult::Took(Effect::of(outcome, json!({ "field": field })))
         }
     };
     Ok(items.iter().map(taken).collect())

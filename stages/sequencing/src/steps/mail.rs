@@ -10,7 +10,7 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Announcements, Effect, Item, Outcome, Taken};
+use super::{Announcements, DueStep, Effect, StepOutcome, StepResult};
 
 /// A batch to be, with the places of its items.
 struct NewBatch {
@@ -20,13 +20,13 @@ struct NewBatch {
 
 pub(super) async fn send(
     db: &mut PgConnection,
-    items: &[Item<'_>],
+    items: &[DueStep<'_>],
     announce: &mut Announcements,
-) -> sqlx::Result<Vec<Taken>> {
+) -> sqlx::Result<Vec<StepResult>> {
     let batches = cut(items);
     sequence_sends::insert_batches(&mut *db, batches.iter().map(|new| &new.batch)).await?;
     trace::keep_each(&mut *db, batches.iter().map(|new| (new.batch.tenant_id, new.batch.id))).await?;
-    let mut taken: Vec<Taken> = items.iter().map(|_| Taken::Failed("sender_required")).collect();
+    let mut taken: Vec<StepResult> = items.iter().map(|_| StepResult::Failed("sender_required")).collect();
     let mut sends = Vec::with_capacity(items.len());
     for NewBatch { batch, items: places } in &batches {
         for (ordinal, place) in places.iter().enumerate() {
@@ -40,8 +40,8 @@ pub(super) async fn send(
                 enrollment_id: item.due.id,
                 step_id: item.step.id,
             });
-            let effect = Effect::of(Outcome::Done, json!({"template_id": batch.template_id}));
-            *outcome = Taken::Took(Effect { send_id: Some(send), ..effect });
+            let effect = Effect::of(StepOutcome::Done, json!({"template_id": batch.template_id}));
+            *outcome = StepResult::Took(Effect { send_id: Some(send), ..effect });
         }
         announce.push(publication(batch)?);
     }
@@ -50,7 +50,7 @@ pub(super) async fn send(
 }
 
 /// One batch per step, and per sender and template by that; at most 500 sends each.
-fn cut(items: &[Item<'_>]) -> Vec<NewBatch> {
+fn cut(items: &[DueStep<'_>]) -> Vec<NewBatch> {
     let mut by_step: BTreeMap<(Uuid, Uuid), Vec<usize>> = BTreeMap::new();
     for (place, item) in items.iter().enumerate() {
         by_step.entry((item.due.tenant_id, item.step.id)).or_default().push(place);

@@ -23,7 +23,7 @@ use schemas::action::Action;
 
 /// An enrollment with the step it is to take.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Item<'a> {
+pub(crate) struct DueStep<'a> {
     pub(crate) due: &'a Due,
     pub(crate) sequence: &'a Sequence,
     pub(crate) step: &'a Step,
@@ -32,7 +32,7 @@ pub(crate) struct Item<'a> {
 
 /// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum StepOutcome {
     /// It changed something, or made a mail.
     Done,
     /// Nothing had to change.
@@ -41,7 +41,7 @@ pub(crate) enum Outcome {
     Withheld,
 }
 
-impl Outcome {
+impl StepOutcome {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -54,7 +54,7 @@ impl Outcome {
 /// A step that was taken.
 #[derive(Debug, Clone)]
 pub(crate) struct Effect {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: StepOutcome,
     /// Ids and codes only.
     pub(crate) detail: Value,
     pub(crate) send_id: Option<Uuid>,
@@ -65,22 +65,22 @@ pub(crate) struct Effect {
 }
 
 impl Effect {
-    pub(crate) fn of(outcome: Outcome, detail: Value) -> Self {
+    pub(crate) fn of(outcome: StepOutcome, detail: Value) -> Self {
         Self { outcome, detail, send_id: None, opted_out: false, ends: None }
     }
 
     fn done() -> Self {
-        Self::of(Outcome::Done, json!({}))
+        Self::of(StepOutcome::Done, json!({}))
     }
 
     fn changed(changed: bool, detail: Value) -> Self {
-        Self::of(if changed { Outcome::Done } else { Outcome::Unchanged }, detail)
+        Self::of(if changed { StepOutcome::Done } else { StepOutcome::Unchanged }, detail)
     }
 }
 
 /// The result of trying a step.
 #[derive(Debug, Clone)]
-pub(crate) enum Taken {
+pub(crate) enum StepResult {
     /// Its step was taken.
     Took(Effect),
     /// Its step could not be taken, for this reason (a code).
@@ -98,10 +98,10 @@ pub(crate) type Announcements = Vec<Publication>;
 pub(crate) async fn take(
     db: &mut PgConnection,
     kind: StepType,
-    items: &[Item<'_>],
+    items: &[DueStep<'_>],
     announce: &mut Announcements,
     owner_mails_per_hour: u32,
-) -> sqlx::Result<Vec<Taken>> {
+) -> sqlx::Result<Vec<StepResult>> {
     let error = match attempt(db, kind, items, announce, owner_mails_per_hour).await {
         Ok(taken) => return Ok(taken),
         Err(error) if runtime::db::is_transient(&error) => return Err(error),
@@ -113,7 +113,7 @@ pub(crate) async fn take(
         match attempt(db, kind, std::slice::from_ref(item), announce, owner_mails_per_hour).await {
             Ok(one) => taken.extend(one),
             Err(error) if runtime::db::is_transient(&error) => return Err(error),
-            Err(_) => taken.push(Taken::Failed("refused_by_ledger")),
+            Err(_) => taken.push(StepResult::Failed("refused_by_ledger")),
         }
     }
     Ok(taken)
@@ -123,10 +123,10 @@ pub(crate) async fn take(
 async fn attempt(
     db: &mut PgConnection,
     kind: StepType,
-    items: &[Item<'_>],
+    items: &[DueStep<'_>],
     announce: &mut Announcements,
     owner_mails_per_hour: u32,
-) -> sqlx::Result<Vec<Taken>> {
+) -> sqlx::Result<Vec<StepResult>> {
     let mut savepoint = db.begin().await?;
     let announced = announce.len();
     let result = take_type(&mut savepoint, kind, items, announce, owner_mails_per_hour).await;
@@ -147,13 +147,13 @@ async fn attempt(
 async fn take_type(
     db: &mut PgConnection,
     kind: StepType,
-    items: &[Item<'_>],
+    items: &[DueStep<'_>],
     announce: &mut Announcements,
     owner_mails_per_hour: u32,
-) -> sqlx::Result<Vec<Taken>> {
+) -> sqlx::Result<Vec<StepResult>> {
     match kind {
         StepType::SendEmail => mail::send(db, items, announce).await,
-        StepType::Wait => Ok(items.iter().map(|_| Taken::Took(Effect::done())).collect()),
+        StepType::Wait => Ok(items.iter().map(|_| StepResult::Took(Effect::done())).collect()),
         StepType::EndSequence => Ok(items.iter().map(end).collect()),
         StepType::ApplyTag => audiences::join(db, items).await,
         StepType::RemoveTag => audiences::leave(db, items).await,
@@ -163,23 +163,23 @@ async fn take_type(
         StepType::CreateTask | StepType::CreateOpportunity => notices::add_notices(db, items).await,
         StepType::NotifyOwner => owner::notify(db, items, announce, owner_mails_per_hour).await,
         // Taken outside of the transaction: see `calls`.
-        StepType::CallProductWebhook => Ok(items.iter().map(|_| Taken::Later).collect()),
+        StepType::CallProductWebhook => Ok(items.iter().map(|_| StepResult::Later).collect()),
     }
 }
 
-fn end(item: &Item<'_>) -> Taken {
+fn end(item: &DueStep<'_>) -> StepResult {
     let reason = match &item.step.action {
         Some(Action::EndSequence(end)) => end.reason.clone(),
         _ => None,
     };
     let detail = json!({ "reason": reason });
-    Taken::Took(Effect { ends: Some(ExitReason::EndStep), ..Effect::of(Outcome::Done, detail) })
+    StepResult::Took(Effect { ends: Some(ExitReason::EndStep), ..Effect::of(StepOutcome::Done, detail) })
 }
 
 /// The code of a step whose stored config cannot be read.
-const MALFORMED: Taken = Taken::Failed("malformed_step");
+const MALFORMED: StepResult = StepResult::Failed("malformed_step");
 
 /// One column of many items.
-fn column<T>(items: &[&Item<'_>], of: impl Fn(&Item<'_>) -> T) -> Vec<T> {
+fn column<T>(items: &[&DueStep<'_>], of: impl Fn(&DueStep<'_>) -> T) -> Vec<T> {
     items.iter().map(|item| of(item)).collect()
 }

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Effect, Item, MALFORMED, Outcome, Taken, column};
+use super::{DueStep, Effect, MALFORMED, StepOutcome, StepResult, column};
 use schemas::action::Action;
 
 /// The event for the product: its type and data.
-fn notice_of(item: &Item<'_>) -> Option<(EventType, Value)> {
+fn notice_of(item: &DueStep<'_>) -> Option<(EventType, Value)> {
     let (event, mut data) = match &item.step.action {
         Some(Action::CreateTask(task)) => {
             let due = task.due_in_days.map(|days| (Utc::now() + TimeDelta::days(i64::from(days))).date_naive());
@@ -28,8 +28,8 @@ fn notice_of(item: &Item<'_>) -> Option<(EventType, Value)> {
     Some((event, data))
 }
 
-pub(super) async fn add_notices(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
-    let ready: Vec<&Item<'_>> = items.iter().filter(|item| notice_of(item).is_some()).collect();
+pub(super) async fn add_notices(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
+    let ready: Vec<&DueStep<'_>> = items.iter().filter(|item| notice_of(item).is_some()).collect();
     // The id comes from what it is about: a repeat would be the same event.
     let ids = column(&ready, |item| Uuid::new_v5(&item.due.id, item.step.id.as_bytes()));
     let (types, data): (Vec<&str>, Vec<Value>) =
@@ -47,11 +47,11 @@ pub(super) async fn add_notices(db: &mut PgConnection, items: &[Item<'_>]) -> sq
     )
     .execute(db)
     .await?;
-    let taken = |item: &Item<'_>| match notice_of(item) {
+    let taken = |item: &DueStep<'_>| match notice_of(item) {
         None => MALFORMED,
         Some(_) => {
             let event = Uuid::new_v5(&item.due.id, item.step.id.as_bytes());
-            Taken::Took(Effect::of(Outcome::Done, json!({ "event_id": event })))
+            StepResult::Took(Effect::of(StepOutcome::Done, json!({ "event_id": event })))
         }
     };
     Ok(items.iter().map(taken).collect())

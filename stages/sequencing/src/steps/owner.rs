@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Announcements, Effect, Item, MALFORMED, Outcome, Taken};
+use super::{Announcements, DueStep, Effect, MALFORMED, StepOutcome, StepResult};
 use schemas::action::{Action, NotifyOwner};
 
 /// A message to be.
 struct Message<'a> {
-    item: &'a Item<'a>,
+    item: &'a DueStep<'a>,
     id: Uuid,
     sender: Uuid,
     recipient: Uuid,
@@ -34,14 +34,14 @@ impl Message<'_> {
     }
 }
 
-fn asked<'a>(item: &Item<'a>) -> Option<&'a NotifyOwner> {
+fn asked<'a>(item: &DueStep<'a>) -> Option<&'a NotifyOwner> {
     match &item.step.action {
         Some(Action::NotifyOwner(notify)) => Some(notify),
         _ => None,
     }
 }
 
-fn recipient(item: &Item<'_>) -> Option<Address> {
+fn recipient(item: &DueStep<'_>) -> Option<Address> {
     let to = asked(item)?.to.as_deref().unwrap_or(&item.sequence.owner_email);
     Address::parse(to).ok()
 }
@@ -51,10 +51,10 @@ const WINDOW: TimeDelta = TimeDelta::hours(1);
 
 pub(super) async fn notify(
     db: &mut PgConnection,
-    items: &[Item<'_>],
+    items: &[DueStep<'_>],
     announce: &mut Announcements,
     per_hour: u32,
-) -> sqlx::Result<Vec<Taken>> {
+) -> sqlx::Result<Vec<StepResult>> {
     let senders = default_senders(&mut *db, items).await?;
     let allowed = allowed(&mut *db, items).await?;
     let earlier = earlier(&mut *db, items).await?;
@@ -68,28 +68,28 @@ pub(super) async fn notify(
         let to = recipient(item);
         if asked(item).is_some() && to.is_some() && !is_allowed {
             let detail = json!({"reason": "recipient_not_allowed"});
-            taken.push(Taken::Took(Effect::of(Outcome::Withheld, detail)));
+            taken.push(StepResult::Took(Effect::of(StepOutcome::Withheld, detail)));
             continue;
         }
         let contact = to.as_ref().and_then(|to| recipients.get(&(tenant, to.as_str().to_owned())));
         taken.push(match (asked(item), sender, contact) {
             (None, ..) => MALFORMED,
-            (_, None, _) => Taken::Failed("sender_required"),
-            (_, _, None) => Taken::Failed("no_recipient"),
+            (_, None, _) => StepResult::Failed("sender_required"),
+            (_, _, None) => StepResult::Failed("no_recipient"),
             (Some(notify), Some(sender), Some(contact)) => {
                 let wait = match earlier.get(&(tenant, item.due.id)) {
                     Some(at) => Some(*at + WINDOW),
                     None => capacity.get_mut(&tenant).and_then(Capacity::take),
                 };
                 if let Some(until) = wait {
-                    taken.push(Taken::Wait(until));
+                    taken.push(StepResult::Wait(until));
                     continue;
                 }
                 let message = compose(item, notify, sender, *contact);
-                let effect = Effect::of(Outcome::Done, json!({"message_id": message.id}));
+                let effect = Effect::of(StepOutcome::Done, json!({"message_id": message.id}));
                 let effect = Effect { send_id: Some(message.send()), ..effect };
                 messages.push(message);
-                Taken::Took(effect)
+                StepResult::Took(effect)
             }
         });
     }
@@ -127,7 +127,11 @@ impl Capacity {
 
 /// The capacity of the items' tenants; none without a limit. Holds each tenant's lock until the transaction ends, in order, so that of
 /// two groups one counts the other.
-async fn capacity(db: &mut PgConnection, items: &[Item<'_>], per_hour: u32) -> sqlx::Result<HashMap<Uuid, Capacity>> {
+async fn capacity(
+    db: &mut PgConnection,
+    items: &[DueStep<'_>],
+    per_hour: u32,
+) -> sqlx::Result<HashMap<Uuid, Capacity>> {
     let limit = usize::try_from(per_hour).unwrap_or(usize::MAX);
     if limit == 0 {
         return Ok(HashMap::new());
@@ -151,7 +155,7 @@ async fn capacity(db: &mut PgConnection, items: &[Item<'_>], per_hour: u32) -> s
 }
 
 /// The mails that these enrollments had in the last hour: when the latest was made. By the steps' primary key.
-async fn earlier(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<HashMap<(Uuid, Uuid), DateTime<Utc>>> {
+async fn earlier(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<HashMap<(Uuid, Uuid), DateTime<Utc>>> {
     let (tenants, enrollments): (Vec<Uuid>, Vec<Uuid>) =
         items.iter().map(|item| (item.due.tenant_id, item.due.id)).unzip();
     let rows = sqlx::query!(
@@ -169,7 +173,7 @@ async fn earlier(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Hash
 }
 
 /// For each item, whether its recipient is the owner or has an address on a proven domain of the tenant, now.
-async fn allowed(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<bool>> {
+async fn allowed(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<bool>> {
     let tenants: Vec<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
     let addresses: Vec<String> =
         items.iter().map(|item| recipient(item).map(Address::into_string).unwrap_or_default()).collect();
@@ -184,7 +188,7 @@ async fn allowed(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<
     .await
 }
 
-fn compose<'a>(item: &'a Item<'a>, notify: &NotifyOwner, sender: Uuid, recipient: Uuid) -> Message<'a> {
+fn compose<'a>(item: &'a DueStep<'a>, notify: &NotifyOwner, sender: Uuid, recipient: Uuid) -> Message<'a> {
     let name = [item.person.first_name.as_deref(), item.person.last_name.as_deref()];
     let name = name.into_iter().flatten().collect::<Vec<_>>().join(" ");
     let contact =
@@ -212,7 +216,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The tenants' default senders: for sequences that have none.
-async fn default_senders(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<HashMap<Uuid, Uuid>> {
+async fn default_senders(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<HashMap<Uuid, Uuid>> {
     let tenants: Vec<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
     let rows = sqlx::query!(
         "select w.id as \"tenant_id!\", s.id
@@ -228,7 +232,7 @@ async fn default_senders(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Res
 /// The contacts of the recipients; those that are missing are made. They get this mail, not marketing: their consent is pending.
 async fn find_or_create(
     db: &mut PgConnection,
-    items: &[Item<'_>],
+    items: &[DueStep<'_>],
     allowed: &[bool],
 ) -> sqlx::Result<HashMap<(Uuid, String), Uuid>> {
     let mut wanted: Vec<(Uuid, String)> = items

@@ -7,44 +7,44 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Effect, Item, MALFORMED, Outcome, Taken,
-    audiences::{self, Membership},
+    DueStep, Effect, MALFORMED, StepOutcome, StepResult,
+    audiences::{self, AudienceMembership},
     column,
     contacts::{is_locked, lock},
 };
 use schemas::action::{Action, Subscribed, UpdateSubscription};
 
-fn asked(item: &Item<'_>) -> Option<UpdateSubscription> {
+fn asked(item: &DueStep<'_>) -> Option<UpdateSubscription> {
     match &item.step.action {
         Some(Action::UpdateSubscription(update)) => Some(*update),
         _ => None,
     }
 }
 
-pub(super) async fn update(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+pub(super) async fn update(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
     let locked = lock(db, items).await?;
-    let ready: Vec<(&Item<'_>, UpdateSubscription)> =
+    let ready: Vec<(&DueStep<'_>, UpdateSubscription)> =
         items.iter().filter(|item| is_locked(item, &locked)).filter_map(|item| Some((item, asked(item)?))).collect();
     let lists = Lists::change(db, &ready).await?;
     let marketing = Marketing::change(db, &ready).await?;
-    let taken = |item: &Item<'_>| match asked(item) {
+    let taken = |item: &DueStep<'_>| match asked(item) {
         None => MALFORMED,
-        Some(_) if !is_locked(item, &locked) => Taken::Later,
-        Some(UpdateSubscription { list_id: Some(list), .. }) => Taken::Took(lists.effect(item, list)),
-        Some(update) => Taken::Took(marketing.effect(item, update.status)),
+        Some(_) if !is_locked(item, &locked) => StepResult::Later,
+        Some(UpdateSubscription { list_id: Some(list), .. }) => StepResult::Took(lists.effect(item, list)),
+        Some(update) => StepResult::Took(marketing.effect(item, update.status)),
     };
     Ok(items.iter().map(taken).collect())
 }
 
 /// What became of lists.
 struct Lists {
-    changed: HashSet<Membership>,
-    departed: HashSet<Membership>,
+    changed: HashSet<AudienceMembership>,
+    departed: HashSet<AudienceMembership>,
 }
 
 impl Lists {
-    async fn change(db: &mut PgConnection, ready: &[(&Item<'_>, UpdateSubscription)]) -> sqlx::Result<Self> {
-        let of = |status: Subscribed| -> Vec<Membership> {
+    async fn change(db: &mut PgConnection, ready: &[(&DueStep<'_>, UpdateSubscription)]) -> sqlx::Result<Self> {
+        let of = |status: Subscribed| -> Vec<AudienceMembership> {
             let wanted = ready.iter().filter(|(_, update)| update.status == status);
             wanted
                 .filter_map(|(item, update)| Some((item.due.tenant_id, update.list_id?, item.due.contact_id)))
@@ -52,16 +52,16 @@ impl Lists {
         };
         let (joining, leaving) = (of(Subscribed::Subscribed), of(Subscribed::Unsubscribed));
         let departed = audiences::departed(&mut *db, &joining).await?;
-        let joining: Vec<Membership> = joining.into_iter().filter(|of| !departed.contains(of)).collect();
+        let joining: Vec<AudienceMembership> = joining.into_iter().filter(|of| !departed.contains(of)).collect();
         let mut changed = audiences::add(&mut *db, &joining).await?;
         changed.extend(audiences::remove(&mut *db, &leaving).await?);
         Ok(Self { changed, departed })
     }
 
-    fn effect(&self, item: &Item<'_>, list: Uuid) -> Effect {
+    fn effect(&self, item: &DueStep<'_>, list: Uuid) -> Effect {
         let key = (item.due.tenant_id, list, item.due.contact_id);
         if self.departed.contains(&key) {
-            return Effect::of(Outcome::Withheld, json!({"list_id": list, "reason": "left_by_recipient"}));
+            return Effect::of(StepOutcome::Withheld, json!({"list_id": list, "reason": "left_by_recipient"}));
         }
         Effect::changed(self.changed.contains(&key), json!({ "list_id": list }))
     }
@@ -74,10 +74,10 @@ struct Marketing {
 }
 
 impl Marketing {
-    async fn change(db: &mut PgConnection, ready: &[(&Item<'_>, UpdateSubscription)]) -> sqlx::Result<Self> {
-        let all: Vec<&(&Item<'_>, UpdateSubscription)> =
+    async fn change(db: &mut PgConnection, ready: &[(&DueStep<'_>, UpdateSubscription)]) -> sqlx::Result<Self> {
+        let all: Vec<&(&DueStep<'_>, UpdateSubscription)> =
             ready.iter().filter(|(_, update)| update.list_id.is_none()).collect();
-        let items: Vec<&Item<'_>> = all.iter().map(|(item, _)| *item).collect();
+        let items: Vec<&DueStep<'_>> = all.iter().map(|(item, _)| *item).collect();
         let (tenants, contacts) =
             (column(&items, |item| item.due.tenant_id), column(&items, |item| item.due.contact_id));
         // A later statement than the lock: it sees an opt-out that the lock waited for.
@@ -121,9 +121,9 @@ impl Marketing {
         Ok(Self { changed: rows.into_iter().map(|row| (row.tenant_id, row.id)).collect(), left })
     }
 
-    fn effect(&self, item: &Item<'_>, status: Subscribed) -> Effect {
+    fn effect(&self, item: &DueStep<'_>, status: Subscribed) -> Effect {
         if status == Subscribed::Subscribed && is_locked(item, &self.left) {
-            return Effect::of(Outcome::Withheld, json!({"reason": "left_by_recipient"}));
+            return Effect::of(StepOutcome::Withheld, json!({"reason": "left_by_recipient"}));
         }
         let opted_out = status == Subscribed::Unsubscribed;
         Effect { opted_out, ..Effect::changed(is_locked(item, &self.changed), json!({})) }

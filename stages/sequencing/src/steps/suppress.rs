@@ -7,13 +7,13 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Effect, Item, MALFORMED, Taken,
+    DueStep, Effect, MALFORMED, StepResult,
     contacts::{is_locked, lock},
 };
 use ledger::suppressions::{self, NewSuppression, Suppressed, SuppressionReason};
 use schemas::action::{Action, AddSuppression};
 
-fn asked<'a>(item: &Item<'a>) -> Option<&'a AddSuppression> {
+fn asked<'a>(item: &DueStep<'a>) -> Option<&'a AddSuppression> {
     match &item.step.action {
         Some(Action::AddSuppression(add)) => Some(add),
         _ => None,
@@ -22,9 +22,10 @@ fn asked<'a>(item: &Item<'a>) -> Option<&'a AddSuppression> {
 
 /// Suppresses the contacts' addresses. The contacts are locked first, as every writer of suppressions does: the fence of delivery
 /// locks the same rows.
-pub(super) async fn add(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+pub(super) async fn add(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
     let locked = lock(db, items).await?;
-    let ready: Vec<&Item<'_>> = items.iter().filter(|item| is_locked(item, &locked) && asked(item).is_some()).collect();
+    let ready: Vec<&DueStep<'_>> =
+        items.iter().filter(|item| is_locked(item, &locked) && asked(item).is_some()).collect();
     let new = ready.iter().filter_map(|item| {
         let add = asked(item)?;
         let (tenant, address) = (item.due.tenant_id, item.person.address.clone());
@@ -36,14 +37,14 @@ pub(super) async fn add(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Resu
         .into_iter()
         .map(|row| ((row.tenant_id, row.address.clone()), row))
         .collect();
-    let taken = |item: &Item<'_>| {
+    let taken = |item: &DueStep<'_>| {
         if asked(item).is_none() {
             return MALFORMED;
         }
         let key = (item.due.tenant_id, item.person.address.clone());
-        let Some(row) = written.get(&key).filter(|_| is_locked(item, &locked)) else { return Taken::Later };
+        let Some(row) = written.get(&key).filter(|_| is_locked(item, &locked)) else { return StepResult::Later };
         let effect = Effect::changed(!row.already_existed, json!({ "suppression_id": row.id }));
-        Taken::Took(Effect { opted_out: true, ..effect })
+        StepResult::Took(Effect { opted_out: true, ..effect })
     };
     Ok(items.iter().map(taken).collect())
 }

@@ -6,7 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{DkimKey, canonical};
-use smtp::Message;
+use smtp::SmtpMessage;
 
 /// Header fields that are signed once more often than they occur, so that another one cannot be added without breaking the
 /// signature (RFC 6376 §8.15). Those that are absent are signed as absent.
@@ -73,7 +73,7 @@ impl DkimSigner {
     ///
     /// # Errors
     /// [`SignError`].
-    pub fn sign(&self, message: &Message, now: SystemTime) -> Result<String, SignError> {
+    pub fn sign(&self, message: &SmtpMessage, now: SystemTime) -> Result<String, SignError> {
         let fields = fields(message.header());
         if !fields.iter().any(|field| field.name.eq_ignore_ascii_case(b"From")) {
             return Err(SignError::NoFrom);

@@ -9,7 +9,7 @@ mod resolver;
 mod status;
 mod verify;
 
-pub use records::{DnsRecord, DomainSettings, PublishedKey, Purpose, RecordType, records};
+pub use records::{DnsRecord, DomainSettings, PublishedKey, RecordPurpose, RecordType, records};
 pub use resolver::{DnsResolver, DnsSettings, LookupError, ResolverError};
 pub use status::{DEGRADED_GRACE, status};
-pub use verify::{CheckError, Checked, Lookup, Validity, verify};
+pub use verify::{CheckError, CheckedRecord, Lookup, Validity, verify};

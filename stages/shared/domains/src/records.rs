@@ -22,7 +22,7 @@ impl RecordType {
 
 /// What a record is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Purpose {
+pub enum RecordPurpose {
     /// Proves that the tenant controls the domain.
     Ownership,
     /// The key that verifies signatures (RFC 6376).
@@ -37,7 +37,7 @@ pub enum Purpose {
     Tracking,
 }
 
-impl Purpose {
+impl RecordPurpose {
     /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -62,7 +62,7 @@ pub struct DnsRecord {
     /// The value: text of a TXT record, target of a CNAME.
     pub value: String,
     /// What it is for.
-    pub purpose: Purpose,
+    pub purpose: RecordPurpose,
     /// Whether the domain needs it to be verified. The others are advised.
     pub required: bool,
 }
@@ -109,27 +109,39 @@ pub fn records(
         |type_, host: String, value: String, purpose, required| DnsRecord { type_, host, value, purpose, required };
     let dkim = |key: PublishedKey<'_>, required| {
         let value = format!("v=DKIM1; k={}; p={}", key_type(key.public), key.public);
-        record(RecordType::Txt, format!("{}._domainkey.{domain}", key.selector), value, Purpose::Dkim, required)
+        record(RecordType::Txt, format!("{}._domainkey.{domain}", key.selector), value, RecordPurpose::Dkim, required)
     };
     let mut records = vec![
-        record(RecordType::Txt, format!("_postrider.{domain}"), ownership_value(token), Purpose::Ownership, true),
+        record(RecordType::Txt, format!("_postrider.{domain}"), ownership_value(token), RecordPurpose::Ownership, true),
         dkim(key, true),
         record(
             RecordType::Cname,
             format!("send.{domain}"),
             settings.return_path_target.clone(),
-            Purpose::ReturnPath,
+            RecordPurpose::ReturnPath,
             true,
         ),
         record(
             RecordType::Txt,
             domain.to_owned(),
             format!("v=spf1 include:{} ~all", settings.spf_include),
-            Purpose::Spf,
+            RecordPurpose::Spf,
             false,
         ),
-        record(RecordType::Txt, format!("_dmarc.{domain}"), "v=DMARC1; p=none;".to_owned(), Purpose::Dmarc, false),
-        record(RecordType::Cname, format!("link.{domain}"), settings.tracking_target.clone(), Purpose::Tracking, false),
+        record(
+            RecordType::Txt,
+            format!("_dmarc.{domain}"),
+            "v=DMARC1; p=none;".to_owned(),
+            RecordPurpose::Dmarc,
+            false,
+        ),
+        record(
+            RecordType::Cname,
+            format!("link.{domain}"),
+            settings.tracking_target.clone(),
+            RecordPurpose::Tracking,
+            false,
+        ),
     ];
     records.extend(second.map(|second| dkim(second, false)));
     records

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use schemas::DomainStatus;
 
-use super::{Checked, Validity};
+use super::{CheckedRecord, Validity};
 
 /// How long a degraded domain may still send.
 pub const DEGRADED_GRACE: Duration = Duration::from_secs(72 * 3600);
@@ -15,7 +15,7 @@ pub const DEGRADED_GRACE: Duration = Duration::from_secs(72 * 3600);
 #[must_use]
 pub fn status(
     previous: DomainStatus,
-    results: &[Checked],
+    results: &[CheckedRecord],
     degraded_since: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
 ) -> DomainStatus {
@@ -42,14 +42,19 @@ fn grace_is_over(since: Option<DateTime<Utc>>, now: DateTime<Utc>) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Validity::*, *};
-    use crate::{DnsRecord, Purpose, RecordType};
+    use crate::{DnsRecord, RecordPurpose, RecordType};
     use rstest::rstest;
     use schemas::DomainStatus::*;
 
-    fn checked(validity: Validity, required: bool) -> Checked {
-        let record =
-            DnsRecord { type_: RecordType::Txt, host: "a".into(), value: "b".into(), purpose: Purpose::Dkim, required };
-        Checked { record, validity, observed: Vec::new(), error: None }
+    fn checked(validity: Validity, required: bool) -> CheckedRecord {
+        let record = DnsRecord {
+            type_: RecordType::Txt,
+            host: "a".into(),
+            value: "b".into(),
+            purpose: RecordPurpose::Dkim,
+            required,
+        };
+        CheckedRecord { record, validity, observed: Vec::new(), error: None }
     }
 
     #[rstest]

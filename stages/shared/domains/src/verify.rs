@@ -4,7 +4,7 @@ use std::future::Future;
 
 use runtime::{Budget, Spent};
 
-use super::{DnsRecord, LookupError, Purpose, RecordType, answer};
+use super::{DnsRecord, LookupError, RecordPurpose, RecordType, answer};
 
 /// The DNS lookups that verification needs.
 pub trait Lookup: Sync {
@@ -76,7 +76,7 @@ const OBSERVED_CHARS_MAX: usize = 1_024;
 
 /// A record, and the result of verifying it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckedRecord {
     /// The expected record.
     pub record: DnsRecord,
     /// The result.
@@ -87,7 +87,7 @@ pub struct Checked {
     pub error: Option<CheckError>,
 }
 
-impl Checked {
+impl CheckedRecord {
     /// True if the record was found and is correct.
     #[must_use]
     pub fn valid(&self) -> bool {
@@ -96,20 +96,20 @@ impl Checked {
 }
 
 /// Looks up each record, all at the same time. Never fails as a whole.
-pub async fn verify(domain: &str, records: Vec<DnsRecord>, dns: &impl Lookup) -> Vec<Checked> {
+pub async fn verify(domain: &str, records: Vec<DnsRecord>, dns: &impl Lookup) -> Vec<CheckedRecord> {
     futures::future::join_all(records.into_iter().map(|record| check(domain, record, dns))).await
 }
 
-async fn check(domain: &str, record: DnsRecord, dns: &impl Lookup) -> Checked {
+async fn check(domain: &str, record: DnsRecord, dns: &impl Lookup) -> CheckedRecord {
     let observed = match lookup(dns, record.type_, &record.host).await {
         Ok(observed) => observed,
         Err(LookupError::TooLong(_)) => {
             let error = Some(CheckError::TooLong { host: record.host.clone() });
-            return Checked { record, validity: Validity::Invalid, observed: Vec::new(), error };
+            return CheckedRecord { record, validity: Validity::Invalid, observed: Vec::new(), error };
         }
         Err(_) => {
             let error = Some(CheckError::NoAnswer);
-            return Checked { record, validity: Validity::Undetermined, observed: Vec::new(), error };
+            return CheckedRecord { record, validity: Validity::Undetermined, observed: Vec::new(), error };
         }
     };
     let mut error = compare_record(&record, &observed, &Budget::new(answer::LIMITS)).err();
@@ -118,7 +118,7 @@ async fn check(domain: &str, record: DnsRecord, dns: &impl Lookup) -> Checked {
     }
     let validity = if error.is_none() { Validity::Valid } else { Validity::Invalid };
     let observed = observed.into_iter().take(OBSERVED_MAX).map(shortened).collect();
-    Checked { record, validity, observed, error }
+    CheckedRecord { record, validity, observed, error }
 }
 
 fn shortened(text: String) -> String {
@@ -159,15 +159,15 @@ fn compare_record(record: &DnsRecord, observed: &[String], budget: &Budget) -> R
         return Err(CheckError::Missing { type_, host });
     }
     let matches = match record.purpose {
-        Purpose::Ownership => relevant.contains(&record.value.as_str()),
-        Purpose::Dkim => relevant.iter().any(|value| same_dkim_key(&record.value, value)),
-        Purpose::ReturnPath | Purpose::Tracking => relevant
+        RecordPurpose::Ownership => relevant.contains(&record.value.as_str()),
+        RecordPurpose::Dkim => relevant.iter().any(|value| same_dkim_key(&record.value, value)),
+        RecordPurpose::ReturnPath | RecordPurpose::Tracking => relevant
             .iter()
             .any(|value| value.trim_end_matches('.').eq_ignore_ascii_case(record.value.trim_end_matches('.'))),
-        Purpose::Spf if relevant.len() > 1 => return Err(CheckError::SeveralSpf { host }),
-        Purpose::Spf => has_our_include(&record.value, relevant[0]),
+        RecordPurpose::Spf if relevant.len() > 1 => return Err(CheckError::SeveralSpf { host }),
+        RecordPurpose::Spf => has_our_include(&record.value, relevant[0]),
         // Any policy is valid: the advice is to have one.
-        Purpose::Dmarc => relevant.len() == 1,
+        RecordPurpose::Dmarc => relevant.len() == 1,
     };
     if matches { Ok(()) } else { Err(CheckError::Different { type_, host }) }
 }
@@ -176,10 +176,10 @@ fn compare_record(record: &DnsRecord, observed: &[String], budget: &Budget) -> R
 fn is_for_record(record: &DnsRecord, value: &str) -> bool {
     let begins = |prefix: &str| value.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     match record.purpose {
-        Purpose::Spf => begins("v=spf1") && matches!(value.as_bytes().get(6), None | Some(b' ')),
-        Purpose::Dmarc => begins("v=DMARC1"),
-        Purpose::Ownership => begins("postrider-verification="),
-        Purpose::Dkim | Purpose::ReturnPath | Purpose::Tracking => true,
+        RecordPurpose::Spf => begins("v=spf1") && matches!(value.as_bytes().get(6), None | Some(b' ')),
+        RecordPurpose::Dmarc => begins("v=DMARC1"),
+        RecordPurpose::Ownership => begins("postrider-verification="),
+        RecordPurpose::Dkim | RecordPurpose::ReturnPath | RecordPurpose::Tracking => true,
     }
 }
 

@@ -17,9 +17,10 @@ use uuid::Uuid;
 
 use crate::fence::{
     Answer, BatchContext, BatchEligibility, Change, ClaimedSend, GateDecision, NextAnnouncement, TENANT_PAUSED_WAIT,
-    sql::{self, BatchKey, CounterDelta},
+    sql::{self, CounterDelta},
     until_tomorrow,
 };
+use crate::hours::BatchKey;
 use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
 

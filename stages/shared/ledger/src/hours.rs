@@ -20,8 +20,8 @@ pub(crate) fn shard_of(batch: Uuid) -> i16 {
     i16::try_from((batch.as_u128() >> 9) % SHARDS).unwrap_or(0)
 }
 
-/// A batch: tenant and id.
-pub(crate) type BatchKey = (Uuid, Uuid);
+/// Tenant and batch. Batches are locked in this order.
+pub type BatchKey = (Uuid, Uuid);
 
 /// Changes of the totals of hours, to be written.
 #[derive(Debug, Default)]

@@ -16,8 +16,9 @@ use uuid::Uuid;
 use crate::fence::{
     NextAnnouncement, is_tried_again,
     session::GoneSessions,
-    sql::{self, BatchKey, CounterDelta, Totals},
+    sql::{self, CounterDelta, Totals},
 };
+use crate::hours::BatchKey;
 
 /// An unknown send is not tried again before this time: the process that tried it first may have the answer, and writes it as soon as
 /// Postgres is back.

@@ -27,8 +27,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    DeadLetter, Decode, Incoming, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, PauseGate, Stage, StageError,
-    starts::{self, Key, Starts},
+    DeadLetter, Incoming, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, PauseGate, Stage, StageError, StageInput,
+    starts::{self, StartKey, Starts},
 };
 
 type Consumer = jetstream::consumer::Consumer<pull::Config>;
@@ -72,7 +72,7 @@ pub(crate) struct Worker<S> {
 struct PulledMessage {
     message: jetstream::Message,
     deliveries: i64,
-    key: Key,
+    key: StartKey,
     /// It is acknowledged or given back, and needs no more signs of life.
     is_answered: AtomicBool,
 }
@@ -180,7 +180,7 @@ impl<S: Stage> Worker<S> {
 
     fn pulled(&self, message: jetstream::Message) -> PulledMessage {
         let incoming = Incoming::of(&self.shared.bus, &message);
-        let (deliveries, key) = (incoming.deliveries, Key::of(&incoming, &self.intake.durable));
+        let (deliveries, key) = (incoming.deliveries, StartKey::of(&incoming, &self.intake.durable));
         PulledMessage { message, deliveries, key, is_answered: AtomicBool::new(false) }
     }
 
@@ -228,7 +228,7 @@ impl<S: Stage> Worker<S> {
     /// Records the start of redelivered messages. Answers those to be handled together, and those started too often, to be handled alone.
     async fn begin<'a>(&self, work: Vec<Work<'a, S::Input>>) -> (Vec<Work<'a, S::Input>>, Vec<Work<'a, S::Input>>) {
         let (again, mut together): (Vec<_>, Vec<_>) = work.into_iter().partition(|work| work.pulled.deliveries > 1);
-        let keys: Vec<Key> = again.iter().map(|work| work.pulled.key.clone()).collect();
+        let keys: Vec<StartKey> = again.iter().map(|work| work.pulled.key.clone()).collect();
         match self.shared.starts.begin(&keys, starts::TOGETHER).await {
             Ok(begun) => {
                 let mut suspects = Vec::new();
@@ -339,7 +339,7 @@ impl<S: Stage> Worker<S> {
 
     /// The spans of these messages, if any of them is part of a trace.
     fn spans(&self, pulled: &[&PulledMessage], inputs: &[S::Input]) -> Option<trace::Group> {
-        let traced = pulled.iter().zip(inputs).map(|(pulled, input)| trace::Incoming {
+        let traced = pulled.iter().zip(inputs).map(|(pulled, input)| trace::TracedMessage {
             parent: TraceContext::of_message(pulled.message.headers.as_ref()),
             about: input.about(),
             also_about: input.also_about(),

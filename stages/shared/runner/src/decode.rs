@@ -81,7 +81,7 @@ pub struct Origin {
 }
 
 /// What a stage can read. Every message of ours is its body; what others publish may need subject and headers, too.
-pub trait Decode: Sized + Send + Sync + 'static {
+pub trait StageInput: Sized + Send + Sync + 'static {
     /// Reads a message.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ pub trait Decode: Sized + Send + Sync + 'static {
     }
 }
 
-impl<M: Message> Decode for M {
+impl<M: Message> StageInput for M {
     fn decode(message: &Incoming<'_>) -> Result<Self, StageError> {
         serde_json::from_slice(message.payload).map_err(|error| StageError::malformed(&error))
     }

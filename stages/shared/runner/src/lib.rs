@@ -26,7 +26,7 @@ use schemas::Lane;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use dead::DeadLetter;
-pub use decode::{Decode, Incoming, Origin};
+pub use decode::{Incoming, Origin, StageInput};
 pub use error::StageError;
 pub use pause_gate::{PauseGate, WorkInProgress};
 pub use sweep::Sweep;
@@ -60,7 +60,7 @@ pub trait Stage: Send + Sync + 'static {
     /// The name of its span in a trace: `audience resolve`.
     const SPAN: &'static str = Self::NAME;
     /// The message it reads.
-    type Input: Decode;
+    type Input: StageInput;
 
     /// Handles messages that were waiting together (at most `coalesce`), and answers what to publish before they are
     /// acknowledged. Must be harmless to repeat.

@@ -31,14 +31,14 @@ const OWED_MAX: usize = 10_000;
 
 /// The permanent identity of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct StartKey {
     stream: String,
     consumer: String,
     sequence: i64,
     published_at: DateTime<Utc>,
 }
 
-impl Key {
+impl StartKey {
     pub(crate) fn of(message: &Incoming<'_>, consumer: &str) -> Self {
         let micros = i64::try_from(message.published_ns / 1_000).unwrap_or_default();
         Self {
@@ -55,7 +55,7 @@ impl Key {
 pub(crate) struct Starts {
     pool: Option<PgPool>,
     /// Ends that Postgres has not taken. Deleted before the next starts are recorded.
-    owed: Arc<Mutex<Vec<Key>>>,
+    owed: Arc<Mutex<Vec<StartKey>>>,
     /// Locked shared by every group in progress, and exclusively by a message that may end the process.
     in_progress: Arc<RwLock<()>>,
 }
@@ -67,7 +67,7 @@ impl Starts {
     }
 
     /// Records a start of each, all of one consumer, that has fewer than `most` recorded. Answers for each whether it may begin.
-    pub(crate) async fn begin(&self, keys: &[Key], most: i32) -> sqlx::Result<Vec<bool>> {
+    pub(crate) async fn begin(&self, keys: &[StartKey], most: i32) -> sqlx::Result<Vec<bool>> {
         let Some(pool) = &self.pool else { return Ok(vec![true; keys.len()]) };
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
         self.delete_owed(pool).await?;
@@ -96,7 +96,7 @@ impl Starts {
     }
 
     /// Forgets the starts of messages whose handling has ended. While Postgres is away it is remembered, and done later.
-    pub(crate) async fn end(&self, keys: Vec<Key>) {
+    pub(crate) async fn end(&self, keys: Vec<StartKey>) {
         let Some(pool) = &self.pool else { return };
         if keys.is_empty() {
             return;

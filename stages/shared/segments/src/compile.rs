@@ -15,7 +15,7 @@ type Query = QueryBuilder<Postgres>;
 
 /// A rule that can be pushed into statements.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Compiled {
+pub struct CompiledSegment {
     /// All of them must hold.
     conditions: Vec<Condition>,
     /// What they look up beside the contact itself; each becomes one join, however often it is asked for.
@@ -85,7 +85,7 @@ impl Newest {
     }
 }
 
-impl Compiled {
+impl CompiledSegment {
     pub(super) fn new(rule: Expanded) -> Self {
         let (mut conditions, mut sources) = (Vec::new(), Vec::new());
         conditions_of(rule, &mut conditions);

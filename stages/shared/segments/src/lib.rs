@@ -2,7 +2,7 @@
 //!
 //! A rule is a closed tree: `{"all": […]}`, `{"any": […]}`, `{"not": …}` and leaves about a contact's fields, lists, tags, other
 //! segments and what it did with mail. [`Rule::parse`] reads and checks it against the tenant's field definitions, [`resolve`]
-//! finds what it names and puts the rules of other segments in their place, and the [`Compiled`] rule is pushed into statements:
+//! finds what it names and puts the rules of other segments in their place, and the [`CompiledSegment`] rule is pushed into statements:
 //! every value as a bound parameter, so that no value can change a statement.
 //!
 //! # What a leaf says
@@ -25,7 +25,7 @@ mod preview;
 mod resolve;
 mod rule;
 
-pub use compile::{Compiled, Newest};
+pub use compile::{CompiledSegment, Newest};
 pub use event::{EVENT_OPS, EVENTS};
 pub use field::{Definitions, OPS, definitions};
 pub use parse::{DEPTH_MAX, LEAVES_MAX, LIST_MAX, RULE_MAX_BYTES, TEXT_MAX_CHARS};
@@ -35,7 +35,7 @@ pub use rule::{Rule, SegmentRef};
 
 /// One thing wrong with a rule, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct SegmentFault {
     /// Where, as `rule.all[1].value`.
     pub path: String,
     /// A stable code.
@@ -44,7 +44,7 @@ pub struct Fault {
     pub detail: String,
 }
 
-impl Fault {
+impl SegmentFault {
     pub(crate) fn new(path: impl Into<String>, code: &'static str, detail: impl Into<String>) -> Self {
         Self { path: path.into(), code, detail: detail.into() }
     }
@@ -58,7 +58,7 @@ pub enum SegmentError {
     NotFound(&'static str),
     /// It breaks rules of its own.
     #[error("the rule is not valid")]
-    Invalid(Vec<Fault>),
+    Invalid(Vec<SegmentFault>),
     /// Postgres is away.
     #[error(transparent)]
     Store(#[from] sqlx::Error),

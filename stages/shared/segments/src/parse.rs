@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{
-    Fault,
+    SegmentFault,
     event::{EVENT_OPS, EVENTS, EventKind, EventSource, EventTest, Times},
     field::{BUILT_IN, Definitions, Field, OPS, Op, ValueKind},
     rule::{Bound, FieldTest, Membership, Rule, Scalar, SegmentRef, Test},
@@ -35,9 +35,9 @@ impl Rule {
     ///
     /// # Errors
     /// Every fault, up to fifty.
-    pub fn parse(value: &Value, path: &str, definitions: &Definitions) -> Result<Self, Vec<Fault>> {
+    pub fn parse(value: &Value, path: &str, definitions: &Definitions) -> Result<Self, Vec<SegmentFault>> {
         if serde_json::to_vec(value).is_ok_and(|json| json.len() > RULE_MAX_BYTES) {
-            return Err(vec![Fault::new(path, "too_long", format!("may have at most {RULE_MAX_BYTES} bytes"))]);
+            return Err(vec![SegmentFault::new(path, "too_long", format!("may have at most {RULE_MAX_BYTES} bytes"))]);
         }
         let mut reader = RuleReader { root: path, definitions, faults: Vec::new(), leaves: 0 };
         let rule = reader.node(value, path, 1);
@@ -51,7 +51,7 @@ impl Rule {
 struct RuleReader<'a> {
     root: &'a str,
     definitions: &'a Definitions,
-    faults: Vec<Fault>,
+    faults: Vec<SegmentFault>,
     leaves: usize,
 }
 
@@ -75,7 +75,7 @@ impl Node<'_> {
 impl RuleReader<'_> {
     fn fault<T>(&mut self, path: impl Into<String>, code: &'static str, detail: impl Into<String>) -> Option<T> {
         if self.faults.len() < FAULTS_MAX {
-            self.faults.push(Fault::new(path, code, detail));
+            self.faults.push(SegmentFault::new(path, code, detail));
         }
         None
     }

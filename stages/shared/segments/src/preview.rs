@@ -7,7 +7,7 @@ use serde::Serialize;
 use sqlx::{PgConnection, QueryBuilder};
 use uuid::Uuid;
 
-use super::compile::{Compiled, Newest};
+use super::compile::{CompiledSegment, Newest};
 
 /// Contacts a preview shows at most.
 pub const SAMPLE_MAX: i64 = 10;
@@ -41,7 +41,7 @@ pub struct SampledContact {
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn preview(db: &mut PgConnection, tenant: Uuid, segment: &Compiled) -> sqlx::Result<Preview> {
+pub async fn preview(db: &mut PgConnection, tenant: Uuid, segment: &CompiledSegment) -> sqlx::Result<Preview> {
     plans::many_rows(&mut *db).await?;
     let mut query = QueryBuilder::new("select count(*), now() from ");
     segment.push(&mut query, tenant);
@@ -59,7 +59,7 @@ pub async fn preview(db: &mut PgConnection, tenant: Uuid, segment: &Compiled) ->
 async fn sample(
     db: &mut PgConnection,
     tenant: Uuid,
-    segment: &Compiled,
+    segment: &CompiledSegment,
     newest: Option<Newest>,
 ) -> sqlx::Result<Vec<SampledContact>> {
     let mut query = QueryBuilder::new("select c.id as contact_id, c.address as email, c.first_name, c.last_name from ");

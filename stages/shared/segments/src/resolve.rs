@@ -6,8 +6,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Fault, SegmentError,
-    compile::Compiled,
+    SegmentError, SegmentFault,
+    compile::CompiledSegment,
     field::{Definitions, definitions},
     rule::{Expanded, Rule, SegmentRef},
 };
@@ -23,7 +23,7 @@ pub const EVENTS_MAX: usize = 10;
 ///
 /// # Errors
 /// 'No such segment', or a rule that cannot be evaluated.
-pub async fn load(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Compiled, SegmentError> {
+pub async fn load(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<CompiledSegment, SegmentError> {
     let row = sqlx::query_scalar!(
         "select rule from segments where tenant_id = $1 and id = $2 and deleted_at is null",
         tenant,
@@ -46,12 +46,12 @@ pub async fn resolve(
     rule: &Rule,
     definitions: &Definitions,
     own: Option<Uuid>,
-) -> Result<Compiled, SegmentError> {
+) -> Result<CompiledSegment, SegmentError> {
     let known = named_rules(&mut *db, tenant, rule, definitions).await?;
     let mut expansion = Expansion { known: &known, own, leaves: 0, events: 0, path: None, within: Vec::new() };
     let expanded = expansion.expand(rule)?;
     check_references(db, tenant, &expanded).await?;
-    Ok(Compiled::new(expanded))
+    Ok(CompiledSegment::new(expanded))
 }
 
 /// The rules of all segments that a rule names, and that those name, level by level.
@@ -165,7 +165,7 @@ impl<'a> Expansion<'a> {
     }
 
     fn fault(&self, code: &'static str, detail: impl Into<String>) -> SegmentError {
-        SegmentError::Invalid(vec![Fault::new(self.path.unwrap_or("rule"), code, detail)])
+        SegmentError::Invalid(vec![SegmentFault::new(self.path.unwrap_or("rule"), code, detail)])
     }
 }
 

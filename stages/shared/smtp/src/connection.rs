@@ -6,7 +6,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Cause, Envelope, Message, Phase, Reply, SmtpFailure, SmtpSettings, TlsMode, auth, message::append_data,
+    Cause, Envelope, Phase, Reply, SmtpFailure, SmtpMessage, SmtpSettings, TlsMode, auth, message::append_data,
     stream::SmtpStream,
 };
 
@@ -244,7 +244,7 @@ impl SmtpConnection {
     }
 
     /// Sends the message after [`Self::open`]: body and final dot in one write, then reads the final reply.
-    pub(super) async fn send(&mut self, header: &[u8], message: &Message) -> Result<Reply, SmtpFailure> {
+    pub(super) async fn send(&mut self, header: &[u8], message: &SmtpMessage) -> Result<Reply, SmtpFailure> {
         self.output.clear();
         append_data(&mut self.output, header, message);
         let written = timeout(self.settings.timeouts.body, self.stream.write_all(&self.output)).await;

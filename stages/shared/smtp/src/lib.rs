@@ -24,7 +24,7 @@ mod stream;
 
 pub use address::{Envelope, EnvelopeAddress, EnvelopeAddressError};
 pub use failure::{Cause, Certainty, Phase, SmtpFailure};
-pub use message::{MalformedMessage, Message};
+pub use message::{MalformedMessage, SmtpMessage};
 pub use pool::{AcceptedMessage, AtData, Pool, PoolCounts};
 pub use reply::{EnhancedCode, Reply};
 pub use settings::{AuthMechanism, Relay, SmtpCredentials, SmtpSettings, SmtpSettingsError, SmtpTimeouts, TlsMode};

@@ -24,19 +24,19 @@ pub enum MalformedMessage {
 
 /// A complete RFC 5322 message: CRLF line ends only, a header, lines within 998 octets, no NUL. Not dot-stuffed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct SmtpMessage {
     bytes: Vec<u8>,
     header_length: usize,
 }
 
 /// A body is the sender's business: it does not print.
-impl std::fmt::Debug for Message {
+impl std::fmt::Debug for SmtpMessage {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Message({} octets)", self.bytes.len())
     }
 }
 
-impl Message {
+impl SmtpMessage {
     /// Checks octets and takes them as a message; a missing last CRLF is added.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Message {
 
 /// Appends `prefix` (further header fields, complete with CRLFs) and the message to `out`, dot-stuffed (RFC 5321 §4.5.2),
 /// and the final dot: all of it leaves in one write.
-pub(super) fn append_data(out: &mut Vec<u8>, prefix: &[u8], message: &Message) {
+pub(super) fn append_data(out: &mut Vec<u8>, prefix: &[u8], message: &SmtpMessage) {
     out.reserve(prefix.len() + message.bytes.len() + 64);
     stuff(out, prefix);
     stuff(out, &message.bytes);
@@ -134,7 +134,7 @@ mod tests {
     #[case::nul(b"Subject: a\r\n\r\n\0\r\n", MalformedMessage::Nul)]
     #[case::no_empty_line(b"Subject: a\r\n", MalformedMessage::NoHeader)]
     fn a_malformed_message_is_refused(#[case] bytes: &[u8], #[case] error: MalformedMessage) {
-        assert_eq!(Message::new(bytes.to_vec()).unwrap_err(), error);
+        assert_eq!(SmtpMessage::new(bytes.to_vec()).unwrap_err(), error);
     }
 
     #[rstest]
@@ -142,21 +142,21 @@ mod tests {
     #[case::beyond(999, false)]
     fn a_line_has_at_most_998_octets(#[case] length: usize, #[case] accepted: bool) {
         let with_end = format!("Subject: a\r\n\r\n{}\r\n", "x".repeat(length));
-        assert_eq!(Message::new(with_end.into_bytes()).is_ok(), accepted);
+        assert_eq!(SmtpMessage::new(with_end.into_bytes()).is_ok(), accepted);
         let without = format!("Subject: a\r\n\r\n{}", "x".repeat(length));
-        assert_eq!(Message::new(without.into_bytes()).is_ok(), accepted);
+        assert_eq!(SmtpMessage::new(without.into_bytes()).is_ok(), accepted);
     }
 
     #[test]
     fn header_and_body_part_at_the_first_empty_line() {
-        let message = Message::new(b"Subject: a\r\nTo: b\r\n\r\none\r\n\r\ntwo".to_vec()).unwrap();
+        let message = SmtpMessage::new(b"Subject: a\r\nTo: b\r\n\r\none\r\n\r\ntwo".to_vec()).unwrap();
         assert_eq!(message.header(), b"Subject: a\r\nTo: b\r\n");
         assert_eq!(message.body(), b"one\r\n\r\ntwo\r\n");
     }
 
     #[test]
     fn dots_at_line_starts_are_doubled_and_the_final_dot_follows() {
-        let message = Message::new(b".a: b\r\n\r\n.\r\n..x\r\ny.\r\n".to_vec()).unwrap();
+        let message = SmtpMessage::new(b".a: b\r\n\r\n.\r\n..x\r\ny.\r\n".to_vec()).unwrap();
         let mut out = Vec::new();
         append_data(&mut out, b"", &message);
         assert_eq!(out, b"..a: b\r\n\r\n..\r\n...x\r\ny.\r\n.\r\n");
@@ -166,7 +166,7 @@ mod tests {
         #[test]
         fn what_a_server_unstuffs_is_the_message(lines in proptest::collection::vec("[.a]{0,4}", 0..12)) {
             let text = format!("S: x\r\n\r\n{}\r\n", lines.join("\r\n"));
-            let message = Message::new(text.clone().into_bytes()).unwrap();
+            let message = SmtpMessage::new(text.clone().into_bytes()).unwrap();
             let mut out = Vec::new();
             append_data(&mut out, b"D: s\r\n", &message);
             let out = String::from_utf8(out).unwrap();

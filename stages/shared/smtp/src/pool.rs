@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Cause, Envelope, Message, Phase, Reply, SmtpFailure, SmtpSettings, SmtpSettingsError, connection::SmtpConnection,
-    stream::tls_connector,
+    Cause, Envelope, Phase, Reply, SmtpFailure, SmtpMessage, SmtpSettings, SmtpSettingsError,
+    connection::SmtpConnection, stream::tls_connector,
 };
 
 /// Connections to one relay. Cloning shares them.
@@ -216,7 +216,7 @@ impl AtData {
     pub async fn send(
         mut self,
         header: &str,
-        message: &Message,
+        message: &SmtpMessage,
         begin_by: Instant,
     ) -> Result<AcceptedMessage, SmtpFailure> {
         if Instant::now() > begin_by {

@@ -4,7 +4,7 @@
 use liquid::model::{Value, ValueCow, ValueView};
 
 use super::fault::RenderFault;
-use super::filters::{Outcome, Run};
+use super::filters::{FilterResult, Run};
 
 /// How many operands the filter of this name takes, and what it does.
 pub(super) fn find(name: &str) -> Option<(usize, Run)> {
@@ -61,11 +61,11 @@ fn floor_rem(a: i64, b: i64) -> Option<i64> {
     if rest != 0 && (rest < 0) != (b < 0) { rest.checked_add(b) } else { Some(rest) }
 }
 
-fn float(result: f64) -> Outcome {
+fn float(result: f64) -> FilterResult {
     if result.is_finite() { Ok(Value::scalar(result)) } else { Err(RenderFault::Filter) }
 }
 
-fn one(input: &dyn ValueView, whole: fn(i64) -> Option<i64>, real: fn(f64) -> f64) -> Outcome {
+fn one(input: &dyn ValueView, whole: fn(i64) -> Option<i64>, real: fn(f64) -> f64) -> FilterResult {
     match Number::of(input) {
         Number::Whole(number) => whole(number).map(Value::scalar).ok_or(RenderFault::Filter),
         Number::Float(number) => to_whole(real(number)),
@@ -73,7 +73,7 @@ fn one(input: &dyn ValueView, whole: fn(i64) -> Option<i64>, real: fn(f64) -> f6
 }
 
 /// `ceil` and `floor` of 1.5 print as whole numbers; `abs` keeps its fraction.
-fn to_whole(number: f64) -> Outcome {
+fn to_whole(number: f64) -> FilterResult {
     if number.fract() == 0.0 && number.abs() < 9.0e15 { Ok(Value::scalar(number as i64)) } else { float(number) }
 }
 
@@ -82,7 +82,7 @@ fn two(
     operands: &[ValueCow<'_>],
     whole: fn(i64, i64) -> Option<i64>,
     real: fn(f64, f64) -> f64,
-) -> Outcome {
+) -> FilterResult {
     let operand = operands.first().map_or(Number::Whole(0), |operand| Number::of(operand.as_view()));
     match (Number::of(input), operand) {
         (Number::Whole(a), Number::Whole(b)) => whole(a, b).map(Value::scalar).ok_or(RenderFault::Filter),
@@ -90,7 +90,7 @@ fn two(
     }
 }
 
-pub(super) fn round(input: &dyn ValueView, operands: &[ValueCow<'_>]) -> Outcome {
+pub(super) fn round(input: &dyn ValueView, operands: &[ValueCow<'_>]) -> FilterResult {
     let places = operands.first().map_or(0, |operand| match Number::of(operand.as_view()) {
         Number::Whole(places) => places.clamp(0, 12),
         Number::Float(_) => 0,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use runtime::Budget;
 
 use super::fault::TemplateFault;
-use super::limits::{FAULTS, Limits};
+use super::limits::{FAULTS, TemplateLimits};
 use super::message::compile;
 use super::names::{KnownFields, NameCheck};
 use super::parts::{MessageOptions, Named, Scanned, Sender};
@@ -14,7 +14,7 @@ use super::{Part, TemplateSource};
 
 /// What a check found out about a sound template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckedTemplate {
     /// The merge fields the template uses, sorted.
     pub variables: Vec<String>,
 }
@@ -23,8 +23,8 @@ pub struct Checked {
 ///
 /// # Errors
 /// Every fault, up to a limit, with its place. A template without faults compiles.
-pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<Checked, Vec<TemplateFault>> {
-    let limits = Limits::default();
+pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<CheckedTemplate, Vec<TemplateFault>> {
+    let limits = TemplateLimits::default();
     let scanned = Scanned::of(source, &limits, &Budget::new(limits.reading()))?;
     let mut variables = BTreeSet::new();
     let mut faults = Vec::new();
@@ -41,14 +41,14 @@ pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<Checked, Ve
     }
     if faults.is_empty() {
         compile(source, &placeholder_options(limits))?;
-        return Ok(Checked { variables: variables.into_iter().collect() });
+        return Ok(CheckedTemplate { variables: variables.into_iter().collect() });
     }
     faults.truncate(FAULTS);
     Err(faults)
 }
 
 /// Options that make every optional piece appear, so that what compiles here compiles for any sender.
-fn placeholder_options(limits: Limits) -> MessageOptions {
+fn placeholder_options(limits: TemplateLimits) -> MessageOptions {
     MessageOptions {
         tenant: Named { id: String::new(), name: String::new() },
         campaign: None,

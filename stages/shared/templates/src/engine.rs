@@ -12,14 +12,14 @@ use super::fault::RenderFault;
 use super::filters::weigh;
 use super::html;
 use super::lexer::Comparison;
-use super::limits::{Limits, text_steps};
+use super::limits::{TemplateLimits, text_steps};
 use super::merge::{Links, MergeData};
 use super::message::Fixed;
-use super::program::{Escape, Loop, Op, Test};
+use super::program::{BranchTest, Escape, Instruction, Loop};
 use super::scan::Shown;
-use super::scope::{Frame, Scope};
+use super::scope::{Frame, RenderScope};
 use super::sheet::RootStyles;
-use super::syntax::{Operand, Over, Test as Comparing};
+use super::syntax::{ConditionTest, Operand, Over};
 
 /// Steps for sealing the token of a link: about the time of so many comparisons.
 const LINK_STEPS: u64 = 64;
@@ -33,7 +33,7 @@ enum Flow {
 
 /// One rendering of one message: all its parts share the budget.
 pub(super) struct Engine<'a> {
-    pub(super) scope: Scope<'a>,
+    pub(super) scope: RenderScope<'a>,
     unsubscribe_shown: bool,
     address_shown: bool,
     /// A printed value may hide what was shown.
@@ -43,10 +43,10 @@ pub(super) struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links, limits: &Limits) -> Self {
+    pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links, limits: &TemplateLimits) -> Self {
         let budget = Budget::new(limits.rendering());
         Self {
-            scope: Scope::new(fixed, data, links, budget),
+            scope: RenderScope::new(fixed, data, links, budget),
             unsubscribe_shown: false,
             address_shown: false,
             is_doubtful: false,
@@ -63,11 +63,11 @@ impl<'a> Engine<'a> {
     }
 
     /// Appends what the operations print.
-    pub(super) fn render(&mut self, ops: &[Op], out: &mut String) -> Result<(), RenderFault> {
+    pub(super) fn render(&mut self, ops: &[Instruction], out: &mut String) -> Result<(), RenderFault> {
         self.run(ops, out).map(|_| ())
     }
 
-    fn run(&mut self, ops: &[Op], out: &mut String) -> Result<Flow, RenderFault> {
+    fn run(&mut self, ops: &[Instruction], out: &mut String) -> Result<Flow, RenderFault> {
         for op in ops {
             self.take(1)?;
             let flow = self.step(op, out)?;
@@ -78,11 +78,11 @@ impl<'a> Engine<'a> {
         Ok(Flow::Next)
     }
 
-    fn step(&mut self, op: &Op, out: &mut String) -> Result<Flow, RenderFault> {
+    fn step(&mut self, op: &Instruction, out: &mut String) -> Result<Flow, RenderFault> {
         let before = out.len();
         match op {
-            Op::Text(text) => out.push_str(text),
-            Op::Output { chain, escape, breaks, shows } => {
+            Instruction::Text(text) => out.push_str(text),
+            Instruction::Output { chain, escape, breaks, shows } => {
                 if let Some(shown) = shows {
                     self.note(*shown);
                 }
@@ -94,12 +94,12 @@ impl<'a> Engine<'a> {
                     self.close(before, out)?;
                 }
             }
-            Op::Click { link, url } => {
+            Instruction::Click { link, url } => {
                 self.take(LINK_STEPS + text_steps(url.len()))?;
                 escape::html(&self.scope.links.click(*link, url), out);
             }
-            Op::Link { link, target } => self.link(*link, target, out)?,
-            Op::Address { kind, target } => {
+            Instruction::Link { link, target } => self.link(*link, target, out)?,
+            Instruction::Address { kind, target } => {
                 let mut written = String::new();
                 self.run(target, &mut written)?;
                 self.take(text_steps(written.len()))?;
@@ -109,17 +109,17 @@ impl<'a> Engine<'a> {
                     None => escape::html(&value, out),
                 }
             }
-            Op::OpenPixel => escape::html(&self.scope.links.open_pixel(), out),
-            Op::Unsubscribe { escape: true } => escape::html(self.scope.unsubscribe(), out),
-            Op::Unsubscribe { escape: false } => out.push_str(self.scope.unsubscribe()),
-            Op::UnlessShown { field, body } => {
+            Instruction::OpenPixel => escape::html(&self.scope.links.open_pixel(), out),
+            Instruction::Unsubscribe { escape: true } => escape::html(self.scope.unsubscribe(), out),
+            Instruction::Unsubscribe { escape: false } => out.push_str(self.scope.unsubscribe()),
+            Instruction::UnlessShown { field, body } => {
                 let shown = match field {
                     Shown::Unsubscribe => self.unsubscribe_shown,
                     Shown::PhysicalAddress => self.address_shown,
                 };
                 return if shown && !self.is_doubtful { Ok(Flow::Next) } else { self.run(body, out) };
             }
-            Op::Choose { branches, otherwise } => {
+            Instruction::Choose { branches, otherwise } => {
                 let mut chosen = otherwise;
                 for (test, body) in branches {
                     if self.holds(test)? {
@@ -129,12 +129,12 @@ impl<'a> Engine<'a> {
                 }
                 return self.run(chosen, out);
             }
-            Op::Case { value, branches, otherwise } => {
+            Instruction::Case { value, branches, otherwise } => {
                 let chosen = self.case(value, branches)?;
                 return self.run(chosen.unwrap_or(otherwise), out);
             }
-            Op::For(each) => return self.each(each, out),
-            Op::Assign { name, chain } => {
+            Instruction::For(each) => return self.each(each, out),
+            Instruction::Assign { name, chain } => {
                 let value = chain.evaluate(&self.scope)?;
                 let bytes = weigh(value.as_view(), &self.scope.budget)?;
                 self.scope.budget.hold(bytes)?;
@@ -142,14 +142,14 @@ impl<'a> Engine<'a> {
                 self.scope.set(name, value);
                 return Ok(Flow::Next);
             }
-            Op::Capture { name, body } => {
+            Instruction::Capture { name, body } => {
                 let mut captured = String::new();
                 let flow = self.run(body, &mut captured)?;
                 self.scope.set(name, Value::scalar(captured));
                 return Ok(flow);
             }
-            Op::Break => return Ok(Flow::Break),
-            Op::Continue => return Ok(Flow::Continue),
+            Instruction::Break => return Ok(Flow::Break),
+            Instruction::Continue => return Ok(Flow::Continue),
         }
         // Blocks have charged for what is inside them.
         let written = out.len().saturating_sub(before);
@@ -169,7 +169,7 @@ impl<'a> Engine<'a> {
     }
 
     /// A link whose target is rendered. Web addresses are tracked; addresses of other kinds are checked.
-    fn link(&mut self, link: u16, target: &[Op], out: &mut String) -> Result<(), RenderFault> {
+    fn link(&mut self, link: u16, target: &[Instruction], out: &mut String) -> Result<(), RenderFault> {
         let mut written = String::new();
         self.run(target, &mut written)?;
         self.take(LINK_STEPS + text_steps(written.len()))?;
@@ -243,7 +243,11 @@ impl<'a> Engine<'a> {
     }
 
     /// The branch of the first alternative that equals the value, which is evaluated once.
-    fn case<'o>(&self, value: &Operand, branches: &'o [CaseBranch]) -> Result<Option<&'o Vec<Op>>, RenderFault> {
+    fn case<'o>(
+        &self,
+        value: &Operand,
+        branches: &'o [CaseBranch],
+    ) -> Result<Option<&'o Vec<Instruction>>, RenderFault> {
         let value = self.scope.value(value)?;
         for (alternatives, body) in branches {
             for alternative in alternatives {
@@ -272,7 +276,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    fn holds(&self, test: &Test) -> Result<bool, RenderFault> {
+    fn holds(&self, test: &BranchTest) -> Result<bool, RenderFault> {
         let mut holds = false;
         for all in &test.any_of {
             let mut every = true;
@@ -291,7 +295,7 @@ impl<'a> Engine<'a> {
         Ok(holds != test.negated)
     }
 
-    fn compares(&self, compare: &Comparing) -> Result<bool, RenderFault> {
+    fn compares(&self, compare: &ConditionTest) -> Result<bool, RenderFault> {
         let left = self.scope.value(&compare.left)?;
         let Some((comparison, right)) = &compare.right else { return Ok(left.query_state(State::Truthy)) };
         let right = self.scope.value(right)?;
@@ -330,7 +334,7 @@ impl<'a> Engine<'a> {
 }
 
 /// The alternatives of a `when`, and its body.
-type CaseBranch = (Vec<Operand>, Vec<Op>);
+type CaseBranch = (Vec<Operand>, Vec<Instruction>);
 
 fn print(value: &dyn ValueView, escape: Escape, breaks: bool, out: &mut String) {
     let start = out.len();

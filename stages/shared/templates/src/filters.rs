@@ -16,7 +16,7 @@ use runtime::{Budget, Spent};
 use super::arithmetic;
 use super::fault::{FaultCode, Problem, RenderFault};
 use super::limits::{VALUE_BYTES, VALUE_DEPTH, VALUE_ITEMS, text_steps};
-use super::scope::Scope;
+use super::scope::RenderScope;
 use super::syntax::{FilterCall, Operand};
 
 /// Names that change how an output is escaped; they are settled when a template is compiled.
@@ -48,22 +48,22 @@ const LIQUID: [&str; 17] = [
 static PARSER: LazyLock<Option<Parser>> = LazyLock::new(|| ParserBuilder::with_stdlib().build().ok());
 
 /// What a filter makes of a value. It fails with [`RenderFault::Filter`].
-pub(super) type Outcome = Result<Value, RenderFault>;
+pub(super) type FilterResult = Result<Value, RenderFault>;
 
 /// A value and the filters it goes through.
 #[derive(Debug)]
-pub(super) struct Chain {
+pub(super) struct CompiledChain {
     entry: Operand,
-    calls: Vec<Call>,
+    calls: Vec<CompiledFilter>,
 }
 
-impl Chain {
-    pub(super) fn new(entry: Operand, calls: Vec<Call>) -> Self {
+impl CompiledChain {
+    pub(super) fn new(entry: Operand, calls: Vec<CompiledFilter>) -> Self {
         Self { entry, calls }
     }
 
     /// The value after all filters.
-    pub(super) fn evaluate<'s>(&'s self, scope: &'s Scope<'_>) -> Result<ValueCow<'s>, RenderFault> {
+    pub(super) fn evaluate<'s>(&'s self, scope: &'s RenderScope<'_>) -> Result<ValueCow<'s>, RenderFault> {
         let mut value = scope.value(&self.entry)?;
         for call in &self.calls {
             value = ValueCow::Owned(call.evaluate(value.as_view(), scope)?);
@@ -74,7 +74,7 @@ impl Chain {
 
 /// A filter with its arguments.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct CompiledFilter {
     work: Work,
     arguments: Vec<Operand>,
 }
@@ -93,7 +93,7 @@ impl fmt::Debug for Work {
     }
 }
 
-impl Call {
+impl CompiledFilter {
     /// The filter of this name over these arguments.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Call {
         Ok(Self { work: work.ok_or_else(wrong)?, arguments: arguments.clone() })
     }
 
-    fn evaluate(&self, input: &dyn ValueView, scope: &Scope<'_>) -> Outcome {
+    fn evaluate(&self, input: &dyn ValueView, scope: &RenderScope<'_>) -> FilterResult {
         weigh(input, &scope.budget)?;
         let arguments =
             self.arguments.iter().map(|argument| scope.value(argument)).collect::<Result<Vec<_>, Spent>>()?;
@@ -133,7 +133,7 @@ fn template(filter: &str, arguments: usize) -> Option<Template> {
     PARSER.as_ref()?.parse(&format!("{{{{ input | {filter}{colon}{} }}}}", arguments.join(", "))).ok()
 }
 
-fn render(template: &Template, input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn render(template: &Template, input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     // A value that is absent is an empty text.
     let given = |value: &dyn ValueView| if value.is_nil() { Value::scalar("") } else { value.to_value() };
     let mut globals = Object::new();
@@ -178,7 +178,7 @@ fn weigh_at(value: &dyn ValueView, budget: &Budget, depth: u32) -> Result<usize,
 }
 
 /// A filter's work: the input and its evaluated arguments.
-pub(super) type Run = fn(&dyn ValueView, &[ValueCow<'_>]) -> Outcome;
+pub(super) type Run = fn(&dyn ValueView, &[ValueCow<'_>]) -> FilterResult;
 
 /// A filter of ours: the fewest and the most arguments it takes, and what it does.
 fn ours(name: &str) -> Option<(usize, usize, Run)> {
@@ -218,12 +218,12 @@ fn property<'v>(item: &'v dyn ValueView, arguments: &[ValueCow<'_>]) -> Option<&
     item.as_object()?.get(&argument(arguments, 0))
 }
 
-fn default(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn default(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let instead = arguments.first().filter(|_| input.query_state(State::DefaultValue));
     Ok(instead.map_or_else(|| input.to_value(), ValueView::to_value))
 }
 
-fn size(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+fn size(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     let size = match (input.as_scalar(), input.as_array(), input.as_object()) {
         (Some(scalar), ..) => i64::try_from(scalar.to_kstr().len()).unwrap_or(i64::MAX),
         (_, Some(array), _) => array.size(),
@@ -233,33 +233,33 @@ fn size(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
     Ok(Value::scalar(size))
 }
 
-fn first(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+fn first(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     match input.as_scalar() {
         Some(scalar) => text(scalar.to_kstr().chars().take(1).collect()),
         None => Ok(list(input)?.first().map_or(Value::Nil, ValueView::to_value)),
     }
 }
 
-fn last(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+fn last(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     match input.as_scalar() {
         Some(scalar) => text(scalar.to_kstr().chars().next_back().into_iter().collect()),
         None => Ok(list(input)?.last().map_or(Value::Nil, ValueView::to_value)),
     }
 }
 
-fn reverse(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+fn reverse(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     let mut items: Vec<Value> = list(input)?.values().map(ValueView::to_value).collect();
     items.reverse();
     Ok(Value::Array(items))
 }
 
-fn map(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn map(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let items = list(input)?.values().filter_map(|item| property(item, arguments));
     Ok(Value::Array(items.map(ValueView::to_value).collect()))
 }
 
 /// Without items that are nil, or whose property is.
-fn compact(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn compact(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let is_kept = |item: &&dyn ValueView| match arguments.is_empty() {
         true => !item.is_nil(),
         false => property(*item, arguments).is_some_and(|value| !value.is_nil()),
@@ -268,7 +268,7 @@ fn compact(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
 }
 
 /// The objects whose property is true, or equals the second argument.
-fn filter_where(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn filter_where(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let is_wanted = |item: &&dyn ValueView| {
         property(*item, arguments).is_some_and(|value| match arguments.get(1) {
             Some(wanted) => ValueViewCmp::new(value) == ValueViewCmp::new(wanted.as_view()),
@@ -281,7 +281,7 @@ fn filter_where(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     Ok(Value::Array(list(input)?.values().filter(is_wanted).map(ValueView::to_value).collect()))
 }
 
-fn text(parts: String) -> Outcome {
+fn text(parts: String) -> FilterResult {
     if parts.len() > VALUE_BYTES { Err(RenderFault::Filter) } else { Ok(Value::scalar(KString::from_string(parts))) }
 }
 
@@ -289,15 +289,15 @@ fn argument<'a>(arguments: &'a [ValueCow<'_>], at: usize) -> KStringCow<'a> {
     arguments.get(at).map(ValueView::to_kstr).unwrap_or_default()
 }
 
-fn append(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn append(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     text(format!("{}{}", input.to_kstr(), argument(arguments, 0)))
 }
 
-fn prepend(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn prepend(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     text(format!("{}{}", argument(arguments, 0), input.to_kstr()))
 }
 
-fn replace(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn replace(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let (input, from, to) = (input.to_kstr(), argument(arguments, 0), argument(arguments, 1));
     // Measured before it is built: 64 KB of one letter, each replaced by 64 KB, would be 4 GB.
     let found = input.matches(from.as_str()).count();
@@ -307,11 +307,11 @@ fn replace(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     text(input.replace(from.as_str(), to.as_str()))
 }
 
-fn replace_first(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn replace_first(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     text(input.to_kstr().replacen(argument(arguments, 0).as_str(), argument(arguments, 1).as_str(), 1))
 }
 
-fn join(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn join(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let Some(array) = input.as_array() else { return text(input.to_kstr().into_string()) };
     let separator = if arguments.is_empty() { " ".into() } else { argument(arguments, 0) };
     let mut joined = String::new();
@@ -327,7 +327,7 @@ fn join(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     text(joined)
 }
 
-fn split(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn split(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let (input, separator) = (input.to_kstr(), argument(arguments, 0));
     if input.is_empty() {
         return Ok(Value::Array(Vec::new()));
@@ -341,7 +341,7 @@ fn split(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     if items.len() > VALUE_ITEMS { Err(RenderFault::Filter) } else { Ok(Value::Array(items)) }
 }
 
-fn uniq(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+fn uniq(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     let Some(array) = input.as_array() else { return Ok(input.to_value()) };
     let mut seen = std::collections::HashSet::new();
     let unique: Vec<Value> =
@@ -350,7 +350,7 @@ fn uniq(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
 }
 
 /// `slice: offset, length`; a negative offset counts from the end.
-fn slice(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn slice(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let whole =
         |at: usize| arguments.get(at).and_then(|value| value.as_scalar().and_then(|scalar| scalar.to_integer()));
     let offset = whole(0).ok_or(RenderFault::Filter)?;
@@ -373,7 +373,7 @@ fn slice(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
 }
 
 /// `date: "%B %d, %Y"`. What is no date passes unchanged, as in Liquid.
-fn date(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+fn date(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let format = argument(arguments, 0);
     let Some(date) = input.as_scalar().as_ref().and_then(ScalarCow::to_date_time) else { return Ok(input.to_value()) };
     if format.is_empty() {

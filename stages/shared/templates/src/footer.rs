@@ -6,7 +6,7 @@ use super::escape;
 use super::program::{prints_markup, shown};
 use super::scan::{Item, ItemKind, Shown, Special};
 use super::structure::{closes, opens};
-use super::syntax::{Block, Tag};
+use super::syntax::{Block, LiquidTag};
 
 /// Whether a part shows a field itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ fn unless_shown(shows: Shows, field: Shown, items: Vec<Item>) -> Vec<Item> {
         Shows::Sometimes => {
             let mut wrapped = vec![Item::special(Special::UnlessShown(field))];
             wrapped.extend(items);
-            wrapped.push(Item::tag(Tag::End(Block::UnlessShown)));
+            wrapped.push(Item::tag(LiquidTag::End(Block::UnlessShown)));
             wrapped
         }
     }

@@ -15,8 +15,8 @@ use super::elements::Elements;
 use super::escape::has_prefix;
 use super::fault::{FaultCode, Part, Position, Problem, RenderFault, TemplateFault};
 use super::limits::{OPEN_ELEMENTS, text_steps};
-use super::markup::{Broken, Reader, Token, Why};
-use super::placeholder::{Placeholders, Segment};
+use super::markup::{Broken, HtmlToken, MarkupFaultReason, MarkupReader};
+use super::placeholder::{DocumentSegment, Placeholders};
 use super::scan::{Item, ItemKind, Place, Shown};
 use super::sheet::RootStyles;
 use super::syntax::Block;
@@ -53,7 +53,7 @@ pub(super) fn rewrite(items: &[Item], inserts: Inserts, budget: &Budget) -> Resu
     let end_word = if inserts.end.is_empty() { String::new() } else { placeholders.add(inserts.end) };
     let mut rewriter = Rewriter::new(&document, placeholders, Some(RootStyles::default()), budget);
     rewriter.track_links = inserts.track_links;
-    if let Err(fault) = rewriter.read(Reader::strict(&document, budget)) {
+    if let Err(fault) = rewriter.read(MarkupReader::strict(&document, budget)) {
         let at = fault.at.position(&rewriter.placeholders, &document);
         return Err(fault.problem.at(Part::BodyHtml, at));
     }
@@ -81,7 +81,7 @@ pub(super) fn close(html: &str, styles: Option<RootStyles>, budget: &Budget) -> 
     budget.take_steps(text_steps(html.len()))?;
     let mut rewriter = Rewriter::new(html, Placeholders::absent_from(html), styles, budget);
     rewriter.is_fragment = true;
-    rewriter.read(Reader::fragment(html, budget)).map_err(|fault| match fault.problem.code {
+    rewriter.read(MarkupReader::fragment(html, budget)).map_err(|fault| match fault.problem.code {
         FaultCode::TooComplex => RenderFault::StepsExceeded,
         _ => RenderFault::HtmlUnclosed,
     })?;
@@ -113,7 +113,7 @@ impl At {
 impl From<Broken> for Fault {
     fn from(broken: Broken) -> Self {
         let problem = match broken.why {
-            Why::Spent(spent) => spent.into(),
+            MarkupFaultReason::Spent(spent) => spent.into(),
             why => invalid(why.to_string()),
         };
         Self { problem, at: At::Document(broken.at) }
@@ -233,18 +233,18 @@ impl<'d> Rewriter<'d> {
         }
     }
 
-    fn read(&mut self, mut reader: Reader<'d, 'd>) -> Result<(), Fault> {
+    fn read(&mut self, mut reader: MarkupReader<'d, 'd>) -> Result<(), Fault> {
         let document = self.document;
         while let Some(token) = reader.next()? {
             self.tokens += 1;
             let start = match &token {
-                Token::Text { span, .. } | Token::Comment { span } | Token::End { span, .. } => span.start,
-                Token::Start(tag) => tag.span.start,
+                HtmlToken::Text { span, .. } | HtmlToken::Comment { span } | HtmlToken::End { span, .. } => span.start,
+                HtmlToken::Start(tag) => tag.span.start,
             };
             self.look(&reader, start)?;
             match token {
-                Token::Text { span, is_raw } => self.text(span, is_raw)?,
-                Token::Comment { span } => {
+                HtmlToken::Text { span, is_raw } => self.text(span, is_raw)?,
+                HtmlToken::Comment { span } => {
                     let spot = Spot { token: self.tokens, attribute: 0 };
                     let text = document.get(span.clone()).unwrap_or_default();
                     let is_conditional = self.view.hidden == Some(self.tokens) || conditional::read(text) != Ok(None);
@@ -263,11 +263,11 @@ impl<'d> Rewriter<'d> {
                         self.starts.prologue = self.out.len();
                     }
                 }
-                Token::Start(tag) => {
+                HtmlToken::Start(tag) => {
                     self.end = None;
                     self.start_tag(&tag)?;
                 }
-                Token::End { name, span } => {
+                HtmlToken::End { name, span } => {
                     if self.placeholders.occur_in(document.get(span.clone()).unwrap_or_default()) {
                         return Err(self.misplaced(span.start));
                     }
@@ -285,7 +285,7 @@ impl<'d> Rewriter<'d> {
     }
 
     /// Takes note of who sees the piece that was just read.
-    fn look(&mut self, reader: &Reader<'_, '_>, at: usize) -> Result<(), Fault> {
+    fn look(&mut self, reader: &MarkupReader<'_, '_>, at: usize) -> Result<(), Fault> {
         let before = self.view.region;
         let branch = self.branch();
         self.view.label = reader.label();
@@ -332,9 +332,9 @@ impl<'d> Rewriter<'d> {
         let mut is_readable = false;
         for segment in self.placeholders.segments(text) {
             match segment {
-                Segment::Text(text) if !is_raw => is_readable |= is_readable_text(text),
-                Segment::Text(_) => {}
-                Segment::Id(id) => {
+                DocumentSegment::Text(text) if !is_raw => is_readable |= is_readable_text(text),
+                DocumentSegment::Text(_) => {}
+                DocumentSegment::Id(id) => {
                     // What stands before a block is text outside of it.
                     ids.push((id, is_readable));
                     is_readable = false;

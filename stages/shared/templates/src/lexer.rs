@@ -15,7 +15,7 @@ pub(super) enum Comparison {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Token<'s> {
+pub(super) enum LiquidToken<'s> {
     Name(&'s str),
     Text(&'s str),
     Integer(i64),
@@ -33,7 +33,7 @@ pub(super) enum Token<'s> {
     Compare(Comparison),
 }
 
-pub(super) fn tokens(markup: &str) -> Result<Vec<Token<'_>>, Problem> {
+pub(super) fn tokens(markup: &str) -> Result<Vec<LiquidToken<'_>>, Problem> {
     let bytes = markup.as_bytes();
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -44,23 +44,23 @@ pub(super) fn tokens(markup: &str) -> Result<Vec<Token<'_>>, Problem> {
                 at += 1;
                 continue;
             }
-            b'.' if next == Some(b'.') => (Token::Range, 2),
-            b'.' => (Token::Dot, 1),
-            b'|' => (Token::Pipe, 1),
-            b':' => (Token::Colon, 1),
-            b',' => (Token::Comma, 1),
-            b'[' => (Token::IndexOpen, 1),
-            b']' => (Token::IndexClose, 1),
-            b'(' => (Token::GroupOpen, 1),
-            b')' => (Token::GroupClose, 1),
-            b'=' if next == Some(b'=') => (Token::Compare(Comparison::Equal), 2),
-            b'=' => (Token::Assign, 1),
-            b'!' if next == Some(b'=') => (Token::Compare(Comparison::NotEqual), 2),
-            b'<' if next == Some(b'>') => (Token::Compare(Comparison::NotEqual), 2),
-            b'<' if next == Some(b'=') => (Token::Compare(Comparison::LessOrEqual), 2),
-            b'<' => (Token::Compare(Comparison::Less), 1),
-            b'>' if next == Some(b'=') => (Token::Compare(Comparison::GreaterOrEqual), 2),
-            b'>' => (Token::Compare(Comparison::Greater), 1),
+            b'.' if next == Some(b'.') => (LiquidToken::Range, 2),
+            b'.' => (LiquidToken::Dot, 1),
+            b'|' => (LiquidToken::Pipe, 1),
+            b':' => (LiquidToken::Colon, 1),
+            b',' => (LiquidToken::Comma, 1),
+            b'[' => (LiquidToken::IndexOpen, 1),
+            b']' => (LiquidToken::IndexClose, 1),
+            b'(' => (LiquidToken::GroupOpen, 1),
+            b')' => (LiquidToken::GroupClose, 1),
+            b'=' if next == Some(b'=') => (LiquidToken::Compare(Comparison::Equal), 2),
+            b'=' => (LiquidToken::Assign, 1),
+            b'!' if next == Some(b'=') => (LiquidToken::Compare(Comparison::NotEqual), 2),
+            b'<' if next == Some(b'>') => (LiquidToken::Compare(Comparison::NotEqual), 2),
+            b'<' if next == Some(b'=') => (LiquidToken::Compare(Comparison::LessOrEqual), 2),
+            b'<' => (LiquidToken::Compare(Comparison::Less), 1),
+            b'>' if next == Some(b'=') => (LiquidToken::Compare(Comparison::GreaterOrEqual), 2),
+            b'>' => (LiquidToken::Compare(Comparison::Greater), 1),
             b'\'' | b'"' => text(markup, at)?,
             b'0'..=b'9' => number(markup, at)?,
             b'+' | b'-' if next.is_some_and(|digit| digit.is_ascii_digit()) => number(markup, at)?,
@@ -85,24 +85,24 @@ pub(super) fn brief(markup: &str) -> String {
     line.chars().take(77).chain("...".chars()).collect()
 }
 
-fn text(markup: &str, at: usize) -> Result<(Token<'_>, usize), Problem> {
+fn text(markup: &str, at: usize) -> Result<(LiquidToken<'_>, usize), Problem> {
     let quote = markup.as_bytes().get(at).copied().map(char::from).unwrap_or('"');
     let rest = markup.get(at + 1..).unwrap_or_default();
     let end =
         rest.find(quote).ok_or_else(|| Problem::syntax(format!("a text is never closed in `{}`", brief(markup))))?;
-    Ok((Token::Text(rest.get(..end).unwrap_or_default()), end + 2))
+    Ok((LiquidToken::Text(rest.get(..end).unwrap_or_default()), end + 2))
 }
 
-fn name(markup: &str, at: usize) -> (Token<'_>, usize) {
+fn name(markup: &str, at: usize) -> (LiquidToken<'_>, usize) {
     let rest = markup.get(at..).unwrap_or_default();
     let end = rest
         .bytes()
         .position(|byte| !(byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'))
         .unwrap_or(rest.len());
-    (Token::Name(rest.get(..end).unwrap_or_default()), end)
+    (LiquidToken::Name(rest.get(..end).unwrap_or_default()), end)
 }
 
-fn number(markup: &str, at: usize) -> Result<(Token<'_>, usize), Problem> {
+fn number(markup: &str, at: usize) -> Result<(LiquidToken<'_>, usize), Problem> {
     let rest = markup.get(at..).unwrap_or_default();
     let digits = |from: usize| {
         rest.bytes().skip(from).position(|byte| !byte.is_ascii_digit()).map_or(rest.len(), |length| from + length)
@@ -114,9 +114,9 @@ fn number(markup: &str, at: usize) -> Result<(Token<'_>, usize), Problem> {
     let literal = rest.get(..end).unwrap_or_default();
     let too_large = || Problem::syntax(format!("the number `{}` is too large", brief(literal)));
     let token = if is_float {
-        Token::Float(literal.parse().map_err(|_| too_large())?)
+        LiquidToken::Float(literal.parse().map_err(|_| too_large())?)
     } else {
-        Token::Integer(literal.parse().map_err(|_| too_large())?)
+        LiquidToken::Integer(literal.parse().map_err(|_| too_large())?)
     };
     Ok((token, end))
 }

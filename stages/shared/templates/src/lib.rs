@@ -51,11 +51,11 @@ mod tests;
 mod written;
 
 pub use attachment::Attached;
-pub use check::{Checked, check};
+pub use check::{CheckedTemplate, check};
 pub use fault::{FaultCode, Part, Position, RenderFault, TemplateFault};
-pub use limits::Limits;
+pub use limits::TemplateLimits;
 pub use merge::{Contact, DataFault, DataLimits, Links, MergeData};
-pub use message::{Compiled, Preview, PreviewFault, compile, preview};
+pub use message::{CompiledMessage, MessagePreview, PreviewFault, compile, preview};
 pub use names::KnownFields;
 pub use parts::{MessageOptions, Named, Sender};
 pub use written::{Written, compile_written};

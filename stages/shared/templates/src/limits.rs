@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Bounds on a template. The defaults suit mail: Gmail clips messages at 102 KB of HTML.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct TemplateLimits {
     /// Longest source of one part, in bytes.
     pub source_bytes: usize,
     /// Deepest nesting of blocks (`if` in `for` in `if` …).
@@ -25,7 +25,7 @@ pub struct Limits {
     pub deadline: Duration,
 }
 
-impl Limits {
+impl TemplateLimits {
     /// The budget for rendering one message.
     pub(super) fn rendering(&self) -> runtime::Limits {
         runtime::Limits {
@@ -49,7 +49,7 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for TemplateLimits {
     fn default() -> Self {
         Self {
             source_bytes: 512 * 1024,

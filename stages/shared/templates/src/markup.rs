@@ -21,19 +21,19 @@ const VOID: [&str; 19] = [
 
 /// A piece of a document. The ranges are bytes of the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Token<'d> {
+pub(super) enum HtmlToken<'d> {
     /// Text; `is_raw` in elements such as `style` and `title`.
     Text { span: Range<usize>, is_raw: bool },
     /// A comment, a document type, anything a browser drops.
     Comment { span: Range<usize> },
     /// A start tag.
-    Start(Tag<'d>),
+    Start(HtmlTag<'d>),
     /// An end tag.
     End { name: &'d str, span: Range<usize> },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Tag<'d> {
+pub(super) struct HtmlTag<'d> {
     /// As written: in any case.
     pub(super) name: &'d str,
     pub(super) span: Range<usize>,
@@ -54,11 +54,11 @@ pub(super) struct Attribute {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Broken {
     pub(super) at: usize,
-    pub(super) why: Why,
+    pub(super) why: MarkupFaultReason,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Why {
+pub(super) enum MarkupFaultReason {
     #[error("a comment is never closed by `-->`")]
     Comment,
     #[error("a tag is never closed by `>`")]
@@ -77,7 +77,7 @@ pub(super) enum Why {
     Spent(#[from] Spent),
 }
 
-pub(super) struct Reader<'d, 'b> {
+pub(super) struct MarkupReader<'d, 'b> {
     document: &'d str,
     budget: &'b Budget,
     is_strict: bool,
@@ -103,7 +103,7 @@ struct Hidden<'d> {
     label: u32,
 }
 
-impl<'d, 'b> Reader<'d, 'b> {
+impl<'d, 'b> MarkupReader<'d, 'b> {
     pub(super) fn strict(document: &'d str, budget: &'b Budget) -> Self {
         Self {
             document,
@@ -130,17 +130,17 @@ impl<'d, 'b> Reader<'d, 'b> {
     }
 
     /// The next piece; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<Token<'d>>, Broken> {
+    pub(super) fn next(&mut self) -> Result<Option<HtmlToken<'d>>, Broken> {
         let start = self.at;
         if start >= self.document.len() && self.raw.is_none() {
             if let Some(hidden) = self.hidden.take() {
                 (self.document, self.svg_or_select, self.noscript) =
                     (hidden.document, hidden.svg_or_select, hidden.noscript);
                 self.at = start + HIDDEN_END.len();
-                return Ok(Some(Token::Comment { span: start..self.at }));
+                return Ok(Some(HtmlToken::Comment { span: start..self.at }));
             }
             return match &self.region {
-                Some((.., at)) => Err(Broken { at: *at, why: Why::Condition }),
+                Some((.., at)) => Err(Broken { at: *at, why: MarkupFaultReason::Condition }),
                 None => Ok(None),
             };
         }
@@ -180,7 +180,7 @@ impl<'d, 'b> Reader<'d, 'b> {
     }
 
     /// A fault for a strict reader; for a lenient one, the document ends here.
-    fn broken(&mut self, at: usize, why: Why) -> Result<(), Broken> {
+    fn broken(&mut self, at: usize, why: MarkupFaultReason) -> Result<(), Broken> {
         if self.is_strict {
             return Err(Broken { at, why });
         }
@@ -188,11 +188,11 @@ impl<'d, 'b> Reader<'d, 'b> {
         Ok(())
     }
 
-    fn refuse(&self, at: usize, why: Why) -> Result<(), Broken> {
+    fn refuse(&self, at: usize, why: MarkupFaultReason) -> Result<(), Broken> {
         if self.is_strict { Err(Broken { at, why }) } else { Ok(()) }
     }
 
-    fn piece(&mut self) -> Result<Token<'d>, Broken> {
+    fn piece(&mut self) -> Result<HtmlToken<'d>, Broken> {
         let start = self.at;
         let mut from = start;
         while let Some(found) = self.rest(from).find('<') {
@@ -211,7 +211,7 @@ impl<'d, 'b> Reader<'d, 'b> {
             }
             if open > start {
                 self.at = open;
-                return Ok(Token::Text { span: start..open, is_raw: false });
+                return Ok(HtmlToken::Text { span: start..open, is_raw: false });
             }
             return match (next, after) {
                 (Some(b'/'), Some(letter)) if letter.is_ascii_alphabetic() => self.end_tag(open),
@@ -220,11 +220,11 @@ impl<'d, 'b> Reader<'d, 'b> {
             };
         }
         self.at = self.document.len();
-        Ok(Token::Text { span: start..self.at, is_raw: false })
+        Ok(HtmlToken::Text { span: start..self.at, is_raw: false })
     }
 
     /// The text up to the end tag of an element of raw text. `None`: there is none.
-    fn raw_text(&mut self, name: &'static str, tag: usize) -> Result<Option<Token<'d>>, Broken> {
+    fn raw_text(&mut self, name: &'static str, tag: usize) -> Result<Option<HtmlToken<'d>>, Broken> {
         let start = self.at;
         let mut from = start;
         let end = loop {
@@ -240,18 +240,18 @@ impl<'d, 'b> Reader<'d, 'b> {
             from = open + 2;
         };
         let Some(end) = end else {
-            self.broken(tag, Why::RawText)?;
+            self.broken(tag, MarkupFaultReason::RawText)?;
             self.at = self.document.len();
             let span = start..self.at;
-            return Ok((!span.is_empty()).then_some(Token::Text { span, is_raw: true }));
+            return Ok((!span.is_empty()).then_some(HtmlToken::Text { span, is_raw: true }));
         };
         self.at = end;
         let text = self.document.get(start..end).unwrap_or_default();
         if (self.svg_or_select > 0 && text.contains(['<', '&'])) || (name == "script" && text.contains("<!--")) {
-            self.refuse(tag, Why::Ambiguous)?;
+            self.refuse(tag, MarkupFaultReason::Ambiguous)?;
         }
         self.check_noscript(start..end)?;
-        Ok((end > start).then_some(Token::Text { span: start..end, is_raw: true }))
+        Ok((end > start).then_some(HtmlToken::Text { span: start..end, is_raw: true }))
     }
 
     /// With scripts, `noscript` is an element of raw text; without, it is not. Its end must be the same either way.
@@ -261,11 +261,15 @@ impl<'d, 'b> Reader<'d, 'b> {
         let ends = |(open, _): (usize, &str)| {
             text.get(open + 2..open + 10).is_some_and(|word| word.eq_ignore_ascii_case("noscript"))
         };
-        if self.noscript > 0 && text.match_indices("</").any(ends) { self.refuse(at, Why::Ambiguous) } else { Ok(()) }
+        if self.noscript > 0 && text.match_indices("</").any(ends) {
+            self.refuse(at, MarkupFaultReason::Ambiguous)
+        } else {
+            Ok(())
+        }
     }
 
     /// `<!-- -->`, `<!doctype>`, `<![if]>`, `<?x>`, `</ >`.
-    fn comment(&mut self, open: usize) -> Result<Token<'d>, Broken> {
+    fn comment(&mut self, open: usize) -> Result<HtmlToken<'d>, Broken> {
         let rest = self.rest(open);
         let end = if let Some(inner) = rest.strip_prefix("<!--") {
             if inner.starts_with('>') {
@@ -285,24 +289,24 @@ impl<'d, 'b> Reader<'d, 'b> {
             if rest.starts_with("<![CDATA[")
                 && end.is_some_and(|end| !rest.get(..end).unwrap_or_default().ends_with("]]>"))
             {
-                self.refuse(open, Why::Ambiguous)?;
+                self.refuse(open, MarkupFaultReason::Ambiguous)?;
             }
             end
         };
         match end {
             Some(end) => self.at = open + end,
-            None => self.broken(open, Why::Comment)?,
+            None => self.broken(open, MarkupFaultReason::Comment)?,
         }
         self.check_noscript(open..self.at)?;
         if self.is_strict {
             self.condition(open)?;
         }
-        Ok(Token::Comment { span: open..self.at })
+        Ok(HtmlToken::Comment { span: open..self.at })
     }
 
     /// Takes note of a conditional comment that was just read. What Outlook reads of it is read next.
     fn condition(&mut self, open: usize) -> Result<(), Broken> {
-        let unclear = Broken { at: open, why: Why::Condition };
+        let unclear = Broken { at: open, why: MarkupFaultReason::Condition };
         let comment = self.document.get(open..self.at).unwrap_or_default();
         match conditional::read(comment).map_err(|_| unclear)? {
             None => {}
@@ -341,31 +345,31 @@ impl<'d, 'b> Reader<'d, 'b> {
         rest.get(..end.unwrap_or(rest.len())).unwrap_or_default()
     }
 
-    fn end_tag(&mut self, open: usize) -> Result<Token<'d>, Broken> {
+    fn end_tag(&mut self, open: usize) -> Result<HtmlToken<'d>, Broken> {
         let name = self.name(open + 2);
         self.at = open + 2 + name.len();
         // An end tag's attributes mean nothing, but a `>` in one does not end the tag.
         self.attributes(open)?;
         self.count(name, false);
-        Ok(Token::End { name, span: open..self.at })
+        Ok(HtmlToken::End { name, span: open..self.at })
     }
 
-    fn start_tag(&mut self, open: usize) -> Result<Token<'d>, Broken> {
+    fn start_tag(&mut self, open: usize) -> Result<HtmlToken<'d>, Broken> {
         let name = self.name(open + 1);
         self.at = open + 1 + name.len();
         let (attributes, is_self_closing) = self.attributes(open)?;
         if ["plaintext", "frameset"].iter().any(|refused| name.eq_ignore_ascii_case(refused)) {
-            self.refuse(open, Why::Element)?;
+            self.refuse(open, MarkupFaultReason::Element)?;
         }
         if let Some(raw) = RAW_TEXT.iter().find(|raw| name.eq_ignore_ascii_case(raw)) {
             if is_self_closing && self.svg_or_select > 0 {
-                self.refuse(open, Why::Ambiguous)?;
+                self.refuse(open, MarkupFaultReason::Ambiguous)?;
             }
             self.raw = Some((*raw, open));
         } else if !is_self_closing {
             self.count(name, true);
         }
-        Ok(Token::Start(Tag { name, span: open..self.at, attributes, is_self_closing }))
+        Ok(HtmlToken::Start(HtmlTag { name, span: open..self.at, attributes, is_self_closing }))
     }
 
     fn count(&mut self, name: &str, is_start: bool) {
@@ -386,7 +390,7 @@ impl<'d, 'b> Reader<'d, 'b> {
         loop {
             match self.byte(self.at) {
                 None => {
-                    self.broken(open, Why::Tag)?;
+                    self.broken(open, MarkupFaultReason::Tag)?;
                     return Ok((attributes, slash));
                 }
                 Some(b'>') => {
@@ -401,7 +405,7 @@ impl<'d, 'b> Reader<'d, 'b> {
                 Some(_) => {
                     slash = false;
                     if attributes.len() >= ATTRIBUTES {
-                        self.refuse(open, Why::Attributes)?;
+                        self.refuse(open, MarkupFaultReason::Attributes)?;
                     }
                     if !self.attribute(open, &mut attributes)? {
                         return Ok((attributes, slash));
@@ -430,7 +434,7 @@ impl<'d, 'b> Reader<'d, 'b> {
             Some(quote @ (b'"' | b'\'')) => {
                 let from = self.at + 1;
                 let Some(length) = self.rest(from).find(char::from(quote)) else {
-                    self.broken(open, Why::Tag)?;
+                    self.broken(open, MarkupFaultReason::Tag)?;
                     return Ok(false);
                 };
                 attribute.value = from..from + length;
@@ -482,17 +486,18 @@ mod tests {
     }
 
     /// The pieces, a line each.
-    fn read(html: &str, strict: bool) -> Result<Vec<String>, Why> {
+    fn read(html: &str, strict: bool) -> Result<Vec<String>, MarkupFaultReason> {
         let budget = budget();
-        let mut reader = if strict { Reader::strict(html, &budget) } else { Reader::lenient(html, &budget) };
+        let mut reader =
+            if strict { MarkupReader::strict(html, &budget) } else { MarkupReader::lenient(html, &budget) };
         let mut pieces = Vec::new();
         while let Some(token) = reader.next().map_err(|broken| broken.why)? {
             let of = |span: Range<usize>| html.get(span).unwrap_or_default().to_owned();
             pieces.push(match token {
-                Token::Text { span, is_raw } => format!("{}:{}", if is_raw { "raw" } else { "text" }, of(span)),
-                Token::Comment { span } => format!("comment:{}", of(span)),
-                Token::End { name, .. } => format!("end:{name}"),
-                Token::Start(tag) => {
+                HtmlToken::Text { span, is_raw } => format!("{}:{}", if is_raw { "raw" } else { "text" }, of(span)),
+                HtmlToken::Comment { span } => format!("comment:{}", of(span)),
+                HtmlToken::End { name, .. } => format!("end:{name}"),
+                HtmlToken::Start(tag) => {
                     let attributes: Vec<String> = tag
                         .attributes
                         .into_iter()
@@ -536,7 +541,7 @@ mod tests {
         assert_eq!(read(html, true).unwrap(), pieces);
         assert_eq!(read(html, false).unwrap()[0], "comment:<!--[if mso]><p a=b>x<![endif]-->");
         let budget = budget();
-        let mut reader = Reader::strict(html, &budget);
+        let mut reader = MarkupReader::strict(html, &budget);
         let mut labels = Vec::new();
         while let Ok(Some(_)) = reader.next() {
             labels.push((reader.label(), reader.is_hidden()));
@@ -548,31 +553,31 @@ mod tests {
     }
 
     #[rstest]
-    #[case("a<!-- b", Why::Comment)]
-    #[case("a<!doctype", Why::Comment)]
-    #[case("<p class='a>", Why::Tag)]
-    #[case("<p", Why::Tag)]
-    #[case("</p", Why::Tag)]
-    #[case("<style>a", Why::RawText)]
-    #[case("<textarea>", Why::RawText)]
-    #[case("<plaintext>", Why::Element)]
-    #[case("<frameset>", Why::Element)]
-    #[case("<svg><style><a title=\"</style>", Why::Ambiguous)]
-    #[case("<select><title><b></title>", Why::Ambiguous)]
-    #[case("<script><!--<script></script>", Why::Ambiguous)]
-    #[case("<noscript><!-- </noscript> --></noscript>", Why::Ambiguous)]
-    #[case("<noscript><p title='</noscript>'></noscript>", Why::Ambiguous)]
-    #[case("<![CDATA[ <a> ]]>", Why::Ambiguous)]
-    #[case("<svg><style>b&#111;dy{}</style></svg>", Why::Ambiguous)]
-    #[case("<!--[if mso]><p><![endif]", Why::Comment)]
-    #[case("<!--[if mso]><p> <!-- x -->", Why::Condition)]
-    #[case("<!--[if mso]><style><![endif]-->", Why::RawText)]
-    #[case("<!--[if mso]><p title='<![endif]-->", Why::Tag)]
-    #[case("<!--[if mso]><![if x]><p><![endif]-->", Why::Condition)]
-    #[case("<!--[if !mso]><!-->x", Why::Condition)]
-    #[case("<![if !mso]>x", Why::Condition)]
-    #[case("<![if a]><![if b]><![endif]><![endif]>", Why::Condition)]
-    fn what_is_open_or_ambiguous_is_refused(#[case] html: &str, #[case] why: Why) {
+    #[case("a<!-- b", MarkupFaultReason::Comment)]
+    #[case("a<!doctype", MarkupFaultReason::Comment)]
+    #[case("<p class='a>", MarkupFaultReason::Tag)]
+    #[case("<p", MarkupFaultReason::Tag)]
+    #[case("</p", MarkupFaultReason::Tag)]
+    #[case("<style>a", MarkupFaultReason::RawText)]
+    #[case("<textarea>", MarkupFaultReason::RawText)]
+    #[case("<plaintext>", MarkupFaultReason::Element)]
+    #[case("<frameset>", MarkupFaultReason::Element)]
+    #[case("<svg><style><a title=\"</style>", MarkupFaultReason::Ambiguous)]
+    #[case("<select><title><b></title>", MarkupFaultReason::Ambiguous)]
+    #[case("<script><!--<script></script>", MarkupFaultReason::Ambiguous)]
+    #[case("<noscript><!-- </noscript> --></noscript>", MarkupFaultReason::Ambiguous)]
+    #[case("<noscript><p title='</noscript>'></noscript>", MarkupFaultReason::Ambiguous)]
+    #[case("<![CDATA[ <a> ]]>", MarkupFaultReason::Ambiguous)]
+    #[case("<svg><style>b&#111;dy{}</style></svg>", MarkupFaultReason::Ambiguous)]
+    #[case("<!--[if mso]><p><![endif]", MarkupFaultReason::Comment)]
+    #[case("<!--[if mso]><p> <!-- x -->", MarkupFaultReason::Condition)]
+    #[case("<!--[if mso]><style><![endif]-->", MarkupFaultReason::RawText)]
+    #[case("<!--[if mso]><p title='<![endif]-->", MarkupFaultReason::Tag)]
+    #[case("<!--[if mso]><![if x]><p><![endif]-->", MarkupFaultReason::Condition)]
+    #[case("<!--[if !mso]><!-->x", MarkupFaultReason::Condition)]
+    #[case("<![if !mso]>x", MarkupFaultReason::Condition)]
+    #[case("<![if a]><![if b]><![endif]><![endif]>", MarkupFaultReason::Condition)]
+    fn what_is_open_or_ambiguous_is_refused(#[case] html: &str, #[case] why: MarkupFaultReason) {
         assert_eq!(read(html, true), Err(why));
         assert!(read(html, false).is_ok());
     }

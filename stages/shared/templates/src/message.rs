@@ -9,11 +9,11 @@ use sha2::{Digest, Sha256};
 
 use super::engine::Engine;
 use super::fault::{Part, RenderFault, TemplateFault};
-use super::limits::{Limits, SUBJECT_BYTES};
+use super::limits::{SUBJECT_BYTES, TemplateLimits};
 use super::merge::{Links, MergeData};
-use super::parts::{Message, MessageOptions, Named, Prepared, Scanned, prepare};
-use super::program::{Builder, Op};
-use super::segment::{Segment, segments};
+use super::parts::{MessageOptions, Named, Prepared, PreparedMessage, Scanned, prepare};
+use super::program::{Builder, Instruction};
+use super::segment::{PartSegment, segments};
 use super::sheet::RootStyles;
 use super::{TemplateSource, escape, header, qp};
 
@@ -56,17 +56,17 @@ enum Program {
     Date,
     To,
     UnsubscribeUrl,
-    Subject(Vec<Op>),
-    Body(Part, Vec<Op>),
+    Subject(Vec<Instruction>),
+    Body(Part, Vec<Instruction>),
 }
 
 /// A template compiled for one sender and campaign. Immutable; made once, used for every recipient, from any thread.
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledMessage {
     skeleton: Skeleton,
     programs: Vec<Program>,
     fixed: Fixed,
-    limits: Limits,
+    limits: TemplateLimits,
 }
 
 /// Compiles a template into a message.
@@ -74,7 +74,7 @@ pub struct Compiled {
 /// # Errors
 /// The faults of the template, as [`super::check`] reports them. Names are not checked again: a field that was deleted since
 /// the template was saved prints as nothing.
-pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<Compiled, Vec<TemplateFault>> {
+pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<CompiledMessage, Vec<TemplateFault>> {
     let budget = Budget::new(options.limits.reading());
     let message = prepare(Scanned::of(source, &options.limits, &budget)?, options, &budget)?;
     let mut draft = Draft::default();
@@ -107,7 +107,7 @@ pub(super) fn digest(parts: &[&str]) -> String {
     hash.get(..24).unwrap_or(&hash).to_owned()
 }
 
-impl Compiled {
+impl CompiledMessage {
     /// The skeleton the slots belong to.
     #[must_use]
     pub fn skeleton(&self) -> &Skeleton {
@@ -203,9 +203,9 @@ impl Draft {
         self,
         options: &MessageOptions,
         styles: Option<RootStyles>,
-    ) -> Result<Compiled, Vec<TemplateFault>> {
+    ) -> Result<CompiledMessage, Vec<TemplateFault>> {
         let slots = u16::try_from(self.programs.len()).map_err(|_| Vec::new())?;
-        Ok(Compiled {
+        Ok(CompiledMessage {
             skeleton: Skeleton { pieces: self.pieces, slots },
             programs: self.programs,
             fixed: Fixed::of(options, styles),
@@ -264,7 +264,7 @@ impl Draft {
         let ops = build(subject)?;
         match ops.as_slice() {
             [] => {}
-            [Op::Text(text)] if text.len() <= SUBJECT_BYTES => self.text(&header::subject(text)),
+            [Instruction::Text(text)] if text.len() <= SUBJECT_BYTES => self.text(&header::subject(text)),
             _ => {
                 self.slot(Program::Subject(ops));
             }
@@ -297,8 +297,8 @@ impl Draft {
         let mut encoder = qp::Encoder::default();
         for segment in segments(items) {
             match segment {
-                Segment::Text(text) => encoder.text(&escape::body(&text)),
-                Segment::Slot(items) => {
+                PartSegment::Text(text) => encoder.text(&escape::body(&text)),
+                PartSegment::Slot(items) => {
                     encoder.soft_break();
                     self.text(&encoder.take());
                     self.slot(Program::Body(part, builder.build(&items)?));
@@ -310,13 +310,13 @@ impl Draft {
     }
 }
 
-fn build(prepared: &Prepared) -> Result<Vec<Op>, TemplateFault> {
+fn build(prepared: &Prepared) -> Result<Vec<Instruction>, TemplateFault> {
     Builder { part: prepared.part, context: prepared.context, locals: &prepared.locals }.build(&prepared.items)
 }
 
 /// A message as a person would see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Preview {
+pub struct MessagePreview {
     /// The subject, decoded.
     pub subject: String,
     /// The HTML part.
@@ -336,7 +336,7 @@ pub enum PreviewFault {
     Render(#[from] RenderFault),
 }
 
-/// Renders a message for a person to look at, without encoding it. What [`Compiled::render`] sends decodes to the same.
+/// Renders a message for a person to look at, without encoding it. What [`CompiledMessage::render`] sends decodes to the same.
 ///
 /// # Errors
 /// The template's faults, or this data's.
@@ -345,16 +345,17 @@ pub fn preview(
     options: &MessageOptions,
     data: &MergeData,
     links: &dyn Links,
-) -> Result<Preview, PreviewFault> {
+) -> Result<MessagePreview, PreviewFault> {
     let budget = Budget::new(options.limits.reading());
     let message = Scanned::of(source, &options.limits, &budget)
         .and_then(|scanned| prepare(scanned, options, &budget))
         .map_err(PreviewFault::Template)?;
-    let Message { subject, text, html, styles } = message;
+    let PreparedMessage { subject, text, html, styles } = message;
     let fixed = Fixed::of(options, styles);
     let parts = [subject, text, html].map(|part| build(&part));
     let [subject, text, html] = parts;
-    let whole = |part: Result<Vec<Op>, TemplateFault>| part.map_err(|fault| PreviewFault::Template(vec![fault]));
+    let whole =
+        |part: Result<Vec<Instruction>, TemplateFault>| part.map_err(|fault| PreviewFault::Template(vec![fault]));
     let parts = [whole(subject)?, whole(text)?, whole(html)?];
     let rendered = catch_unwind(AssertUnwindSafe(|| {
         let mut engine = Engine::new(&fixed, data, links, &options.limits);
@@ -371,5 +372,5 @@ pub fn preview(
         return Err(RenderFault::SubjectTooLong.into());
     }
     let lines = |body: &str| escape::body(body).replace("\r\n", "\n");
-    Ok(Preview { subject: escape::header(&subject), html: lines(&html), text: lines(&text) })
+    Ok(MessagePreview { subject: escape::header(&subject), html: lines(&html), text: lines(&text) })
 }

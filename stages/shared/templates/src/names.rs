@@ -6,7 +6,7 @@ use super::TemplateKind;
 use super::fault::{FaultCode, Part, Problem, TemplateFault};
 use super::limits::FAULTS;
 use super::scan::{Item, ItemKind};
-use super::syntax::{Block, Chain, Condition, Index, Operand, Over, Path, Tag};
+use super::syntax::{Block, Condition, FilterChain, Index, LiquidTag, Operand, Over, Path};
 
 /// The contact's own fields, as `contact.<name>`.
 pub(super) const CONTACT_FIELDS: [&str; 10] = [
@@ -45,9 +45,9 @@ impl Locals {
         let mut locals = Self::default();
         for item in items {
             match &item.kind {
-                ItemKind::Tag(Tag::Assign(name, _)) => locals.assigned.insert(name.clone()),
-                ItemKind::Tag(Tag::Capture(name)) => locals.captured.insert(name.clone()),
-                ItemKind::Tag(Tag::For(read)) => locals.loops.insert(read.variable.clone()),
+                ItemKind::Tag(LiquidTag::Assign(name, _)) => locals.assigned.insert(name.clone()),
+                ItemKind::Tag(LiquidTag::Capture(name)) => locals.captured.insert(name.clone()),
+                ItemKind::Tag(LiquidTag::For(read)) => locals.loops.insert(read.variable.clone()),
                 _ => false,
             };
         }
@@ -95,11 +95,11 @@ impl NameCheck<'_> {
                 }
             }
             match &item.kind {
-                ItemKind::Tag(Tag::For(read)) => scopes.push(read.variable.clone()),
-                ItemKind::Tag(Tag::End(Block::For)) => {
+                ItemKind::Tag(LiquidTag::For(read)) => scopes.push(read.variable.clone()),
+                ItemKind::Tag(LiquidTag::End(Block::For)) => {
                     scopes.pop();
                 }
-                ItemKind::Tag(Tag::Capture(name)) if self.locals.is_ambiguous(name) => {
+                ItemKind::Tag(LiquidTag::Capture(name)) if self.locals.is_ambiguous(name) => {
                     let detail = format!(
                         "`{name}` is set by `capture` and is also a merge field, assigned or a loop variable; use two names"
                     );
@@ -204,7 +204,7 @@ fn operand_paths<'a>(operand: &'a Operand, paths: &mut Vec<&'a Path>) {
     }
 }
 
-fn chain_paths<'a>(chain: &'a Chain, paths: &mut Vec<&'a Path>) {
+fn chain_paths<'a>(chain: &'a FilterChain, paths: &mut Vec<&'a Path>) {
     operand_paths(&chain.entry, paths);
     for argument in chain.filters.iter().flat_map(|filter| &filter.arguments) {
         operand_paths(argument, paths);
@@ -220,18 +220,20 @@ fn condition_paths<'a>(condition: &'a Condition, paths: &mut Vec<&'a Path>) {
     }
 }
 
-fn tag_paths<'a>(tag: &'a Tag, paths: &mut Vec<&'a Path>) {
+fn tag_paths<'a>(tag: &'a LiquidTag, paths: &mut Vec<&'a Path>) {
     match tag {
-        Tag::If(condition) | Tag::Unless(condition) | Tag::Elsif(condition) => condition_paths(condition, paths),
-        Tag::Case(value) => operand_paths(value, paths),
-        Tag::When(values) => values.iter().for_each(|value| operand_paths(value, paths)),
-        Tag::Assign(_, chain) => chain_paths(chain, paths),
-        Tag::For(read) => {
+        LiquidTag::If(condition) | LiquidTag::Unless(condition) | LiquidTag::Elsif(condition) => {
+            condition_paths(condition, paths)
+        }
+        LiquidTag::Case(value) => operand_paths(value, paths),
+        LiquidTag::When(values) => values.iter().for_each(|value| operand_paths(value, paths)),
+        LiquidTag::Assign(_, chain) => chain_paths(chain, paths),
+        LiquidTag::For(read) => {
             if let Over::Value(value) = &read.over {
                 operand_paths(value, paths);
             }
             [&read.limit, &read.offset].into_iter().flatten().for_each(|value| operand_paths(value, paths));
         }
-        Tag::Else | Tag::Capture(_) | Tag::Break | Tag::Continue | Tag::End(_) => {}
+        LiquidTag::Else | LiquidTag::Capture(_) | LiquidTag::Break | LiquidTag::Continue | LiquidTag::End(_) => {}
     }
 }

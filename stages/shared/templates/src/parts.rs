@@ -9,7 +9,7 @@ use super::escape;
 use super::fault::{Part, Position, Problem, TemplateFault};
 use super::footer;
 use super::html::{self, Inserts};
-use super::limits::Limits;
+use super::limits::TemplateLimits;
 use super::names::Locals;
 use super::plain;
 use super::program::Context;
@@ -69,7 +69,7 @@ pub struct MessageOptions {
     /// Whether the open pixel is added.
     pub track_opens: bool,
     /// Bounds on the template.
-    pub limits: Limits,
+    pub limits: TemplateLimits,
 }
 
 /// The scanned source of each part.
@@ -82,7 +82,11 @@ pub(super) struct Scanned {
 
 impl Scanned {
     /// Scans all parts and checks their structure.
-    pub(super) fn of(source: &TemplateSource, limits: &Limits, budget: &Budget) -> Result<Self, Vec<TemplateFault>> {
+    pub(super) fn of(
+        source: &TemplateSource,
+        limits: &TemplateLimits,
+        budget: &Budget,
+    ) -> Result<Self, Vec<TemplateFault>> {
         let mut faults = Vec::new();
         let mut read = |part, text: &str| {
             let items = scan(part, text, limits, budget).unwrap_or_else(|found| {
@@ -127,7 +131,7 @@ pub(super) struct Prepared {
 }
 
 /// The parts of a whole message.
-pub(super) struct Message {
+pub(super) struct PreparedMessage {
     pub(super) subject: Prepared,
     pub(super) text: Prepared,
     pub(super) html: Prepared,
@@ -140,7 +144,7 @@ pub(super) fn prepare(
     scanned: Scanned,
     options: &MessageOptions,
     budget: &Budget,
-) -> Result<Message, Vec<TemplateFault>> {
+) -> Result<PreparedMessage, Vec<TemplateFault>> {
     let html_locals = scanned.locals(Part::BodyHtml);
     let address = options.physical_address.as_deref().filter(|address| !address.trim().is_empty());
     let text = prepare_text(&scanned, options, address, budget)?;
@@ -149,7 +153,7 @@ pub(super) fn prepare(
     let html = html::rewrite(&scanned.html, inserts, budget).map_err(|fault| vec![fault])?;
     let items = footer::expand_html(html.items, address);
     let subject_locals = scanned.locals(Part::Subject);
-    Ok(Message {
+    Ok(PreparedMessage {
         subject: Prepared {
             part: Part::Subject,
             context: Context::Plain,

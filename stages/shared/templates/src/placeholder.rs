@@ -16,7 +16,7 @@ pub(super) struct Placeholders {
 }
 
 /// A piece of a document with placeholders.
-pub(super) enum Segment<'d> {
+pub(super) enum DocumentSegment<'d> {
     Text(&'d str),
     Id(usize),
 }
@@ -95,23 +95,23 @@ impl Placeholders {
     }
 
     /// Text and words in order.
-    pub(super) fn segments<'d>(&self, document: &'d str) -> Vec<Segment<'d>> {
+    pub(super) fn segments<'d>(&self, document: &'d str) -> Vec<DocumentSegment<'d>> {
         let mut segments = Vec::new();
         let mut rest = document;
         while let Some(start) = rest.find(&self.prefix) {
             let (before, from) = rest.split_at(start);
             if !before.is_empty() {
-                segments.push(Segment::Text(before));
+                segments.push(DocumentSegment::Text(before));
             }
             let word = from.get(self.prefix.len()..).unwrap_or_default();
             let digits = word.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
             if let Some(id) = word.get(..digits).and_then(|digits| digits.parse().ok()) {
-                segments.push(Segment::Id(id));
+                segments.push(DocumentSegment::Id(id));
             }
             rest = word.get(digits + 1..).unwrap_or_default();
         }
         if !rest.is_empty() {
-            segments.push(Segment::Text(rest));
+            segments.push(DocumentSegment::Text(rest));
         }
         segments
     }
@@ -122,8 +122,8 @@ impl Placeholders {
             return Vec::new();
         }
         let ids = self.segments(document).into_iter().filter_map(|segment| match segment {
-            Segment::Id(id) => Some(id),
-            Segment::Text(_) => None,
+            DocumentSegment::Id(id) => Some(id),
+            DocumentSegment::Text(_) => None,
         });
         ids.collect()
     }
@@ -131,8 +131,8 @@ impl Placeholders {
     /// A piece of the document without its words.
     pub(super) fn without(&self, document: &str) -> String {
         let texts = self.segments(document).into_iter().filter_map(|segment| match segment {
-            Segment::Text(text) => Some(text),
-            Segment::Id(_) => None,
+            DocumentSegment::Text(text) => Some(text),
+            DocumentSegment::Id(_) => None,
         });
         texts.collect()
     }
@@ -142,8 +142,8 @@ impl Placeholders {
         let mut items = Vec::new();
         for segment in self.segments(document) {
             match segment {
-                Segment::Text(text) => items.push(Item::text(text)),
-                Segment::Id(id) => items.extend_from_slice(self.get(id)),
+                DocumentSegment::Text(text) => items.push(Item::text(text)),
+                DocumentSegment::Id(id) => items.extend_from_slice(self.get(id)),
             }
         }
         items

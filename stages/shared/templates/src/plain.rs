@@ -8,8 +8,8 @@ use runtime::{Budget, Spent};
 
 use super::escape::is_web_address;
 use super::html::may_be_web_address;
-use super::markup::{Reader, Tag, Token, Why};
-use super::placeholder::{Placeholders, Segment};
+use super::markup::{HtmlTag, HtmlToken, MarkupFaultReason, MarkupReader};
+use super::placeholder::{DocumentSegment, Placeholders};
 use super::scan::{Item, ItemKind};
 use super::structure::{is_balanced, is_control};
 
@@ -20,13 +20,13 @@ use super::structure::{is_balanced, is_control};
 pub(super) fn derive(items: &[Item], budget: &Budget) -> Result<Vec<Item>, Spent> {
     let (placeholders, document) = Placeholders::document(items, budget)?;
     let mut writer = Writer { document: &document, placeholders, page: Page::default(), link: None };
-    let mut reader = Reader::lenient(&document, budget);
+    let mut reader = MarkupReader::lenient(&document, budget);
     loop {
         match reader.next() {
             Ok(Some(token)) => writer.token(&token),
             Ok(None) => break,
             Err(broken) => match broken.why {
-                Why::Spent(spent) => return Err(spent),
+                MarkupFaultReason::Spent(spent) => return Err(spent),
                 _ => break,
             },
         }
@@ -61,22 +61,22 @@ struct Writer<'d> {
 }
 
 impl Writer<'_> {
-    fn token(&mut self, token: &Token<'_>) {
+    fn token(&mut self, token: &HtmlToken<'_>) {
         let document = self.document;
         let of = |span: &std::ops::Range<usize>| document.get(span.clone()).unwrap_or_default();
         match token {
-            Token::Text { span, is_raw: false } => self.visible(of(span)),
+            HtmlToken::Text { span, is_raw: false } => self.visible(of(span)),
             // Style sheets, scripts, titles.
-            Token::Text { span, .. } | Token::Comment { span } => self.controls(of(span)),
-            Token::Start(tag) => self.start(tag),
-            Token::End { name, span } => {
+            HtmlToken::Text { span, .. } | HtmlToken::Comment { span } => self.controls(of(span)),
+            HtmlToken::Start(tag) => self.start(tag),
+            HtmlToken::End { name, span } => {
                 self.controls(of(span));
                 self.end(&name.to_ascii_lowercase());
             }
         }
     }
 
-    fn start(&mut self, tag: &Tag<'_>) {
+    fn start(&mut self, tag: &HtmlTag<'_>) {
         self.controls(tag.name);
         let name = tag.name.to_ascii_lowercase();
         let document = self.document;
@@ -143,8 +143,8 @@ impl Writer<'_> {
     fn visible(&mut self, text: &str) {
         for segment in self.placeholders.segments(text) {
             match segment {
-                Segment::Text(text) => self.page.words(&unescape(text)),
-                Segment::Id(id) => self.placeholders.get(id).iter().for_each(|item| self.page.item(item)),
+                DocumentSegment::Text(text) => self.page.words(&unescape(text)),
+                DocumentSegment::Id(id) => self.placeholders.get(id).iter().for_each(|item| self.page.item(item)),
             }
         }
     }

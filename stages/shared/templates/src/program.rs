@@ -5,11 +5,11 @@ use liquid::model::KString;
 use super::address;
 use super::escape;
 use super::fault::{FaultCode, Part, Problem, TemplateFault};
-use super::filters::{self, Call, ESCAPES, NEWLINE_TO_BR, RAW};
+use super::filters::{CompiledChain, CompiledFilter, ESCAPES, NEWLINE_TO_BR, RAW};
 use super::names::Locals;
 use super::scan::{Item, ItemKind, Place, Shown, Special};
 use super::structure::{closes, opens};
-use super::syntax::{Chain, Condition, FilterCall, ForLoop, Operand, Tag};
+use super::syntax::{Condition, FilterCall, FilterChain, ForLoop, LiquidTag, Operand};
 
 /// How printed values are made safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,10 +50,10 @@ impl Escape {
 }
 
 #[derive(Debug)]
-pub(super) enum Op {
+pub(super) enum Instruction {
     Text(String),
     Output {
-        chain: filters::Chain,
+        chain: CompiledChain,
         escape: Escape,
         breaks: bool,
         shows: Option<Shown>,
@@ -64,12 +64,12 @@ pub(super) enum Op {
     },
     Link {
         link: u16,
-        target: Vec<Op>,
+        target: Vec<Instruction>,
     },
     /// An address, or something that holds addresses, that comes from a value.
     Address {
         kind: address::Kind,
-        target: Vec<Op>,
+        target: Vec<Instruction>,
     },
     OpenPixel,
     Unsubscribe {
@@ -77,33 +77,33 @@ pub(super) enum Op {
     },
     UnlessShown {
         field: Shown,
-        body: Vec<Op>,
+        body: Vec<Instruction>,
     },
     /// Branches in order; the first whose test holds runs.
     Choose {
-        branches: Vec<(Test, Vec<Op>)>,
-        otherwise: Vec<Op>,
+        branches: Vec<(BranchTest, Vec<Instruction>)>,
+        otherwise: Vec<Instruction>,
     },
     Case {
         value: Operand,
-        branches: Vec<(Vec<Operand>, Vec<Op>)>,
-        otherwise: Vec<Op>,
+        branches: Vec<(Vec<Operand>, Vec<Instruction>)>,
+        otherwise: Vec<Instruction>,
     },
     For(Box<Loop>),
     Assign {
         name: KString,
-        chain: filters::Chain,
+        chain: CompiledChain,
     },
     Capture {
         name: KString,
-        body: Vec<Op>,
+        body: Vec<Instruction>,
     },
     Break,
     Continue,
 }
 
 #[derive(Debug)]
-pub(super) struct Test {
+pub(super) struct BranchTest {
     pub(super) negated: bool,
     pub(super) any_of: Condition,
 }
@@ -111,8 +111,8 @@ pub(super) struct Test {
 #[derive(Debug)]
 pub(super) struct Loop {
     pub(super) read: ForLoop,
-    pub(super) body: Vec<Op>,
-    pub(super) otherwise: Vec<Op>,
+    pub(super) body: Vec<Instruction>,
+    pub(super) otherwise: Vec<Instruction>,
 }
 
 /// What ended a run of operations inside a block.
@@ -132,7 +132,7 @@ pub(super) struct Builder<'a> {
 impl Builder<'_> {
     /// # Errors
     /// An unknown filter, wrong arguments, or a structure that does not close.
-    pub(super) fn build(&self, items: &[Item]) -> Result<Vec<Op>, TemplateFault> {
+    pub(super) fn build(&self, items: &[Item]) -> Result<Vec<Instruction>, TemplateFault> {
         let mut rest = items.iter();
         let (ops, ending) = self.run(&mut rest)?;
         match ending {
@@ -151,13 +151,13 @@ impl Builder<'_> {
         Problem::new(FaultCode::UnclosedBlock, "blocks do not close as they were opened").at(self.part, at)
     }
 
-    fn run<'i>(&self, rest: &mut std::slice::Iter<'i, Item>) -> Result<(Vec<Op>, Ending<'i>), TemplateFault> {
+    fn run<'i>(&self, rest: &mut std::slice::Iter<'i, Item>) -> Result<(Vec<Instruction>, Ending<'i>), TemplateFault> {
         let mut ops = Vec::new();
         while let Some(item) = rest.next() {
             if closes(item).is_some() {
                 return Ok((ops, Ending::Close));
             }
-            if matches!(&item.kind, ItemKind::Tag(Tag::Else | Tag::Elsif(_) | Tag::When(_))) {
+            if matches!(&item.kind, ItemKind::Tag(LiquidTag::Else | LiquidTag::Elsif(_) | LiquidTag::When(_))) {
                 return Ok((ops, Ending::Divide(item)));
             }
             let op = if opens(item).is_some() { self.block(item, rest)? } else { self.single(item)? };
@@ -166,58 +166,68 @@ impl Builder<'_> {
         Ok((ops, Ending::Source))
     }
 
-    fn single(&self, item: &Item) -> Result<Option<Op>, TemplateFault> {
+    fn single(&self, item: &Item) -> Result<Option<Instruction>, TemplateFault> {
         let at = |problem: Problem| problem.at(self.part, item.at);
         Ok(Some(match &item.kind {
-            ItemKind::Text(text) => Op::Text(text.clone()),
+            ItemKind::Text(text) => Instruction::Text(text.clone()),
             ItemKind::Output(chain) => self.output(chain, Place::Text, shown(chain)).map_err(at)?,
             ItemKind::Placed { chain, place, shows } => self.output(chain, *place, *shows).map_err(at)?,
-            ItemKind::Special(Special::Click { link, url }) => Op::Click { link: *link, url: url.clone() },
-            ItemKind::Special(Special::OpenPixel) => Op::OpenPixel,
-            ItemKind::Special(Special::Unsubscribe) => Op::Unsubscribe { escape: self.context == Context::Html },
-            ItemKind::Tag(Tag::Assign(name, chain)) => {
+            ItemKind::Special(Special::Click { link, url }) => Instruction::Click { link: *link, url: url.clone() },
+            ItemKind::Special(Special::OpenPixel) => Instruction::OpenPixel,
+            ItemKind::Special(Special::Unsubscribe) => {
+                Instruction::Unsubscribe { escape: self.context == Context::Html }
+            }
+            ItemKind::Tag(LiquidTag::Assign(name, chain)) => {
                 if let Some(raw) = chain.filters.iter().find(|filter| filter.name == RAW) {
                     return Err(at(misplaced_raw(raw)));
                 }
-                Op::Assign {
+                Instruction::Assign {
                     name: KString::from_ref(name),
                     chain: self.chain(&chain.entry, &chain.filters).map_err(at)?,
                 }
             }
-            ItemKind::Tag(Tag::Break) => Op::Break,
-            ItemKind::Tag(Tag::Continue) => Op::Continue,
+            ItemKind::Tag(LiquidTag::Break) => Instruction::Break,
+            ItemKind::Tag(LiquidTag::Continue) => Instruction::Continue,
             ItemKind::Tag(_) | ItemKind::Special(_) => return Ok(None),
         }))
     }
 
-    fn block<'i>(&self, item: &Item, rest: &mut std::slice::Iter<'i, Item>) -> Result<Option<Op>, TemplateFault> {
+    fn block<'i>(
+        &self,
+        item: &Item,
+        rest: &mut std::slice::Iter<'i, Item>,
+    ) -> Result<Option<Instruction>, TemplateFault> {
         Ok(Some(match &item.kind {
-            ItemKind::Tag(Tag::If(condition)) => self.choose(condition, false, item, rest)?,
-            ItemKind::Tag(Tag::Unless(condition)) => self.choose(condition, true, item, rest)?,
-            ItemKind::Tag(Tag::Case(value)) => self.case(value, item, rest)?,
-            ItemKind::Tag(Tag::For(read)) => {
+            ItemKind::Tag(LiquidTag::If(condition)) => self.choose(condition, false, item, rest)?,
+            ItemKind::Tag(LiquidTag::Unless(condition)) => self.choose(condition, true, item, rest)?,
+            ItemKind::Tag(LiquidTag::Case(value)) => self.case(value, item, rest)?,
+            ItemKind::Tag(LiquidTag::For(read)) => {
                 let (body, ending) = self.run(rest)?;
                 let otherwise = self.otherwise(ending, item, rest)?;
-                Op::For(Box::new(Loop { read: (**read).clone(), body, otherwise }))
+                Instruction::For(Box::new(Loop { read: (**read).clone(), body, otherwise }))
             }
-            ItemKind::Tag(Tag::Capture(name)) => {
-                Op::Capture { name: KString::from_ref(name), body: self.closed(item, rest)? }
+            ItemKind::Tag(LiquidTag::Capture(name)) => {
+                Instruction::Capture { name: KString::from_ref(name), body: self.closed(item, rest)? }
             }
             ItemKind::Special(Special::LinkStart { link }) => {
-                Op::Link { link: *link, target: self.closed(item, rest)? }
+                Instruction::Link { link: *link, target: self.closed(item, rest)? }
             }
             ItemKind::Special(Special::AddressStart(kind)) => {
-                Op::Address { kind: *kind, target: self.closed(item, rest)? }
+                Instruction::Address { kind: *kind, target: self.closed(item, rest)? }
             }
             ItemKind::Special(Special::UnlessShown(field)) => {
-                Op::UnlessShown { field: *field, body: self.closed(item, rest)? }
+                Instruction::UnlessShown { field: *field, body: self.closed(item, rest)? }
             }
             _ => return Ok(None),
         }))
     }
 
     /// A block without branches.
-    fn closed<'i>(&self, item: &Item, rest: &mut std::slice::Iter<'i, Item>) -> Result<Vec<Op>, TemplateFault> {
+    fn closed<'i>(
+        &self,
+        item: &Item,
+        rest: &mut std::slice::Iter<'i, Item>,
+    ) -> Result<Vec<Instruction>, TemplateFault> {
         match self.run(rest)? {
             (body, Ending::Close) => Ok(body),
             _ => Err(self.broken(Some(item))),
@@ -230,10 +240,10 @@ impl Builder<'_> {
         ending: Ending<'i>,
         item: &Item,
         rest: &mut std::slice::Iter<'i, Item>,
-    ) -> Result<Vec<Op>, TemplateFault> {
+    ) -> Result<Vec<Instruction>, TemplateFault> {
         match ending {
             Ending::Close => Ok(Vec::new()),
-            Ending::Divide(Item { kind: ItemKind::Tag(Tag::Else), .. }) => self.closed(item, rest),
+            Ending::Divide(Item { kind: ItemKind::Tag(LiquidTag::Else), .. }) => self.closed(item, rest),
             Ending::Divide(_) | Ending::Source => Err(self.broken(Some(item))),
         }
     }
@@ -244,17 +254,17 @@ impl Builder<'_> {
         negated: bool,
         item: &Item,
         rest: &mut std::slice::Iter<'i, Item>,
-    ) -> Result<Op, TemplateFault> {
-        let mut test = Test { negated, any_of: condition.clone() };
+    ) -> Result<Instruction, TemplateFault> {
+        let mut test = BranchTest { negated, any_of: condition.clone() };
         let mut branches = Vec::new();
         loop {
             let (body, ending) = self.run(rest)?;
             branches.push((test, body));
             match ending {
-                Ending::Divide(Item { kind: ItemKind::Tag(Tag::Elsif(condition)), .. }) => {
-                    test = Test { negated: false, any_of: condition.clone() };
+                Ending::Divide(Item { kind: ItemKind::Tag(LiquidTag::Elsif(condition)), .. }) => {
+                    test = BranchTest { negated: false, any_of: condition.clone() };
                 }
-                ending => return Ok(Op::Choose { branches, otherwise: self.otherwise(ending, item, rest)? }),
+                ending => return Ok(Instruction::Choose { branches, otherwise: self.otherwise(ending, item, rest)? }),
             }
         }
     }
@@ -264,26 +274,26 @@ impl Builder<'_> {
         value: &Operand,
         item: &Item,
         rest: &mut std::slice::Iter<'i, Item>,
-    ) -> Result<Op, TemplateFault> {
+    ) -> Result<Instruction, TemplateFault> {
         // What stands between `case` and its first `when` is never shown.
         let (_, mut ending) = self.run(rest)?;
         let mut branches = Vec::new();
         loop {
             match ending {
-                Ending::Divide(Item { kind: ItemKind::Tag(Tag::When(values)), .. }) => {
+                Ending::Divide(Item { kind: ItemKind::Tag(LiquidTag::When(values)), .. }) => {
                     let (body, next) = self.run(rest)?;
                     branches.push((values.clone(), body));
                     ending = next;
                 }
                 ending => {
                     let otherwise = self.otherwise(ending, item, rest)?;
-                    return Ok(Op::Case { value: value.clone(), branches, otherwise });
+                    return Ok(Instruction::Case { value: value.clone(), branches, otherwise });
                 }
             }
         }
     }
 
-    fn output(&self, chain: &Chain, place: Place, shows: Option<Shown>) -> Result<Op, Problem> {
+    fn output(&self, chain: &FilterChain, place: Place, shows: Option<Shown>) -> Result<Instruction, Problem> {
         let (mut filters, mut is_markup, mut breaks) = (chain.filters.as_slice(), false, false);
         let is_plain = filters.is_empty();
         let mut is_raw = false;
@@ -323,17 +333,17 @@ impl Builder<'_> {
         };
         // A line break is markup, which only text may hold.
         breaks &= place == Place::Text;
-        Ok(Op::Output { chain: self.chain(&chain.entry, filters)?, escape, breaks, shows })
+        Ok(Instruction::Output { chain: self.chain(&chain.entry, filters)?, escape, breaks, shows })
     }
 
-    fn chain(&self, entry: &Operand, calls: &[FilterCall]) -> Result<filters::Chain, Problem> {
-        let calls = calls.iter().map(Call::build).collect::<Result<Vec<_>, _>>()?;
-        Ok(filters::Chain::new(entry.clone(), calls))
+    fn chain(&self, entry: &Operand, calls: &[FilterCall]) -> Result<CompiledChain, Problem> {
+        let calls = calls.iter().map(CompiledFilter::build).collect::<Result<Vec<_>, _>>()?;
+        Ok(CompiledChain::new(entry.clone(), calls))
     }
 }
 
 /// Which of the fields the law wants an output shows. One that goes through a filter may show anything.
-pub(super) fn shown(chain: &Chain) -> Option<Shown> {
+pub(super) fn shown(chain: &FilterChain) -> Option<Shown> {
     match &chain.entry {
         Operand::Path(path) if path.rest.is_empty() && chain.filters.is_empty() => match path.root.as_str() {
             "unsubscribe_url" => Some(Shown::Unsubscribe),
@@ -345,7 +355,7 @@ pub(super) fn shown(chain: &Chain) -> Option<Shown> {
 }
 
 /// Whether an output prints its value as HTML.
-pub(super) fn prints_markup(chain: &Chain) -> bool {
+pub(super) fn prints_markup(chain: &FilterChain) -> bool {
     chain.filters.last().is_some_and(|filter| filter.name == RAW)
 }
 

@@ -8,8 +8,8 @@ use runtime::{Budget, Spent};
 use super::address;
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::lexer::brief;
-use super::limits::{END_TAG_BYTES, FAULTS, Limits, text_steps};
-use super::syntax::{self, Chain, Tag};
+use super::limits::{END_TAG_BYTES, FAULTS, TemplateLimits, text_steps};
+use super::syntax::{self, FilterChain, LiquidTag};
 
 /// One element of a part, in source order; blocks are not yet trees.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,11 +23,11 @@ pub(super) enum ItemKind {
     /// Static text, as it goes out.
     Text(String),
     /// `{{ … }}`.
-    Output(Chain),
+    Output(FilterChain),
     /// An output whose place in the HTML is known.
-    Placed { chain: Chain, place: Place, shows: Option<Shown> },
+    Placed { chain: FilterChain, place: Place, shows: Option<Shown> },
     /// `{% … %}`.
-    Tag(Tag),
+    Tag(LiquidTag),
     /// Something this engine puts in.
     Special(Special),
 }
@@ -75,7 +75,7 @@ impl Item {
     }
 
     /// The chain of an output, wherever it stands.
-    pub(super) fn output(&self) -> Option<&Chain> {
+    pub(super) fn output(&self) -> Option<&FilterChain> {
         match &self.kind {
             ItemKind::Output(chain) | ItemKind::Placed { chain, .. } => Some(chain),
             _ => None,
@@ -86,7 +86,7 @@ impl Item {
         Self { kind: ItemKind::Special(special), at: Position::default() }
     }
 
-    pub(super) fn tag(tag: Tag) -> Self {
+    pub(super) fn tag(tag: LiquidTag) -> Self {
         Self { kind: ItemKind::Tag(tag), at: Position::default() }
     }
 }
@@ -99,7 +99,7 @@ impl Item {
 pub(super) fn scan(
     part: Part,
     source: &str,
-    limits: &Limits,
+    limits: &TemplateLimits,
     budget: &Budget,
 ) -> Result<Vec<Item>, Vec<TemplateFault>> {
     if source.len() > limits.source_bytes {
@@ -158,7 +158,7 @@ impl Cursor {
 struct Scanner<'s> {
     part: Part,
     source: &'s str,
-    limits: &'s Limits,
+    limits: &'s TemplateLimits,
     budget: &'s Budget,
     at: usize,
     place: Cursor,

@@ -69,7 +69,7 @@ pub(super) struct Frame {
 }
 
 /// Everything a message's names can mean, and the budget of the rendering.
-pub(super) struct Scope<'a> {
+pub(super) struct RenderScope<'a> {
     fixed: &'a Fixed,
     data: &'a MergeData,
     pub(super) links: &'a dyn Links,
@@ -85,7 +85,7 @@ pub(super) struct Scope<'a> {
     spent: Cell<Option<Spent>>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> RenderScope<'a> {
     pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links, budget: Budget) -> Self {
         Self {
             fixed,
@@ -102,7 +102,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Charges steps from where no error can be answered. [`Scope::value`] answers it.
+    /// Charges steps from where no error can be answered. [`RenderScope::value`] answers it.
     fn take(&self, steps: u64) {
         if let Err(spent) = self.budget.take_steps(steps) {
             self.spent.set(Some(spent));
@@ -298,7 +298,7 @@ impl<'a> JsonRoot<'a> {
     }
 }
 
-impl Scope<'_> {
+impl RenderScope<'_> {
     /// The value at a path in merge data. Only lists, objects and their properties need the converted data.
     fn json_at<'s>(&'s self, cell: &'s OnceCell<Value>, root: JsonRoot<'s>, path: &[ScalarCow<'_>]) -> ValueCow<'s> {
         match root.walk(path) {

@@ -2,20 +2,20 @@
 
 use super::scan::{Item, ItemKind};
 use super::structure::{closes, opens};
-use super::syntax::{Block, Tag};
+use super::syntax::{Block, LiquidTag};
 
 /// Static text this short between two runs joins them: a slot of its own costs more.
 const JOINED_BYTES: usize = 12;
 
 /// A piece of a part.
 #[derive(Debug)]
-pub(super) enum Segment {
+pub(super) enum PartSegment {
     Text(String),
     Slot(Vec<Item>),
 }
 
 /// The segments of a part whose structure has been checked.
-pub(super) fn segments(items: Vec<Item>) -> Vec<Segment> {
+pub(super) fn segments(items: Vec<Item>) -> Vec<PartSegment> {
     let mut cutter = Cutter::default();
     let mut items = items.into_iter().peekable();
     while let Some(item) = items.next() {
@@ -28,7 +28,7 @@ pub(super) fn segments(items: Vec<Item>) -> Vec<Segment> {
 
 #[derive(Default)]
 struct Cutter {
-    done: Vec<Segment>,
+    done: Vec<PartSegment>,
     run: Vec<Item>,
     /// Whether the run prints anything, as far as can be told.
     prints: bool,
@@ -57,14 +57,14 @@ impl Cutter {
         } else if closes(&item).is_some() {
             self.open.pop();
         }
-        self.prints |= !captures && !matches!(&item.kind, ItemKind::Tag(Tag::Assign(..)));
+        self.prints |= !captures && !matches!(&item.kind, ItemKind::Tag(LiquidTag::Assign(..)));
         self.run.push(item);
     }
 
     fn text(&mut self, text: &str) {
         match self.done.last_mut() {
-            Some(Segment::Text(before)) => before.push_str(text),
-            _ => self.done.push(Segment::Text(text.to_owned())),
+            Some(PartSegment::Text(before)) => before.push_str(text),
+            _ => self.done.push(PartSegment::Text(text.to_owned())),
         }
     }
 
@@ -72,7 +72,7 @@ impl Cutter {
         let run = std::mem::take(&mut self.run);
         self.silent.extend(run);
         if self.prints {
-            self.done.push(Segment::Slot(std::mem::take(&mut self.silent)));
+            self.done.push(PartSegment::Slot(std::mem::take(&mut self.silent)));
             self.prints = false;
         }
     }

@@ -1,18 +1,18 @@
 //! Checks that blocks open, divide and close as they should, and turns the flat list of items into a tree.
 
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
-use super::limits::{BRANCHES, FAULTS, Limits};
+use super::limits::{BRANCHES, FAULTS, TemplateLimits};
 use super::scan::{Item, ItemKind, Special};
-use super::syntax::{Block, Tag};
+use super::syntax::{Block, LiquidTag};
 
 /// The block an item opens, if it opens one.
 pub(super) fn opens(item: &Item) -> Option<Block> {
     match &item.kind {
-        ItemKind::Tag(Tag::If(_)) => Some(Block::If),
-        ItemKind::Tag(Tag::Unless(_)) => Some(Block::Unless),
-        ItemKind::Tag(Tag::Case(_)) => Some(Block::Case),
-        ItemKind::Tag(Tag::For(_)) => Some(Block::For),
-        ItemKind::Tag(Tag::Capture(_)) => Some(Block::Capture),
+        ItemKind::Tag(LiquidTag::If(_)) => Some(Block::If),
+        ItemKind::Tag(LiquidTag::Unless(_)) => Some(Block::Unless),
+        ItemKind::Tag(LiquidTag::Case(_)) => Some(Block::Case),
+        ItemKind::Tag(LiquidTag::For(_)) => Some(Block::For),
+        ItemKind::Tag(LiquidTag::Capture(_)) => Some(Block::Capture),
         ItemKind::Special(Special::LinkStart { .. }) => Some(Block::Link),
         ItemKind::Special(Special::AddressStart(_)) => Some(Block::Address),
         ItemKind::Special(Special::UnlessShown(_)) => Some(Block::UnlessShown),
@@ -23,7 +23,7 @@ pub(super) fn opens(item: &Item) -> Option<Block> {
 /// The block an item closes, if it closes one.
 pub(super) fn closes(item: &Item) -> Option<Block> {
     match &item.kind {
-        ItemKind::Tag(Tag::End(block)) => Some(*block),
+        ItemKind::Tag(LiquidTag::End(block)) => Some(*block),
         _ => None,
     }
 }
@@ -43,7 +43,7 @@ pub(super) fn is_balanced(items: &[Item]) -> bool {
             if open.pop() != Some(block) {
                 return false;
             }
-        } else if let ItemKind::Tag(Tag::Else | Tag::Elsif(_) | Tag::When(_)) = &item.kind
+        } else if let ItemKind::Tag(LiquidTag::Else | LiquidTag::Elsif(_) | LiquidTag::When(_)) = &item.kind
             && open.is_empty()
         {
             return false;
@@ -60,7 +60,7 @@ struct Open {
 }
 
 /// Every structural fault of a part.
-pub(super) fn faults(part: Part, items: &[Item], limits: &Limits) -> Vec<TemplateFault> {
+pub(super) fn faults(part: Part, items: &[Item], limits: &TemplateLimits) -> Vec<TemplateFault> {
     let mut open: Vec<Open> = Vec::new();
     let mut faults = Vec::new();
     for item in items {
@@ -84,7 +84,7 @@ pub(super) fn faults(part: Part, items: &[Item], limits: &Limits) -> Vec<Templat
     faults
 }
 
-fn step(open: &mut Vec<Open>, item: &Item, limits: &Limits) -> Result<(), Problem> {
+fn step(open: &mut Vec<Open>, item: &Item, limits: &TemplateLimits) -> Result<(), Problem> {
     if let Some(block) = opens(item) {
         open.push(Open { block, at: item.at, has_else: false, branches: 0 });
         if open.len() > limits.depth {
@@ -110,7 +110,7 @@ fn step(open: &mut Vec<Open>, item: &Item, limits: &Limits) -> Result<(), Proble
         };
     }
     match &item.kind {
-        ItemKind::Tag(Tag::Else) => match open.last_mut() {
+        ItemKind::Tag(LiquidTag::Else) => match open.last_mut() {
             Some(last)
                 if matches!(last.block, Block::If | Block::Unless | Block::Case | Block::For) && !last.has_else =>
             {
@@ -119,9 +119,11 @@ fn step(open: &mut Vec<Open>, item: &Item, limits: &Limits) -> Result<(), Proble
             }
             _ => Err(unexpected("`else` belongs to no block")),
         },
-        ItemKind::Tag(Tag::Elsif(_)) => branch(open, "elsif", &[Block::If, Block::Unless]),
-        ItemKind::Tag(Tag::When(_)) => branch(open, "when", &[Block::Case]),
-        ItemKind::Tag(Tag::Break | Tag::Continue) if !open.iter().any(|outer| outer.block == Block::For) => {
+        ItemKind::Tag(LiquidTag::Elsif(_)) => branch(open, "elsif", &[Block::If, Block::Unless]),
+        ItemKind::Tag(LiquidTag::When(_)) => branch(open, "when", &[Block::Case]),
+        ItemKind::Tag(LiquidTag::Break | LiquidTag::Continue)
+            if !open.iter().any(|outer| outer.block == Block::For) =>
+        {
             Err(unexpected("`break` and `continue` are for use inside `for`"))
         }
         _ => Ok(()),

@@ -3,8 +3,8 @@
 use liquid::model::{State, Value};
 
 use super::fault::{FaultCode, Problem};
-use super::lexer::{Comparison, Token, brief, tokens};
-use super::limits::{ALTERNATIVES, CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, Limits, PATH_PARTS};
+use super::lexer::{Comparison, LiquidToken, brief, tokens};
+use super::limits::{ALTERNATIVES, CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, PATH_PARTS, TemplateLimits};
 
 /// A literal or a path to a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +29,7 @@ pub(super) enum Index {
 
 /// A value and the filters it goes through.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Chain {
+pub(super) struct FilterChain {
     pub(super) entry: Operand,
     pub(super) filters: Vec<FilterCall>,
 }
@@ -42,13 +42,13 @@ pub(super) struct FilterCall {
 
 /// One comparison, or the question whether a value is there.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Test {
+pub(super) struct ConditionTest {
     pub(super) left: Operand,
     pub(super) right: Option<(Comparison, Operand)>,
 }
 
 /// Any of several groups, of which all tests must hold: `and` binds tighter than `or`.
-pub(super) type Condition = Vec<Vec<Test>>;
+pub(super) type Condition = Vec<Vec<ConditionTest>>;
 
 /// What a `for` goes over.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,7 +99,7 @@ impl Block {
 
 /// A tag that was read.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Tag {
+pub(super) enum LiquidTag {
     If(Condition),
     Unless(Condition),
     Elsif(Condition),
@@ -108,14 +108,14 @@ pub(super) enum Tag {
     When(Vec<Operand>),
     For(Box<ForLoop>),
     Capture(String),
-    Assign(String, Chain),
+    Assign(String, FilterChain),
     Break,
     Continue,
     End(Block),
 }
 
 /// Reads `{{ markup }}`.
-pub(super) fn output(markup: &str) -> Result<Chain, Problem> {
+pub(super) fn output(markup: &str) -> Result<FilterChain, Problem> {
     let mut reader = Reader::new(markup)?;
     if reader.is_done() {
         return Err(Problem::syntax("an empty output `{{ }}`"));
@@ -126,25 +126,25 @@ pub(super) fn output(markup: &str) -> Result<Chain, Problem> {
 }
 
 /// Reads `{% name markup %}`.
-pub(super) fn tag(name: &str, markup: &str, limits: &Limits) -> Result<Tag, Problem> {
+pub(super) fn tag(name: &str, markup: &str, limits: &TemplateLimits) -> Result<LiquidTag, Problem> {
     let mut reader = Reader::new(markup)?;
     let tag = match name {
-        "if" => Tag::If(reader.condition()?),
-        "unless" => Tag::Unless(reader.condition()?),
-        "elsif" => Tag::Elsif(reader.condition()?),
-        "else" => Tag::Else,
-        "case" => Tag::Case(reader.operand()?),
-        "when" => Tag::When(reader.alternatives()?),
-        "for" => Tag::For(Box::new(reader.for_loop(limits)?)),
-        "capture" => Tag::Capture(reader.local_name()?),
+        "if" => LiquidTag::If(reader.condition()?),
+        "unless" => LiquidTag::Unless(reader.condition()?),
+        "elsif" => LiquidTag::Elsif(reader.condition()?),
+        "else" => LiquidTag::Else,
+        "case" => LiquidTag::Case(reader.operand()?),
+        "when" => LiquidTag::When(reader.alternatives()?),
+        "for" => LiquidTag::For(Box::new(reader.for_loop(limits)?)),
+        "capture" => LiquidTag::Capture(reader.local_name()?),
         "assign" => reader.assign()?,
-        "break" => Tag::Break,
-        "continue" => Tag::Continue,
-        "endif" => Tag::End(Block::If),
-        "endunless" => Tag::End(Block::Unless),
-        "endcase" => Tag::End(Block::Case),
-        "endfor" => Tag::End(Block::For),
-        "endcapture" => Tag::End(Block::Capture),
+        "break" => LiquidTag::Break,
+        "continue" => LiquidTag::Continue,
+        "endif" => LiquidTag::End(Block::If),
+        "endunless" => LiquidTag::End(Block::Unless),
+        "endcase" => LiquidTag::End(Block::Case),
+        "endfor" => LiquidTag::End(Block::For),
+        "endcapture" => LiquidTag::End(Block::Capture),
         _ => return Err(unknown_tag(name)),
     };
     reader.finish()?;
@@ -163,7 +163,7 @@ fn unknown_tag(name: &str) -> Problem {
 
 struct Reader<'s> {
     markup: &'s str,
-    tokens: Vec<Token<'s>>,
+    tokens: Vec<LiquidToken<'s>>,
     at: usize,
 }
 
@@ -176,17 +176,17 @@ impl<'s> Reader<'s> {
         self.at >= self.tokens.len()
     }
 
-    fn peek(&self) -> Option<&Token<'s>> {
+    fn peek(&self) -> Option<&LiquidToken<'s>> {
         self.tokens.get(self.at)
     }
 
-    fn next(&mut self) -> Option<Token<'s>> {
+    fn next(&mut self) -> Option<LiquidToken<'s>> {
         let token = self.tokens.get(self.at).cloned();
         self.at += 1;
         token
     }
 
-    fn take(&mut self, wanted: &Token<'_>) -> bool {
+    fn take(&mut self, wanted: &LiquidToken<'_>) -> bool {
         let found = self.peek() == Some(wanted);
         self.at += usize::from(found);
         found
@@ -196,7 +196,7 @@ impl<'s> Reader<'s> {
         Problem::syntax(format!("{wanted} expected in `{}`", brief(self.markup)))
     }
 
-    fn expect(&mut self, token: &Token<'_>, wanted: &str) -> Result<(), Problem> {
+    fn expect(&mut self, token: &LiquidToken<'_>, wanted: &str) -> Result<(), Problem> {
         if self.take(token) { Ok(()) } else { Err(self.unexpected(wanted)) }
     }
 
@@ -206,7 +206,7 @@ impl<'s> Reader<'s> {
 
     fn name(&mut self, wanted: &str) -> Result<&'s str, Problem> {
         match self.next() {
-            Some(Token::Name(name)) => Ok(name),
+            Some(LiquidToken::Name(name)) => Ok(name),
             _ => Err(self.unexpected(wanted)),
         }
     }
@@ -225,11 +225,11 @@ impl<'s> Reader<'s> {
 
     fn operand_at(&mut self, depth: usize) -> Result<Operand, Problem> {
         match self.next() {
-            Some(Token::Text(text)) => Ok(Operand::Literal(Value::scalar(text.to_owned()))),
-            Some(Token::Integer(number)) => Ok(Operand::Literal(Value::scalar(number))),
-            Some(Token::Float(number)) => Ok(Operand::Literal(Value::scalar(number))),
-            Some(Token::Name(name)) => match literal(name) {
-                Some(value) if !matches!(self.peek(), Some(Token::Dot | Token::IndexOpen)) => {
+            Some(LiquidToken::Text(text)) => Ok(Operand::Literal(Value::scalar(text.to_owned()))),
+            Some(LiquidToken::Integer(number)) => Ok(Operand::Literal(Value::scalar(number))),
+            Some(LiquidToken::Float(number)) => Ok(Operand::Literal(Value::scalar(number))),
+            Some(LiquidToken::Name(name)) => match literal(name) {
+                Some(value) if !matches!(self.peek(), Some(LiquidToken::Dot | LiquidToken::IndexOpen)) => {
                     Ok(Operand::Literal(value))
                 }
                 _ => self.path(name, depth).map(Operand::Path),
@@ -241,22 +241,22 @@ impl<'s> Reader<'s> {
     fn path(&mut self, root: &str, depth: usize) -> Result<Path, Problem> {
         let mut rest = Vec::new();
         loop {
-            if self.take(&Token::Dot) {
+            if self.take(&LiquidToken::Dot) {
                 rest.push(Index::Key(self.name("a name after `.`")?.to_owned()));
-            } else if self.take(&Token::IndexOpen) {
+            } else if self.take(&LiquidToken::IndexOpen) {
                 if depth >= INDEX_DEPTH {
                     return Err(Problem::new(FaultCode::NestingTooDeep, "indexes are nested too deeply"));
                 }
                 let index = match self.peek() {
-                    Some(Token::Text(_) | Token::Integer(_)) => match self.next() {
-                        Some(Token::Integer(number)) => Index::Number(number),
-                        Some(Token::Text(text)) => Index::Key(text.to_owned()),
+                    Some(LiquidToken::Text(_) | LiquidToken::Integer(_)) => match self.next() {
+                        Some(LiquidToken::Integer(number)) => Index::Number(number),
+                        Some(LiquidToken::Text(text)) => Index::Key(text.to_owned()),
                         _ => return Err(self.unexpected("an index")),
                     },
-                    Some(Token::Name(_)) => Index::Computed(Box::new(self.operand_at(depth + 1)?)),
+                    Some(LiquidToken::Name(_)) => Index::Computed(Box::new(self.operand_at(depth + 1)?)),
                     _ => return Err(self.unexpected("a text, a number or a name in `[ ]`")),
                 };
-                self.expect(&Token::IndexClose, "`]`")?;
+                self.expect(&LiquidToken::IndexClose, "`]`")?;
                 rest.push(index);
             } else {
                 break;
@@ -268,25 +268,25 @@ impl<'s> Reader<'s> {
         Ok(Path { root: root.to_owned(), rest })
     }
 
-    fn chain(&mut self) -> Result<Chain, Problem> {
+    fn chain(&mut self) -> Result<FilterChain, Problem> {
         let entry = self.operand()?;
         let mut filters = Vec::new();
-        while self.take(&Token::Pipe) {
+        while self.take(&LiquidToken::Pipe) {
             if filters.len() >= CHAIN_FILTERS {
                 return Err(Problem::syntax(format!("more than {CHAIN_FILTERS} filters in one output")));
             }
             filters.push(self.filter()?);
         }
-        Ok(Chain { entry, filters })
+        Ok(FilterChain { entry, filters })
     }
 
     fn filter(&mut self) -> Result<FilterCall, Problem> {
         let name = self.name("a filter after `|`")?.to_owned();
         let mut arguments = Vec::new();
-        if self.take(&Token::Colon) {
+        if self.take(&LiquidToken::Colon) {
             loop {
                 arguments.push(self.operand()?);
-                if !self.take(&Token::Comma) {
+                if !self.take(&LiquidToken::Comma) {
                     break;
                 }
             }
@@ -297,7 +297,7 @@ impl<'s> Reader<'s> {
     fn condition(&mut self) -> Result<Condition, Problem> {
         let mut groups = vec![vec![self.test()?]];
         let mut terms = 1;
-        while let Some(Token::Name(joint)) = self.peek().cloned() {
+        while let Some(LiquidToken::Name(joint)) = self.peek().cloned() {
             self.at += 1;
             let test = self.test()?;
             match (joint, groups.last_mut()) {
@@ -313,21 +313,21 @@ impl<'s> Reader<'s> {
         Ok(groups)
     }
 
-    fn test(&mut self) -> Result<Test, Problem> {
+    fn test(&mut self) -> Result<ConditionTest, Problem> {
         let left = self.operand()?;
         let comparison = match self.peek() {
-            Some(Token::Compare(comparison)) => *comparison,
-            Some(Token::Name("contains")) => Comparison::Contains,
-            _ => return Ok(Test { left, right: None }),
+            Some(LiquidToken::Compare(comparison)) => *comparison,
+            Some(LiquidToken::Name("contains")) => Comparison::Contains,
+            _ => return Ok(ConditionTest { left, right: None }),
         };
         self.at += 1;
         let right = self.operand()?;
-        Ok(Test { left, right: Some((comparison, right)) })
+        Ok(ConditionTest { left, right: Some((comparison, right)) })
     }
 
     fn alternatives(&mut self) -> Result<Vec<Operand>, Problem> {
         let mut values = vec![self.operand()?];
-        while self.take(&Token::Comma) || self.take(&Token::Name("or")) {
+        while self.take(&LiquidToken::Comma) || self.take(&LiquidToken::Name("or")) {
             if values.len() >= ALTERNATIVES {
                 return Err(Problem::syntax(format!("more than {ALTERNATIVES} alternatives in one `when`")));
             }
@@ -336,22 +336,22 @@ impl<'s> Reader<'s> {
         Ok(values)
     }
 
-    fn assign(&mut self) -> Result<Tag, Problem> {
+    fn assign(&mut self) -> Result<LiquidTag, Problem> {
         let name = self.local_name()?;
-        self.expect(&Token::Assign, "`=`")?;
-        Ok(Tag::Assign(name, self.chain()?))
+        self.expect(&LiquidToken::Assign, "`=`")?;
+        Ok(LiquidTag::Assign(name, self.chain()?))
     }
 
-    fn for_loop(&mut self, limits: &Limits) -> Result<ForLoop, Problem> {
+    fn for_loop(&mut self, limits: &TemplateLimits) -> Result<ForLoop, Problem> {
         let variable = self.local_name()?;
-        self.expect(&Token::Name("in"), "`in`")?;
-        let over = if self.take(&Token::GroupOpen) { self.range(limits)? } else { Over::Value(self.operand()?) };
+        self.expect(&LiquidToken::Name("in"), "`in`")?;
+        let over = if self.take(&LiquidToken::GroupOpen) { self.range(limits)? } else { Over::Value(self.operand()?) };
         let mut read = ForLoop { variable, over, limit: None, offset: None, reversed: false };
         while let Some(token) = self.next() {
             match token {
-                Token::Name("reversed") => read.reversed = true,
-                Token::Name("limit") => read.limit = Some(self.parameter()?),
-                Token::Name("offset") => read.offset = Some(self.parameter()?),
+                LiquidToken::Name("reversed") => read.reversed = true,
+                LiquidToken::Name("limit") => read.limit = Some(self.parameter()?),
+                LiquidToken::Name("offset") => read.offset = Some(self.parameter()?),
                 _ => return Err(self.unexpected("`limit`, `offset` or `reversed`")),
             }
         }
@@ -359,13 +359,17 @@ impl<'s> Reader<'s> {
     }
 
     fn parameter(&mut self) -> Result<Operand, Problem> {
-        self.expect(&Token::Colon, "`:`")?;
+        self.expect(&LiquidToken::Colon, "`:`")?;
         self.operand()
     }
 
-    fn range(&mut self, limits: &Limits) -> Result<Over, Problem> {
-        let (Some(Token::Integer(from)), Some(Token::Range), Some(Token::Integer(to)), Some(Token::GroupClose)) =
-            (self.next(), self.next(), self.next(), self.next())
+    fn range(&mut self, limits: &TemplateLimits) -> Result<Over, Problem> {
+        let (
+            Some(LiquidToken::Integer(from)),
+            Some(LiquidToken::Range),
+            Some(LiquidToken::Integer(to)),
+            Some(LiquidToken::GroupClose),
+        ) = (self.next(), self.next(), self.next(), self.next())
         else {
             return Err(Problem::new(FaultCode::RangeTooLarge, "a range must have two whole numbers, as in `(1..5)`"));
         };

@@ -8,7 +8,7 @@ use super::attachment::{self, Attached};
 use super::escape;
 use super::fault::TemplateFault;
 use super::header;
-use super::message::{Compiled, Draft, digest};
+use super::message::{CompiledMessage, Draft, digest};
 use super::parts::{MessageOptions, too_complex};
 use super::plain;
 use super::qp;
@@ -32,7 +32,7 @@ pub struct Written {
 ///
 /// # Errors
 /// When no text can be derived from the HTML.
-pub fn compile_written(written: &Written, options: &MessageOptions) -> Result<Compiled, Vec<TemplateFault>> {
+pub fn compile_written(written: &Written, options: &MessageOptions) -> Result<CompiledMessage, Vec<TemplateFault>> {
     let text = match written.text.as_deref().filter(|text| !text.trim().is_empty()) {
         Some(text) => text.to_owned(),
         None => derived(&written.html, &Budget::new(options.limits.reading()))?,

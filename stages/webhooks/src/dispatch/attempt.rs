@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::Utc;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use runtime::outbound::{Answer, Limits, Outbound, OutboundError};
+use runtime::outbound::{Outbound, OutboundAnswer, OutboundError, OutboundLimits};
 use schemas::webhook::{self, WebhookSecret};
 use tokio::time::Instant;
 use url::Url;
@@ -57,7 +57,7 @@ pub(super) async fn post(
     timeout: Duration,
 ) -> AttemptResult {
     let started = Instant::now();
-    let limits = Limits { timeout, body_max_bytes: BODY_MAX };
+    let limits = OutboundLimits { timeout, body_max_bytes: BODY_MAX };
     let headers = signed_headers(target, &post);
     let answer = outbound.post(&target.url, headers, post.body, limits).await;
     interpret_answer(answer, started.elapsed())
@@ -81,7 +81,7 @@ fn signed_headers(target: &DeliveryTarget, post: &Post<'_>) -> HeaderMap {
     headers
 }
 
-fn interpret_answer(answer: Result<Answer, OutboundError>, duration: Duration) -> AttemptResult {
+fn interpret_answer(answer: Result<OutboundAnswer, OutboundError>, duration: Duration) -> AttemptResult {
     let failed = |status_code, error_code, retry_after, is_silent| AttemptResult {
         outcome: AttemptOutcome::Failed { retry_after },
         status_code,
@@ -141,7 +141,7 @@ mod tests {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));
         }
         let status = StatusCode::from_u16(status).unwrap();
-        interpret_answer(Ok(Answer { status, headers, body: Bytes::new(), is_cut: false }), Duration::ZERO)
+        interpret_answer(Ok(OutboundAnswer { status, headers, body: Bytes::new(), is_cut: false }), Duration::ZERO)
     }
 
     #[rstest]

@@ -10,7 +10,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use chrono::{DateTime, TimeDelta, Utc};
 use http::HeaderMap;
 use moka::future::Cache;
-use runtime::{Outbound, outbound::Limits};
+use runtime::{Outbound, outbound::OutboundLimits};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
@@ -30,7 +30,7 @@ const CERTIFICATES: u64 = 100;
 /// events are checked: whoever finds none free is asked to come again.
 const FETCHES_AT_ONCE: usize = 2;
 const ID_MAX_BYTES: usize = 256;
-const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), body_max_bytes: 64 * 1024 };
+const LIMITS: OutboundLimits = OutboundLimits { timeout: Duration::from_secs(5), body_max_bytes: 64 * 1024 };
 
 /// A message.
 #[derive(Debug, Deserialize)]

@@ -6,7 +6,7 @@ use mail_parser::{Addr, MessageParser, MimeHeaders, PartType};
 
 use super::UnsupportedMessage;
 use crate::provider::OutgoingMessage;
-use smtp::Message;
+use smtp::SmtpMessage;
 
 /// Header fields that the API writes from its own fields, or that only hold for the message as it was.
 const OWN: [&str; 14] = [
@@ -126,7 +126,7 @@ fn file(part: &mail_parser::MessagePart<'_>) -> File {
 }
 
 /// The fields the API has no place of its own for, as they stand, unfolded (RFC 5322 §2.2.3).
-fn other_headers(message: &Message) -> Vec<(String, String)> {
+fn other_headers(message: &SmtpMessage) -> Vec<(String, String)> {
     let Ok(header) = std::str::from_utf8(message.header()) else { return Vec::new() };
     let mut fields: Vec<(String, String)> = Vec::new();
     for line in header.split_terminator("\r\n") {

@@ -16,7 +16,7 @@ use super::{
     ClientSettings, Connection, ConnectionSettings, HostPolicy, OutgoingMessage, Provider, ProviderKind, Refused,
     SendResult,
 };
-use smtp::{Envelope, EnvelopeAddress, Message, SmtpSettings};
+use smtp::{Envelope, EnvelopeAddress, SmtpMessage, SmtpSettings};
 
 pub const HTTP: [ProviderKind; 5] =
     [ProviderKind::Ses, ProviderKind::Postmark, ProviderKind::Sendgrid, ProviderKind::Mailgun, ProviderKind::Resend];
@@ -24,7 +24,7 @@ pub const SEND: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001
 pub const SIGNATURE: &str = "DKIM-Signature: v=1; a=rsa-sha256; d=acme.example; b=AAAA\r\n";
 
 /// A mail with everything in it: both bodies, a file, list headers, names that need encoding.
-pub fn message() -> Message {
+pub fn message() -> SmtpMessage {
     let text = "Message-ID: <0198c0de-0000-7000-8000-000000000001@acme.example>\r\n\
         X-Postrider-Send: 0198c0de-0000-7000-8000-000000000001\r\n\
         Date: Fri, 20 Nov 2026 12:00:00 +0000\r\n\
@@ -45,10 +45,10 @@ pub fn message() -> Message {
         <p>Hallo J=C3=BCrgen</p>\r\n--inner--\r\n\
         --outer\r\nContent-Type: application/pdf; name=\"offer.pdf\"\r\nContent-Transfer-Encoding: base64\r\n\
         Content-Disposition: attachment; filename=\"offer.pdf\"\r\n\r\nJVBERi0xLjQK\r\n--outer--\r\n";
-    Message::new(text.as_bytes().to_vec()).unwrap()
+    SmtpMessage::new(text.as_bytes().to_vec()).unwrap()
 }
 
-pub fn envelope(message: &Message) -> Envelope {
+pub fn envelope(message: &SmtpMessage) -> Envelope {
     Envelope {
         from: Some(EnvelopeAddress::parse("b-1@send.acme.example").unwrap()),
         to: EnvelopeAddress::parse("jurgen@example.com").unwrap(),

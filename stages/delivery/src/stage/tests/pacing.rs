@@ -1,6 +1,6 @@
 //! A receiver that defers, beside others; rates shared between processes; the warm-up of a new domain.
 
-use devtools::sink::{Match, Outcome, Reply, Rule, Stage as At};
+use devtools::sink::{FailureOutcome, FailureReply, Match, SinkRule, TransactionStage as At};
 use runner::Sweep;
 use uuid::Uuid;
 
@@ -12,8 +12,8 @@ const REASONS: &str = "select coalesce(string_agg(distinct reason, ' ' order by 
 
 /// The sink defers everybody at this domain.
 fn defer(world: &World, domain: &str) {
-    let reply = Outcome::Reply(Reply::new(451, "4.3.0 Not now").unwrap());
-    world.sink.inbox().set_rules(vec![Rule::new(Match::Domain(domain.to_owned()), At::Rcpt, reply).unwrap()]);
+    let reply = FailureOutcome::Reply(FailureReply::new(451, "4.3.0 Not now").unwrap());
+    world.sink.inbox().set_rules(vec![SinkRule::new(Match::Domain(domain.to_owned()), At::Rcpt, reply).unwrap()]);
 }
 
 fn key(world: &World, domain: &str) -> ThrottleKey {

@@ -16,8 +16,8 @@ const MAIL: &str = "From: Ann <ann@example.com>\r\nTo: bob@example.net\r\nSubjec
     List-Unsubscribe-Post: List-Unsubscribe=One-Click\r\nReceived: by a\r\nReceived: by b\r\n\r\n\
     Hello  Bob, \t\r\n\r\n.a line with a dot\r\n\r\n\r\n";
 
-fn message(text: &str) -> Message {
-    Message::new(text.as_bytes().to_vec()).unwrap()
+fn message(text: &str) -> SmtpMessage {
+    SmtpMessage::new(text.as_bytes().to_vec()).unwrap()
 }
 
 fn signer(generated: &GeneratedKey) -> DkimSigner {

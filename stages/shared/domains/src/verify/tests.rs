@@ -23,21 +23,21 @@ const LONG: Duration = Duration::from_secs(20);
 /// For an answer that never comes.
 const SHORT: Duration = Duration::from_millis(200);
 
-async fn check_all(entries: &[(&str, &str)]) -> Vec<Checked> {
+async fn check_all(entries: &[(&str, &str)]) -> Vec<CheckedRecord> {
     check_all_within(LONG, entries).await
 }
 
-async fn check_all_within(timeout: Duration, entries: &[(&str, &str)]) -> Vec<Checked> {
+async fn check_all_within(timeout: Duration, entries: &[(&str, &str)]) -> Vec<CheckedRecord> {
     let dns = Dns::start(entries).await;
     let settings = DnsSettings { servers: vec![dns.addr], timeout, attempts: 1 };
     verify("example.com", expected(), &DnsResolver::new(&settings).unwrap()).await
 }
 
-fn of(purpose: Purpose, all: Vec<Checked>) -> Checked {
+fn of(purpose: RecordPurpose, all: Vec<CheckedRecord>) -> CheckedRecord {
     all.into_iter().find(|checked| checked.record.purpose == purpose).unwrap()
 }
 
-async fn check_one(purpose: Purpose, name: &str, value: &str) -> Checked {
+async fn check_one(purpose: RecordPurpose, name: &str, value: &str) -> CheckedRecord {
     of(purpose, check_all(&[(name, value)]).await)
 }
 
@@ -54,7 +54,7 @@ async fn a_fully_published_domain_is_valid_in_every_record() {
         ("link.example.com", "CNAME Link.Postrider.Example."),
     ])
     .await;
-    assert!(all.iter().all(Checked::valid), "{all:?}");
+    assert!(all.iter().all(CheckedRecord::valid), "{all:?}");
 }
 
 #[rstest]
@@ -64,22 +64,22 @@ async fn a_fully_published_domain_is_valid_in_every_record() {
 #[case::default_type(&format!("TXT v=DKIM1;p={KEY}"))]
 #[tokio::test]
 async fn a_dkim_record_is_compared_by_its_key(#[case] value: &str) {
-    assert!(check_one(Purpose::Dkim, "s1._domainkey.example.com", value).await.valid());
+    assert!(check_one(RecordPurpose::Dkim, "s1._domainkey.example.com", value).await.valid());
 }
 
 #[rstest]
-#[case::other_key(Purpose::Dkim, "s1._domainkey.example.com", "TXT v=DKIM1; k=rsa; p=AAAA")]
-#[case::revoked(Purpose::Dkim, "s1._domainkey.example.com", "TXT v=DKIM1; p=")]
+#[case::other_key(RecordPurpose::Dkim, "s1._domainkey.example.com", "TXT v=DKIM1; k=rsa; p=AAAA")]
+#[case::revoked(RecordPurpose::Dkim, "s1._domainkey.example.com", "TXT v=DKIM1; p=")]
 #[case::other_type(
-    Purpose::Dkim,
+    RecordPurpose::Dkim,
     "s1._domainkey.example.com",
     "TXT v=DKIM1; k=ed25519; p=MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAwIDAQAB"
 )]
-#[case::other_token(Purpose::Ownership, "_postrider.example.com", "TXT postrider-verification=other")]
-#[case::other_target(Purpose::ReturnPath, "send.example.com", "CNAME mail.example.org")]
-#[case::spf_without_us(Purpose::Spf, "example.com", "TXT v=spf1 include:other.example -all")]
+#[case::other_token(RecordPurpose::Ownership, "_postrider.example.com", "TXT postrider-verification=other")]
+#[case::other_target(RecordPurpose::ReturnPath, "send.example.com", "CNAME mail.example.org")]
+#[case::spf_without_us(RecordPurpose::Spf, "example.com", "TXT v=spf1 include:other.example -all")]
 #[tokio::test]
-async fn a_different_value_is_said_and_shown(#[case] purpose: Purpose, #[case] name: &str, #[case] value: &str) {
+async fn a_different_value_is_said_and_shown(#[case] purpose: RecordPurpose, #[case] name: &str, #[case] value: &str) {
     let checked = check_one(purpose, name, value).await;
     assert_eq!(checked.validity, Validity::Invalid);
     assert!(matches!(checked.error, Some(CheckError::Different { .. })), "{checked:?}");
@@ -96,7 +96,7 @@ async fn a_missing_record_is_invalid() {
 
 #[tokio::test]
 async fn another_services_txt_record_does_not_stand_for_ours() {
-    let checked = check_one(Purpose::Spf, "example.com", "TXT v=spf10 include:spf.postrider.example").await;
+    let checked = check_one(RecordPurpose::Spf, "example.com", "TXT v=spf10 include:spf.postrider.example").await;
     assert!(matches!(checked.error, Some(CheckError::Missing { .. })));
 }
 
@@ -107,21 +107,26 @@ async fn two_spf_records_are_an_error() {
         ("example.com", "TXT v=spf1 -all"),
     ])
     .await;
-    let spf = of(Purpose::Spf, all);
+    let spf = of(RecordPurpose::Spf, all);
     assert_eq!(spf.error, Some(CheckError::SeveralSpf { host: "example.com".into() }));
 }
 
 #[rstest]
 #[case::ownership(
-    Purpose::Ownership,
+    RecordPurpose::Ownership,
     "_postrider.example.com.example.com",
     "TXT postrider-verification=tok",
     "_postrider"
 )]
-#[case::return_path(Purpose::ReturnPath, "send.example.com.example.com", "CNAME return.postrider.example", "send")]
+#[case::return_path(
+    RecordPurpose::ReturnPath,
+    "send.example.com.example.com",
+    "CNAME return.postrider.example",
+    "send"
+)]
 #[tokio::test]
 async fn a_doubled_zone_is_recognised_and_said(
-    #[case] purpose: Purpose,
+    #[case] purpose: RecordPurpose,
     #[case] name: &str,
     #[case] value: &str,
     #[case] enter: &str,
@@ -139,7 +144,7 @@ async fn a_doubled_zone_is_recognised_and_said(
 #[tokio::test]
 async fn a_transient_dns_error_determines_nothing(#[case] fault: &str) {
     let all = check_all_within(SHORT, &[("_postrider.example.com", fault)]).await;
-    let checked = of(Purpose::Ownership, all);
+    let checked = of(RecordPurpose::Ownership, all);
     assert_eq!((checked.validity, checked.error), (Validity::Undetermined, Some(CheckError::NoAnswer)));
 }
 

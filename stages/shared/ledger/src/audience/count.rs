@@ -9,7 +9,7 @@ use sqlx::{Arguments, PgConnection, postgres::PgArguments};
 use uuid::Uuid;
 
 use super::{AudienceSelector, Split, lookup};
-use segments::Compiled;
+use segments::CompiledSegment;
 
 /// An audience at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +113,7 @@ struct CountRow {
 async fn count_segment(
     db: &mut PgConnection,
     tenant: Uuid,
-    segment: &Compiled,
+    segment: &CompiledSegment,
     campaign: Uuid,
     split: &Split,
 ) -> sqlx::Result<Vec<CountRow>> {

@@ -7,7 +7,7 @@ use sqlx::{Arguments, PgConnection, Postgres, QueryBuilder, error::BoxDynError, 
 use uuid::Uuid;
 
 use super::AudienceSelector;
-use segments::{self, Compiled, SegmentError};
+use segments::{self, CompiledSegment, SegmentError};
 
 /// The member selection in the statements, for lists and tags.
 const MEMBERS: &str = "select m.contact_id from audience_members m where m.tenant_id = $1 and m.audience_id = any ($2)";
@@ -17,7 +17,7 @@ pub(crate) async fn segment_of(
     db: &mut PgConnection,
     tenant: Uuid,
     selector: &AudienceSelector,
-) -> Result<Option<Compiled>, SegmentError> {
+) -> Result<Option<CompiledSegment>, SegmentError> {
     match selector {
         AudienceSelector::List(_) | AudienceSelector::Tags(_) => Ok(None),
         AudienceSelector::Segment(id) => segments::load(db, tenant, *id).await.map(Some),
@@ -37,7 +37,7 @@ pub async fn is_known(db: &mut PgConnection, tenant: Uuid, selector: &AudienceSe
 pub(crate) fn over_segment(
     sql: &'static str,
     tenant: Uuid,
-    segment: &Compiled,
+    segment: &CompiledSegment,
     bind: impl FnOnce(&mut PgArguments) -> Result<(), BoxDynError>,
 ) -> sqlx::Result<QueryBuilder<Postgres>> {
     let mut arguments = PgArguments::default();

@@ -9,7 +9,7 @@ use sqlx::{Arguments, PgConnection};
 use uuid::Uuid;
 
 use super::{AudienceSelector, count::AudienceMembers, lookup};
-use segments::Compiled;
+use segments::CompiledSegment;
 
 /// Stores the current members of the audience. Works in either role, inside a transaction.
 ///
@@ -38,7 +38,7 @@ pub async fn pin(
 async fn pin_segment(
     db: &mut PgConnection,
     tenant: Uuid,
-    segment: &Compiled,
+    segment: &CompiledSegment,
     campaign: Uuid,
 ) -> sqlx::Result<AudienceMembers> {
     let sql = include_str!("../../queries/audience/pin.sql");

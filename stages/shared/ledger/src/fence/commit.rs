@@ -20,10 +20,11 @@ use uuid::Uuid;
 use super::{
     Change, ClaimedSend, Fence, GateDecision, LedgerSettings,
     meter::Meter,
-    sql::{self, BatchKey, CounterDelta, FenceBatch, Moved, Totals},
+    sql::{self, CounterDelta, FenceBatch, Moved, Totals},
     warming::Warming,
 };
 use crate::gate;
+use crate::hours::BatchKey;
 use crate::quota::QuotaDefaults;
 
 /// Commits groups, one after the other.

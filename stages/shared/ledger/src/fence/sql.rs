@@ -11,9 +11,7 @@ use uuid::Uuid;
 
 use super::change::{Change, NextAnnouncement};
 use crate::gate::BatchEligibility;
-
-/// Tenant and batch. Batches are locked in this order.
-pub type BatchKey = (Uuid, Uuid);
+use crate::hours::BatchKey;
 
 /// The changes of a batch's counters, announcement and lease.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -12,7 +12,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use ipnet::IpNet;
 
 pub(crate) use self::burst::{Click, bursts};
-use self::rules::{On, RULES, Rule, Test};
+use self::rules::{MachineRule, MachineTest, On, RULES};
 
 /// The version of the rules, stored with each marked event.
 pub const VERSION: u16 = 1;
@@ -33,9 +33,9 @@ pub struct Touch<'a> {
 }
 
 /// Each rule with its networks, parsed once.
-static READ: LazyLock<Vec<(&'static Rule, Vec<IpNet>)>> = LazyLock::new(|| {
-    let networks = |rule: &Rule| match rule.test {
-        Test::Network(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
+static READ: LazyLock<Vec<(&'static MachineRule, Vec<IpNet>)>> = LazyLock::new(|| {
+    let networks = |rule: &MachineRule| match rule.test {
+        MachineTest::Network(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
         _ => Vec::new(),
     };
     RULES.iter().map(|rule| (rule, networks(rule))).collect()
@@ -51,7 +51,7 @@ pub fn classify(touch: &Touch<'_>) -> Option<&'static str> {
         .map(|(rule, _)| rule.reason)
 }
 
-fn concerns(rule: &Rule, touch: &Touch<'_>) -> bool {
+fn concerns(rule: &MachineRule, touch: &Touch<'_>) -> bool {
     match rule.on {
         On::Opens => !touch.click,
         On::Clicks => touch.click,
@@ -59,14 +59,14 @@ fn concerns(rule: &Rule, touch: &Touch<'_>) -> bool {
     }
 }
 
-fn fits(rule: &Rule, networks: &[IpNet], touch: &Touch<'_>, ip: IpAddr, agent: &str) -> bool {
+fn fits(rule: &MachineRule, networks: &[IpNet], touch: &Touch<'_>, ip: IpAddr, agent: &str) -> bool {
     match rule.test {
-        Test::AgentContains(words) => words.iter().any(|name| agent.contains(name)),
-        Test::AgentStarts(words) => words.iter().any(|name| agent.starts_with(name)),
-        Test::AgentIs(words) => words.contains(&agent),
-        Test::AgentMissing => agent.is_empty(),
-        Test::Network(_) => networks.iter().any(|network| network.contains(&ip)),
-        Test::SoonerThan(time) => {
+        MachineTest::AgentContains(words) => words.iter().any(|name| agent.contains(name)),
+        MachineTest::AgentStarts(words) => words.iter().any(|name| agent.starts_with(name)),
+        MachineTest::AgentIs(words) => words.contains(&agent),
+        MachineTest::AgentMissing => agent.is_empty(),
+        MachineTest::Network(_) => networks.iter().any(|network| network.contains(&ip)),
+        MachineTest::SoonerThan(time) => {
             let time = TimeDelta::from_std(time).unwrap_or(TimeDelta::MAX);
             touch.accepted_at.is_some_and(|accepted| touch.at - accepted < time)
         }
@@ -150,9 +150,11 @@ mod tests {
             let lower =
                 |words: &[&str]| words.iter().all(|name| !name.is_empty() && *name == name.to_ascii_lowercase());
             match rule.test {
-                Test::AgentContains(words) | Test::AgentStarts(words) | Test::AgentIs(words) => assert!(lower(words)),
-                Test::Network(texts) => assert_eq!(networks.len(), texts.len()),
-                Test::AgentMissing | Test::SoonerThan(_) => {}
+                MachineTest::AgentContains(words) | MachineTest::AgentStarts(words) | MachineTest::AgentIs(words) => {
+                    assert!(lower(words))
+                }
+                MachineTest::Network(texts) => assert_eq!(networks.len(), texts.len()),
+                MachineTest::AgentMissing | MachineTest::SoonerThan(_) => {}
             }
         }
     }

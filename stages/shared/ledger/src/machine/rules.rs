@@ -12,7 +12,7 @@ pub(super) enum On {
 
 /// The test that identifies a machine.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Test {
+pub(super) enum MachineTest {
     /// The User-Agent, in lower case, contains one of these.
     AgentContains(&'static [&'static str]),
     /// The User-Agent, in lower case, begins with one of these.
@@ -29,33 +29,33 @@ pub(super) enum Test {
 
 /// One rule. The first that fits gives the reason.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rule {
+pub(super) struct MachineRule {
     /// Kept with the event: a code from a bounded set.
     pub(super) reason: &'static str,
     pub(super) on: On,
-    pub(super) test: Test,
+    pub(super) test: MachineTest,
 }
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[MachineRule] = &[
     // Gmail and Yahoo fetch pictures through proxies and keep them: whether a person opened the mail, and when, is unknown.
-    Rule {
+    MachineRule {
         reason: "image_proxy",
         on: On::Both,
-        test: Test::AgentContains(&["googleimageproxy", "ggpht.com", "yahoomailproxy"]),
+        test: MachineTest::AgentContains(&["googleimageproxy", "ggpht.com", "yahoomailproxy"]),
     },
     // Apple's Mail Privacy Protection fetches every picture when the mail arrives. Its proxies say this much and no more.
-    Rule { reason: "apple_privacy", on: On::Both, test: Test::AgentIs(&["mozilla/5.0"]) },
+    MachineRule { reason: "apple_privacy", on: On::Both, test: MachineTest::AgentIs(&["mozilla/5.0"]) },
     // Apple's own network; people at home are never in it.
-    Rule {
+    MachineRule {
         reason: "apple_privacy",
         on: On::Opens,
-        test: Test::Network(&["17.0.0.0/8", "2620:149::/32", "2a01:b740::/32"]),
+        test: MachineTest::Network(&["17.0.0.0/8", "2620:149::/32", "2a01:b740::/32"]),
     },
     // Gateways that follow every link before they let a mail pass.
-    Rule {
+    MachineRule {
         reason: "security_scanner",
         on: On::Both,
-        test: Test::AgentContains(&[
+        test: MachineTest::AgentContains(&[
             "barracuda",
             "mimecast",
             "proofpoint",
@@ -83,10 +83,10 @@ pub(super) const RULES: &[Rule] = &[
         ]),
     },
     // Chats and social sites that fetch a page to show what a link leads to.
-    Rule {
+    MachineRule {
         reason: "link_preview",
         on: On::Both,
-        test: Test::AgentContains(&[
+        test: MachineTest::AgentContains(&[
             "slack-imgproxy",
             "slackbot",
             "facebookexternalhit",
@@ -102,10 +102,10 @@ pub(super) const RULES: &[Rule] = &[
         ]),
     },
     // Search engines and feed readers, by name or by the words they use of themselves.
-    Rule {
+    MachineRule {
         reason: "crawler",
         on: On::Both,
-        test: Test::AgentContains(&[
+        test: MachineTest::AgentContains(&[
             "googlebot",
             "bingbot",
             "bot/",
@@ -118,10 +118,10 @@ pub(super) const RULES: &[Rule] = &[
         ]),
     },
     // Headless browsers.
-    Rule {
+    MachineRule {
         reason: "automation",
         on: On::Both,
-        test: Test::AgentContains(&[
+        test: MachineTest::AgentContains(&[
             "headlesschrome",
             "phantomjs",
             "selenium",
@@ -131,10 +131,10 @@ pub(super) const RULES: &[Rule] = &[
         ]),
     },
     // Programs that fetch addresses. Libraries that mail programs are made with (okhttp, CFNetwork) are not among them.
-    Rule {
+    MachineRule {
         reason: "http_library",
         on: On::Both,
-        test: Test::AgentStarts(&[
+        test: MachineTest::AgentStarts(&[
             "curl/",
             "wget/",
             "python-requests",
@@ -158,10 +158,10 @@ pub(super) const RULES: &[Rule] = &[
         ]),
     },
     // Every mail program and browser says what it is.
-    Rule { reason: "no_user_agent", on: On::Both, test: Test::AgentMissing },
+    MachineRule { reason: "no_user_agent", on: On::Both, test: MachineTest::AgentMissing },
     // A person does not open and follow a mail in so short a time; a scanner in front of the mailbox does, and often before the
     // server has even accepted the message.
-    Rule { reason: "instant_click", on: On::Clicks, test: Test::SoonerThan(Duration::from_secs(3)) },
+    MachineRule { reason: "instant_click", on: On::Clicks, test: MachineTest::SoonerThan(Duration::from_secs(3)) },
 ];
 
 /// The reason of clicks on different links of one mail that come together: a scanner goes through all of them, a person

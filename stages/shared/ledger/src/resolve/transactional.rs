@@ -13,6 +13,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::dispatch::announce::AnnouncedBatch;
+use crate::hours::BatchKey;
 
 /// Requests handled in one transaction, about: limits how long its rows are locked.
 const AT_ONCE: usize = 1_000;
@@ -29,9 +30,6 @@ impl Accepted {
         (self.tenant_id, SendId(self.payload.send_id).batch())
     }
 }
-
-/// A tenant's batch.
-type BatchKey = (Uuid, Uuid);
 
 /// A tenant's address: the key of a contact.
 type ContactKey = (Uuid, String);

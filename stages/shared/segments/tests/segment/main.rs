@@ -7,7 +7,7 @@ mod model;
 mod named;
 mod statement;
 
-use segments::{Compiled, Rule, SegmentError};
+use segments::{CompiledSegment, Rule, SegmentError};
 use serde_json::Value;
 use sqlx::QueryBuilder;
 use stage_rig::{Rig, Tenant};
@@ -40,7 +40,7 @@ pub async fn tenant(rig: &Rig) -> Tenant {
 }
 
 /// Reads and resolves a rule.
-pub async fn compile(rig: &Rig, tenant: &Tenant, rule: &Value) -> Result<Compiled, SegmentError> {
+pub async fn compile(rig: &Rig, tenant: &Tenant, rule: &Value) -> Result<CompiledSegment, SegmentError> {
     let mut db = rig.pool.acquire().await.unwrap();
     let definitions = segments::definitions(&mut db, tenant.id).await?;
     let parsed = Rule::parse(rule, "rule", &definitions).map_err(SegmentError::Invalid)?;

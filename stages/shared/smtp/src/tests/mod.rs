@@ -28,8 +28,8 @@ fn settings(server: &Server) -> SmtpSettings {
     settings
 }
 
-fn message() -> Message {
-    Message::new(b"Subject: hello\r\n\r\n.dot\r\nbye\r\n".to_vec()).unwrap()
+fn message() -> SmtpMessage {
+    SmtpMessage::new(b"Subject: hello\r\n\r\n.dot\r\nbye\r\n".to_vec()).unwrap()
 }
 
 fn envelope() -> Envelope {

@@ -3,7 +3,7 @@
 use super::super::program::shown;
 use super::super::scan::{Item, ItemKind, Place, Shown};
 use super::super::structure::{closes, opens};
-use super::super::syntax::{Block, Tag};
+use super::super::syntax::{Block, LiquidTag};
 use super::{At, Fault, Open, Rewriter, Spot, invalid};
 
 impl Rewriter<'_> {
@@ -19,7 +19,7 @@ impl Rewriter<'_> {
             return Ok(());
         }
         let is_close = closes(&item).is_some();
-        let is_divide = matches!(&item.kind, ItemKind::Tag(Tag::Else | Tag::Elsif(_) | Tag::When(_)));
+        let is_divide = matches!(&item.kind, ItemKind::Tag(LiquidTag::Else | LiquidTag::Elsif(_) | LiquidTag::When(_)));
         if is_close || is_divide {
             let branch = self.new_branch();
             let Some(open) = self.blocks.last_mut() else { return Ok(()) };
@@ -36,7 +36,7 @@ impl Rewriter<'_> {
             }
             let is_case_start = open.block == Block::Case && open.left.is_empty() && !open.has_else;
             if is_divide {
-                open.has_else |= matches!(&item.kind, ItemKind::Tag(Tag::Else));
+                open.has_else |= matches!(&item.kind, ItemKind::Tag(LiquidTag::Else));
                 if is_case_start {
                     // What stands between `case` and its first `when` is never shown.
                     self.elements.truncate(open.base);
@@ -62,7 +62,7 @@ impl Rewriter<'_> {
             return Ok(());
         }
         match &item.kind {
-            ItemKind::Tag(Tag::Break | Tag::Continue) => {
+            ItemKind::Tag(LiquidTag::Break | LiquidTag::Continue) => {
                 let open = self.blocks.iter().rev().find(|open| open.block == Block::For);
                 let is_clean = open.is_none_or(|open| open.spot == spot && self.elements.end_by_themselves(open.base));
                 if is_clean && self.view.region.is_none() {

@@ -3,14 +3,15 @@
 use htmlize::unescape_attribute;
 
 use super::super::limits::text_steps;
-use super::super::markup::{Attribute, Tag as HtmlTag};
+use super::super::markup::{Attribute, HtmlTag};
 use super::super::sheet;
 use super::{At, Fault, Rewriter, invalid};
 
 impl Rewriter<'_> {
     /// Checks the style sheet of a `style` element that begins at this byte.
     pub(super) fn check_sheet(&mut self, text: &str, start: usize) -> Result<(), Fault> {
-        let refused = |at: usize, why: sheet::Why| Fault { problem: invalid(why.to_string()), at: At::Document(at) };
+        let refused =
+            |at: usize, why: sheet::StyleFaultReason| Fault { problem: invalid(why.to_string()), at: At::Document(at) };
         self.charge(text_steps(text.len()), start)?;
         let Some(styles) = &mut self.styles else { return Ok(()) };
         let suspects = sheet::check(text, &self.placeholders);
@@ -54,7 +55,7 @@ impl Rewriter<'_> {
         let why = if name == "link" {
             let is_sheet = has("rel", &|rel| rel.contains("stylesheet"));
             let is_other = has("href", &|href| !sheet::is_font_address(href));
-            (is_sheet && is_other).then(|| sheet::Why::Import.to_string())
+            (is_sheet && is_other).then(|| sheet::StyleFaultReason::Import.to_string())
         } else {
             has("http-equiv", &|header| header.contains("security-policy"))
                 .then(|| "a security policy cannot be set in a template".to_owned())
@@ -87,7 +88,7 @@ impl Rewriter<'_> {
         for suspect in styles.suspects.iter().skip(styles.checked) {
             self.charge(text_steps(roots).saturating_mul(suspect.size() as u64), suspect.at)?;
             if suspect.matches(&styles.roots) {
-                let problem = invalid(sheet::Why::Root.to_string());
+                let problem = invalid(sheet::StyleFaultReason::Root.to_string());
                 return Err(Fault { problem, at: At::Document(suspect.at) });
             }
         }

@@ -1,7 +1,7 @@
 //! Tags: which elements they open and close, and what may stand in their attributes.
 
 use super::super::elements::is_plain;
-use super::super::markup::{Attribute, Tag as HtmlTag, is_void};
+use super::super::markup::{Attribute, HtmlTag, is_void};
 use super::super::program::shown;
 use super::super::scan::{Place, Shown};
 use super::{At, Fault, Leave, Rewriter, Spot, invalid};

@@ -8,7 +8,7 @@ use super::super::markup::Attribute;
 use super::super::program::shown;
 use super::super::scan::{Item, ItemKind, Shown, Special};
 use super::super::structure::is_balanced;
-use super::super::syntax::{Block, Operand, Tag};
+use super::super::syntax::{Block, LiquidTag, Operand};
 use super::{At, Fault, Rewriter, invalid};
 
 impl Rewriter<'_> {
@@ -82,7 +82,7 @@ impl Rewriter<'_> {
 fn guarded(kind: Kind, target: Vec<Item>) -> Vec<Item> {
     let mut items = vec![Item::special(Special::AddressStart(kind))];
     items.extend(target);
-    items.push(Item::tag(Tag::End(Block::Address)));
+    items.push(Item::tag(LiquidTag::End(Block::Address)));
     items
 }
 
@@ -113,7 +113,7 @@ fn tracked(target: &[Item], link: u16) -> Option<Vec<Item>> {
     }
     let mut items = vec![Item::special(Special::LinkStart { link })];
     items.extend_from_slice(target);
-    items.push(Item::tag(Tag::End(Block::Link)));
+    items.push(Item::tag(LiquidTag::End(Block::Link)));
     Some(items)
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::hostile::{Shape, check_growth, fuzz};
 use runtime::{Budget, Used};
 
-use super::super::markup::{self, Reader};
+use super::super::markup::{self, MarkupReader};
 use super::super::parts::{Scanned, prepare};
 use super::super::placeholder::Placeholders;
 use super::super::scan::{Item, scan};
@@ -18,7 +18,7 @@ const N: usize = 6_000;
 const SLACK: usize = 4_000;
 
 fn budget() -> Budget {
-    Budget::new(Limits { deadline: Duration::from_secs(3_600), ..Limits::default() }.reading())
+    Budget::new(TemplateLimits { deadline: Duration::from_secs(3_600), ..TemplateLimits::default() }.reading())
 }
 
 fn text(input: &[u8]) -> String {
@@ -84,7 +84,7 @@ const HTML: &[Shape] = &[
 
 #[test]
 fn scanning_costs_what_the_source_is_long() {
-    let limits = Limits { tags: usize::MAX, ..Limits::default() };
+    let limits = TemplateLimits { tags: usize::MAX, ..TemplateLimits::default() };
     let read = |input: &[u8]| {
         let budget = budget();
         let _ = scan(Part::BodyHtml, &text(input), &limits, &budget);
@@ -118,7 +118,7 @@ fn deriving_text_costs_what_the_html_is_long() {
 
 #[test]
 fn reading_a_whole_template_costs_what_it_is_long() {
-    let limits = Limits { tags: usize::MAX, ..Limits::default() };
+    let limits = TemplateLimits { tags: usize::MAX, ..TemplateLimits::default() };
     let read = |input: &[u8]| {
         let budget = budget();
         let source = template(&text(input));
@@ -165,7 +165,8 @@ const DATA: &[Shape] = &[
 #[test]
 fn rendering_costs_what_the_merge_data_is_long() {
     let mut options = bare();
-    options.limits = Limits { deadline: Duration::from_secs(3_600), steps: u64::MAX, ..Limits::default() };
+    options.limits =
+        TemplateLimits { deadline: Duration::from_secs(3_600), steps: u64::MAX, ..TemplateLimits::default() };
     for html in EVALUATED {
         let compiled = compile(&template(html), &options).unwrap();
         check_growth(DATA, 400, SLACK, |input| {
@@ -179,7 +180,8 @@ fn rendering_costs_what_the_merge_data_is_long() {
 #[test]
 fn merge_data_is_converted_once() {
     let mut options = bare();
-    options.limits = Limits { deadline: Duration::from_secs(3_600), steps: u64::MAX, ..Limits::default() };
+    options.limits =
+        TemplateLimits { deadline: Duration::from_secs(3_600), steps: u64::MAX, ..TemplateLimits::default() };
     let used = |times: usize| {
         let html = "{% if data.big.size == 9 %}{% endif %}{{ email }}".repeat(times);
         let merge = MergeData { data: json!({"big": vec![1; 5_000]}), ..data() };
@@ -319,10 +321,10 @@ fn fuzz_raw_value() {
         let source = template("<p>{{ first_name | raw }}</p>");
         let Ok(shown) = preview(&source, &marketing(), &named(&text(input)), &TestLinks) else { return };
         let budget = budget();
-        let mut reader = Reader::strict(&shown.html, &budget);
+        let mut reader = MarkupReader::strict(&shown.html, &budget);
         let mut is_seen = false;
         while let Some(token) = reader.next().unwrap() {
-            if let markup::Token::Start(tag) = token {
+            if let markup::HtmlToken::Start(tag) = token {
                 is_seen |= tag.name == "a" && shown.html[tag.span].contains("https://t.test/u/1");
             }
         }
@@ -335,14 +337,14 @@ fn fuzz_html() {
     fuzz(TOKENS, |input| {
         let html = text(input);
         let budget = budget();
-        for mut reader in [Reader::strict(&html, &budget), Reader::lenient(&html, &budget)] {
+        for mut reader in [MarkupReader::strict(&html, &budget), MarkupReader::lenient(&html, &budget)] {
             let mut end = 0;
             while let Ok(Some(token)) = reader.next() {
                 let span = match token {
-                    markup::Token::Text { span, .. }
-                    | markup::Token::Comment { span }
-                    | markup::Token::End { span, .. } => span,
-                    markup::Token::Start(tag) => tag.span,
+                    markup::HtmlToken::Text { span, .. }
+                    | markup::HtmlToken::Comment { span }
+                    | markup::HtmlToken::End { span, .. } => span,
+                    markup::HtmlToken::Start(tag) => tag.span,
                 };
                 assert!(
                     span.start == end && span.end > end && html.get(span.clone()).is_some(),

@@ -42,7 +42,7 @@ fn more_tags_than_allowed_are_refused() {
 
 #[test]
 fn a_source_over_its_size_is_refused_and_one_of_that_size_is_quick() {
-    let limit = Limits::default().source_bytes;
+    let limit = TemplateLimits::default().source_bytes;
     let faults = check(&template(&"x".repeat(limit + 1)), &KnownFields::default()).unwrap_err();
     assert_eq!(faults[0].code, FaultCode::SourceTooLarge);
     let started = Instant::now();

@@ -63,7 +63,7 @@ fn bare() -> MessageOptions {
         opt_out: false,
         track_links: false,
         track_opens: false,
-        limits: Limits::default(),
+        limits: TemplateLimits::default(),
     }
 }
 

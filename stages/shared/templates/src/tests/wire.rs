@@ -21,7 +21,7 @@ fn assert_well_formed(message: &[u8]) {
     }
 }
 
-fn decoded(message: &[u8]) -> Preview {
+fn decoded(message: &[u8]) -> MessagePreview {
     let parsed = MessageParser::default().parse(message).unwrap();
     let part = |at: usize| {
         let part = &parsed.parts[at];
@@ -30,7 +30,7 @@ fn decoded(message: &[u8]) -> Preview {
     assert_eq!(parsed.parts.len(), 3);
     assert_eq!(parsed.parts[1].content_type().unwrap().subtype(), Some("plain"));
     assert_eq!(parsed.parts[2].content_type().unwrap().subtype(), Some("html"));
-    Preview { subject: parsed.subject().unwrap_or_default().to_owned(), text: part(1), html: part(2) }
+    MessagePreview { subject: parsed.subject().unwrap_or_default().to_owned(), text: part(1), html: part(2) }
 }
 
 #[test]
