@@ -10,7 +10,7 @@ select c.id, c.address, c.first_name, c.last_name, c.title, c.phone, c.company, 
            join audiences a on a.tenant_id = m.tenant_id and a.id = m.audience_id
            where m.tenant_id = $1 and m.contact_id = c.id
            order by a.name
-       ) as "memberships!: Vec<Json<Membership>>",
+       ) as "memberships!: Vec<Json<ContactMembership>>",
        (
            select jsonb_build_object('reason', s.reason, 'scope', s.scope, 'since', s.created_at)
            from suppressions s
@@ -18,7 +18,7 @@ select c.id, c.address, c.first_name, c.last_name, c.title, c.phone, c.company, 
            order by (s.scope = 'all') desc,
                     array_position(array['hard_bounce', 'complaint', 'invalid', 'manual', 'import', 'unsubscribe'], s.reason)
            limit 1
-       ) as "suppression?: Json<Suppression>"
+       ) as "suppression?: Json<ContactSuppression>"
 from contacts c
 where c.tenant_id = $1 and c.status <> 'erased' and c.id = any ($2)
 order by c.created_at desc, c.id desc

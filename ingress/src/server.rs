@@ -8,12 +8,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     api::domains,
     bus,
-    pipeline::{auth, connection::converse},
+    pipeline::{auth, connection::serve_connection},
     routes,
     state::Ingress,
 };
 
-/// Longest wait for requests in hand and announcements when told to stop.
+/// Longest wait for requests in progress and announcements at shutdown.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 /// After a failed accept (out of file descriptors, usually), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -44,8 +44,8 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
     let address = listener.local_addr()?;
     tracing::info!(%address, "ingress listens");
     tokio::spawn(auth::sweep::run(ingress.pool.clone(), shutdown.clone()));
-    let (told, until) = (Arc::clone(&ingress), shutdown.clone());
-    tokio::spawn(async move { told.inbox.listen(&told.bus, until).await });
+    let (notified, until) = (Arc::clone(&ingress), shutdown.clone());
+    tokio::spawn(async move { notified.reply_inbox.listen(&notified.bus, until).await });
     let (stored, until) = (Arc::clone(&ingress), shutdown.clone());
     tokio::spawn(async move { stored.hooks.carry(stored.bus.clone(), until).await });
     tokio::spawn(bus::serve(Arc::clone(&ingress), shutdown.clone()));
@@ -57,18 +57,18 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
 
 async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
-    let places = Arc::new(Semaphore::new(ingress.settings.http_connections.clamp(1, Semaphore::MAX_PERMITS)));
+    let permits = Arc::new(Semaphore::new(ingress.settings.http_connections.clamp(1, Semaphore::MAX_PERMITS)));
     let header_timeout = ingress.settings.http_body_timeout;
     let router = routes::router(Arc::clone(&ingress));
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, _)) => {
                 // Closed at once: one more would cost memory and file descriptors that those in hand need.
-                let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-                let conversation = converse(stream, router.clone(), header_timeout, shutdown.clone());
+                let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
+                let connection = serve_connection(stream, router.clone(), header_timeout, shutdown.clone());
                 connections.spawn(async move {
-                    let _place = place;
-                    conversation.await;
+                    let _permit = permit;
+                    connection.await;
                 });
             }
             Err(error) => {
@@ -85,6 +85,6 @@ async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: Ca
         ingress.tasks.wait().await;
     };
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-        tracing::warn!(connections = connections.len(), "stopped with requests in hand");
+        tracing::warn!(connections = connections.len(), "stopped with requests in progress");
     }
 }

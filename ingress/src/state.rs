@@ -13,26 +13,26 @@ use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    inbox::Inbox,
-    pipeline::auth::{admission::Admissions, keys::Keys},
+    pipeline::auth::{admission::Admissions, keys::ApiKeys},
     public::hooks::shared::Hooks,
+    reply_inbox::ReplyInbox,
     settings::Settings,
 };
 
 /// What the ingress is built from.
 #[derive(Debug, Clone)]
-pub struct Deps {
+pub struct IngressDeps {
     /// A pool in the ingress's role.
     pub pool: PgPool,
     /// Where accepted requests are announced.
     pub bus: Bus,
-    /// Rung after every write: it may have committed facts.
+    /// Notified after every write, which may have committed facts.
     pub facts: CommitNotifier,
     /// Derives tokens, sealing keys and pseudonyms.
     pub master_keys: MasterKeys,
-    /// Takes direct requests off the bus; who made it drains it.
+    /// Consumes direct requests from the bus. The caller drains it.
     pub runner: Runner,
-    /// Reads strangers' bytes where they cannot take the process along.
+    /// Reads untrusted files in processes of their own.
     pub reader: Reader,
 }
 
@@ -53,7 +53,7 @@ pub enum StartError {
     Assistant(#[from] mcp::StartError),
 }
 
-/// Longest statement of a read. Postgres ends it; the caller hears "unavailable".
+/// Longest statement of a read. Postgres cancels it; the caller is answered 503 `unavailable`.
 pub(crate) const READ_STATEMENT_MAX: &str = "15s";
 /// How long plans are kept. Making them for a second only costs a read a tenth more of Postgres' time; a month that was empty when a plan
 /// was made has few rows after so long.
@@ -63,13 +63,13 @@ const PLANS_KEPT: Duration = Duration::from_secs(10);
 pub struct Ingress {
     /// Postgres, in the ingress's role: sees a tenant's rows only inside a confined transaction.
     pub pool: PgPool,
-    /// The same, for what finds all its rows by key.
+    /// Prepared statements, for queries that find all their rows by key.
     pub(crate) by_key: PreparedPool,
-    /// Nonces, counts and names of all requests.
+    /// Checks nonces, rate limits and tenants of all requests.
     pub(crate) admissions: Arc<Admissions>,
     /// The bus.
     pub bus: Bus,
-    /// Rung after every write: it may have committed facts.
+    /// Notified after every write, which may have committed facts.
     pub facts: CommitNotifier,
     /// Seals secrets at rest.
     pub vault: Vault,
@@ -82,18 +82,18 @@ pub struct Ingress {
     /// The settings.
     pub settings: Settings,
     /// The API keys in use.
-    pub keys: Keys,
-    /// Writes and announcements in hand: awaited at shutdown.
+    pub keys: ApiKeys,
+    /// Writes and announcements in progress: awaited at shutdown.
     pub tasks: TaskTracker,
-    /// Hears what was decided while somebody waits for it.
-    pub inbox: Inbox,
-    /// Takes what providers tell.
+    /// Notifies requests that wait for the outcome of their sends.
+    pub reply_inbox: ReplyInbox,
+    /// State of provider webhooks.
     pub hooks: Hooks,
-    /// Takes direct requests off the bus.
+    /// Consumes direct requests from the bus.
     pub runner: Runner,
-    /// Reads strangers' bytes where they cannot take the process along.
+    /// Reads untrusted files in processes of their own.
     pub reader: Reader,
-    /// What answers AI assistants; none unless the settings name an issuer.
+    /// The assistant endpoint; none unless the settings name an issuer.
     pub assistant: Option<Arc<mcp::Assistant>>,
 }
 
@@ -108,7 +108,7 @@ impl Ingress {
     ///
     /// # Errors
     /// [`StartError`] for keys or DNS servers that do not work.
-    pub fn new(deps: Deps, settings: Settings) -> Result<Arc<Self>, StartError> {
+    pub fn new(deps: IngressDeps, settings: Settings) -> Result<Arc<Self>, StartError> {
         let resolver = DnsResolver::new(&DnsSettings {
             servers: settings.outbound.dns_servers.clone(),
             ..DnsSettings::default()
@@ -125,7 +125,7 @@ impl Ingress {
             hooks: Hooks::new(&settings.hooks, &settings.outbound)?,
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),
-            keys: Keys::new(deps.pool.clone()),
+            keys: ApiKeys::new(deps.pool.clone()),
             admissions,
             by_key: by_key.bulk("acts"),
             pool: deps.pool,
@@ -137,7 +137,7 @@ impl Ingress {
             resolver,
             settings,
             tasks,
-            inbox: Inbox::new(),
+            reply_inbox: ReplyInbox::new(),
         }))
     }
 

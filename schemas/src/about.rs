@@ -1,8 +1,8 @@
-//! What a message is about, for whoever follows it: ids and nothing else.
+//! The work that a message is about, for traces: ids only.
 
 use uuid::Uuid;
 
-/// The piece of work a message asks for or tells of. The id of a transactional or one-off request is also that of its batch, and of
+/// The piece of work that a message is about. The id of a transactional or one-off request is also that of its batch, and of
 /// a batch's first send: so one id leads from the request to the mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
@@ -10,7 +10,7 @@ pub enum Work {
     Request(Uuid),
     /// A row in `batches`.
     Batch(Uuid),
-    /// Something a recipient or provider told.
+    /// A signal of a recipient or provider.
     Signal(Uuid),
 }
 

@@ -1,4 +1,4 @@
-//! What an operator tells running processes, and what the ledger tells the bus about itself.
+//! Commands of an operator to running processes, and the ledger epoch on the bus.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;

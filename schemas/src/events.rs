@@ -1,4 +1,4 @@
-//! Events: what products and internal systems are told (specification, Events; API.md §7). One body for webhooks and for the bus.
+//! Events for products and internal systems (specification, Events; API.md §7). One body for webhooks and for the bus.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -109,7 +109,7 @@ impl Message for Event {
 }
 
 impl Event {
-    /// The id of the event that a fact is told by: one fact may be told as two types (`email.sent`, `email.delivered`).
+    /// The id of a fact's event: one fact may become two types (`email.sent`, `email.delivered`).
     #[must_use]
     pub fn id_of(fact: Uuid, event_type: EventType) -> Uuid {
         Uuid::new_v5(&fact, event_type.as_str().as_bytes())

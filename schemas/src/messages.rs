@@ -1,5 +1,5 @@
-//! One type per bus message. Messages are doorbells and batches: the ledger holds the truth, and everything a repeated
-//! message says can be checked against it.
+//! One type per bus message. A message is a notification or a batch: the ledger holds the truth, and everything in a
+//! repeated message can be checked against it.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -11,53 +11,53 @@ use crate::{
     about::{About, Work},
 };
 
-/// A body that says which schema it follows.
+/// The body of a bus message, with the name of its schema.
 pub trait Message: Serialize + serde::de::DeserializeOwned + Send + Sync + 'static {
     /// The schema's name, such as `mail.v1.cleared`: the `Mail-Schema` header.
     const SCHEMA: &'static str;
 
-    /// What it is about, for whoever follows it. `None`: a bell that says only "look now".
+    /// The work that it is about, for traces. `None`: a notification without ids.
     fn about(&self) -> Option<About> {
         None
     }
 
-    /// Further works, where it is about several at once.
+    /// Further requests that it is about.
     fn also_about(&self) -> &[Uuid] {
         &[]
     }
 }
 
-/// `mail.v1.accepted.…`: a request stands in `requests` and waits to be handled.
+/// `mail.v1.accepted.…`: a request in `requests` waits to be handled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestAnnounced {
     /// The tenant.
     pub tenant_id: Uuid,
     /// The row in `requests`.
     pub request_id: Uuid,
-    /// What is asked for.
+    /// The kind of request.
     pub kind: RequestKind,
     /// Further ones of the same tenant and kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<Uuid>,
-    /// How many requests that is, where it is more than are named: a transactional request stands for all that its batch will hold.
+    /// The number of requests, if it is more than the named ones: a transactional request stands for its whole batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
-    /// work are decided. Whoever waits looks the outcome up in the ledger.
+    /// A subject that is notified when sends of this work are decided, at most once. The subscriber reads the outcome from the
+    /// ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
 }
 
 impl RequestAnnounced {
-    /// Of one request that nobody waits for.
+    /// The announcement of one request, without a subject to notify.
     #[must_use]
     pub fn of(tenant_id: Uuid, request_id: Uuid, kind: RequestKind) -> Self {
         Self { tenant_id, request_id, kind, more: Vec::new(), count: None, notify: None }
     }
 
-    /// The same, telling who waits.
+    /// Sets the subject that is notified when sends of this work are decided.
     #[must_use]
-    pub fn telling(self, notify: impl Into<String>) -> Self {
+    pub fn notifying(self, notify: impl Into<String>) -> Self {
         Self { notify: Some(notify.into()), ..self }
     }
 
@@ -66,7 +66,7 @@ impl RequestAnnounced {
         std::iter::once(self.request_id).chain(self.more.iter().copied())
     }
 
-    /// How many requests that is.
+    /// The number of requests.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX)).max(1 + self.more.len())
@@ -77,7 +77,7 @@ impl Message for RequestAnnounced {
     const SCHEMA: &'static str = "mail.v1.accepted";
 
     fn about(&self) -> Option<About> {
-        // A transactional request is its send's; its batch's other requests have its name in common with it.
+        // The id of a transactional request is that of its send, so its batch identifies the work.
         let work = match self.kind {
             RequestKind::Transactional => crate::SendId(self.request_id).batch(),
             _ => self.request_id,
@@ -90,7 +90,7 @@ impl Message for RequestAnnounced {
     }
 }
 
-/// `mail.v1.resolved.<lane>`: a batch stands in `batches`, its sends in `sends`, and waits for the compliance gate.
+/// `mail.v1.resolved.<lane>`: a batch in `batches`, with its sends in `sends`, waits for the compliance gate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Resolved {
     /// The tenant.
@@ -101,8 +101,8 @@ pub struct Resolved {
     pub lane: Lane,
     /// How often the batch has been announced, from 1: part of every message id derived from this one.
     pub announcement: i32,
-    /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
-    /// work are decided. Whoever waits looks the outcome up in the ledger.
+    /// A subject that is notified when sends of this work are decided, at most once. The subscriber reads the outcome from the
+    /// ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
 }
@@ -141,9 +141,9 @@ pub struct Cleared {
     pub batch_id: Uuid,
     /// The lane it travels in.
     pub lane: Lane,
-    /// As in [`Resolved`].
+    /// How often the batch has been announced, from 1.
     pub announcement: i32,
-    /// What sort of message.
+    /// The kind of message.
     pub kind: MessageKind,
     /// Decides footer and unsubscribe headers.
     pub classification: Classification,
@@ -151,12 +151,12 @@ pub struct Cleared {
     pub campaign_id: Option<Uuid>,
     /// The content to render: a row in `contents`.
     pub content_id: Uuid,
-    /// Who sends: a row in `senders`.
+    /// The sender: a row in `senders`.
     pub sender_id: Uuid,
     /// The recipients.
     pub recipients: Vec<ClearedRecipient>,
-    /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
-    /// work are decided. Whoever waits looks the outcome up in the ledger.
+    /// A subject that is notified when sends of this work are decided, at most once. The subscriber reads the outcome from the
+    /// ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
 }
@@ -185,7 +185,7 @@ impl Message for crate::Rendered {
     }
 }
 
-/// What a signal says happened.
+/// The kind of a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SignalKind {
@@ -198,21 +198,21 @@ pub enum SignalKind {
         /// Which link of the message, from 0.
         link: u16,
     },
-    /// The recipient left all marketing mail.
+    /// The recipient unsubscribed from all marketing mail.
     Unsubscribed {
         /// `one_click` (RFC 8058), `page`, `preferences`, or `provider`.
         method: String,
     },
-    /// A server or provider says that the message is in the mailbox.
+    /// A server or provider reports that the message is in the mailbox.
     Delivered,
     /// The recipient reported the message as spam.
     Complained {
         /// As the feedback loop names it (RFC 5965): `abuse`, `fraud`, `not-spam`, `virus`, `other`.
         feedback_type: String,
     },
-    /// A server or provider took the message and gave it back, or refused it later.
+    /// A server or provider accepted the message and returned or refused it later.
     Bounced {
-        /// What it says about the address.
+        /// The class of the bounce.
         class: crate::BounceClass,
         /// The reply code, if one is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,7 +220,7 @@ pub enum SignalKind {
         /// The enhanced status code (RFC 3463).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         enhanced_code: Option<String>,
-        /// The server's words, cut to 500 characters.
+        /// The server's text, cut to 500 characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         diagnostic: Option<String>,
         /// Which rule classified it: a name of the rule table.
@@ -237,7 +237,7 @@ pub enum SignalKind {
 }
 
 impl SignalKind {
-    /// The word for it, also a metric label.
+    /// The name of the kind, also a metric label.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -252,7 +252,7 @@ impl SignalKind {
     }
 }
 
-/// `mail.v1.signal.<source>`: something a recipient or provider told us about a send.
+/// `mail.v1.signal.<source>`: a recipient's action or a provider's report about a send.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Signal {
     /// Made at the edge; a repeat carries the same id and is counted once. Also the `Nats-Msg-Id`.
@@ -280,8 +280,7 @@ impl Message for Signal {
     }
 }
 
-/// `mail.v1.fact.<stage>`: facts were committed and stand in `outbox`, to be told. Says only "look now": who reads it takes
-/// what there is.
+/// `mail.v1.fact.<stage>`: a notification that facts were committed to `outbox`. The webhooks stage then reads all that are there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FactsAnnounced {}
 
@@ -289,8 +288,8 @@ impl Message for FactsAnnounced {
     const SCHEMA: &'static str = "mail.v1.fact";
 }
 
-/// `mail.v1.signal.inbound`: what providers told was stored in `inbound_events`, to be understood. Says only "look now": who
-/// reads it takes what there is.
+/// `mail.v1.signal.inbound`: a notification that provider events were stored in `inbound_events`. The engagement stage then reads all that
+/// are there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InboundAnnounced {}
 
@@ -305,23 +304,23 @@ pub struct TransactionalPayload {
     pub send_id: Uuid,
     /// The recipient.
     pub address: crate::Address,
-    /// Filled into the contact where it has nothing yet.
+    /// Filled into the contact where it has none yet.
     #[serde(default)]
     pub first_name: Option<String>,
-    /// As `first_name`.
+    /// Filled into the contact where it has none yet.
     #[serde(default)]
     pub last_name: Option<String>,
-    /// As `first_name`.
+    /// Filled into the contact where it has none yet.
     #[serde(default)]
     pub title: Option<String>,
-    /// As `first_name`.
+    /// Filled into the contact where it has none yet.
     #[serde(default)]
     pub phone: Option<String>,
     /// The template the caller named.
     pub template_id: Uuid,
     /// The content pinned when the request was accepted.
     pub content_id: Uuid,
-    /// Who sends.
+    /// The sender.
     pub sender_id: Uuid,
     /// `data.*` for the template.
     #[serde(default)]
@@ -335,7 +334,7 @@ pub struct MessagePayload {
     pub message_id: Uuid,
 }
 
-/// `mail.v1.reply.<waiter>`: sends of this batch were decided; the ledger says how. A doorbell without any guarantee.
+/// `mail.v1.reply.<waiter>`: a notification that sends of this batch were decided, at most once. The ledger has the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Decided {
     /// The tenant.

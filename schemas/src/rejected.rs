@@ -1,4 +1,4 @@
-//! What a direct request is told when it is not accepted: `request.rejected`, on the bus only.
+//! The event of a refused direct request: `request.rejected`, on the bus only.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;

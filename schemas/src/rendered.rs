@@ -164,8 +164,8 @@ pub struct Rendered {
     pub return_path_domain: String,
     /// The recipients, each with its slots.
     pub recipients: Vec<RenderedRecipient>,
-    /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
-    /// work are decided. Whoever waits looks the outcome up in the ledger.
+    /// A subject that is notified when sends of this work are decided, at most once. The subscriber reads the outcome from the
+    /// ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
 }

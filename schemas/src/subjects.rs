@@ -61,7 +61,7 @@ pub fn event(product: &str, environment: Environment, event_type: crate::EventTy
 /// `mail.v1.due.webhooks`: core NATS, in no stream. That deliveries are due to subscriptions which another process holds.
 pub const DELIVERIES_DUE: &str = "mail.v1.due.webhooks";
 
-/// `mail.v1.control`: core NATS, in no stream. What an operator tells running processes.
+/// `mail.v1.control`: core NATS, in no stream. Commands of an operator to running processes.
 pub const CONTROL: &str = "mail.v1.control";
 
 /// Where processes answer an operator's command, by the word the operator made for it.
@@ -70,7 +70,7 @@ pub fn control_answer(word: &str) -> String {
     format!("{CONTROL}.answer.{word}")
 }
 
-/// The inbox prefix of a process's client, by its role: nobody else may listen under it.
+/// The inbox prefix of a process's client, by its role: no other role may listen under it.
 #[must_use]
 pub fn inbox(role: &str) -> String {
     format!("_INBOX_{role}")
@@ -91,7 +91,7 @@ pub fn reply(waiter: &str) -> String {
     format!("mail.v1.reply.{waiter}")
 }
 
-/// Whether a subject is one that [`reply`] makes: stages tell nobody else, whatever a message asks for.
+/// True if a subject is one that [`reply`] makes: stages notify no other, whatever a message asks for.
 #[must_use]
 pub fn is_reply(subject: &str) -> bool {
     const WAITER_MAX: usize = 64;
@@ -112,9 +112,9 @@ pub mod stream {
     pub const CLEARED: &str = "MAIL_CLEARED";
     /// Batches ready for the wire.
     pub const RENDERED: &str = "MAIL_RENDERED";
-    /// What recipients and providers tell us.
+    /// Signals of recipients and providers.
     pub const SIGNALS: &str = "MAIL_SIGNALS";
-    /// That there are facts to tell.
+    /// Notifications of committed facts.
     pub const FACTS: &str = "MAIL_FACTS";
     /// Facts for subscribers.
     pub const EVENTS: &str = "MAIL_EVENTS";
@@ -148,7 +148,7 @@ pub mod header {
     pub const CE_ID: &str = "ce-id";
     /// On an event: its type.
     pub const CE_TYPE: &str = "ce-type";
-    /// On an event: who tells it.
+    /// On an event: its source.
     pub const CE_SOURCE: &str = "ce-source";
     /// On an event: the version of the CloudEvents specification.
     pub const CE_SPECVERSION: &str = "ce-specversion";
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_plain_reply_subject_is_told_anything() {
+    fn only_a_plain_reply_subject_is_notified() {
         assert!(is_reply(&reply("0198c0de00007000")));
         for other in ["mail.v1.reply.", "mail.v1.reply.a.b", "mail.v1.reply.*", "mail.v1.cleared.priority", "reply.a"] {
             assert!(!is_reply(other), "{other}");

@@ -13,7 +13,7 @@
 //!
 //! A webhook delivery is signed with its subscription's secret. A call by a sequence has no subscription: it is signed with the
 //! call secret of the tenant and the product ([`call_secrets`], in a process `runtime::Vault::call_secrets`), which is derived from the master keys
-//! and stored nowhere. `GET /v1/webhooks/call_secret` tells it, `POST /v1/webhooks/call_secret/rotate` replaces it. After a change of
+//! and stored nowhere. `GET /v1/webhooks/call_secret` returns it, `POST /v1/webhooks/call_secret/rotate` replaces it. After a change of
 //! the master key the old one signs along for as long as it is kept.
 
 use std::{fmt::Write as _, time::Duration};

@@ -1,5 +1,5 @@
 //! The vocabulary of the glossary in `stages/README.md`, held against the names of the program: definitions in Rust, identifiers in SQL,
-//! metrics and sweeps. A name that needs a banned word has a reason below; a path that is not converted yet is listed until it is.
+//! metrics and sweeps. A name that needs a banned word has a reason below.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -72,12 +72,6 @@ const BANNED: &[(&str, &str)] = &[
 /// Names that contain such a word and mean something else.
 const ALLOWED: &[(&str, &str)] =
     &[("spamVerdict", "a field of Amazon's notification"), ("looks_like_an_address", "a guess, not a poll")];
-
-/// Files with names that are not converted yet, one path a line. A file without such a name any more leaves the list.
-const UNCONVERTED: &str = include_str!("vocabulary_unconverted.txt");
-
-/// Type names that the ingress shares with another place, one a line. A name that is unique leaves the list.
-const SHARED_TYPE_NAMES: &str = include_str!("vocabulary_shared_type_names.txt");
 
 /// Type names that every crate of a kind has, and that are read with the crate's name before them.
 const NAMES_OF_EVERY_CRATE: &[(&str, &str)] = &[
@@ -186,11 +180,6 @@ fn banned_in(name: &str) -> Option<&'static (&'static str, &'static str)> {
     BANNED.iter().find(|(word, _)| uses(word))
 }
 
-/// True if a file's names are not converted yet.
-fn is_unconverted(path: &str) -> bool {
-    UNCONVERTED.lines().any(|unconverted| path == unconverted)
-}
-
 fn report(path: &str, name: &str, (word, instead): &(&str, &str)) -> String {
     format!("{path}: `{name}` says `{word}`; the glossary says {instead}")
 }
@@ -199,9 +188,6 @@ fn report(path: &str, name: &str, (word, instead): &(&str, &str)) -> String {
 fn names_use_the_words_of_the_glossary() {
     let mut faults = Vec::new();
     for (path, text) in all_sources() {
-        if is_unconverted(&path) {
-            continue;
-        }
         for name in names(&path, &text) {
             faults.extend(banned_in(&name).map(|word| report(&path, &name, word)));
         }
@@ -215,7 +201,7 @@ fn metrics_and_sweeps_use_the_words_of_the_glossary() {
     for metric in runtime::metric::all() {
         faults.extend(banned_in(metric.name).map(|word| report("metric", metric.name, word)));
     }
-    for (path, text) in all_sources().iter().filter(|(path, _)| !is_unconverted(path)) {
+    for (path, text) in &all_sources() {
         for sweep in text.split("fn name(&self) -> &'static str {").skip(1).filter_map(|after| after.split('"').nth(1))
         {
             let is_vague = matches!(sweep, "close" | "watch" | "hand_on");
@@ -224,17 +210,6 @@ fn metrics_and_sweeps_use_the_words_of_the_glossary() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-}
-
-#[test]
-fn a_converted_file_leaves_the_list() {
-    let sources = all_sources();
-    let uses_banned = |path: &str| {
-        let names = sources.get(path).map(|text| names(path, text)).unwrap_or_default();
-        names.iter().any(|name| banned_in(name).is_some())
-    };
-    let converted: Vec<&str> = UNCONVERTED.lines().filter(|path| !uses_banned(path)).collect();
-    assert!(converted.is_empty(), "take off vocabulary_unconverted.txt:\n{}", converted.join("\n"));
 }
 
 /// The types and traits that a source defines for more than its own file. A private one is read beside its definition.
@@ -261,22 +236,8 @@ fn files_of_types() -> BTreeMap<String, Vec<String>> {
 
 #[test]
 fn a_type_name_stands_for_one_type() {
-    let is_of_ingress = |path: &String| path.starts_with("ingress/src/");
-    let is_listed = |name: &str| SHARED_TYPE_NAMES.lines().any(|listed| listed == name);
-    let mut faults = Vec::new();
-    let files = files_of_types();
-    for (name, files) in &files {
-        let is_of_every_crate = NAMES_OF_EVERY_CRATE.iter().any(|(allowed, _)| allowed == name);
-        let outside = files.iter().filter(|path| !is_of_ingress(path)).count();
-        let is_shared = files.len() > 1 && !is_of_every_crate;
-        if is_shared && (outside > 1 || !is_listed(name)) {
-            faults.push(format!("{name}: {}", files.join(", ")));
-        }
-        if !is_shared && is_listed(name) {
-            faults.push(format!("{name} is unique: take it off vocabulary_shared_type_names.txt"));
-        }
-    }
-    let unknown = SHARED_TYPE_NAMES.lines().filter(|name| !files.contains_key(*name));
-    faults.extend(unknown.map(|name| format!("{name} is no type: take it off vocabulary_shared_type_names.txt")));
+    let is_of_every_crate = |name: &String| NAMES_OF_EVERY_CRATE.iter().any(|(allowed, _)| allowed == name);
+    let shared = files_of_types().into_iter().filter(|(name, files)| files.len() > 1 && !is_of_every_crate(name));
+    let faults: Vec<String> = shared.map(|(name, files)| format!("{name}: {}", files.join(", "))).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! `POST /mcp` and the metadata that says whose tokens it takes.
+//! `POST /mcp` and its OAuth protected resource metadata.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,9 +26,9 @@ use crate::{
 
 /// The longest request, in bytes: a draft proposal with all its texts.
 const BODY_MAX_BYTES: usize = 256 * 1024;
-const BODY_PATIENCE: Duration = Duration::from_secs(20);
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Whose tokens the endpoint takes (RFC 9728 §2).
+/// OAuth protected resource metadata (RFC 9728 §2).
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ProtectedResource {
     #[schemars(url)]
@@ -95,7 +95,7 @@ fn check_origin(headers: &HeaderMap, assistant: &Assistant) -> Result<(), Assist
 }
 
 async fn read_body(body: Body) -> Result<Bytes, AssistantRefusal> {
-    match tokio::time::timeout(BODY_PATIENCE, Limited::new(body, BODY_MAX_BYTES).collect()).await {
+    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_MAX_BYTES).collect()).await {
         Err(_) => Err(AssistantRefusal::SlowBody),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(AssistantRefusal::BodyTooLarge),
         Ok(Err(_)) => Err(AssistantRefusal::IncompleteBody),
@@ -103,7 +103,7 @@ async fn read_body(body: Body) -> Result<Bytes, AssistantRefusal> {
     }
 }
 
-/// The protocol's library calls everything it cannot read a wrong media type; this tells them apart.
+/// The protocol's library reports every unreadable body as a wrong media type; this check distinguishes them.
 fn check_json(headers: &HeaderMap, body: &[u8]) -> Result<(), AssistantRefusal> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();

@@ -116,7 +116,7 @@ impl KeySource {
         if found.is_some() && fresh {
             return Ok(found);
         }
-        // A key that is known and no longer fresh is good while somebody else asks.
+        // A known key that is not fresh is used while another request fetches the keys.
         let turn = if found.is_some() { self.turn.try_lock().ok() } else { Some(self.turn.lock().await) };
         let Some(mut last) = turn else { return Ok(found) };
         if last.is_none_or(|begun| begun.elapsed() >= PAUSE) {

@@ -10,15 +10,15 @@
 //! Without an issuer in the settings the endpoint does not exist.
 
 mod approval;
+mod clean_text;
 mod endpoint;
 mod keys;
 mod protocol;
 mod refusal;
 mod settings;
-mod small;
+mod small_counts;
 mod token;
 mod tools;
-mod words;
 
 use std::sync::Arc;
 
@@ -35,9 +35,9 @@ pub use tools::Tool;
 
 /// The path of the endpoint.
 pub const PATH: &str = "/mcp";
-/// Where the endpoint says whose tokens it takes (RFC 9728).
+/// The path of the OAuth protected resource metadata (RFC 9728).
 pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
-/// The same, with the endpoint's own path inserted, as RFC 9728 §3.1 derives it.
+/// The path of the same metadata with the path of the endpoint inserted, as RFC 9728 §3.1 derives it.
 pub const METADATA_PATH_OF_ENDPOINT: &str = "/.well-known/oauth-protected-resource/mcp";
 
 /// The rate limit of the API, which holds for assistants, too.

@@ -23,9 +23,9 @@ pub(crate) enum AssistantRefusal {
     Scope(&'static str),
     /// A client outside the pilot.
     Client,
-    /// Nobody approved this user with this client, or the approval has ended.
+    /// No approval of this user with this client, or an expired one.
     NotApproved,
-    /// A web page of somebody else.
+    /// A web page of another origin.
     Origin,
     /// Too many requests; seconds to wait.
     Rate(u64),
@@ -66,7 +66,7 @@ impl AssistantRefusal {
         (status, code.into())
     }
 
-    /// The answer. A 401 says where to find whose tokens are taken (RFC 9728 §5.1), a missing scope which one (RFC 6750 §3).
+    /// The answer. A 401 names the metadata URL (RFC 9728 §5.1), a missing scope the scope (RFC 6750 §3).
     pub(crate) fn answer(self, terms: &Terms) -> Response {
         let (status, code) = self.parts();
         // A bounded set, apart from the scope, of which there are two.

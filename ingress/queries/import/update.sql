@@ -1,7 +1,7 @@
--- Brings known contacts up to date. An empty cell leaves the value; an opt-out is never lifted; `pending` becomes `subscribed`
+-- Updates known contacts. An empty cell leaves the value; an opt-out is never lifted; `pending` becomes `subscribed`
 -- only where the import states that marketing is allowed and on what basis ($2); the import is then the evidence: its basis ($3), slug
 -- ($4) and description ($5). A row that says nothing new changes nothing.
-with told as (
+with incoming as (
     select c.id, r.first_name, r.last_name, r.title, r.phone, r.company, r.lifecycle_stage, r.dot_number, r.timezone, r.locale,
            r.fields, r.consent_basis, r.consent_at,
            case
@@ -33,7 +33,7 @@ changed as (
         consent_source = case when t.agrees then $4 else c.consent_source end,
         consent_description = case when t.agrees then $5 else c.consent_description end,
         updated_at = now()
-    from told t
+    from incoming t
     where c.tenant_id = $1 and c.id = t.id
       and (
           (t.first_name is not null and t.first_name is distinct from c.first_name)

@@ -1,4 +1,4 @@
-//! One call: from a message's subject and body to the HTTP request it stands for.
+//! Makes the HTTP request that a message on the bus stands for, from its subject and body.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use uuid::Uuid;
 
 use crate::pipeline::{
     IdempotencyKey, Operation, Verb,
-    auth::{Trusted, keys::Caller},
+    auth::{TrustedCaller, keys::Caller},
     error::ApiError,
     json,
 };
 
-/// Who published: the subject says, and the server's permissions make sure of it.
+/// The product that published a message. Its subject says so, and the server's permissions enforce it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Publisher {
     pub product: String,
@@ -31,7 +31,7 @@ impl Publisher {
         (!product.is_empty()).then(|| (Self { product: product.to_owned(), environment }, rest))
     }
 
-    /// The caller it is: every scope of a product's, and a key id that is the same for ever, for idempotency and the audit log.
+    /// The publisher as a caller: with every scope of a product, and a constant key id for idempotency and the audit log.
     pub fn caller(&self) -> Arc<Caller> {
         let name = format!("nats:{}:{}", self.product, self.environment);
         Arc::new(Caller::on_the_bus(
@@ -42,15 +42,15 @@ impl Publisher {
     }
 }
 
-/// How a request is carried out.
+/// How a request is handled and answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// Its answer is waited for.
+pub(super) enum CallMode {
+    /// The caller waits for the answer.
     Answered,
-    /// It is undone, and answered whether it would be taken.
-    Dry,
-    /// It is told, not answered: committed is enough.
-    Told,
+    /// It is rolled back, and the answer says whether it would be accepted.
+    DryRun,
+    /// It came from the stream: nobody waits for an answer beyond the commit.
+    Published,
 }
 
 /// Makes the request that a call stands for. What the path names is taken out of the body; the rest is the query of a read, the
@@ -60,17 +60,17 @@ pub(super) fn request(
     publisher: &Publisher,
     payload: &[u8],
     message_id: Option<&str>,
-    manner: Manner,
+    manner: CallMode,
 ) -> Result<Request<Body>, ApiError> {
     let mut fields = if payload.is_empty() { Map::new() } else { json::parse(payload)? };
     let path = fill(operation.path, &mut fields)?;
-    let (dry, unwaited) = (manner == Manner::Dry, manner == Manner::Told);
-    let trusted = Trusted { caller: publisher.caller(), dry, unwaited };
+    let (dry_run, skips_outcome) = (manner == CallMode::DryRun, manner == CallMode::Published);
+    let trusted = TrustedCaller { caller: publisher.caller(), dry_run, skips_outcome };
     let builder = Request::builder().method(method(operation.verb)).extension(trusted);
     let request = if operation.verb.is_write() {
         let body = serde_json::to_vec(&fields).map_err(|error| ApiError::unexpected(&error))?;
         let builder = builder.uri(path).header(header::CONTENT_TYPE, "application/json");
-        let builder = match message_id.filter(|_| !dry) {
+        let builder = match message_id.filter(|_| !dry_run) {
             Some(id) => builder.header("idempotency-key", idempotency_key(id)?),
             None => builder,
         };
@@ -143,11 +143,11 @@ fn method(verb: Verb) -> Method {
     }
 }
 
-/// How a message is named: `Idempotency-Key`, or else `Nats-Msg-Id`, by which JetStream drops a repetition whoever sent the first.
+/// The headers of a message that hold its idempotency key, in order. JetStream drops repeats of a `Nats-Msg-Id`, of any sender.
 pub(super) const KEY_HEADERS: [&str; 2] = ["Idempotency-Key", "Nats-Msg-Id"];
 
 pub(super) fn idempotency_key(message_id: &str) -> Result<&str, ApiError> {
-    if IdempotencyKey::is_sane(message_id) {
+    if IdempotencyKey::is_valid_text(message_id) {
         return Ok(message_id);
     }
     Err(ApiError::invalid("Idempotency-Key", "invalid", "must be 1 to 255 visible ASCII characters"))
@@ -168,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_says_who_publishes() {
-        let (who, rest) = Publisher::of_tokens("shop.production.send.status").unwrap();
-        assert_eq!((who, rest), (publisher(), "send.status"));
+    fn a_subject_names_its_publisher() {
+        let (found, rest) = Publisher::of_tokens("shop.production.send.status").unwrap();
+        assert_eq!((found, rest), (publisher(), "send.status"));
         for bad in ["shop", "shop.production", "shop.staging.message", ".production.message"] {
             assert!(Publisher::of_tokens(bad).is_none(), "{bad}");
         }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn what_a_path_names_leaves_the_body_and_a_read_becomes_a_query() {
         let call = br#"{"product_tenant_id":"t","id":"a/b","limit":5}"#;
-        let request = request(&operation("getSend"), &publisher(), call, Some("m-1"), Manner::Answered).unwrap();
+        let request = request(&operation("getSend"), &publisher(), call, Some("m-1"), CallMode::Answered).unwrap();
         assert_eq!(request.uri(), "/v1/sends/a%2Fb?limit=5&product_tenant_id=t");
         assert!(request.headers().get("idempotency-key").is_none());
     }
@@ -187,19 +187,19 @@ mod tests {
     #[test]
     fn a_write_is_done_once_for_a_message_id_and_a_dry_one_keeps_none() {
         let call = br#"{"product_tenant_id":"t"}"#;
-        let key = |dry| {
-            let request = request(&operation("createContact"), &publisher(), call, Some("m-1"), dry).unwrap();
+        let key = |dry_run| {
+            let request = request(&operation("createContact"), &publisher(), call, Some("m-1"), dry_run).unwrap();
             request.headers().get("idempotency-key").map(|value| value.to_str().unwrap().to_owned())
         };
-        assert_eq!((key(Manner::Answered).as_deref(), key(Manner::Dry)), (Some("m-1"), None));
-        assert!(request(&operation("createContact"), &publisher(), call, Some("a b"), Manner::Answered).is_err());
+        assert_eq!((key(CallMode::Answered).as_deref(), key(CallMode::DryRun)), (Some("m-1"), None));
+        assert!(request(&operation("createContact"), &publisher(), call, Some("a b"), CallMode::Answered).is_err());
     }
 
     #[test]
     fn a_call_that_is_no_object_or_lacks_what_the_path_names_is_refused() {
         for body in ["[1]", "{\"id\":7}", "{}"] {
             assert!(
-                request(&operation("getSend"), &publisher(), body.as_bytes(), None, Manner::Answered).is_err(),
+                request(&operation("getSend"), &publisher(), body.as_bytes(), None, CallMode::Answered).is_err(),
                 "{body}"
             );
         }

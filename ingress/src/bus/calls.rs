@@ -1,4 +1,4 @@
-//! What can be called and published, and by which names.
+//! The names of calls and direct requests on the bus, and the operations that they stand for.
 
 use schemars::JsonSchema;
 use schemas::DirectKind;
@@ -18,13 +18,13 @@ pub(crate) const ALIASES: [(&str, &str); 7] = [
     ("explain", "explain"),
 ];
 
-/// A product's operations: what needs a key, but not the operator's own.
+/// True for the operations of products: those with a key, except the operator's.
 pub(crate) fn is_offered(operation: &Operation) -> bool {
     matches!(operation.access, Access::Key { scope, .. } if schemas::scope::ALL.contains(&scope))
 }
 
-/// The operation of the HTTP API that a kind of direct request stands for, by its name.
-pub(crate) fn operation_of(kind: DirectKind) -> &'static str {
+/// The name of the HTTP operation that a kind of direct request stands for.
+pub(crate) fn operation_of_kind(kind: DirectKind) -> &'static str {
     match kind {
         DirectKind::CampaignLaunch => "launchCampaign",
         DirectKind::Transactional => "sendTransactional",

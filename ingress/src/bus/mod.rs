@@ -1,6 +1,6 @@
 //! The API over NATS: request and reply, for internal systems (DESIGN §5).
 //!
-//! A message on `mail.v1.api.<product>.<environment>.<operation>` is the HTTP request of that operation and takes the same road:
+//! A message on `mail.v1.api.<product>.<environment>.<operation>` is the HTTP request of that operation and goes through the same router:
 //! the same code validates, acts and answers. Who publishes is what the subject says, which the server's permissions hold every
 //! user to; `Idempotency-Key` is what HTTP's is (or else `Nats-Msg-Id`). The service is found with `$SRV.INFO` under the name `postrider`.
 
@@ -26,12 +26,12 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use self::{
-    call::{Manner, Publisher},
+    call::{CallMode, Publisher},
     calls::{ALIASES, TenantResolved, is_offered},
 };
 use crate::{
     documents::{asyncapi, openapi},
-    pipeline::{Operation, Reply, TenantClaim, error::ApiError, find_tenant, json},
+    pipeline::{ApiReply, Operation, TenantClaim, error::ApiError, find_tenant, json},
     routes,
     state::Ingress,
 };
@@ -39,7 +39,7 @@ use crate::{
 /// The service's name, for `nats micro info postrider`.
 const NAME: &str = "postrider";
 const DESCRIPTION: &str = "The Postrider API: every operation of the HTTP API, by request and reply";
-/// Where calls come in: product, environment and operation follow.
+/// The first tokens of a call's subject: product, environment and operation follow.
 const SUBJECT: &str = "mail.v1.api";
 /// The status HTTP would answer with.
 const STATUS: &str = "Mail-Status";
@@ -50,8 +50,8 @@ const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Pause before the service is announced again when NATS was away.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// What a call is answered with.
-struct Answer {
+/// The answer to a call.
+struct CallAnswer {
     status: StatusCode,
     body: Bytes,
     /// The code of a refusal.
@@ -74,154 +74,154 @@ pub(crate) async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) {
 
 async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
     let service = ingress.bus.client().service_builder().description(DESCRIPTION).start(NAME, openapi::VERSION).await?;
-    let door = Arc::new(Door {
+    let api = Arc::new(BusApi {
         router: routes::router(Arc::clone(ingress)),
         ingress: Arc::clone(ingress),
-        places: Arc::new(Semaphore::new(ingress.settings.bus_calls.clamp(1, Semaphore::MAX_PERMITS))),
-        products: PerProduct::new(ingress.settings.bus_calls_per_product),
+        permits: Arc::new(Semaphore::new(ingress.settings.bus_calls.clamp(1, Semaphore::MAX_PERMITS))),
+        products: ProductCalls::new(ingress.settings.bus_calls_per_product),
         prefix: ingress.bus.prefixed(SUBJECT),
     });
-    let mut heard = futures::stream::FuturesUnordered::new();
+    let mut listeners = futures::stream::FuturesUnordered::new();
     for (name, call) in calls() {
         let endpoint = service
             .endpoint_builder()
             .name(name.replace('.', "-"))
             .metadata(metadata(name, &call))
-            .add(format!("{}.*.*.{name}", door.prefix))
+            .add(format!("{}.*.*.{name}", api.prefix))
             .await?;
-        heard.push(listen(Arc::clone(&door), endpoint, call));
+        listeners.push(listen(Arc::clone(&api), endpoint, call));
     }
     // Each ends when its subscription does: with the connection's end or the service's.
-    heard.next().await;
+    listeners.next().await;
     Ok(())
 }
 
-/// What a name calls.
+/// What a call does.
 #[derive(Debug, Clone, Copy)]
-enum Call {
+enum BusCall {
     /// An operation of the HTTP API.
     Operation(Operation),
-    /// A write that is carried out and undone: whether it would be taken.
+    /// A dry run of a write: says whether it would be accepted.
     Validate,
-    /// Our id of a tenant.
+    /// Looks up the engine's id of a tenant.
     ResolveTenant,
-    /// A durable consumer of the product's events.
+    /// Finds or makes a durable consumer of the product's events.
     Consume,
-    /// The contract of all this.
+    /// The AsyncAPI document.
     Contract,
 }
 
 /// Everything that can be called, by name: the operations of products under their own names, and the aliases.
-fn calls() -> Vec<(&'static str, Call)> {
+fn calls() -> Vec<(&'static str, BusCall)> {
     let operations: Vec<Operation> = routes::operations().iter().copied().filter(is_offered).collect();
-    let mut calls: Vec<(&'static str, Call)> =
-        operations.iter().map(|operation| ((operation.doc)().id(), Call::Operation(*operation))).collect();
+    let mut calls: Vec<(&'static str, BusCall)> =
+        operations.iter().map(|operation| ((operation.doc)().id(), BusCall::Operation(*operation))).collect();
     for (alias, id) in ALIASES {
         if alias != id
             && let Some(operation) = routes::operation(id)
         {
-            calls.push((alias, Call::Operation(*operation)));
+            calls.push((alias, BusCall::Operation(*operation)));
         }
     }
-    calls.push(("validate", Call::Validate));
-    calls.push(("tenant.resolve", Call::ResolveTenant));
-    calls.push(("events.consumer", Call::Consume));
-    calls.push(("asyncapi", Call::Contract));
+    calls.push(("validate", BusCall::Validate));
+    calls.push(("tenant.resolve", BusCall::ResolveTenant));
+    calls.push(("events.consumer", BusCall::Consume));
+    calls.push(("asyncapi", BusCall::Contract));
     calls
 }
 
-/// What `$SRV.INFO` says of an endpoint: what it takes, and where the contract says what it answers.
-fn metadata(name: &str, call: &Call) -> HashMap<String, String> {
+/// The metadata of an endpoint in `$SRV.INFO`: its request schema, and where the contract has its answer.
+fn metadata(name: &str, call: &BusCall) -> HashMap<String, String> {
     let mut metadata = HashMap::new();
     let mut say = |key: &str, text: String| metadata.insert(key.to_owned(), text);
     let operation = match call {
-        Call::Operation(operation) => {
+        BusCall::Operation(operation) => {
             say("http", format!("{} {}", operation.verb.as_str(), operation.path));
             (operation.doc)().id()
         }
-        Call::Validate | Call::ResolveTenant | Call::Consume | Call::Contract => name,
+        BusCall::Validate | BusCall::ResolveTenant | BusCall::Consume | BusCall::Contract => name,
     };
     if let Some(described) = routes::contracts().asyncapi.call(operation) {
         let component = |name: &str| format!("asyncapi.json#/components/schemas/{name}");
         say("summary", described.summary.clone());
         say("request_schema", component(&described.request.name));
         say("answer_schema", component(&described.answer.name));
-        say("request", asyncapi::standing(&described.request).to_string());
+        say("request", asyncapi::schema_file(&described.request).to_string());
     }
     metadata
 }
 
-struct Door {
+struct BusApi {
     ingress: Arc<Ingress>,
     router: Router,
-    places: Arc<Semaphore>,
-    products: PerProduct,
+    permits: Arc<Semaphore>,
+    products: ProductCalls,
     prefix: String,
 }
 
-/// Calls in hand of each product and environment: one that calls without end leaves capacity for the others.
+/// Calls in progress of each product and environment: a product with many calls leaves capacity for the others.
 #[derive(Debug, Clone)]
-struct PerProduct {
+struct ProductCalls {
     most: usize,
-    in_hand: Arc<Mutex<HashMap<String, usize>>>,
+    in_progress: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-/// One call in hand, until dropped.
+/// One call in progress, until dropped.
 #[derive(Debug)]
-struct OwnCall {
+struct ProductPermit {
     product: String,
-    of: PerProduct,
+    of: ProductCalls,
 }
 
-impl PerProduct {
+impl ProductCalls {
     fn new(most: usize) -> Self {
-        Self { most: most.max(1), in_hand: Arc::default() }
+        Self { most: most.max(1), in_progress: Arc::default() }
     }
 
-    /// None: the product has as many in hand as it may.
-    fn admit(&self, product: &str) -> Option<OwnCall> {
-        let mut in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = in_hand.entry(product.to_owned()).or_default();
+    /// None: the product has the most calls in progress that it may.
+    fn admit(&self, product: &str) -> Option<ProductPermit> {
+        let mut in_progress = self.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = in_progress.entry(product.to_owned()).or_default();
         if *count >= self.most {
             return None;
         }
         *count += 1;
-        Some(OwnCall { product: product.to_owned(), of: self.clone() })
+        Some(ProductPermit { product: product.to_owned(), of: self.clone() })
     }
 }
 
-impl Drop for OwnCall {
+impl Drop for ProductPermit {
     fn drop(&mut self) {
-        let mut in_hand = self.of.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = in_hand.get_mut(&self.product) {
+        let mut in_progress = self.of.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = in_progress.get_mut(&self.product) {
             *count -= 1;
-            // Only products with a call in hand are remembered.
+            // Only products with a call in progress are kept.
             if *count == 0 {
-                in_hand.remove(&self.product);
+                in_progress.remove(&self.product);
             }
         }
     }
 }
 
-async fn listen(door: Arc<Door>, mut endpoint: Endpoint, call: Call) {
+async fn listen(api: Arc<BusApi>, mut endpoint: Endpoint, call: BusCall) {
     while let Some(request) = endpoint.next().await {
-        let own = door.products.admit(door.product_of(&request.message.subject));
-        let place = Arc::clone(&door.places).try_acquire_owned().ok();
-        let Some(place) = own.zip(place) else {
+        let own = api.products.admit(api.product_of(&request.message.subject));
+        let permit = Arc::clone(&api.permits).try_acquire_owned().ok();
+        let Some(permits) = own.zip(permit) else {
             answer(&request, refusal(&ApiError::unavailable().detail("too many calls at once"))).await;
             continue;
         };
-        let door = Arc::clone(&door);
+        let api = Arc::clone(&api);
         let traced = TraceContext::of_message(request.message.headers.as_ref()).map(|context| context.ambient());
         tokio::spawn(trace::within(traced, async move {
-            let answered = door.carry_out(&request.message, &call).await.unwrap_or_else(|error| refusal(&error));
+            let answered = api.handle_call(&request.message, &call).await.unwrap_or_else(|error| refusal(&error));
             answer(&request, answered).await;
-            drop(place);
+            drop(permits);
         }));
     }
 }
 
-async fn answer(request: &async_nats::service::Request, answer: Answer) {
+async fn answer(request: &async_nats::service::Request, answer: CallAnswer) {
     let mut headers = async_nats::HeaderMap::new();
     headers.insert(STATUS, answer.status.as_str());
     if let Some(error) = answer.error {
@@ -233,7 +233,7 @@ async fn answer(request: &async_nats::service::Request, answer: Answer) {
     }
 }
 
-impl Door {
+impl BusApi {
     /// The product and environment of a call, as its subject says.
     fn product_of<'a>(&self, subject: &'a str) -> &'a str {
         let tokens = subject.strip_prefix(self.prefix.as_str()).unwrap_or_default().trim_start_matches('.');
@@ -241,26 +241,33 @@ impl Door {
         &tokens[..end]
     }
 
-    async fn carry_out(&self, message: &async_nats::Message, call: &Call) -> Result<Answer, ApiError> {
+    async fn handle_call(&self, message: &async_nats::Message, call: &BusCall) -> Result<CallAnswer, ApiError> {
         let tokens = message.subject.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_prefix('.'));
         let (publisher, _) = tokens.and_then(Publisher::of_tokens).ok_or_else(unknown_subject)?;
         match call {
-            Call::Operation(operation) => {
+            BusCall::Operation(operation) => {
                 let headers = message.headers.as_ref();
                 let named = call::KEY_HEADERS.iter().find_map(|name| headers?.get(*name));
                 let message_id = named.map(async_nats::HeaderValue::as_str);
-                self.ctx(call::request(operation, &publisher, &message.payload, message_id, Manner::Answered)?).await
+                self.call_router(call::request(
+                    operation,
+                    &publisher,
+                    &message.payload,
+                    message_id,
+                    CallMode::Answered,
+                )?)
+                .await
             }
-            Call::Validate => {
+            BusCall::Validate => {
                 let (operation, body) = call::to_validate(&message.payload)?;
                 let operation = routes::operation(&operation)
                     .filter(|known| known.verb.is_write() && is_offered(known))
                     .ok_or_else(|| ApiError::invalid("operation", "unknown", "is no operation that writes"))?;
-                self.ctx(call::request(operation, &publisher, &body, None, Manner::Dry)?).await
+                self.call_router(call::request(operation, &publisher, &body, None, CallMode::DryRun)?).await
             }
-            Call::ResolveTenant => self.resolve(&publisher, &message.payload).await,
-            Call::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &message.payload).await?),
-            Call::Contract => Ok(Answer {
+            BusCall::ResolveTenant => self.resolve(&publisher, &message.payload).await,
+            BusCall::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &message.payload).await?),
+            BusCall::Contract => Ok(CallAnswer {
                 status: StatusCode::OK,
                 body: routes::contracts().asyncapi.document.to_string().into(),
                 error: None,
@@ -268,8 +275,8 @@ impl Door {
         }
     }
 
-    /// Takes the same road as HTTP.
-    async fn ctx(&self, request: http::Request<body::Body>) -> Result<Answer, ApiError> {
+    /// Sends the request through the same router as HTTP.
+    async fn call_router(&self, request: http::Request<body::Body>) -> Result<CallAnswer, ApiError> {
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -277,10 +284,10 @@ impl Door {
         let (parts, content) = response.into_parts();
         let body = body::to_bytes(content, ANSWER_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
         let error = (!parts.status.is_success()).then(|| code_of(&body));
-        Ok(Answer { status: parts.status, body, error })
+        Ok(CallAnswer { status: parts.status, body, error })
     }
 
-    async fn resolve(&self, publisher: &Publisher, payload: &[u8]) -> Result<Answer, ApiError> {
+    async fn resolve(&self, publisher: &Publisher, payload: &[u8]) -> Result<CallAnswer, ApiError> {
         let mut fields = json::parse(payload)?;
         let claim = TenantClaim::take_from(&mut fields)?;
         if let Some(name) = fields.keys().next() {
@@ -292,8 +299,8 @@ impl Door {
     }
 }
 
-fn done(answer: &impl Serialize) -> Result<Answer, ApiError> {
-    Ok(Answer { status: StatusCode::OK, body: Reply::ok(answer)?.into_body().into(), error: None })
+fn done(answer: &impl Serialize) -> Result<CallAnswer, ApiError> {
+    Ok(CallAnswer { status: StatusCode::OK, body: ApiReply::ok(answer)?.into_body().into(), error: None })
 }
 
 fn unknown_subject() -> ApiError {
@@ -301,8 +308,8 @@ fn unknown_subject() -> ApiError {
         .detail("the subject is mail.v1.api.<product>.<environment>.<operation>, the environment production or sandbox")
 }
 
-fn refusal(error: &ApiError) -> Answer {
-    Answer { status: error.status, error: Some(error.code.to_string()), body: error.body().into() }
+fn refusal(error: &ApiError) -> CallAnswer {
+    CallAnswer { status: error.status, error: Some(error.code.to_string()), body: error.body().into() }
 }
 
 /// The code of an error's body.
@@ -318,15 +325,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_product_that_calls_without_end_leaves_capacity_for_the_others() {
-        let products = PerProduct::new(2);
+    fn one_products_calls_leave_capacity_for_the_others() {
+        let products = ProductCalls::new(2);
         let first = [products.admit("shop.production"), products.admit("shop.production")];
         assert!(first.iter().all(Option::is_some));
         assert!(products.admit("shop.production").is_none());
         assert!(products.admit("shop.sandbox").is_some() && products.admit("rival.production").is_some());
         drop(first);
         assert!(products.admit("shop.production").is_some());
-        assert!(products.in_hand.lock().unwrap_or_else(PoisonError::into_inner).is_empty());
+        assert!(products.in_progress.lock().unwrap_or_else(PoisonError::into_inner).is_empty());
     }
 
     #[test]

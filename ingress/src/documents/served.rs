@@ -11,14 +11,14 @@ use sha2::{Digest, Sha256};
 use super::{Contracts, page};
 use crate::pipeline::{Doc, Routes, open};
 
-/// A file that anybody may read, made once.
-struct File {
+/// A public file, made once.
+struct ServedFile {
     content_type: &'static str,
     body: Bytes,
     tag: HeaderValue,
 }
 
-impl File {
+impl ServedFile {
     fn new(content_type: &'static str, body: impl Into<Bytes>) -> Self {
         let body = body.into();
         let digest = hex::encode(Sha256::digest(&body));
@@ -26,7 +26,7 @@ impl File {
         Self { content_type, body, tag: tag.unwrap_or(HeaderValue::from_static("\"0\"")) }
     }
 
-    /// The file, unless the caller has it.
+    /// Answers the file, or 304 if the caller has it.
     fn answer(&self, headers: &HeaderMap) -> Response {
         let fixed = [(header::ETAG, self.tag.clone()), (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
         let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()).is_some_and(|tags| {
@@ -41,15 +41,15 @@ impl File {
     }
 }
 
-/// The routes. The contracts describe these routes, too, so they are asked for when somebody reads them.
+/// The routes. The contracts describe these routes, too, so they are read at the first request.
 pub(crate) fn routes(contracts: fn() -> &'static Contracts) -> Routes {
     let openapi = async move |headers: HeaderMap| {
-        static FILE: OnceLock<File> = OnceLock::new();
-        FILE.get_or_init(|| File::new("application/json", contracts().openapi.as_str())).answer(&headers)
+        static FILE: OnceLock<ServedFile> = OnceLock::new();
+        FILE.get_or_init(|| ServedFile::new("application/json", contracts().openapi.as_str())).answer(&headers)
     };
     let asyncapi = async move |headers: HeaderMap| {
-        static FILE: OnceLock<File> = OnceLock::new();
-        FILE.get_or_init(|| File::new("application/json", contracts().asyncapi.text())).answer(&headers)
+        static FILE: OnceLock<ServedFile> = OnceLock::new();
+        FILE.get_or_init(|| ServedFile::new("application/json", contracts().asyncapi.text())).answer(&headers)
     };
     Routes::new()
         .get("/openapi.json", open(openapi), doc_json)
@@ -87,14 +87,14 @@ fn doc_script() -> Doc {
 }
 
 async fn show_script(headers: HeaderMap) -> Response {
-    static FILE: OnceLock<File> = OnceLock::new();
-    FILE.get_or_init(|| File::new("text/javascript; charset=utf-8", page::script())).answer(&headers)
+    static FILE: OnceLock<ServedFile> = OnceLock::new();
+    FILE.get_or_init(|| ServedFile::new("text/javascript; charset=utf-8", page::script())).answer(&headers)
 }
 
 async fn show_page(headers: HeaderMap) -> Response {
-    static FILE: OnceLock<File> = OnceLock::new();
+    static FILE: OnceLock<ServedFile> = OnceLock::new();
     static POLICY: OnceLock<HeaderValue> = OnceLock::new();
-    let mut response = FILE.get_or_init(|| File::new("text/html; charset=utf-8", page::html())).answer(&headers);
+    let mut response = FILE.get_or_init(|| ServedFile::new("text/html; charset=utf-8", page::html())).answer(&headers);
     let policy = POLICY.get_or_init(|| {
         HeaderValue::try_from(page::policy()).unwrap_or(HeaderValue::from_static("default-src 'none'"))
     });

@@ -1,4 +1,4 @@
-//! The body as received: bounded in bytes and time.
+//! Reads request bodies, bounded in bytes, time and memory.
 
 use std::time::Duration;
 
@@ -19,40 +19,39 @@ pub const MESSAGE_BODY_MAX_BYTES: usize = 24 * 1024 * 1024;
 
 const KIB: usize = 1024;
 
-/// Memory of a process for bodies, from their first byte until they are parsed, in KiB. They hold no more of it together, over all
-/// connections: 176 MiB.
+/// The memory limit of a process for bodies, from their first byte until they are parsed, in KiB. Over all connections: 176 MiB.
 #[derive(Debug)]
-struct Memory {
-    /// For bodies of at most [`BODY_MAX_BYTES`]. They take it as they arrive, so that a caller who sends nothing holds nothing, and are
-    /// refused when there is none.
+struct BodyMemory {
+    /// For bodies of at most [`BODY_MAX_BYTES`]. They take it as they arrive, so that an idle caller holds none, and are refused
+    /// if it is used up.
     short: Semaphore,
-    /// For longer messages. Each takes all that it may need before it is read further, and waits for it in turn: bodies that are half
-    /// read would hold what the others need.
+    /// For longer messages. Each waits for all the memory it may need before it is read further: half-read bodies would block
+    /// each other.
     messages: Semaphore,
-    /// For longer imports, so that no import stands before a message.
+    /// For longer imports, so that no message waits for an import.
     imports: Semaphore,
 }
 
-static MEMORY: Memory = Memory {
+static MEMORY: BodyMemory = BodyMemory {
     short: Semaphore::const_new(64 * 1024),
     messages: Semaphore::const_new(2 * MESSAGE_BODY_MAX_BYTES / KIB),
     imports: Semaphore::const_new(2 * IMPORT_BODY_MAX_BYTES / KIB),
 };
 
-/// What one body holds of the memory, until it is dropped.
+/// The memory that one body holds until it is dropped.
 #[derive(Debug, Default)]
-struct Share(Option<SemaphorePermit<'static>>);
+struct MemoryShare(Option<SemaphorePermit<'static>>);
 
-impl Share {
+impl MemoryShare {
     fn holds(&self, bytes: usize) -> bool {
         self.0.as_ref().map_or(0, SemaphorePermit::num_permits) >= bytes.div_ceil(KIB)
     }
 
-    /// Takes what a short body of so many bytes lacks.
-    fn grow(&mut self, memory: &'static Memory, bytes: usize) -> Result<(), ApiError> {
+    /// Takes the memory that a short body of so many bytes still needs.
+    fn grow(&mut self, memory: &'static BodyMemory, bytes: usize) -> Result<(), ApiError> {
         let held = self.0.as_ref().map_or(0, SemaphorePermit::num_permits);
         let lacking = kib(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
-        let more = memory.short.try_acquire_many(lacking).map_err(|_| none_left())?;
+        let more = memory.short.try_acquire_many(lacking).map_err(|_| no_memory())?;
         match &mut self.0 {
             Some(permit) => permit.merge(more),
             none => *none = Some(more),
@@ -60,10 +59,15 @@ impl Share {
         Ok(())
     }
 
-    /// Takes all that a long body may need.
-    async fn take_whole(&mut self, long: &'static Semaphore, bytes: usize, patience: Duration) -> Result<(), ApiError> {
-        let taken = tokio::time::timeout(patience, long.acquire_many(kib(bytes))).await;
-        let permit = taken.map_err(|_| none_left())?;
+    /// Waits for all the memory that a long body may need.
+    async fn take_whole(
+        &mut self,
+        long: &'static Semaphore,
+        bytes: usize,
+        body_timeout: Duration,
+    ) -> Result<(), ApiError> {
+        let taken = tokio::time::timeout(body_timeout, long.acquire_many(kib(bytes))).await;
+        let permit = taken.map_err(|_| no_memory())?;
         self.0 = Some(permit.map_err(|error| ApiError::unexpected(&error))?);
         Ok(())
     }
@@ -73,18 +77,18 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX)
 }
 
-fn none_left() -> ApiError {
+fn no_memory() -> ApiError {
     ApiError::unavailable().detail("too many bodies are being read; repeat the request")
 }
 
-/// What came of a body, with the memory it holds until it is dropped.
+/// The bytes of a body so far, with the memory they hold until dropped.
 #[derive(Debug, Default)]
-pub struct Gathered {
+pub struct ReceivedBody {
     bytes: Vec<u8>,
-    share: Share,
+    share: MemoryShare,
 }
 
-impl Gathered {
+impl ReceivedBody {
     /// Adds a piece of a body of at most [`BODY_MAX_BYTES`].
     ///
     /// # Errors
@@ -95,46 +99,51 @@ impl Gathered {
         Ok(())
     }
 
-    /// How many bytes came.
+    /// The number of bytes received.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether none came.
+    /// True if no byte was received.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 }
 
-impl AsRef<[u8]> for Gathered {
+impl AsRef<[u8]> for ReceivedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl From<Gathered> for Bytes {
-    fn from(gathered: Gathered) -> Self {
+impl From<ReceivedBody> for Bytes {
+    fn from(gathered: ReceivedBody) -> Self {
         Self::from_owner(gathered)
     }
 }
 
-/// Reads a body of at most `max_bytes`, within `patience`. It holds its part of the memory for all bodies until it is dropped.
+/// Reads a body of at most `max_bytes`, within `body_timeout`. It holds its share of the memory limit until it is dropped.
 ///
 /// # Errors
 /// 413 `body_too_large` (at once when the length is declared), 408 `request_timeout`, 400 when the caller breaks off, 503 when other
 /// bodies hold the memory.
-pub async fn read(body: Body, headers: &HeaderMap, max_bytes: usize, patience: Duration) -> Result<Bytes, ApiError> {
-    read_within(&MEMORY, body, headers, max_bytes, patience).await
-}
-
-async fn read_within(
-    memory: &'static Memory,
+pub async fn read(
     body: Body,
     headers: &HeaderMap,
     max_bytes: usize,
-    patience: Duration,
+    body_timeout: Duration,
+) -> Result<Bytes, ApiError> {
+    read_within(&MEMORY, body, headers, max_bytes, body_timeout).await
+}
+
+async fn read_within(
+    memory: &'static BodyMemory,
+    body: Body,
+    headers: &HeaderMap,
+    max_bytes: usize,
+    body_timeout: Duration,
 ) -> Result<Bytes, ApiError> {
     let declared = declared_length(headers);
     if declared.is_some_and(|length| length > max_bytes) {
@@ -142,53 +151,52 @@ async fn read_within(
     }
     let most = declared.unwrap_or(max_bytes);
     let long = if max_bytes > MESSAGE_BODY_MAX_BYTES { &memory.imports } else { &memory.messages };
-    let mut share = Share::default();
+    let mut share = MemoryShare::default();
     if declared.is_some_and(|length| length > BODY_MAX_BYTES) {
-        share.take_whole(long, most, patience / 2).await?;
+        share.take_whole(long, most, body_timeout / 2).await?;
     }
-    // In one piece of memory, whose room is asked for at once and used as it arrives: gathering the pieces first would hold all of it
-    // twice.
+    // One allocation, filled as the pieces arrive: collecting the pieces first would hold all of it twice.
     let mut bytes = Vec::with_capacity(declared.unwrap_or(0));
     let mut body = Limited::new(body, max_bytes);
     let all = async {
         while let Some(frame) = body.frame().await {
-            let Ok(piece) = frame.map_err(|error| broken(&*error, max_bytes))?.into_data() else { continue };
+            let Ok(piece) = frame.map_err(|error| body_error(&*error, max_bytes))?.into_data() else { continue };
             let length = bytes.len() + piece.len();
             match length {
                 _ if share.holds(length) => {}
                 ..=BODY_MAX_BYTES => share.grow(memory, length)?,
-                _ => share.take_whole(long, most, patience / 2).await?,
+                _ => share.take_whole(long, most, body_timeout / 2).await?,
             }
             bytes.extend_from_slice(&piece);
         }
         Ok::<(), ApiError>(())
     };
-    tokio::time::timeout(patience, all).await.map_err(|_| too_slow())??;
-    Ok(Gathered { bytes, share }.into())
+    tokio::time::timeout(body_timeout, all).await.map_err(|_| body_timed_out())??;
+    Ok(ReceivedBody { bytes, share }.into())
 }
 
-/// What is said of a body that is too long or broke off.
-fn broken(error: &(dyn std::error::Error + Send + Sync + 'static), max_bytes: usize) -> ApiError {
+/// The error of a body that is too long or breaks off.
+fn body_error(error: &(dyn std::error::Error + Send + Sync + 'static), max_bytes: usize) -> ApiError {
     if error.is::<LengthLimitError>() {
         return too_large(max_bytes);
     }
     ApiError::new(StatusCode::BAD_REQUEST, "incomplete_body").detail("the body broke off")
 }
 
-/// What is said of a body that takes too long.
-fn too_slow() -> ApiError {
+/// The error of a body that takes too long.
+fn body_timed_out() -> ApiError {
     ApiError::new(StatusCode::REQUEST_TIMEOUT, "request_timeout").detail("the body did not arrive in time")
 }
 
-/// Reads a body piece by piece; the caller decides what is kept.
+/// Reads a body piece by piece into a function of the caller.
 ///
 /// # Errors
-/// As [`read`], and those of the caller.
-pub async fn pour(
+/// 413, 408 and 400 as in [`read`], and the errors of the function.
+pub async fn read_pieces(
     body: Body,
     headers: &HeaderMap,
     max_bytes: usize,
-    patience: Duration,
+    body_timeout: Duration,
     mut into: impl FnMut(&[u8]) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
     let declared = declared_length(headers);
@@ -198,13 +206,13 @@ pub async fn pour(
     let mut body = Limited::new(body, max_bytes);
     let all = async {
         while let Some(frame) = body.frame().await {
-            if let Ok(piece) = frame.map_err(|error| broken(&*error, max_bytes))?.into_data() {
+            if let Ok(piece) = frame.map_err(|error| body_error(&*error, max_bytes))?.into_data() {
                 into(&piece)?;
             }
         }
         Ok(())
     };
-    tokio::time::timeout(patience, all).await.map_err(|_| too_slow())?
+    tokio::time::timeout(body_timeout, all).await.map_err(|_| body_timed_out())?
 }
 
 fn declared_length(headers: &HeaderMap) -> Option<usize> {
@@ -262,12 +270,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_over_its_limit_is_refused_whether_declared_or_not() {
-        let patience = Duration::from_secs(5);
+        let body_timeout = Duration::from_secs(5);
         let mut headers = HeaderMap::new();
-        assert_eq!(read(Body::from("12345"), &headers, 5, patience).await.unwrap(), "12345");
-        assert_eq!(read(Body::from("123456"), &headers, 5, patience).await.unwrap_err().code, "body_too_large");
+        assert_eq!(read(Body::from("12345"), &headers, 5, body_timeout).await.unwrap(), "12345");
+        assert_eq!(read(Body::from("123456"), &headers, 5, body_timeout).await.unwrap_err().code, "body_too_large");
         headers.insert(header::CONTENT_LENGTH, "6".parse().unwrap());
-        assert_eq!(read(Body::empty(), &headers, 5, patience).await.unwrap_err().code, "body_too_large");
+        assert_eq!(read(Body::empty(), &headers, 5, body_timeout).await.unwrap_err().code, "body_too_large");
     }
 
     /// A body that has sent this much and goes on.
@@ -281,8 +289,8 @@ mod tests {
         HeaderMap::from_iter([(header::CONTENT_LENGTH, length.into())])
     }
 
-    fn memory(kib: usize) -> &'static Memory {
-        Box::leak(Box::new(Memory {
+    fn memory(kib: usize) -> &'static BodyMemory {
+        Box::leak(Box::new(BodyMemory {
             short: Semaphore::new(kib),
             messages: Semaphore::new(MESSAGE_BODY_MAX_BYTES / KIB),
             imports: Semaphore::new(IMPORT_BODY_MAX_BYTES / KIB),
@@ -292,22 +300,22 @@ mod tests {
     const MOST: usize = MESSAGE_BODY_MAX_BYTES;
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_that_are_being_read_hold_no_more_than_there_is() {
+    async fn bodies_in_progress_hold_no_more_than_the_limit() {
         let (memory, none) = (memory(100), HeaderMap::new());
-        let patience = Duration::from_secs(20);
+        let body_timeout = Duration::from_secs(20);
         let slow = |bytes| {
-            tokio::spawn(async move { read_within(memory, begun(bytes), &HeaderMap::new(), MOST, patience).await })
+            tokio::spawn(async move { read_within(memory, begun(bytes), &HeaderMap::new(), MOST, body_timeout).await })
         };
         let first = [slow(60 * KIB), slow(40 * KIB)];
         while memory.short.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
-        let refused = read_within(memory, Body::from("{}"), &none, MOST, patience).await.unwrap_err();
+        let refused = read_within(memory, Body::from("{}"), &none, MOST, body_timeout).await.unwrap_err();
         assert_eq!((refused.status, refused.retry_after.is_some()), (StatusCode::SERVICE_UNAVAILABLE, true));
         for slow in first {
             assert_eq!(slow.await.unwrap().unwrap_err().code, "request_timeout");
         }
-        let whole = read_within(memory, Body::from("{}"), &none, MOST, patience).await.unwrap();
+        let whole = read_within(memory, Body::from("{}"), &none, MOST, body_timeout).await.unwrap();
         assert_eq!(memory.short.available_permits(), 99, "until it is dropped");
         let again = whole.clone();
         drop(whole);
@@ -322,16 +330,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_long_body_waits_until_another_is_parsed(#[case] headers: HeaderMap) {
         let memory = memory(64 * 1024);
-        let patience = Duration::from_secs(20);
+        let body_timeout = Duration::from_secs(20);
         let long = || Body::from(vec![b'x'; MOST]);
-        let held = read_within(memory, long(), &headers, MOST, patience).await.unwrap();
-        let refused = read_within(memory, long(), &headers, MOST, patience).await.unwrap_err();
+        let held = read_within(memory, long(), &headers, MOST, body_timeout).await.unwrap();
+        let refused = read_within(memory, long(), &headers, MOST, body_timeout).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
         // Imports and short bodies have memory of their own.
-        read_within(memory, long(), &headers, IMPORT_BODY_MAX_BYTES, patience).await.unwrap();
-        read_within(memory, Body::from("{}"), &HeaderMap::new(), MOST, patience).await.unwrap();
-        let waiting = tokio::spawn(async move { read_within(memory, long(), &headers, MOST, patience).await });
-        tokio::time::sleep(patience / 4).await;
+        read_within(memory, long(), &headers, IMPORT_BODY_MAX_BYTES, body_timeout).await.unwrap();
+        read_within(memory, Body::from("{}"), &HeaderMap::new(), MOST, body_timeout).await.unwrap();
+        let waiting = tokio::spawn(async move { read_within(memory, long(), &headers, MOST, body_timeout).await });
+        tokio::time::sleep(body_timeout / 4).await;
         assert!(!waiting.is_finished());
         drop(held);
         assert_eq!(waiting.await.unwrap().unwrap().len(), MOST);

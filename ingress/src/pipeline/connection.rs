@@ -1,8 +1,8 @@
-//! One connection of a client: bounded in silence, answered 408 when its headers do not come, and closed so that the last answer
+//! Serves one connection of a client: limits its idle time, answers 408 when headers do not arrive, and closes it so that the last answer
 //! arrives.
 //!
-//! hyper ends an HTTP/1 connection whose headers are slow, without a word, and an idle one as early; what comes before the first
-//! line, and HTTP/2, has no limit there. So silence is measured here, for all of them: the time in which no request is in hand.
+//! hyper closes an HTTP/1 connection with slow headers without an answer, and an idle one as early; it has no limit before the first line
+//! and for HTTP/2. So the idle time is measured here, for all of them: the time without a request in progress.
 
 mod head;
 
@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use self::head::Heads;
+use self::head::HeadChecker;
 use crate::pipeline::{error::ApiError, peer::Peer};
 
 /// How long, and how much, is still read of a client that goes on sending after its last answer: closing at once would reset the
@@ -35,7 +35,7 @@ use crate::pipeline::{error::ApiError, peer::Peer};
 const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_MAX_BYTES: usize = 64 * 1024 * 1024;
 /// How long a connection may stay open between two requests: longer than load balancers keep theirs, so that they close it and
-/// never send a request into a connection that we are closing.
+/// never send a request into a connection that is being closed here.
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(75);
 const HTTP2_STREAMS_MAX: u32 = 100;
 /// The longest head of a request, in bytes; more is answered 431.
@@ -44,28 +44,33 @@ const HTTP2_HEAD_MAX_BYTES: u32 = 64 * 1024;
 /// How much a client may send over HTTP/2 before it is read: as much as over HTTP/1.
 const HTTP2_UNREAD_MAX_BYTES: u32 = 64 * 1024;
 
-/// Serves one connection until it is done, has been silent for `patience`, or we stop.
-pub(crate) async fn converse(stream: TcpStream, router: Router, patience: Duration, shutdown: CancellationToken) {
+/// Serves one connection until it is done, has been idle for `idle_timeout`, or we stop.
+pub(crate) async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    idle_timeout: Duration,
+    shutdown: CancellationToken,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
     let peer = Peer::of(&stream);
     let stream = Arc::new(stream);
-    let activity = Arc::new(Activity::new());
-    let line = Line {
+    let activity = Arc::new(ConnectionActivity::new());
+    let shared = SharedStream {
         stream: Arc::clone(&stream),
         activity: Arc::clone(&activity),
-        heads: Heads::default(),
+        heads: HeadChecker::default(),
         is_refused: false,
     };
-    let service = Watched { router, peer, activity: Arc::clone(&activity) };
-    let timed_out = speak(line, service, patience, &activity, &shutdown).await;
-    // hyper has let go of it.
+    let service = ConnectionService { router, peer, activity: Arc::clone(&activity) };
+    let timed_out = run_http(shared, service, idle_timeout, &activity, &shutdown).await;
+    // hyper has dropped its reference.
     let Some(mut stream) = Arc::into_inner(stream) else { return };
     let last = if activity.is_refused() {
-        Some(malformed())
+        Some(malformed_request())
     } else {
-        (timed_out && activity.waits_for_a_head()).then(too_slow)
+        (timed_out && activity.waits_for_a_head()).then(head_timeout)
     };
     if let Some(answer) = last {
         let _ = tokio::time::timeout(LINGER_MAX, stream.write_all(&answer)).await;
@@ -73,12 +78,12 @@ pub(crate) async fn converse(stream: TcpStream, router: Router, patience: Durati
     linger(stream).await;
 }
 
-/// Whether the client was too slow.
-async fn speak(
-    line: Line,
-    service: Watched,
-    patience: Duration,
-    activity: &Activity,
+/// Runs the HTTP protocol. Returns true if the client was too slow.
+async fn run_http(
+    shared: SharedStream,
+    service: ConnectionService,
+    idle_timeout: Duration,
+    activity: &ConnectionActivity,
     shutdown: &CancellationToken,
 ) -> bool {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -87,27 +92,27 @@ async fn speak(
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(None)
-        // A client that has said all and closed its side still hears the answer.
+        // A client that has sent its request and closed its side still gets the answer.
         .half_close(true)
         .max_buf_size(HEAD_MAX_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(Some(patience))
+        .keep_alive_interval(Some(idle_timeout))
         .max_header_list_size(HTTP2_HEAD_MAX_BYTES)
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .initial_stream_window_size(HTTP2_UNREAD_MAX_BYTES)
         .initial_connection_window_size(HTTP2_UNREAD_MAX_BYTES);
-    let connection = builder.serve_connection(TokioIo::new(line), TowerToHyperService::new(service));
+    let connection = builder.serve_connection(TokioIo::new(shared), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = activity.silence(patience) => return true,
+        () = activity.wait_for_silence(idle_timeout) => return true,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 result = connection.as_mut() => result,
-                () = activity.silence(patience) => return false,
+                () = activity.wait_for_silence(idle_timeout) => return false,
             }
         }
     };
@@ -117,21 +122,21 @@ async fn speak(
     false
 }
 
-/// What is said to a client whose headers do not come.
-fn too_slow() -> Vec<u8> {
+/// The answer to a client whose headers do not arrive.
+fn head_timeout() -> Vec<u8> {
     let error = ApiError::new(http::StatusCode::REQUEST_TIMEOUT, "request_timeout");
     last_answer(&error.detail("the headers did not arrive in time"))
 }
 
-/// What is said to a client whose request has more than one reading.
-fn malformed() -> Vec<u8> {
+/// The answer to an ambiguous request head.
+fn malformed_request() -> Vec<u8> {
     let error = ApiError::new(http::StatusCode::BAD_REQUEST, "malformed_request");
     last_answer(&error.detail(
         "a request has Content-Length or Transfer-Encoding, not both, and no control characters in its line or headers",
     ))
 }
 
-/// An answer that hyper does not give, after which the connection is closed.
+/// An answer that is written without hyper, after which the connection is closed.
 fn last_answer(error: &ApiError) -> Vec<u8> {
     let body = error.body();
     let head = format!(
@@ -142,41 +147,41 @@ fn last_answer(error: &ApiError) -> Vec<u8> {
     [head.into_bytes(), body].concat()
 }
 
-/// Says goodbye and hears the client out for a moment.
+/// Closes our side and reads what the client still sends, for a moment.
 async fn linger(mut stream: TcpStream) {
     if stream.shutdown().await.is_err() {
         return;
     }
-    let hear_out = async {
-        let mut scrap = vec![0; 16 * 1024];
-        let mut heard = 0;
-        while heard < LINGER_MAX_BYTES {
-            match stream.read(&mut scrap).await {
+    let read_rest = async {
+        let mut discarded = vec![0; 16 * 1024];
+        let mut received = 0;
+        while received < LINGER_MAX_BYTES {
+            match stream.read(&mut discarded).await {
                 Ok(0) | Err(_) => return,
-                Ok(count) => heard += count,
+                Ok(count) => received += count,
             }
         }
     };
-    let _ = tokio::time::timeout(LINGER_MAX, hear_out).await;
+    let _ = tokio::time::timeout(LINGER_MAX, read_rest).await;
 }
 
-/// What a connection is doing.
+/// The activity of a connection: requests in progress and idle time.
 #[derive(Debug)]
-struct Activity(Mutex<Doing>);
+struct ConnectionActivity(Mutex<ActivityState>);
 
 #[derive(Debug)]
-struct Doing {
-    in_hand: usize,
-    /// Since when no request is in hand and nothing is written.
+struct ActivityState {
+    in_progress: usize,
+    /// Since when no request is in progress and nothing is written.
     quiet_since: Instant,
-    /// When the head of a request began to come that is not whole yet.
+    /// When the first byte of an incomplete request head arrived.
     head_since: Option<Instant>,
-    /// In which protocol the client speaks, once it does.
+    /// The protocol of the client, once it has sent a byte.
     protocol: Option<Protocol>,
-    /// Whether it has ever asked anything.
-    asked: bool,
-    /// Whether its last request was refused before hyper saw it.
-    refused: bool,
+    /// True if the client has sent a request.
+    has_requests: bool,
+    /// True if a request head was refused before hyper saw it.
+    is_refused: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,108 +190,108 @@ enum Protocol {
     Http2,
 }
 
-impl Activity {
+impl ConnectionActivity {
     fn new() -> Self {
-        Self(Mutex::new(Doing {
-            in_hand: 0,
+        Self(Mutex::new(ActivityState {
+            in_progress: 0,
             quiet_since: Instant::now(),
             head_since: None,
             protocol: None,
-            asked: false,
-            refused: false,
+            has_requests: false,
+            is_refused: false,
         }))
     }
 
-    fn doing(&self) -> MutexGuard<'_, Doing> {
+    fn state(&self) -> MutexGuard<'_, ActivityState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(self: &Arc<Self>) -> InHand {
-        let mut doing = self.doing();
-        doing.in_hand += 1;
-        doing.asked = true;
-        doing.head_since = None;
-        drop(doing);
-        InHand(Arc::clone(self))
+    fn begin(self: &Arc<Self>) -> RequestInProgress {
+        let mut state = self.state();
+        state.in_progress += 1;
+        state.has_requests = true;
+        state.head_since = None;
+        drop(state);
+        RequestInProgress(Arc::clone(self))
     }
 
-    fn heard(&self, bytes: &[u8]) {
-        let mut doing = self.doing();
+    fn received(&self, bytes: &[u8]) {
+        let mut state = self.state();
         if bytes.is_empty() {
             return;
         }
         // HTTP/2 begins with a preface that is no request; then frames come at any time.
-        let protocol = *doing.protocol.get_or_insert(match bytes {
+        let protocol = *state.protocol.get_or_insert(match bytes {
             [b'P'] | [b'P', b'R'] | [b'P', b'R', b'I', ..] => Protocol::Http2,
             _ => Protocol::Http1,
         });
-        if doing.in_hand == 0 && protocol == Protocol::Http1 {
-            doing.head_since.get_or_insert_with(Instant::now);
+        if state.in_progress == 0 && protocol == Protocol::Http1 {
+            state.head_since.get_or_insert_with(Instant::now);
         }
     }
 
-    fn said(&self) {
-        self.doing().quiet_since = Instant::now();
+    fn sent(&self) {
+        self.state().quiet_since = Instant::now();
     }
 
     fn refuse(&self) {
-        self.doing().refused = true;
+        self.state().is_refused = true;
     }
 
     fn is_refused(&self) -> bool {
-        self.doing().refused
+        self.state().is_refused
     }
 
-    /// Whether the head of a request began to come.
+    /// True if a request head has begun and is incomplete.
     fn waits_for_a_head(&self) -> bool {
-        self.doing().head_since.is_some()
+        self.state().head_since.is_some()
     }
 
-    /// How long the client may still be silent; `None` while a request is in hand.
-    fn patience_left(&self, patience: Duration) -> Option<Duration> {
-        let doing = self.doing();
-        let allowed = match (doing.in_hand, doing.head_since) {
-            (0, Some(begun)) => begun + patience,
-            (0, None) if doing.asked => doing.quiet_since + KEEP_ALIVE_MAX.max(patience),
-            (0, None) => doing.quiet_since + patience,
+    /// How long the client may still be idle; `None` while a request is in progress.
+    fn silence_left(&self, idle_timeout: Duration) -> Option<Duration> {
+        let state = self.state();
+        let allowed = match (state.in_progress, state.head_since) {
+            (0, Some(begun)) => begun + idle_timeout,
+            (0, None) if state.has_requests => state.quiet_since + KEEP_ALIVE_MAX.max(idle_timeout),
+            (0, None) => state.quiet_since + idle_timeout,
             _ => return None,
         };
         Some(allowed.saturating_duration_since(Instant::now()))
     }
 
-    /// Ends when the client has been silent for too long.
-    async fn silence(&self, patience: Duration) {
+    /// Returns when the client has been idle for too long.
+    async fn wait_for_silence(&self, idle_timeout: Duration) {
         loop {
-            match self.patience_left(patience) {
+            match self.silence_left(idle_timeout) {
                 Some(Duration::ZERO) => return,
-                // A head may begin at any time: never look away for longer than it may take.
-                Some(left) => tokio::time::sleep(left.min(patience)).await,
-                None => tokio::time::sleep(patience).await,
+                // A head may begin at any time: check again at least as often as one may take.
+                Some(left) => tokio::time::sleep(left.min(idle_timeout)).await,
+                None => tokio::time::sleep(idle_timeout).await,
             }
         }
     }
 }
 
-/// A request in hand, until it is dropped.
-struct InHand(Arc<Activity>);
+/// A request in progress, until it is dropped.
+struct RequestInProgress(Arc<ConnectionActivity>);
 
-impl Drop for InHand {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
-        let mut doing = self.0.doing();
-        doing.in_hand -= 1;
-        doing.quiet_since = Instant::now();
+        let mut state = self.0.state();
+        state.in_progress -= 1;
+        state.quiet_since = Instant::now();
     }
 }
 
-/// The routes, for one connection.
+/// The router, for the requests of one connection.
 #[derive(Clone)]
-struct Watched {
+struct ConnectionService {
     router: Router,
     peer: Peer,
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionActivity>,
 }
 
-impl<B> Service<http::Request<B>> for Watched
+impl<B> Service<http::Request<B>> for ConnectionService
 where
     B: axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
     B::Error: Into<axum::BoxError>,
@@ -300,26 +305,26 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
-        let in_hand = self.activity.begin();
+        let in_progress = self.activity.begin();
         request.extensions_mut().insert(self.peer);
         let answer = self.router.call(request.map(axum::body::Body::new));
         Box::pin(async move {
-            let _in_hand = in_hand;
+            let _in_progress = in_progress;
             answer.await
         })
     }
 }
 
-/// The stream, shared: hyper speaks over it, and what is left to say when hyper has ended is said here.
-struct Line {
+/// The TCP stream, shared between hyper and the answers that are written without it.
+struct SharedStream {
     stream: Arc<TcpStream>,
-    activity: Arc<Activity>,
-    heads: Heads,
-    /// A head was refused: hyper hears no more, as if the client had said all.
+    activity: Arc<ConnectionActivity>,
+    heads: HeadChecker,
+    /// True after a refused head: hyper reads the end of the stream.
     is_refused: bool,
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for SharedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -338,7 +343,7 @@ impl AsyncRead for Line {
                         self.is_refused = true;
                         self.activity.refuse();
                     }
-                    self.activity.heard(&buffer.filled()[before..]);
+                    self.activity.received(&buffer.filled()[before..]);
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -348,14 +353,14 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for SharedStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.stream.poll_write_ready(context))?;
             match self.stream.try_write(bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 written => {
-                    self.activity.said();
+                    self.activity.sent();
                     return Poll::Ready(written);
                 }
             }
@@ -372,7 +377,7 @@ impl AsyncWrite for Line {
             match self.stream.try_write_vectored(bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 written => {
-                    self.activity.said();
+                    self.activity.sent();
                     return Poll::Ready(written);
                 }
             }
@@ -387,7 +392,7 @@ impl AsyncWrite for Line {
         Poll::Ready(Ok(()))
     }
 
-    /// Said by [`linger`], when hyper has let go.
+    /// [`linger`] closes the stream when hyper has dropped it.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

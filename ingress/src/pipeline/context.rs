@@ -1,4 +1,4 @@
-//! What a handler works with: its transaction, its tenant, its caller.
+//! The context of a request: transaction, tenant, caller.
 
 use std::{future::Future, sync::Arc};
 
@@ -8,22 +8,22 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{auth::keys::Caller, error::ApiError, outside::Outside, transaction::Tx};
+use super::{auth::keys::Caller, deferred_work::DeferredWork, error::ApiError, transaction::Tx};
 use crate::state::Ingress;
 
-/// One request being carried out.
+/// The context of a request in its handler.
 pub struct RequestContext {
     /// The transaction. Confined to the tenant by row security; committed by the framework when the handler succeeds.
     pub(super) tx: Tx,
-    /// The tenant. Nil for acts that stand above tenants (see [`super::provision`]).
+    /// The tenant. Nil for requests without one (see [`super::provision`]).
     pub tenant: Uuid,
-    /// Who calls.
+    /// The caller.
     pub caller: Arc<Caller>,
     /// The shared state.
     pub ingress: Arc<Ingress>,
     pub(super) announcements: Vec<Publication>,
     pub(super) path: Vec<(String, String)>,
-    pub(super) outside: Outside,
+    pub(super) deferred: DeferredWork,
 }
 
 impl std::fmt::Debug for RequestContext {
@@ -53,41 +53,40 @@ impl RequestContext {
             .ok_or_else(|| ApiError::not_found(object))
     }
 
-    /// Publishes after the commit, in the background. Only a doorbell: what it announces must stand in the database, where a sweep
-    /// finds it if this is lost.
+    /// Publishes after the commit, in the background. A notification only: the work must be in the database, where a sweep finds it if
+    /// the announcement is lost.
     pub fn announce(&mut self, publication: Publication) {
         self.announcements.push(publication);
     }
 
-    /// Does long work, on a thread for it, while no connection is held. Call it before the transaction has written anything that is
-    /// not undone and done again: the request is rolled back, the work is done, and the handler is called anew; then this answers what
-    /// the work made. `label` tells the pieces of work of one request apart and must be the same each time. Only for routes made
+    /// Runs long work on a blocking thread while no connection is held. The first call rolls the transaction back, runs the work and calls
+    /// the handler again; the second call returns the result. `label` identifies the work within the request and must not change. Only for routes made
     /// with [`super::write_with_work`].
     ///
     /// # Errors
-    /// Until the work is done: pass it on.
-    pub(crate) fn outside<T: Clone + Send + Sync + 'static>(
+    /// Before the second call: return it.
+    pub(crate) fn run_blocking<T: Clone + Send + Sync + 'static>(
         &mut self,
         label: String,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.outside.answer(label, work)
+        self.deferred.run_blocking(label, work)
     }
 
-    /// Waits for somebody outside while no connection is held: as [`RequestContext::outside`], for what is asked over the network. The future
-    /// bounds itself in time and number.
+    /// Waits for a network request while no connection is held, with the same two calls as [`RequestContext::run_blocking`]. The future limits
+    /// its own time and concurrency.
     ///
     /// # Errors
-    /// Until the answer is there: pass it on.
-    pub(crate) fn outside_wait<T: Clone + Send + Sync + 'static>(
+    /// Before the second call: return it.
+    pub(crate) fn wait_without_connection<T: Clone + Send + Sync + 'static>(
         &mut self,
         label: String,
         answer: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.outside.wait(label, answer)
+        self.deferred.wait(label, answer)
     }
 
-    /// Writes into the audit log, in the transaction of the act. `subject` and `detail` carry ids and codes only.
+    /// Writes into the audit log, in the transaction of the request. `subject` and `detail` carry ids and codes only.
     ///
     /// # Errors
     /// When Postgres is away.

@@ -1,10 +1,10 @@
-//! What a route says of itself.
+//! The documentation of a route, from which the OpenAPI document is made.
 
 use schemars::JsonSchema;
 use serde_json::Value;
 
 use super::{
-    schema::{Field, Schema},
+    schema::{Schema, SchemaField},
     types,
 };
 
@@ -13,40 +13,40 @@ pub(crate) const ID: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
 /// A time for examples.
 pub(crate) const AT: &str = "2026-03-01T09:00:00.000Z";
 
-/// The documentation of one operation. What all operations have in common (credentials, tenant, idempotency, the refusals of the
-/// road) is added when the document is made, and does not stand here.
+/// The documentation of one operation. What all operations have in common (credentials, tenant, idempotency, the refusals
+/// of the pipeline) is added when the document is made.
 #[derive(Debug, Clone)]
 pub struct Doc {
     pub(crate) id: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) description: &'static str,
-    pub(crate) query: Vec<Field>,
-    pub(crate) path: Vec<Field>,
-    pub(crate) body: Option<Body>,
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) query: Vec<SchemaField>,
+    pub(crate) path: Vec<SchemaField>,
+    pub(crate) body: Option<DocumentedBody>,
+    pub(crate) answers: Vec<DocumentedAnswer>,
     pub(crate) refusals: Vec<(u16, &'static str)>,
 }
 
 /// A request body.
 #[derive(Debug, Clone)]
-pub(crate) struct Body {
+pub(crate) struct DocumentedBody {
     pub(crate) schema: Schema,
     pub(crate) example: Value,
 }
 
-/// A success, or any other answer that is not in the error shape.
+/// An answer that is not in the error shape.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct DocumentedAnswer {
     pub(crate) status: u16,
     pub(crate) description: &'static str,
-    pub(crate) content: Content,
-    /// Operations that take something of this answer as their `{id}`.
+    pub(crate) content: AnswerContent,
+    /// Operations that take a field of this answer as their `{id}`.
     pub(crate) links: Vec<(&'static str, &'static str)>,
 }
 
-/// What an answer carries.
+/// The content of an answer.
 #[derive(Debug, Clone)]
-pub(crate) enum Content {
+pub(crate) enum AnswerContent {
     Json { schema: Schema, example: Value },
     Other(&'static str),
     Nothing,
@@ -86,7 +86,7 @@ impl Doc {
     /// The type that reads the body of a write, and an example, both without the tenant's fields.
     #[must_use]
     pub fn body<T: JsonSchema>(mut self, example: Value) -> Self {
-        self.body = Some(Body { schema: types::body::<T>(), example });
+        self.body = Some(DocumentedBody { schema: types::body::<T>(), example });
         self
     }
 
@@ -107,10 +107,10 @@ impl Doc {
     }
 
     fn json_answer(mut self, status: u16, description: &'static str, schema: Schema, example: Value) -> Self {
-        self.answers.push(Answer {
+        self.answers.push(DocumentedAnswer {
             status,
             description,
-            content: Content::Json { schema, example },
+            content: AnswerContent::Json { schema, example },
             links: Vec::new(),
         });
         self
@@ -119,14 +119,19 @@ impl Doc {
     /// An answer that is not JSON.
     #[must_use]
     pub fn other(mut self, status: u16, description: &'static str, content_type: &'static str) -> Self {
-        self.answers.push(Answer { status, description, content: Content::Other(content_type), links: Vec::new() });
+        self.answers.push(DocumentedAnswer {
+            status,
+            description,
+            content: AnswerContent::Other(content_type),
+            links: Vec::new(),
+        });
         self
     }
 
     /// An answer without a body.
     #[must_use]
     pub fn empty(mut self, status: u16, description: &'static str) -> Self {
-        self.answers.push(Answer { status, description, content: Content::Nothing, links: Vec::new() });
+        self.answers.push(DocumentedAnswer { status, description, content: AnswerContent::Nothing, links: Vec::new() });
         self
     }
 
@@ -139,7 +144,7 @@ impl Doc {
         self
     }
 
-    /// Error codes of the act itself, with their status. Those of the road are added for all.
+    /// Error codes of the handler, with their status. Those of the pipeline are added to all operations.
     #[must_use]
     pub fn refuses(mut self, status: u16, codes: &[&'static str]) -> Self {
         self.refusals.extend(codes.iter().map(|code| (status, *code)));

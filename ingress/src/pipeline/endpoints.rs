@@ -1,4 +1,4 @@
-//! From a handler to an endpoint: reads, writes, and how each is done.
+//! Makes endpoints from handlers: reads and writes, with or without a tenant.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -11,19 +11,19 @@ use serde::de::DeserializeOwned;
 
 use super::{
     body,
-    handler::{Before, Handler, Preparation, Preparer, QueryReader, prepared, refused},
+    handler::{Handler, Preparation, PreparationContext, Preparer, QueryReader, prepared, refused},
     json,
-    later::Later,
+    later::OutcomeWaiter,
     perform,
-    route::{Access, Endpoint},
+    route::{Access, RouteEndpoint},
 };
 use crate::state::Ingress;
 
 /// What axum calls for a route.
-type Served = Pin<Box<dyn Future<Output = Response> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// A GET: `product_tenant_id` is a query parameter, the others are `Query`'s fields (which should `deny_unknown_fields`).
-pub fn read<Query, H>(scope: &'static str, handler: H) -> Endpoint
+pub fn read<Query, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
     Query: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Query> + 'static,
@@ -31,9 +31,8 @@ where
     reading(perform::Read { scope, in_tenant: true }, handler)
 }
 
-/// As [`read`], but above tenants: no `product_tenant_id`, and the transaction sees no tenant's rows. For the operations
-/// integration.
-pub fn platform_read<Query, H>(scope: &'static str, handler: H) -> Endpoint
+/// A GET without a tenant: no `product_tenant_id`, and the transaction sees no tenant's rows. For the operations integration.
+pub fn platform_read<Query, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
     Query: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Query> + 'static,
@@ -41,7 +40,7 @@ where
     reading(perform::Read { scope, in_tenant: false }, handler)
 }
 
-fn reading<Query, H>(spec: perform::Read, handler: H) -> Endpoint
+fn reading<Query, H>(spec: perform::Read, handler: H) -> RouteEndpoint
 where
     Query: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Query> + 'static,
@@ -52,15 +51,18 @@ where
         Err(error) => refused(error),
     });
     let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: body::BODY_MAX_BYTES };
-    Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
-        let reader = Arc::clone(&reader);
-        Box::pin(async move { perform::read(ingress, owned(&path), request, spec, reader).await })
-    })
+    RouteEndpoint::new(
+        access,
+        move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> ResponseFuture {
+            let reader = Arc::clone(&reader);
+            Box::pin(async move { perform::read(ingress, owned(&path), request, spec, reader).await })
+        },
+    )
 }
 
 /// A POST, PATCH or DELETE within a tenant: `product_tenant_id` is a body field and taken out before `Body` is read (which should
-/// `deny_unknown_fields`). Carried out in a task of its own, with idempotency, in one transaction.
-pub fn write<Body, H>(scope: &'static str, handler: H) -> Endpoint
+/// `deny_unknown_fields`). It runs in a task of its own, with idempotency, in one transaction.
+pub fn write<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
@@ -68,9 +70,8 @@ where
     writing(perform::Write { scope, ..perform::Write::default() }, handler)
 }
 
-/// As [`write`], for what is done often and finds all its rows by key, whatever the size of the tables: its statements are not
-/// planned anew each time.
-pub fn write_by_key<Body, H>(scope: &'static str, handler: H) -> Endpoint
+/// A [`write`] that is frequent and finds all its rows by key: its statements keep their plans.
+pub fn write_by_key<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
@@ -78,12 +79,12 @@ where
     writing(perform::Write { scope, access: AccessPattern::ByKey, ..perform::Write::default() }, handler)
 }
 
-/// As [`write`], with the body limit of imports. `prepare` makes the handler's input of the body, as in [`write_and_wait`].
+/// A [`write`] with the body limit of imports. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
 pub fn write_large<Body, Input, H>(
     scope: &'static str,
-    prepare: fn(Before, Body) -> Preparation<Input>,
+    prepare: fn(PreparationContext, Body) -> Preparation<Input>,
     handler: H,
-) -> Endpoint
+) -> RouteEndpoint
 where
     Body: DeserializeOwned + Send + 'static,
     Input: Send + 'static,
@@ -94,8 +95,10 @@ where
     prepared_writing(spec, preparer(prepare, handler))
 }
 
-/// As [`write`], for handlers that read or render templates, or ask somebody outside: see [`RequestContext::outside`](super::RequestContext::outside) and [`RequestContext::outside_wait`](super::RequestContext::outside_wait).
-pub fn write_with_work<Body, H>(scope: &'static str, handler: H) -> Endpoint
+/// A [`write`] whose handler parses or renders templates, or makes network requests: see
+/// [`RequestContext::run_blocking`](super::RequestContext::run_blocking) and
+/// [`RequestContext::wait_without_connection`](super::RequestContext::wait_without_connection).
+pub fn write_with_work<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
@@ -103,18 +106,18 @@ where
     writing(perform::Write { scope, has_work: true, ..perform::Write::default() }, handler)
 }
 
-/// As [`write_by_key`], with a body limit of its own and an answer that waits, after the commit, for what was committed: the handler
-/// answers [`Reply::later`](super::Reply::later), and `later` finds the outcome, also for a repeat after a crash.
+/// A [`write_by_key`] with a body limit of its own that answers after the outcome: the handler returns
+/// [`ApiReply::later`](super::ApiReply::later), and `later` waits for the outcome of the committed work, also for a repeat after a crash.
 ///
-/// `prepare` makes the handler's input of the body while no connection to Postgres is held: what looks into a stranger's files. Its
-/// refusals are part of the input, so that they are told, and kept for a repeat, in their turn.
+/// `prepare` makes the handler's input from the body while no connection to Postgres is held, such as the inspection of attachments. Its
+/// errors are part of the input, so that they are answered and stored for a repeat like errors of the handler.
 pub fn write_and_wait<Body, Input, H>(
     scope: &'static str,
     body_max_bytes: usize,
-    prepare: fn(Before, Body) -> Preparation<Input>,
+    prepare: fn(PreparationContext, Body) -> Preparation<Input>,
     handler: H,
-    later: Later,
-) -> Endpoint
+    later: OutcomeWaiter,
+) -> RouteEndpoint
 where
     Body: DeserializeOwned + Send + 'static,
     Input: Send + 'static,
@@ -134,7 +137,7 @@ where
     )
 }
 
-fn preparer<Body, Input, H>(prepare: fn(Before, Body) -> Preparation<Input>, handler: H) -> Preparer
+fn preparer<Body, Input, H>(prepare: fn(PreparationContext, Body) -> Preparation<Input>, handler: H) -> Preparer
 where
     Body: DeserializeOwned + Send + 'static,
     Input: Send + 'static,
@@ -152,8 +155,8 @@ where
     })
 }
 
-/// As [`write`], but above tenants: the body keeps its `product_tenant_id`, the transaction sees no tenant's rows.
-pub fn provision<Body, H>(scope: &'static str, handler: H) -> Endpoint
+/// A [`write`] without a tenant: the body keeps its `product_tenant_id`, and the transaction sees no tenant's rows.
+pub fn provision<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
@@ -161,7 +164,7 @@ where
     writing(perform::Write { scope, in_tenant: false, ..perform::Write::default() }, handler)
 }
 
-fn writing<Body, H>(spec: perform::Write, handler: H) -> Endpoint
+fn writing<Body, H>(spec: perform::Write, handler: H) -> RouteEndpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
@@ -177,12 +180,15 @@ where
     prepared_writing(spec, preparer)
 }
 
-fn prepared_writing(spec: perform::Write, preparer: Preparer) -> Endpoint {
+fn prepared_writing(spec: perform::Write, preparer: Preparer) -> RouteEndpoint {
     let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: spec.body_max_bytes };
-    Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
-        let preparer = Arc::clone(&preparer);
-        Box::pin(async move { perform::write(ingress, owned(&path), request, spec, preparer).await })
-    })
+    RouteEndpoint::new(
+        access,
+        move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> ResponseFuture {
+            let preparer = Arc::clone(&preparer);
+            Box::pin(async move { perform::write(ingress, owned(&path), request, spec, preparer).await })
+        },
+    )
 }
 
 fn owned(path: &RawPathParams) -> Vec<(String, String)> {

@@ -1,4 +1,4 @@
-//! Every answer that is not a success, in one shape: `{ok: false, error, detail?, fields?}` (API.md §1).
+//! The error answer of the API: `{ok: false, error, detail?, fields?}` (API.md §1).
 
 use std::borrow::Cow;
 
@@ -9,12 +9,12 @@ use schemas::rejected::{Refusal, RefusedField};
 use serde::Serialize;
 use tokio::task::JoinError;
 
-/// What a caller should wait, in seconds, when Postgres is away.
+/// `Retry-After` while Postgres is away, in seconds.
 const RETRY_UNAVAILABLE: u64 = 2;
 
-/// The scheme for whoever is not known.
+/// The challenge of a 401.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"postrider\"");
-/// What a caller should wait, in seconds, when somebody else is at the same object.
+/// `Retry-After` while another request holds the same object, in seconds.
 const RETRY_BUSY: u64 = 1;
 
 /// One thing wrong with a request, and where.
@@ -24,7 +24,7 @@ pub struct FieldFault {
     pub path: String,
     /// A stable code, such as `required` or `too_long`.
     pub code: Cow<'static, str>,
-    /// In words.
+    /// A text for people.
     pub detail: String,
 }
 
@@ -43,7 +43,7 @@ pub struct ApiError {
     pub status: StatusCode,
     /// The stable code in `error`.
     pub code: Cow<'static, str>,
-    /// In words.
+    /// A text for people.
     pub detail: Option<String>,
     /// All faults of a validation.
     pub fields: Vec<FieldFault>,
@@ -59,21 +59,21 @@ impl ApiError {
         Self { status, code: code.into(), detail: None, fields: Vec::new(), retry_after: None, message_id: None }
     }
 
-    /// The same, with words.
+    /// Adds a detail for people.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// The same, naming the one-off message that stands in the ledger.
+    /// Adds the id of the one-off message in the ledger.
     #[must_use]
     pub fn about_message(mut self, message: uuid::Uuid) -> Self {
         self.message_id = Some(message);
         self
     }
 
-    /// The same, with `Retry-After` in seconds.
+    /// Adds `Retry-After`, in seconds.
     #[must_use]
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
@@ -143,12 +143,12 @@ impl ApiError {
         Self::internal()
     }
 
-    /// 409 with `Retry-After`: somebody else is at it for a moment, and the same request may succeed then. It is not kept for a repeat.
+    /// 409 with `Retry-After`: another request holds the object for a moment. It is not stored for a repeat.
     pub fn busy(code: impl Into<Cow<'static, str>>) -> Self {
         Self::conflict(code).retry_after(RETRY_BUSY)
     }
 
-    /// Whether an idempotent repeat gets this very answer again: a 4xx that the act itself decided, and that time does not change.
+    /// True if a repeat with the same idempotency key gets this answer again: a 4xx of the handler that time does not change.
     #[must_use]
     pub fn is_deterministic(&self) -> bool {
         self.status.is_client_error()
@@ -166,14 +166,14 @@ impl ApiError {
     #[must_use]
     pub(crate) fn read(status: StatusCode, body: &[u8]) -> Self {
         #[derive(serde::Deserialize)]
-        struct Body {
+        struct AnsweredError {
             error: String,
             detail: Option<String>,
             #[serde(default)]
             fields: Vec<RefusedField>,
         }
-        match serde_json::from_slice::<Body>(body) {
-            Ok(Body { error, detail, fields }) => {
+        match serde_json::from_slice::<AnsweredError>(body) {
+            Ok(AnsweredError { error, detail, fields }) => {
                 let fault = |field: RefusedField| FieldFault::new(field.path, field.code, field.detail);
                 Self { detail, fields: fields.into_iter().map(fault).collect(), ..Self::new(status, error) }
             }
@@ -181,7 +181,7 @@ impl ApiError {
         }
     }
 
-    /// The same, as it is told on the bus.
+    /// The error as an event on the bus has it.
     #[must_use]
     pub(crate) fn refusal(&self) -> Refusal {
         let field = |fault: &FieldFault| RefusedField {
@@ -201,7 +201,7 @@ impl ApiError {
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         #[derive(Serialize)]
-        struct Body<'a> {
+        struct ErrorBody<'a> {
             ok: bool,
             error: &'a str,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -211,7 +211,7 @@ impl ApiError {
             #[serde(skip_serializing_if = "Option::is_none")]
             message_id: Option<uuid::Uuid>,
         }
-        let body = Body {
+        let body = ErrorBody {
             ok: false,
             error: &self.code,
             detail: self.detail.as_deref(),
@@ -304,7 +304,7 @@ mod tests {
     #[case(ApiError::busy("campaign_busy"), false)]
     #[case(ApiError::internal(), false)]
     #[case(ApiError::unavailable(), false)]
-    fn only_what_the_act_decided_is_answered_again(#[case] error: ApiError, #[case] stored: bool) {
+    fn only_what_the_handler_decided_is_stored(#[case] error: ApiError, #[case] stored: bool) {
         assert_eq!(error.is_deterministic(), stored);
     }
 

@@ -1,4 +1,4 @@
-//! Handlers, and requests that are read and wait for their transaction.
+//! Handlers, and parsed requests that wait for their transaction.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -10,23 +10,23 @@ use super::{
     auth::keys::Caller,
     context::RequestContext,
     error::ApiError,
-    reply::Reply,
+    reply::ApiReply,
     tenant::{self, TenantClaim},
 };
 use crate::state::Ingress;
 
-/// An `async fn(&mut RequestContext, Input) -> Result<Reply, ApiError>`.
+/// An `async fn(&mut RequestContext, Input) -> Result<ApiReply, ApiError>`.
 pub trait Handler<'a, Input>: Send + Sync {
     /// What it returns.
-    type Future: Future<Output = Result<Reply, ApiError>> + Send + 'a;
-    /// Carries the act out.
+    type Future: Future<Output = Result<ApiReply, ApiError>> + Send + 'a;
+    /// Handles the request.
     fn call(&self, ctx: &'a mut RequestContext, input: Input) -> Self::Future;
 }
 
 impl<'a, Input, F, Fut> Handler<'a, Input> for F
 where
     F: Fn(&'a mut RequestContext, Input) -> Fut + Send + Sync,
-    Fut: Future<Output = Result<Reply, ApiError>> + Send + 'a,
+    Fut: Future<Output = Result<ApiReply, ApiError>> + Send + 'a,
 {
     type Future = Fut;
 
@@ -44,30 +44,30 @@ pub struct NoParameters {}
 /// The body of a write that needs nothing but the tenant.
 pub type NoFields = NoParameters;
 
-pub(super) type Outcome<'a> = Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send + 'a>>;
-/// A request that was read: it waits for its transaction.
-pub(super) type Prepared = Box<dyn for<'a> FnOnce(&'a mut RequestContext) -> Outcome<'a> + Send>;
-/// Reads the query of a GET, still untyped, so that the road is compiled once and not per route.
-pub(super) type QueryReader = Arc<dyn Fn(String) -> Prepared + Send + Sync>;
+pub(super) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Result<ApiReply, ApiError>> + Send + 'a>>;
+/// A parsed request, which waits for its transaction.
+pub(super) type PreparedHandler = Box<dyn for<'a> FnOnce(&'a mut RequestContext) -> HandlerFuture<'a> + Send>;
+/// Parses the query of a GET. Untyped, so that the pipeline is compiled once and not per route.
+pub(super) type QueryReader = Arc<dyn Fn(String) -> PreparedHandler + Send + Sync>;
 
-/// What is known of a write before it has a transaction.
+/// The context of a write before its transaction.
 #[derive(Clone)]
-pub struct Before {
+pub struct PreparationContext {
     /// The shared state.
     pub ingress: Arc<Ingress>,
-    /// Who calls.
+    /// The caller.
     pub caller: Arc<Caller>,
     pub(super) claim: Option<TenantClaim>,
 }
 
-impl Before {
-    /// The tenant, found without a connection being held.
+impl PreparationContext {
+    /// Finds the tenant without holding a connection.
     ///
     /// # Errors
     /// 404 `tenant_not_found`, 403 `tenant_mismatch`, 503 when Postgres is away.
     pub async fn tenant(&self) -> Result<Uuid, ApiError> {
         let Some(claim) = &self.claim else { return Ok(Uuid::nil()) };
-        tenant::check(self.ingress.admissions.find(&self.caller, claim).await?, &self.caller, claim)
+        tenant::check(self.ingress.admissions.find_tenant(&self.caller, claim).await?, &self.caller, claim)
     }
 
     /// A short read of what the preparation needs, confined to the tenant: to be dropped before long work begins. Its statements find
@@ -80,14 +80,15 @@ impl Before {
     }
 }
 
-/// What is done with a body before there is a transaction: see [`super::write_and_wait`] and [`super::write_large`].
+/// Work on a body before its transaction: see [`super::write_and_wait`] and [`super::write_large`].
 pub type Preparation<Input> = Pin<Box<dyn Future<Output = Input> + Send>>;
 
-/// Reads the body of a write, still untyped, so that the road is compiled once and not per route.
-pub(super) type Preparer = Arc<dyn Fn(Before, Map<String, Value>) -> Preparation<Prepared> + Send + Sync>;
+/// Parses the body of a write. Untyped, so that the pipeline is compiled once and not per route.
+pub(super) type Preparer =
+    Arc<dyn Fn(PreparationContext, Map<String, Value>) -> Preparation<PreparedHandler> + Send + Sync>;
 
-/// Hands the input to the handler, as soon as there is a transaction.
-pub(super) fn prepared<Input, H>(handler: Arc<H>, input: Input) -> Prepared
+/// Calls the handler with the input, once there is a transaction.
+pub(super) fn prepared<Input, H>(handler: Arc<H>, input: Input) -> PreparedHandler
 where
     Input: Send + 'static,
     H: for<'a> Handler<'a, Input> + 'static,
@@ -95,7 +96,7 @@ where
     Box::new(move |ctx| Box::pin(handler.call(ctx, input)))
 }
 
-/// A refusal of body or query is told after those of tenant and idempotency key.
-pub(super) fn refused(error: ApiError) -> Prepared {
+/// Answers an error of body or query, after the checks of tenant and idempotency key.
+pub(super) fn refused(error: ApiError) -> PreparedHandler {
     Box::new(move |_| Box::pin(std::future::ready(Err(error))))
 }

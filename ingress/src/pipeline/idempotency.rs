@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: the row is inserted first and committed with the effect, so that an act happens once or not at all.
+//! `Idempotency-Key`: its row is inserted first and committed with the effect, so that a request has one effect or none.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::pipeline::error::ApiError;
 const HEADER: &str = "idempotency-key";
 const KEY_MAX_CHARS: usize = 255;
 const RETRY_IN_PROGRESS: u64 = 1;
-/// What a sealed body begins with; no JSON does.
+/// The first byte of an encrypted body; no JSON begins with it.
 const SEALED: u8 = 0x01;
-/// The vault's purpose for them.
+/// The vault's purpose of encrypted bodies.
 const SEALED_PURPOSE: &str = "idempotency";
 
-/// What a repeat is recognised by.
+/// The key of a request, by which a repeat is recognised.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey {
     /// The header's value; its scope is the API key.
@@ -27,26 +27,26 @@ pub struct IdempotencyKey {
     pub fingerprint: [u8; 32],
 }
 
-/// An answer given before.
+/// A stored answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredAnswer {
     /// Its status.
     pub status: StatusCode,
     /// Its body.
     pub body: Vec<u8>,
 }
 
-/// A body with a secret in it, as it is stored.
+/// Encrypts a body with a secret in it, for storage.
 ///
 /// # Errors
 /// 500 when there is no cryptography.
-pub fn seal(vault: &Vault, tenant: Uuid, body: &[u8]) -> Result<Vec<u8>, ApiError> {
+pub fn seal_body(vault: &Vault, tenant: Uuid, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let sealed = vault.seal(tenant, SEALED_PURPOSE, body).map_err(|error| ApiError::unexpected(&error))?;
     Ok([&[SEALED], sealed.as_slice()].concat())
 }
 
-impl Stored {
-    /// The same, readable.
+impl StoredAnswer {
+    /// Decrypts the body, if it is encrypted.
     ///
     /// # Errors
     /// 500 when it was sealed under a key that is gone.
@@ -61,14 +61,14 @@ impl Stored {
     }
 }
 
-/// What a claim found.
+/// The result of claiming a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claim {
-    /// Nothing: the act is this transaction's.
+pub enum KeyClaim {
+    /// The key is new: this transaction handles the request.
     Taken,
-    /// The act was carried out, and this was answered.
-    Answered(Stored),
-    /// The act was carried out, its answer is not known, and nobody waits for it any more: now this request does.
+    /// The request was handled before, with this answer.
+    Answered(StoredAnswer),
+    /// The request was handled before and its outcome is not known yet. No other request waits for it, so this one does.
     Waiting(Uuid),
 }
 
@@ -77,21 +77,23 @@ impl IdempotencyKey {
     ///
     /// # Errors
     /// 400 for a value that is not 1 to 255 visible ASCII characters, or a header that is there twice.
-    pub fn read(headers: &HeaderMap, method: &str, path: &str, body: &[u8]) -> Result<Option<Self>, ApiError> {
+    pub fn from_headers(headers: &HeaderMap, method: &str, path: &str, body: &[u8]) -> Result<Option<Self>, ApiError> {
         let mut values = headers.get_all(HEADER).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let value =
-            value.to_str().ok().filter(|text| Self::is_sane(text) && values.next().is_none()).ok_or_else(|| {
-                ApiError::invalid(
-                    "Idempotency-Key",
-                    "invalid",
-                    "send the header once, with 1 to 255 visible ASCII characters",
-                )
-            })?;
+            value.to_str().ok().filter(|text| Self::is_valid_text(text) && values.next().is_none()).ok_or_else(
+                || {
+                    ApiError::invalid(
+                        "Idempotency-Key",
+                        "invalid",
+                        "send the header once, with 1 to 255 visible ASCII characters",
+                    )
+                },
+            )?;
         Ok(Some(Self::of(value, method, path, body)))
     }
 
-    /// Of a value that is known to be good.
+    /// Makes a key from a validated value.
     #[must_use]
     pub fn of(value: &str, method: &str, path: &str, body: &[u8]) -> Self {
         let mut hasher = Sha256::new();
@@ -103,20 +105,20 @@ impl IdempotencyKey {
         Self { value: value.to_owned(), fingerprint: hasher.finalize().into() }
     }
 
-    /// Whether a text can be a key.
+    /// True if a text can be a key.
     #[must_use]
-    pub fn is_sane(text: &str) -> bool {
+    pub fn is_valid_text(text: &str) -> bool {
         (1..=KEY_MAX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
     }
 
-    /// Takes the key for this transaction, or answers what became of the first request with it.
+    /// Claims the key for this transaction, or returns what is stored of the first request with it.
     ///
-    /// The advisory lock is held until the transaction ends: a second request with the key is told so at once instead of waiting
-    /// for the first, and a process that dies releases it.
+    /// The advisory lock is held until the transaction ends: a second request with the key is refused at once instead of waiting
+    /// for the first, and a process that dies releases the lock.
     ///
     /// # Errors
     /// 409 `idempotency_in_progress`, 422 `idempotency_key_reused`.
-    pub async fn claim(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<Claim, ApiError> {
+    pub async fn claim(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<KeyClaim, ApiError> {
         let row = sqlx::query!(
             r#"with lock as materialized (
                    select pg_try_advisory_xact_lock(hashtextextended($1::uuid::text || ' ' || $2, 0)) as taken
@@ -138,13 +140,13 @@ impl IdempotencyKey {
         .await?;
         match (row.taken, row.claimed) {
             (false, _) => Err(ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS)),
-            (true, true) => Ok(Claim::Taken),
+            (true, true) => Ok(KeyClaim::Taken),
             // A statement of its own: its snapshot is taken under the lock, so it sees what the first request committed.
-            (true, false) => self.found(tx, key_id, lease).await,
+            (true, false) => self.read_stored(tx, key_id, lease).await,
         }
     }
 
-    async fn found(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<Claim, ApiError> {
+    async fn read_stored(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<KeyClaim, ApiError> {
         let row = sqlx::query!(
             r#"select fingerprint, status, body, waits_for, locked_until > now() as "held!"
                from idempotency_keys where key_id = $1 and idempotency_key = $2"#,
@@ -153,27 +155,29 @@ impl IdempotencyKey {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        // Swept away between the two statements, or left without an answer: nothing that a moment does not mend.
-        let again = || ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS);
-        let row = row.ok_or_else(again)?;
+        // Purged between the two statements, or without an answer: a repeat a moment later succeeds.
+        let retry_later = || ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS);
+        let row = row.ok_or_else(retry_later)?;
         if row.fingerprint != self.fingerprint {
             return Err(ApiError::unprocessable("idempotency_key_reused")
                 .detail("the Idempotency-Key was used before with another method, path or body"));
         }
         if let (None, Some(reference), false) = (row.status, row.waits_for, row.held) {
-            self.hold(tx, key_id, lease).await?;
-            return Ok(Claim::Waiting(reference));
+            self.take_lease(tx, key_id, lease).await?;
+            return Ok(KeyClaim::Waiting(reference));
         }
-        let status =
-            row.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok()).ok_or_else(again)?;
-        Ok(Claim::Answered(Stored { status, body: row.body.unwrap_or_default() }))
+        let status = row
+            .status
+            .and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok())
+            .ok_or_else(retry_later)?;
+        Ok(KeyClaim::Answered(StoredAnswer { status, body: row.body.unwrap_or_default() }))
     }
 
-    /// Says what the answer waits for, in the transaction of the effect, and takes the lease.
+    /// Stores the reference that the answer waits for, in the transaction of the effect, and takes the lease.
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn park(
+    pub async fn store_pending(
         &self,
         tx: &mut PgConnection,
         key_id: Uuid,
@@ -193,11 +197,11 @@ impl IdempotencyKey {
         .map(drop)
     }
 
-    /// Takes the lease of a parked act that nobody holds, from now; a lease of nothing gives it up.
+    /// Takes the free lease of a pending answer, from now. A lease of zero releases it.
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn hold(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
+    pub async fn take_lease(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
         sqlx::query!(
             "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
              where key_id = $1 and idempotency_key = $2 and status is null",
@@ -210,12 +214,12 @@ impl IdempotencyKey {
         .map(drop)
     }
 
-    /// Renews the lease of a parked act, from now, while it lasts. One that was given up stays so: Postgres may come to a renewal
-    /// only after its sender stopped waiting for it, and gave the lease up.
+    /// Renews the lease of a pending answer, from now, while it lasts. A released lease is not renewed: a delayed renewal may arrive after
+    /// its sender has released the lease.
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn renew(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
+    pub async fn renew_lease(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
         sqlx::query!(
             "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
              where key_id = $1 and idempotency_key = $2 and status is null and locked_until > clock_timestamp()",
@@ -232,7 +236,7 @@ impl IdempotencyKey {
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn complete(
+    pub async fn store_answer(
         &self,
         tx: &mut PgConnection,
         key_id: Uuid,
@@ -251,18 +255,18 @@ impl IdempotencyKey {
         .map(drop)
     }
 
-    /// Stores an answer that came later, as a transaction of its own whose commit waits for no disk.
+    /// Stores a later answer in a transaction of its own, with asynchronous commit: after a crash a repeat finds the outcome again.
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn complete_unhurried(
+    pub async fn store_late_answer(
         &self,
         db: &mut PgConnection,
         key_id: Uuid,
         status: StatusCode,
         body: &[u8],
     ) -> sqlx::Result<()> {
-        // The last condition is always true, and spares two round trips: begin and commit.
+        // The last condition is always true and saves the round trips of begin and commit.
         sqlx::query!(
             "update idempotency_keys set status = $3, body = $4
              where key_id = $1 and idempotency_key = $2 and set_config('synchronous_commit', 'off', true) = 'off'",
@@ -301,20 +305,20 @@ mod tests {
     #[case(&["a", "a"], false)]
     #[case(&["order-1/create"], true)]
     fn a_key_is_1_to_255_visible_ascii_characters_given_once(#[case] values: &[&str], #[case] good: bool) {
-        assert_eq!(IdempotencyKey::read(&headers(values), "POST", "/", b"").is_ok(), good);
+        assert_eq!(IdempotencyKey::from_headers(&headers(values), "POST", "/", b"").is_ok(), good);
     }
 
     #[test]
-    fn a_fingerprint_is_of_method_path_and_body() {
+    fn a_fingerprint_covers_method_path_and_body() {
         let print = |method, path, body| {
-            IdempotencyKey::read(&headers(&["k"]), method, path, body).unwrap().unwrap().fingerprint
+            IdempotencyKey::from_headers(&headers(&["k"]), method, path, body).unwrap().unwrap().fingerprint
         };
         let one = print("POST", "/v1/a", b"{}");
         assert_eq!(one, print("POST", "/v1/a", b"{}"));
         for other in [print("PATCH", "/v1/a", b"{}"), print("POST", "/v1/b", b"{}"), print("POST", "/v1/a", b"{ }")] {
             assert_ne!(one, other);
         }
-        assert!(IdempotencyKey::read(&HeaderMap::new(), "POST", "/", b"").unwrap().is_none());
-        assert!(IdempotencyKey::read(&headers(&[&"k".repeat(256)]), "POST", "/", b"").is_err());
+        assert!(IdempotencyKey::from_headers(&HeaderMap::new(), "POST", "/", b"").unwrap().is_none());
+        assert!(IdempotencyKey::from_headers(&headers(&[&"k".repeat(256)]), "POST", "/", b"").is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Strict JSON: one reading of a body, whoever reads it. Duplicate keys, NUL characters, trailing bytes, unknown fields and
-//! anything but an object at the top are refused.
+//! Strict JSON: every parser reads a body the same way. Duplicate keys, NUL characters, trailing bytes, unknown fields and anything but
+//! an object at the top are refused.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
@@ -18,14 +18,14 @@ use crate::pipeline::error::{ApiError, FieldFault};
 
 /// How deep objects and arrays may nest.
 const DEPTH_MAX: usize = 32;
-/// How many values a body may hold, an object that is not empty counting for [`OBJECT_WEIGHT`]: a byte or two of text become 32 of
-/// memory, or 700, so the length alone bounds nothing.
+/// How many values a body may hold; an object that is not empty counts as [`OBJECT_WEIGHT`]. One or two bytes of text become 32 bytes of
+/// memory, or 700, so the length is no bound.
 const VALUES_MAX: usize = 500_000;
 const OBJECT_WEIGHT: usize = 20;
 /// What a value takes in memory, in bytes, beside its text.
 const VALUE_BYTES: usize = 32;
 
-/// What the reading of one body may cost. A step is a value; what is held is all of them, and their texts.
+/// The budget of parsing one body. A step is a value; memory is that of all values and their texts.
 const LIMITS: Limits = Limits {
     input_bytes: IMPORT_BODY_MAX_BYTES,
     held_bytes: VALUES_MAX * VALUE_BYTES + IMPORT_BODY_MAX_BYTES,
@@ -58,7 +58,7 @@ fn parse_value(body: &[u8]) -> Result<Value, ApiError> {
     parse_within(&Budget::new(LIMITS), body)
 }
 
-/// Parses a body, charging `budget`.
+/// Parses a body within `budget`.
 fn parse_within(budget: &Budget, body: &[u8]) -> Result<Value, ApiError> {
     let fault = |detail: String| match budget.check_time() {
         Ok(()) => ApiError::invalid_json(detail),
@@ -73,13 +73,13 @@ fn parse_within(budget: &Budget, body: &[u8]) -> Result<Value, ApiError> {
     Ok(value)
 }
 
-/// Whether a body says that it is an array.
+/// True if a body begins like an array.
 #[must_use]
 pub fn is_array(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
-/// Parses an array of at most so many; what each must be is not said.
+/// Parses an array of at most `max_items` values of any type.
 ///
 /// # Errors
 /// 400 `invalid_json` that says what and where, 400 `validation_failed` for too many or none.
@@ -102,20 +102,20 @@ struct Strict<'a> {
 }
 
 impl Strict<'_> {
-    /// Makes room for so many values.
-    fn take_room<E: serde::de::Error>(self, values: usize) -> Result<(), E> {
+    /// Charges the budget for so many values.
+    fn take_values<E: serde::de::Error>(self, values: usize) -> Result<(), E> {
         self.budget.take_steps(values as u64).map_err(spent)?;
         self.budget.hold(values * VALUE_BYTES).map_err(spent)
     }
 
-    /// Makes room for a text, which is good.
+    /// Charges the budget for a valid text.
     fn take_text<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
         checked(text)?;
         self.budget.hold(text.len()).map_err(spent)
     }
 }
 
-/// A bound that was passed, in the words of a body.
+/// The error for an exhausted budget.
 fn spent<E: serde::de::Error>(spent: Spent) -> E {
     match spent {
         Spent::Depth => E::custom("nested too deep"),
@@ -129,7 +129,7 @@ impl<'de> DeserializeSeed<'de> for Strict<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         let _level = self.budget.enter().map_err(spent)?;
-        self.take_room(1)?;
+        self.take_values(1)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -184,7 +184,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         while let Some(key) = entries.next_key::<String>()? {
             self.take_text(&key)?;
             if object.is_empty() {
-                self.take_room(OBJECT_WEIGHT)?;
+                self.take_values(OBJECT_WEIGHT)?;
             }
             if object.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key `{}`", shortened(&key))));

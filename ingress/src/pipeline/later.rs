@@ -1,8 +1,8 @@
-//! Writes in two phases: the effect is committed, and the answer waits for something that happens afterwards.
+//! Writes whose answer waits for an outcome after the commit.
 //!
-//! The idempotency row is committed with the effect, without an answer but with what the answer waits for. While somebody waits
-//! he holds the row's lease and renews it; a repeat meanwhile is told to come back. Once the lease is over, because the process
-//! died or the answer was "not yet", a repeat takes over and waits for the same effect. Nothing holds a connection meanwhile.
+//! The idempotency row is committed with the effect, without an answer but with a reference to the effect. The request that waits holds
+//! the lease of the row and renews it; a repeat meanwhile is answered 409 with `Retry-After`. After the lease, because the process died
+//! or there was no outcome in time, a repeat waits for the same effect. No connection is held while a request waits.
 
 use runtime::plans::PreparedPool;
 use std::{borrow::Cow, convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -10,73 +10,77 @@ use std::{borrow::Cow, convert::Infallible, future::Future, pin::Pin, sync::Arc,
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{error::ApiError, idempotency::IdempotencyKey, reply::Reply};
+use super::{error::ApiError, idempotency::IdempotencyKey, reply::ApiReply};
 use crate::state::Ingress;
 
-/// What is waited for.
+/// The committed effect whose outcome a request waits for.
 #[derive(Debug, Clone, Copy)]
 pub struct Awaited {
     /// The tenant.
     pub tenant: Uuid,
-    /// What the handler named in [`Reply::later`].
+    /// The reference that the handler passed to [`ApiReply::waiter`].
     pub reference: Uuid,
-    /// It was committed just now: there is no outcome yet.
+    /// True in the first request, right after its commit: there is no outcome yet.
     pub fresh: bool,
 }
 
-/// The outcome of what was committed: waits as long as it sees fit, and answers.
-pub type Later = fn(Arc<Ingress>, Awaited) -> Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send>>;
+/// Waits for the outcome of a committed effect, for as long as it chooses, and answers.
+pub type OutcomeWaiter = fn(Arc<Ingress>, Awaited) -> Pin<Box<dyn Future<Output = Result<ApiReply, ApiError>> + Send>>;
 
-/// How long a lease lasts: after a crash, a repeat is told to come back for at most so long.
+/// How long a lease lasts: after a crash, repeats are answered 409 for at most so long.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 
-/// A key with the API key it is scoped to.
-pub(super) struct Scoped<'a> {
+/// An idempotency key with the API key that it belongs to.
+pub(super) struct ScopedKey<'a> {
     pub key: &'a IdempotencyKey,
     pub key_id: Uuid,
 }
 
-/// Waits for the outcome, under the key's lease, and keeps it as the answer where it is one to keep.
-pub(super) async fn conclude(
+/// Waits for the outcome, under the lease of the key, and stores the answer if it is final.
+pub(super) async fn wait_for_outcome(
     ingress: &Arc<Ingress>,
-    later: Later,
+    waiter: OutcomeWaiter,
     awaited: Awaited,
-    scoped: Option<Scoped<'_>>,
-) -> Result<Reply, ApiError> {
-    let outcome = later(Arc::clone(ingress), awaited);
+    scoped: Option<ScopedKey<'_>>,
+) -> Result<ApiReply, ApiError> {
+    let outcome = waiter(Arc::clone(ingress), awaited);
     let Some(scoped) = scoped else { return outcome.await };
     let result = tokio::select! {
         result = outcome => result,
         never = keep_lease(&ingress.pool, &scoped) => match never {},
     };
-    if let Err(error) = store(&ingress.by_key, &scoped, &result).await {
+    if let Err(error) = store_outcome(&ingress.by_key, &scoped, &result).await {
         // A repeat finds the outcome as this request did.
-        tracing::warn!(transient = runtime::db::is_transient(&error), "an answer was not kept");
+        tracing::warn!(transient = runtime::db::is_transient(&error), "an answer was not stored");
     }
     result
 }
 
-async fn keep_lease(pool: &PgPool, scoped: &Scoped<'_>) -> Infallible {
+async fn keep_lease(pool: &PgPool, scoped: &ScopedKey<'_>) -> Infallible {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
-        if let Err(error) = scoped.key.renew(pool, scoped.key_id, LEASE).await {
+        if let Err(error) = scoped.key.renew_lease(pool, scoped.key_id, LEASE).await {
             tracing::debug!(transient = runtime::db::is_transient(&error), "lease not renewed");
         }
     }
 }
 
-async fn store(by_key: &PreparedPool, scoped: &Scoped<'_>, result: &Result<Reply, ApiError>) -> sqlx::Result<()> {
-    let Scoped { key, key_id } = scoped;
+async fn store_outcome(
+    by_key: &PreparedPool,
+    scoped: &ScopedKey<'_>,
+    result: &Result<ApiReply, ApiError>,
+) -> sqlx::Result<()> {
+    let ScopedKey { key, key_id } = scoped;
     let answer = match result {
         Ok(reply) => Some((reply.status, Cow::from(&reply.body))),
         Err(error) => error.is_deterministic().then(|| (error.status, Cow::from(error.body()))),
     };
     let mut db = by_key.take().await?;
     match answer {
-        // The caller waits, and waits for no disk: should a crash of Postgres take this back, a repeat finds the outcome anew.
-        Some((status, body)) => key.complete_unhurried(&mut db, *key_id, status, &body).await?,
-        None => key.hold(&mut *db, *key_id, Duration::ZERO).await?,
+        // Asynchronous commit, since the caller waits: after a crash of Postgres a repeat finds the outcome again.
+        Some((status, body)) => key.store_late_answer(&mut db, *key_id, status, &body).await?,
+        None => key.take_lease(&mut *db, *key_id, Duration::ZERO).await?,
     }
     db.put_back();
     Ok(())

@@ -1,13 +1,14 @@
-//! From an admitted request to its answer: the one road all endpoints take.
+//! The request pipeline: the same steps for all endpoints, from an admitted request to its answer.
 //!
 //! A route is `read(scope, handler)` or `write(scope, handler)` with `async fn handler(ctx: &mut RequestContext, input: Input) ->
-//! Result<Reply, ApiError>`, registered through [`Routes`] with its documentation (how: see [`crate::documents::openapi`]). The order of
+//! Result<ApiReply, ApiError>`, registered through [`Routes`] with its documentation (how: see [`crate::documents::openapi`]). The order of
 //! checks is that of API.md §1; what a handler sees is a known caller, a transaction confined to its tenant, and a typed input.
 
 pub mod auth;
 pub mod body;
 pub(crate) mod connection;
 mod context;
+mod deferred_work;
 pub mod doc;
 mod endpoints;
 pub mod error;
@@ -16,7 +17,6 @@ pub mod idempotency;
 pub mod json;
 mod later;
 pub(crate) mod observe;
-mod outside;
 pub mod page;
 pub(crate) mod peer;
 mod perform;
@@ -34,14 +34,14 @@ pub use doc::Doc;
 pub use endpoints::{
     platform_read, provision, read, write, write_and_wait, write_by_key, write_large, write_with_work,
 };
-pub use handler::{Before, Handler, NoFields, NoParameters, Preparation};
-pub use idempotency::{Claim, IdempotencyKey};
+pub use handler::{Handler, NoFields, NoParameters, Preparation, PreparationContext};
+pub use idempotency::{IdempotencyKey, KeyClaim};
 pub use json::{Id, Patch};
-pub use later::{Awaited, Later};
-pub use page::{Page, time};
+pub use later::{Awaited, OutcomeWaiter};
+pub use page::{ListPage, time};
 pub(crate) use perform::{WRITE_STATEMENT_MAX, WouldAnswer, announce};
-pub use reply::Reply;
-pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
+pub use reply::ApiReply;
+pub use route::{Access, Operation, RouteEndpoint, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;
 pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};
 pub use validate::Faults;

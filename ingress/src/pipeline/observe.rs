@@ -1,4 +1,4 @@
-//! What wraps every answer: request id, access log, metrics, the error shape.
+//! Middleware of every request: request id, access log, metrics, the error shape of unknown paths and panics.
 
 use std::{sync::Arc, time::Instant};
 
@@ -20,9 +20,9 @@ use crate::state::Ingress;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX_CHARS: usize = 100;
 
-/// What the road learns about a request, for the access log: ids only.
+/// The ids of key and tenant of a request, for the access log.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Trace {
+pub struct RequestTrace {
     /// The API key.
     pub key_id: Option<Uuid>,
     /// The tenant.
@@ -33,7 +33,7 @@ pub struct Trace {
 pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let _in_flight = Gauge::HttpRequestsInFlight.count_in_flight();
-    let via = if request.extensions().get::<auth::Trusted>().is_some() { "bus" } else { "http" };
+    let via = if request.extensions().get::<auth::TrustedCaller>().is_some() { "bus" } else { "http" };
     let id = request_id(request.headers().get(&REQUEST_ID));
     let method = method_label(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
@@ -51,7 +51,7 @@ pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, 
     {
         response.headers_mut().insert("ratelimit-policy", policy);
     }
-    let seen = response.extensions().get::<Trace>().copied().unwrap_or_default();
+    let seen = response.extensions().get::<RequestTrace>().copied().unwrap_or_default();
     if let Some(span) = &span {
         describe(span, method, &route, status, &id, seen);
     }
@@ -75,8 +75,8 @@ pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, 
     response
 }
 
-/// Says of a request's step what the access log says, in the standard's names.
-fn describe(span: &Span, method: &'static str, route: &str, status: StatusCode, id: &HeaderValue, seen: Trace) {
+/// Sets the fields of the access log on the request's span, with the standard names.
+fn describe(span: &Span, method: &'static str, route: &str, status: StatusCode, id: &HeaderValue, seen: RequestTrace) {
     span.set("http.request.method", method);
     span.set("http.route", route.to_owned());
     span.set("http.response.status_code", i64::from(status.as_u16()));
@@ -91,7 +91,7 @@ fn describe(span: &Span, method: &'static str, route: &str, status: StatusCode, 
     }
 }
 
-/// The caller's request id if it is sane, else one of ours.
+/// The caller's request id if it is valid, or a new one.
 fn request_id(given: Option<&HeaderValue>) -> HeaderValue {
     let sane = |text: &str| {
         (1..=REQUEST_ID_MAX_CHARS).contains(&text.len())
@@ -118,12 +118,12 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// For paths we do not have.
+/// 404 for an unknown path.
 pub async fn no_such_path() -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "not_found")
 }
 
-/// For methods a path does not have; axum adds `Allow`. While the assistant is off its endpoint is not there for any.
+/// 405 for a method that a path does not have; axum adds `Allow`. 404 for the assistant endpoint while it is off.
 pub async fn no_such_method(State(ingress): State<Arc<Ingress>>, uri: Uri) -> ApiError {
     if ingress.assistant.is_none() && uri.path() == mcp::PATH {
         return no_such_path().await;

@@ -27,12 +27,12 @@ pub struct PageQuery {
 }
 
 impl PageQuery {
-    /// The part that is asked for.
+    /// The requested page.
     ///
     /// # Errors
-    /// As [`Page::new`].
-    pub fn page(&self) -> Result<Page, ApiError> {
-        Page::new(self.limit, self.cursor.as_deref())
+    /// 400 for a limit outside 1..=200 or a cursor we did not make.
+    pub fn page(&self) -> Result<ListPage, ApiError> {
+        ListPage::new(self.limit, self.cursor.as_deref())
     }
 }
 
@@ -75,10 +75,10 @@ impl JsonSchema for PageCursor {
     }
 }
 
-/// Which part of a list is asked for. In SQL: `($2::timestamptz is null or (created_at, id) < ($2, $3)) order by created_at desc,
+/// The page of a list that is requested. In SQL: `($2::timestamptz is null or (created_at, id) < ($2, $3)) order by created_at desc,
 /// id desc limit $4`, with [`Page::fetch`] as the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Page {
+pub struct ListPage {
     /// Rows in the answer at most.
     pub limit: i64,
     /// Only rows older than this, when a cursor is given.
@@ -87,7 +87,7 @@ pub struct Page {
     pub before_id: Option<Uuid>,
 }
 
-impl Page {
+impl ListPage {
     /// From the query parameters `limit` and `cursor`.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Page {
         self.limit + 1
     }
 
-    /// Cuts the rows to the limit and answers `next_cursor`.
+    /// Cuts the rows to the limit and returns `next_cursor`.
     pub fn cut<T>(&self, rows: &mut Vec<T>, key: impl Fn(&T) -> (DateTime<Utc>, Uuid)) -> Option<String> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         if rows.len() <= limit {
@@ -174,27 +174,27 @@ mod tests {
         let at = DateTime::from_timestamp_micros(1_767_323_045_123_456).unwrap();
         let mut rows: Vec<(DateTime<Utc>, Uuid)> = (0..3).map(|_| (at, Uuid::now_v7())).collect();
         let second = rows[1];
-        let page = Page::new(Some(2), None).unwrap();
+        let page = ListPage::new(Some(2), None).unwrap();
         assert_eq!(page.fetch(), 3);
         let cursor = page.cut(&mut rows, |row| *row).unwrap();
         assert_eq!(rows.len(), 2);
-        let next = Page::new(None, Some(&cursor)).unwrap();
+        let next = ListPage::new(None, Some(&cursor)).unwrap();
         assert_eq!((next.before, next.before_id), (Some(second.0), Some(second.1)));
     }
 
     #[test]
     fn the_last_page_has_no_cursor() {
         let mut rows = vec![(Utc::now(), Uuid::now_v7())];
-        assert_eq!(Page::new(Some(1), None).unwrap().cut(&mut rows, |row| *row), None);
+        assert_eq!(ListPage::new(Some(1), None).unwrap().cut(&mut rows, |row| *row), None);
     }
 
     #[test]
     fn limits_outside_1_to_200_and_foreign_cursors_are_refused() {
         for limit in [-1, 0, 201] {
-            assert_eq!(Page::new(Some(limit), None).unwrap_err().fields[0].path, "limit");
+            assert_eq!(ListPage::new(Some(limit), None).unwrap_err().fields[0].path, "limit");
         }
         for cursor in ["", "abc", "!!!!", &"A".repeat(40)] {
-            assert_eq!(Page::new(None, Some(cursor)).unwrap_err().fields[0].path, "cursor");
+            assert_eq!(ListPage::new(None, Some(cursor)).unwrap_err().fields[0].path, "cursor");
         }
     }
 }

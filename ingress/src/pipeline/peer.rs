@@ -1,4 +1,4 @@
-//! Where a request comes from.
+//! The network address of a request's client.
 
 use std::{
     convert::Infallible,
@@ -16,8 +16,8 @@ use crate::state::Ingress;
 /// Proxies one request may have passed; what is written before them is not read.
 const HOPS_MAX: usize = 16;
 
-/// Where a request comes from: the other end of the connection, or, where that is a proxy of ours (setting `trusted-proxies`),
-/// whoever the proxy says. From anybody else forwarding headers are not read: anybody can send them.
+/// The client of a request: the other end of the connection or, if that is one of `trusted-proxies`, the address in its forwarding headers.
+/// Forwarding headers of other clients are ignored: any client can send them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Peer(Option<IpAddr>);
 
@@ -28,7 +28,7 @@ impl Peer {
         Self(stream.peer_addr().ok().map(|address| address.ip().to_canonical()))
     }
 
-    /// Where a request comes from.
+    /// The client of a request.
     #[must_use]
     pub fn of_request(ingress: &Ingress, parts: &Parts) -> Self {
         let near = parts.extensions.get::<Self>().copied().unwrap_or_default();
@@ -52,7 +52,7 @@ impl Peer {
                 match hop {
                     Some(ip) if is_trusted(ip) => at = *ip,
                     Some(ip) => return *ip,
-                    // Hidden or unreadable: whoever said so is the last one we know.
+                    // Hidden or unreadable: the last known hop is the client.
                     None => break,
                 }
             }
@@ -63,7 +63,7 @@ impl Peer {
             (true, true) => near,
             (false, true) => walk(&listed),
             (true, false) => walk(&forwarded),
-            // A proxy that writes one hands the other on as its caller sent it. Unless they agree, neither is believed.
+            // A proxy that writes one header forwards the other as received. Unless they agree, neither is trusted.
             (false, false) => Some(walk(&listed)).filter(|ip| *ip == walk(&forwarded)).unwrap_or(near),
         };
         Self(Some(found))

@@ -1,4 +1,4 @@
-//! The road itself: admit, find the tenant, replay or act, commit, announce.
+//! The pipeline of a request: admit, find the tenant, replay or run the handler, commit, announce.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,63 +16,63 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
-    auth::{self, Admitted, RateState, Terms, keys::Caller},
+    auth::{self, AdmissionTerms, AdmittedRequest, RateState, keys::Caller},
     body::{self, BODY_MAX_BYTES},
     context::RequestContext,
+    deferred_work::DeferredWork,
     error::ApiError,
-    handler::{Before, Preparer, QueryReader},
-    idempotency::{self, Claim, IdempotencyKey, Stored},
+    handler::{PreparationContext, Preparer, QueryReader},
+    idempotency::{self, IdempotencyKey, KeyClaim, StoredAnswer},
     json,
-    later::{self, Awaited, Later},
-    observe::Trace,
-    outside::Outside,
-    reply::Reply,
+    later::{self, Awaited, OutcomeWaiter},
+    observe::RequestTrace,
+    reply::ApiReply,
     tenant::{self, TenantClaim},
     transaction::{self, Tx},
 };
 use crate::state::Ingress;
 
-/// Longest statement of a write. Postgres ends it; the caller hears "unavailable".
+/// Longest statement of a write. Postgres cancels it; the caller is answered 503 `unavailable`.
 pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
-/// How long the doorbell is tried after a commit; then the sweep rings.
+/// How long an announcement is tried after a commit; then the sweep announces.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 
-/// How much may be read from heavy bodies at a time, beside the bodies themselves: one of the heaviest, or more of lighter ones. The
-/// others wait with their bodies. Each kind has its own, so that no import stands before a message; messages that are stored have
-/// one, so that a wait for Postgres keeps nobody from reading; and so has work on a body (a template rendered over it), which takes
-/// longest and holds the body more than once.
-static READ_IMPORTS: Capacity = Capacity::new(body::IMPORT_BODY_MAX_BYTES);
-static READ_MESSAGES: Capacity = Capacity::new(body::MESSAGE_BODY_MAX_BYTES);
-static STORE_MESSAGES: Capacity = Capacity::new(body::MESSAGE_BODY_MAX_BYTES);
-static WORK_ON_BODIES: Capacity = Capacity::new(16 * BODY_MAX_BYTES);
+/// Memory for what is parsed from large bodies at a time, beside the bodies themselves: one of the largest, or several smaller ones. Other
+/// requests wait with their bodies. Imports and messages have their own, so that no message waits for an import. So do messages that are
+/// being stored, so that a wait for Postgres delays no parsing, and work on a body (a template rendered over it), which takes longest and
+/// holds the body more than once.
+static READ_IMPORTS: ParseCapacity = ParseCapacity::new(body::IMPORT_BODY_MAX_BYTES);
+static READ_MESSAGES: ParseCapacity = ParseCapacity::new(body::MESSAGE_BODY_MAX_BYTES);
+static STORE_MESSAGES: ParseCapacity = ParseCapacity::new(body::MESSAGE_BODY_MAX_BYTES);
+static WORK_ON_BODIES: ParseCapacity = ParseCapacity::new(16 * BODY_MAX_BYTES);
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// How a read is done.
+/// The conditions of a read.
 #[derive(Debug, Clone, Copy)]
 pub struct Read {
     /// The scope the key must have.
     pub scope: &'static str,
-    /// Whether the act is one tenant's.
+    /// True if the request belongs to one tenant.
     pub in_tenant: bool,
 }
 
-/// How a write is done.
+/// The conditions of a write.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
     /// The scope the key must have.
     pub scope: &'static str,
     /// The longest body, in bytes.
     pub body_max_bytes: usize,
-    /// Whether the act is one tenant's.
+    /// True if the request belongs to one tenant.
     pub in_tenant: bool,
-    /// How the outcome is found of what was committed and is answered later.
-    pub later: Option<Later>,
-    /// How its statements find their rows.
+    /// For a write that answers after its commit: waits for the outcome.
+    pub later: Option<OutcomeWaiter>,
+    /// The access pattern of its statements.
     pub access: AccessPattern,
-    /// Whether the next long body is read while what was read of this one waits for Postgres.
+    /// True if the next long body may be parsed while this one waits for Postgres.
     pub reads_ahead: bool,
-    /// Whether the handler asks for work that is done without a connection.
+    /// True if the handler may ask for work outside the transaction.
     pub has_work: bool,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn decode_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiErr
     })
 }
 
-/// Splits the tenant from the other query parameters.
+/// Separates the tenant from the other query parameters.
 fn split_query(query: Option<&str>) -> Result<(TenantClaim, String), ApiError> {
     let (mut product, mut engine) = (None, None);
     let mut rest = url::form_urlencoded::Serializer::new(String::new());
@@ -131,26 +131,26 @@ pub(super) async fn read(
     spec: Read,
     reader: QueryReader,
 ) -> Response {
-    let mut seen = Seen::default();
+    let mut observed = Observed::default();
     let limit = ingress.settings.http_request_timeout;
-    let work = read_steps(&ingress, path, request, spec, reader, &mut seen);
+    let work = run_read(&ingress, path, request, spec, reader, &mut observed);
     let result = match tokio::time::timeout(limit, work).await {
         Ok(result) => result.map(IntoResponse::into_response),
         Err(_) => Err(ApiError::unavailable().detail("the answer took too long")),
     };
-    seen.finish(result)
+    observed.finish(result)
 }
 
-async fn read_steps(
+async fn run_read(
     ingress: &Arc<Ingress>,
     path: Vec<(String, String)>,
     request: Request,
     spec: Read,
     reader: QueryReader,
-    seen: &mut Seen,
-) -> Result<Reply, ApiError> {
+    observed: &mut Observed,
+) -> Result<ApiReply, ApiError> {
     let (parts, unread) = request.into_parts();
-    // Read first, so that the tenant is looked up along with nonce and rate; a fault in it is told in its turn.
+    // Parsed first, so that the tenant is looked up along with nonce and rate. A fault in it is answered after authentication.
     let asked = if spec.in_tenant {
         split_query(parts.uri.query()).map(|(claim, query)| (Some(claim), query))
     } else {
@@ -158,12 +158,13 @@ async fn read_steps(
     };
     let named = asked.as_ref().ok().and_then(|(claim, _)| claim.as_ref()).map(|claim| claim.product_tenant_id.as_str());
     let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
-    let terms = Terms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named };
-    let Admitted { caller, tenant, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
-    seen.trace.key_id = Some(caller.key_id);
+    let terms = AdmissionTerms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named };
+    let AdmittedRequest { caller, tenant, .. } =
+        auth::admit(ingress, &parts, unread, terms, &mut observed.rate).await?;
+    observed.trace.key_id = Some(caller.key_id);
     let (claim, query) = asked?;
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
-    seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
+    observed.trace.tenant_id = spec.in_tenant.then_some(tenant);
     let access = if by_key { AccessPattern::ByKey } else { AccessPattern::Scan };
     let prepared = reader(query);
     let tx = transaction::begin_read(ingress, access, tenant).await?;
@@ -174,7 +175,7 @@ async fn read_steps(
         ingress: Arc::clone(ingress),
         announcements: Vec::new(),
         path,
-        outside: Outside::default(),
+        deferred: DeferredWork::default(),
     };
     let reply = prepared(&mut ctx).await;
     drop(ctx);
@@ -189,31 +190,31 @@ pub(super) async fn write(
     spec: Write,
     preparer: Preparer,
 ) -> Response {
-    let mut seen = Seen::default();
+    let mut observed = Observed::default();
     let (parts, unread) = request.into_parts();
-    let result = write_steps(&ingress, path, parts, unread, spec, preparer, &mut seen).await;
-    seen.finish(result)
+    let result = run_write(&ingress, path, parts, unread, spec, preparer, &mut observed).await;
+    observed.finish(result)
 }
 
-async fn write_steps(
+async fn run_write(
     ingress: &Arc<Ingress>,
     path: Vec<(String, String)>,
     parts: Parts,
     unread: axum::body::Body,
     spec: Write,
     preparer: Preparer,
-    seen: &mut Seen,
+    observed: &mut Observed,
 ) -> Result<Response, ApiError> {
-    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None };
-    let Admitted { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
-    seen.trace.key_id = Some(caller.key_id);
+    let terms = AdmissionTerms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None };
+    let AdmittedRequest { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, &mut observed.rate).await?;
+    observed.trace.key_id = Some(caller.key_id);
     body::require_json(&parts.headers)?;
-    let trusted = parts.extensions.get::<auth::Trusted>();
-    let work = Work {
+    let trusted = parts.extensions.get::<auth::TrustedCaller>();
+    let work = WriteRequest {
         ingress: Arc::clone(ingress),
         caller,
         path,
-        key: IdempotencyKey::read(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?,
+        key: IdempotencyKey::from_headers(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?,
         body,
         capacity: match spec.body_max_bytes {
             _ if spec.has_work => &WORK_ON_BODIES,
@@ -225,18 +226,18 @@ async fn write_steps(
         access: spec.access,
         reads_ahead: spec.reads_ahead,
         has_work: spec.has_work,
-        dry: trusted.is_some_and(|trusted| trusted.dry),
-        unwaited: trusted.is_some_and(|trusted| trusted.unwaited),
+        dry_run: trusted.is_some_and(|trusted| trusted.dry_run),
+        skips_outcome: trusted.is_some_and(|trusted| trusted.skips_outcome),
     };
-    // In a task of its own: axum drops a handler whose client hangs up, and half an act is worse than an unheard answer.
-    let task = ingress.tasks.spawn(trace::inherit(async move { work.carry_out(preparer).await }));
+    // In a task of its own: axum drops a handler whose client disconnects, and a write must not stop halfway.
+    let task = ingress.tasks.spawn(trace::inherit(async move { work.run(preparer).await }));
     match tokio::time::timeout(ingress.settings.http_request_timeout, task).await {
         Ok(Ok((tenant, result))) => {
-            seen.trace.tenant_id = tenant;
+            observed.trace.tenant_id = tenant;
             result
         }
         Ok(Err(_)) => {
-            // Its message may quote the caller's data; the panic hook has said where.
+            // The panic message may quote the caller's data; the panic hook has logged the place.
             tracing::error!("a handler panicked");
             Err(ApiError::internal())
         }
@@ -246,32 +247,32 @@ async fn write_steps(
 }
 
 /// One write.
-struct Work {
+struct WriteRequest {
     ingress: Arc<Ingress>,
     caller: Arc<Caller>,
     path: Vec<(String, String)>,
     key: Option<IdempotencyKey>,
     body: Bytes,
-    capacity: &'static Capacity,
+    capacity: &'static ParseCapacity,
     in_tenant: bool,
-    later: Option<Later>,
+    later: Option<OutcomeWaiter>,
     access: AccessPattern,
     reads_ahead: bool,
     has_work: bool,
-    /// Undo what was done and only say that it would be taken.
-    dry: bool,
-    /// Answer as soon as it is committed.
-    unwaited: bool,
+    /// Roll back and only answer whether the request would be accepted.
+    dry_run: bool,
+    /// Answer at the commit.
+    skips_outcome: bool,
 }
 
-impl Work {
-    async fn carry_out(self, preparer: Preparer) -> (Option<Uuid>, Result<Response, ApiError>) {
+impl WriteRequest {
+    async fn run(self, preparer: Preparer) -> (Option<Uuid>, Result<Response, ApiError>) {
         let mut tenant = None;
-        let result = self.steps(preparer, &mut tenant).await;
+        let result = self.run_handler(preparer, &mut tenant).await;
         (tenant, result)
     }
 
-    async fn steps(self, preparer: Preparer, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
+    async fn run_handler(self, preparer: Preparer, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
         let Self {
             ingress,
             caller,
@@ -284,25 +285,26 @@ impl Work {
             access,
             reads_ahead,
             has_work,
-            dry,
-            unwaited,
+            dry_run,
+            skips_outcome,
         } = self;
-        // Whoever does not wait holds nothing: a repeat may wait, or not, at once.
-        let lease = if unwaited { Duration::ZERO } else { later::LEASE };
+        // A request that does not wait takes no lease: a repeat may wait at once.
+        let lease = if skips_outcome { Duration::ZERO } else { later::LEASE };
         let weight = json::weight(&body);
         let mut permit = capacity.acquire(weight).await?;
         let mut object = parse(&body).await?;
-        // A large one need not be kept beside what was read from it.
+        // A large body is freed as soon as it is parsed.
         drop(body);
         let claim = if in_tenant { Some(TenantClaim::take_from(&mut object)?) } else { None };
-        let before = Before { ingress: Arc::clone(&ingress), caller: Arc::clone(&caller), claim: claim.clone() };
-        let mut outside = Outside::default();
+        let before =
+            PreparationContext { ingress: Arc::clone(&ingress), caller: Arc::clone(&caller), claim: claim.clone() };
+        let mut deferred = DeferredWork::default();
         loop {
-            // Prepared again from the same when its handler asked for work.
+            // Prepared again from the same object after work outside the transaction.
             let given = if has_work { object.clone() } else { std::mem::take(&mut object) };
             let prepared = preparer(before.clone(), given).await;
             if reads_ahead {
-                // From here on it waits for Postgres only, and the next may be read.
+                // From here on this request only waits for Postgres, and the next may be parsed.
                 drop(permit.take());
                 permit = STORE_MESSAGES.acquire(weight).await?;
             }
@@ -313,23 +315,23 @@ impl Work {
             };
             *found = in_tenant.then_some(tenant);
             let key_id = caller.key_id;
-            let waiting = Waiting { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
+            let waiting = PendingWrite { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
             if let Some(key) = &key {
                 match key.claim(tx.db(), key_id, lease).await? {
-                    Claim::Taken => {}
-                    Claim::Answered(stored) => {
+                    KeyClaim::Taken => {}
+                    KeyClaim::Answered(stored) => {
                         tx.rollback().await?;
                         return Ok(replay(stored.open(&ingress.vault, tenant)?));
                     }
-                    Claim::Waiting(reference) => {
+                    KeyClaim::Waiting(reference) => {
                         tx.commit().await?;
-                        if unwaited {
+                        if skips_outcome {
                             return Ok(replayed(committed(reference)));
                         }
-                        return Ok(replayed(waiting.conclude(reference, false).await));
+                        return Ok(replayed(waiting.wait_for_outcome(reference, false).await));
                     }
                 }
-                sqlx::raw_sql("savepoint act").execute(tx.db()).await?;
+                sqlx::raw_sql("savepoint handler").execute(tx.db()).await?;
             }
             let mut ctx = RequestContext {
                 tx,
@@ -338,27 +340,27 @@ impl Work {
                 ingress: Arc::clone(&ingress),
                 announcements: Vec::new(),
                 path: path.clone(),
-                outside,
+                deferred,
             };
             let result = prepared(&mut ctx).await;
-            let RequestContext { tx, announcements, outside: after, .. } = ctx;
-            outside = after;
-            if has_work && outside.is_asked() {
+            let RequestContext { tx, announcements, deferred: after, .. } = ctx;
+            deferred = after;
+            if has_work && deferred.is_queued() {
                 tx.rollback().await?;
-                outside.work().await?;
+                deferred.run_queued().await?;
                 continue;
             }
-            if dry {
+            if dry_run {
                 tx.rollback().await?;
-                return Ok(would_be(&result?)?.into_response());
+                return Ok(dry_run_reply(&result?)?.into_response());
             }
-            let scoped = Scoped { tenant, key_id, key: key.as_ref(), lease };
-            let reply = settle(&ingress, tx, scoped, result, announcements).await?;
-            // Not before the commit, which may wait for the disk: until then the connection keeps what it sent.
+            let scoped = WriteScope { tenant, key_id, key: key.as_ref(), lease };
+            let reply = commit_or_undo(&ingress, tx, scoped, result, announcements).await?;
+            // After the commit, which may wait for the disk: until then the connection holds what it sent.
             drop(permit.take());
             return match reply.later {
-                Some(reference) if unwaited => committed(reference).map(IntoResponse::into_response),
-                Some(reference) => waiting.conclude(reference, true).await.map(IntoResponse::into_response),
+                Some(reference) if skips_outcome => committed(reference).map(IntoResponse::into_response),
+                Some(reference) => waiting.wait_for_outcome(reference, true).await.map(IntoResponse::into_response),
                 None => Ok(reply.into_response()),
             };
         }
@@ -372,56 +374,55 @@ pub(crate) struct WouldAnswer {
     would_answer: u16,
 }
 
-/// Answers which status the write would have. Its ids are gone with it.
-fn would_be(reply: &Reply) -> Result<Reply, ApiError> {
-    Reply::ok(&WouldAnswer { would_answer: reply.status.as_u16() })
+/// The status that the write would have. Its ids are rolled back.
+fn dry_run_reply(reply: &ApiReply) -> Result<ApiReply, ApiError> {
+    ApiReply::ok(&WouldAnswer { would_answer: reply.status.as_u16() })
 }
 
-/// The answer to a write whose outcome nobody waits for.
+/// The answer to a write whose caller does not wait for the outcome.
 #[derive(Serialize)]
-struct Committed {
+struct CommittedMessage {
     message_id: Uuid,
 }
 
-/// Answers that a write is committed. Its outcome is not waited for.
-fn committed(reference: Uuid) -> Result<Reply, ApiError> {
-    Reply::accepted(&Committed { message_id: reference })
+/// Answers that a write is committed, without its outcome.
+fn committed(reference: Uuid) -> Result<ApiReply, ApiError> {
+    ApiReply::accepted(&CommittedMessage { message_id: reference })
 }
 
-/// A write whose answer may come later.
-struct Waiting<'a> {
+/// A write that may answer after its commit.
+struct PendingWrite<'a> {
     ingress: &'a Arc<Ingress>,
-    later: Option<Later>,
+    later: Option<OutcomeWaiter>,
     tenant: Uuid,
     key_id: Uuid,
     key: Option<&'a IdempotencyKey>,
 }
 
-impl Waiting<'_> {
-    async fn conclude(&self, reference: Uuid, fresh: bool) -> Result<Reply, ApiError> {
+impl PendingWrite<'_> {
+    async fn wait_for_outcome(&self, reference: Uuid, fresh: bool) -> Result<ApiReply, ApiError> {
         let later = self.later.ok_or_else(|| {
             tracing::error!("a route answers later and does not say how");
             ApiError::internal()
         })?;
-        let scoped = self.key.map(|key| later::Scoped { key, key_id: self.key_id });
+        let scoped = self.key.map(|key| later::ScopedKey { key, key_id: self.key_id });
         let awaited = Awaited { tenant: self.tenant, reference, fresh };
-        later::conclude(self.ingress, later, awaited, scoped).await
+        later::wait_for_outcome(self.ingress, later, awaited, scoped).await
     }
 }
 
-/// Memory for what is read from bodies.
-struct Capacity {
+/// Limits the memory for what is parsed from bodies.
+struct ParseCapacity {
     kib: usize,
     permits: Semaphore,
 }
 
-impl Capacity {
+impl ParseCapacity {
     const fn new(bytes: usize) -> Self {
         Self { kib: bytes / 1024, permits: Semaphore::const_new(bytes / 1024) }
     }
 
-    /// Waits until a body of this [`json::weight`] may be read. A light one needs no permit; one that is heavier than all there is
-    /// takes all of it.
+    /// Waits until a body of this [`json::weight`] may be parsed. A small one needs no permit; one above the limit takes all of it.
     async fn acquire(&'static self, weight: usize) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
         if weight <= BODY_MAX_BYTES {
             return Ok(None);
@@ -431,7 +432,7 @@ impl Capacity {
     }
 }
 
-/// Parses a body; a large one off the reactor, where it would hold up everybody else.
+/// Parses a body; a large one on a blocking thread, since it would hold up the reactor.
 async fn parse(body: &Bytes) -> Result<Map<String, Value>, ApiError> {
     if body.len() <= BODY_MAX_BYTES {
         return json::parse(body);
@@ -440,33 +441,33 @@ async fn parse(body: &Bytes) -> Result<Map<String, Value>, ApiError> {
     tokio::task::spawn_blocking(move || json::parse(&body)).await?
 }
 
-/// Whose act it was, and what a repeat is recognised by.
-struct Scoped<'a> {
+/// Tenant, API key and idempotency key of a write.
+struct WriteScope<'a> {
     tenant: Uuid,
     key_id: Uuid,
     key: Option<&'a IdempotencyKey>,
-    /// For an answer that comes later: how long this request may wait for it.
+    /// For an answer after the commit: the lease of this request.
     lease: Duration,
 }
 
-/// Commits the effect with its stored answer; or undoes the effect and keeps the refusal, where it is one to keep.
-async fn settle(
+/// Commits the effect with its stored answer. After an error, rolls the effect back and stores the refusal if it is final.
+async fn commit_or_undo(
     ingress: &Ingress,
     mut tx: Tx,
-    scoped: Scoped<'_>,
-    result: Result<Reply, ApiError>,
+    scoped: WriteScope<'_>,
+    result: Result<ApiReply, ApiError>,
     announcements: Vec<Publication>,
-) -> Result<Reply, ApiError> {
-    let Scoped { tenant, key_id, key, lease } = scoped;
+) -> Result<ApiReply, ApiError> {
+    let WriteScope { tenant, key_id, key, lease } = scoped;
     match (result, key) {
         (Ok(reply), key) => {
             match (key, reply.later) {
-                (Some(key), Some(reference)) => key.park(tx.db(), key_id, reference, lease).await?,
+                (Some(key), Some(reference)) => key.store_pending(tx.db(), key_id, reference, lease).await?,
                 (Some(key), None) if reply.has_secret => {
-                    let sealed = idempotency::seal(&ingress.vault, tenant, &reply.body)?;
-                    key.complete(tx.db(), key_id, reply.status, &sealed).await?;
+                    let sealed = idempotency::seal_body(&ingress.vault, tenant, &reply.body)?;
+                    key.store_answer(tx.db(), key_id, reply.status, &sealed).await?;
                 }
-                (Some(key), None) => key.complete(tx.db(), key_id, reply.status, &reply.body).await?,
+                (Some(key), None) => key.store_answer(tx.db(), key_id, reply.status, &reply.body).await?,
                 (None, _) => {}
             }
             tx.commit().await?;
@@ -475,13 +476,13 @@ async fn settle(
             Ok(reply)
         }
         (Err(error), Some(key)) if error.is_deterministic() => {
-            sqlx::raw_sql("rollback to savepoint act").execute(tx.db()).await?;
-            key.complete(tx.db(), key_id, error.status, &error.body()).await?;
+            sqlx::raw_sql("rollback to savepoint handler").execute(tx.db()).await?;
+            key.store_answer(tx.db(), key_id, error.status, &error.body()).await?;
             tx.commit().await?;
             Err(error)
         }
         (Err(error), _) => {
-            // The refusal is the answer, whatever becomes of the rollback: a connection that cannot roll back is closed.
+            // The refusal is the answer even if the rollback fails: the connection is closed then.
             if tx.rollback().await.is_err() {
                 tracing::debug!("rollback failed; the connection is dropped");
             }
@@ -490,7 +491,7 @@ async fn settle(
     }
 }
 
-/// Rings the doorbell behind the answer's back: what is announced is committed, and the sweep rings again if this fails.
+/// Publishes announcements of committed work, after the answer. If this fails, the sweep announces it.
 pub(crate) fn announce(ingress: &Ingress, announcements: Vec<Publication>) {
     if announcements.is_empty() {
         return;
@@ -505,7 +506,7 @@ pub(crate) fn announce(ingress: &Ingress, announcements: Vec<Publication>) {
     }));
 }
 
-fn replay(stored: Stored) -> Response {
+fn replay(stored: StoredAnswer) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (REPLAYED, HeaderValue::from_static("true")),
@@ -513,21 +514,21 @@ fn replay(stored: Stored) -> Response {
     (stored.status, headers, stored.body).into_response()
 }
 
-/// An outcome that a repeat found: nothing was done again.
-fn replayed(result: Result<Reply, ApiError>) -> Response {
+/// Marks the answer to a repeat, which had no effect of its own.
+fn replayed(result: Result<ApiReply, ApiError>) -> Response {
     let mut response = result.map_or_else(IntoResponse::into_response, IntoResponse::into_response);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response
 }
 
-/// What was learnt on the way, for the answer's headers and the access log.
+/// Facts about the request for the answer's headers and the access log.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observed {
     rate: Option<RateState>,
-    trace: Trace,
+    trace: RequestTrace,
 }
 
-impl Seen {
+impl Observed {
     fn finish(self, result: Result<Response, ApiError>) -> Response {
         let mut response = result.unwrap_or_else(IntoResponse::into_response);
         if let Some(rate) = self.rate {

@@ -1,4 +1,4 @@
-//! What a handler answers.
+//! The successful answer of a handler.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -7,19 +7,19 @@ use uuid::Uuid;
 
 use super::error::ApiError;
 
-/// A success.
+/// A successful answer.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct ApiReply {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
-    /// Set: the answer waits for this, after the commit.
+    /// If set, the answer waits for the outcome of this reference, after the commit.
     pub(super) later: Option<Uuid>,
-    /// Its body is kept sealed for repeats.
+    /// True if the body is stored encrypted for repeats.
     pub(super) has_secret: bool,
 }
 
-impl Reply {
-    /// With this status and this answer, to which `ok: true` is added.
+impl ApiReply {
+    /// An answer with this status and `ok: true`.
     ///
     /// # Errors
     /// 500 for an answer that does not serialise: never for our types.
@@ -27,15 +27,15 @@ impl Reply {
         Self::untyped(status, &Success { ok: true, answer })
     }
 
-    /// 200
+    /// 200 with `ok: true`.
     ///
     /// # Errors
-    /// As [`Reply::new`].
+    /// 500 for an answer that does not serialise: never for our types.
     pub fn ok(answer: &impl Serialize) -> Result<Self, ApiError> {
         Self::new(StatusCode::OK, answer)
     }
 
-    /// With this status and body; the body's `ok: true` is the handler's to write.
+    /// An answer with this status and body. The handler writes `ok` itself.
     ///
     /// # Errors
     /// 500 for a body that does not serialise: never for our types.
@@ -44,41 +44,41 @@ impl Reply {
         Ok(Self { status, body, later: None, has_secret: false })
     }
 
-    /// "Committed; now wait": what is answered is the outcome of `reference`. For routes made with [`super::write_and_wait`].
+    /// Answers the outcome of `reference`, after the commit. For routes made with [`super::write_and_wait`].
     #[must_use]
     pub fn later(reference: Uuid) -> Self {
         Self { status: StatusCode::ACCEPTED, body: Vec::new(), later: Some(reference), has_secret: false }
     }
 
-    /// Its body, as it is sent.
+    /// The body as sent.
     pub(crate) fn into_body(self) -> Vec<u8> {
         self.body
     }
 
-    /// The same, with a secret in it: what is kept of it for an idempotent repeat is encrypted.
+    /// Marks an answer with a secret: it is stored encrypted for a repeat.
     #[must_use]
     pub fn with_secret(self) -> Self {
         Self { has_secret: true, ..self }
     }
 
-    /// 201
+    /// 201 with `ok: true`.
     ///
     /// # Errors
-    /// As [`Reply::new`].
+    /// 500 for an answer that does not serialise: never for our types.
     pub fn created(answer: &impl Serialize) -> Result<Self, ApiError> {
         Self::new(StatusCode::CREATED, answer)
     }
 
-    /// 202
+    /// 202 with `ok: true`.
     ///
     /// # Errors
-    /// As [`Reply::new`].
+    /// 500 for an answer that does not serialise: never for our types.
     pub fn accepted(answer: &impl Serialize) -> Result<Self, ApiError> {
         Self::new(StatusCode::ACCEPTED, answer)
     }
 }
 
-/// What every success says, and the answer.
+/// `ok: true` and the fields of the answer.
 #[derive(Serialize)]
 struct Success<'a, T> {
     ok: bool,
@@ -86,7 +86,7 @@ struct Success<'a, T> {
     answer: &'a T,
 }
 
-impl IntoResponse for Reply {
+impl IntoResponse for ApiReply {
     fn into_response(self) -> Response {
         (self.status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], self.body).into_response()
     }

@@ -1,4 +1,4 @@
-//! Where routes are registered: each once, with what serves it and what describes it.
+//! Registers routes: each once, with its endpoint and its documentation.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use axum::{
 use super::doc::Doc;
 use crate::state::Ingress;
 
-/// Who may call a route, and with how much.
+/// The credentials that a route needs, and its body limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody: recipients, probes, readers of the documentation.
+    /// None: for recipients, probes and readers of the documentation.
     Open,
     /// The holder of an API key.
     Key {
         /// The scope the key must have.
         scope: &'static str,
-        /// Whether the act is one tenant's, and the request names it.
+        /// True if the request names a tenant and belongs to it.
         in_tenant: bool,
         /// The longest body, in bytes.
         body_max_bytes: usize,
@@ -41,13 +41,13 @@ impl Access {
 
 type Mount = Box<dyn FnOnce(MethodFilter) -> MethodRouter<Arc<Ingress>>>;
 
-/// What serves a route.
-pub struct Endpoint {
+/// The handler of a route, with its access rule.
+pub struct RouteEndpoint {
     access: Access,
     mount: Mount,
 }
 
-impl Endpoint {
+impl RouteEndpoint {
     /// Any axum handler, with the access it checks itself.
     pub fn new<H, T>(access: Access, handler: H) -> Self
     where
@@ -57,7 +57,7 @@ impl Endpoint {
         Self { access, mount: Box::new(move |method| on(method, handler)) }
     }
 
-    /// The same, with every answer, refusals of the pipeline among them, passed through a function.
+    /// Passes every answer through a function, refusals of the pipeline included.
     pub(crate) fn map_response(self, map: fn(Response) -> Response) -> Self {
         let mount = self.mount;
         let mapped = move |response: Response| async move { map(response) };
@@ -65,19 +65,19 @@ impl Endpoint {
     }
 }
 
-impl std::fmt::Debug for Endpoint {
+impl std::fmt::Debug for RouteEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("access", &self.access).finish_non_exhaustive()
+        f.debug_struct("RouteEndpoint").field("access", &self.access).finish_non_exhaustive()
     }
 }
 
-/// A route that anybody may call.
-pub fn open<H, T>(handler: H) -> Endpoint
+/// A route that needs no credentials.
+pub fn open<H, T>(handler: H) -> RouteEndpoint
 where
     H: Handler<T, Arc<Ingress>>,
     T: 'static,
 {
-    Endpoint::new(Access::Open, handler)
+    RouteEndpoint::new(Access::Open, handler)
 }
 
 /// A method of HTTP that routes use.
@@ -154,35 +154,35 @@ impl Routes {
 
     /// Adds a GET.
     #[must_use]
-    pub fn get(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+    pub fn get(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
         self.on(Verb::Get, path, endpoint, doc)
     }
 
     /// Adds a HEAD that is not the GET without its body.
     #[must_use]
-    pub fn head(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+    pub fn head(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
         self.on(Verb::Head, path, endpoint, doc)
     }
 
     /// Adds a POST.
     #[must_use]
-    pub fn post(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+    pub fn post(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
         self.on(Verb::Post, path, endpoint, doc)
     }
 
     /// Adds a PATCH.
     #[must_use]
-    pub fn patch(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+    pub fn patch(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
         self.on(Verb::Patch, path, endpoint, doc)
     }
 
     /// Adds a DELETE.
     #[must_use]
-    pub fn delete(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+    pub fn delete(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
         self.on(Verb::Delete, path, endpoint, doc)
     }
 
-    fn on(mut self, verb: Verb, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+    fn on(mut self, verb: Verb, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
         self.operations.push(Operation { verb, path, access: endpoint.access, doc });
         Self { router: self.router.route(path, (endpoint.mount)(verb.filter())), operations: self.operations }
     }

@@ -13,7 +13,7 @@ pub struct Schema {
 
 /// A property of an object, a query parameter or a path parameter.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Field {
+pub struct SchemaField {
     /// Its name.
     pub name: String,
     /// What its value may be.
@@ -62,7 +62,7 @@ impl Schema {
     }
 
     /// Adds fields to an object, or to each of several alternatives.
-    pub(crate) fn add_fields(&mut self, fields: &[Field]) {
+    pub(crate) fn add_fields(&mut self, fields: &[SchemaField]) {
         for field in fields {
             self.components.extend(field.schema.components.clone());
         }
@@ -74,7 +74,7 @@ impl Schema {
     }
 }
 
-fn add_to(value: &mut Value, fields: &[Field]) {
+fn add_to(value: &mut Value, fields: &[SchemaField]) {
     for choice in ["anyOf", "oneOf"] {
         if let Some(Value::Array(alternatives)) = value.get_mut(choice) {
             alternatives.iter_mut().for_each(|alternative| add_to(alternative, fields));
@@ -106,7 +106,7 @@ mod tests {
         let mut schema =
             Schema::raw(json!({"anyOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {}}]}));
         let tenant = Schema::raw(json!({"type": "string"})).named("Tenant");
-        schema.add_fields(&[Field { name: "tenant".to_owned(), schema: tenant, required: true }]);
+        schema.add_fields(&[SchemaField { name: "tenant".to_owned(), schema: tenant, required: true }]);
         for (position, wanted) in [(0, json!(["tenant", "a"])), (1, json!(["tenant"]))] {
             let alternative = &schema.value()["anyOf"][position];
             assert_eq!(alternative["required"], wanted);

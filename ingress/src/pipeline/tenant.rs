@@ -1,4 +1,4 @@
-//! From the caller's own tenant id to ours (specification, "Tenancy").
+//! Finds the tenant that a request names (specification, "Tenancy").
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
 /// The tenant a request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantClaim {
-    /// The caller's own id for it.
+    /// The product's own id of the tenant.
     pub product_tenant_id: String,
-    /// Our id, where the caller gives it: only a check against impersonation.
+    /// The engine's id, if the caller gives it: only a check against impersonation.
     pub engine_tenant_id: Option<Uuid>,
 }
 
 impl TenantClaim {
-    /// Takes `product_tenant_id` and `engine_tenant_id` out of a body, so that what is left is the act's own.
+    /// Takes `product_tenant_id` and `engine_tenant_id` out of a body, so that the rest is the request.
     ///
     /// # Errors
     /// 400 when one is missing or no text.
@@ -68,7 +68,7 @@ pub fn is_product_tenant_id(text: &str) -> bool {
 /// Finds the tenant, confines the open transaction to it and bounds its statements in time: one round trip.
 ///
 /// # Errors
-/// As [`check`].
+/// The errors of [`check`].
 pub async fn confine(
     tx: &mut PgConnection,
     caller: &Caller,
@@ -76,8 +76,8 @@ pub async fn confine(
     statement_timeout: Duration,
 ) -> Result<Uuid, ApiError> {
     let tenant = sqlx::query!(
-        "select tenant_id, set_config('app.tenant', tenant_id::text, true) as wall,
-                set_config('statement_timeout', $4, true) as patience
+        "select tenant_id, set_config('app.tenant', tenant_id::text, true) as row_security,
+                set_config('statement_timeout', $4, true) as timeout
          from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
         caller.product,
         caller.environment.as_str(),
@@ -93,7 +93,7 @@ pub async fn confine(
 /// The tenant a request names, without confining anything to it.
 ///
 /// # Errors
-/// As [`check`].
+/// The errors of [`check`].
 pub async fn find(db: &mut PgConnection, caller: &Caller, claim: &TenantClaim) -> Result<Uuid, ApiError> {
     let found = sqlx::query_scalar!(
         "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
@@ -106,11 +106,11 @@ pub async fn find(db: &mut PgConnection, caller: &Caller, claim: &TenantClaim) -
     check(found, caller, claim)
 }
 
-/// Whether the caller may work for the tenant that was found under the claim's name.
+/// Checks that the caller may use the tenant that was found under the claim's name.
 ///
 /// # Errors
 /// 404 `tenant_not_found` when it is not linked for this product and environment, or the key is for another one only;
-/// 403 `tenant_mismatch` when `engine_tenant_id` says another.
+/// 403 `tenant_mismatch` when `engine_tenant_id` is another.
 pub fn check(found: Option<Uuid>, caller: &Caller, claim: &TenantClaim) -> Result<Uuid, ApiError> {
     let tenant = found
         .filter(|tenant| caller.tenant_id.is_none_or(|only| only == *tenant))

@@ -1,4 +1,4 @@
-//! The transaction of a request: how it begins, and how it ends.
+//! The transaction of a request.
 
 use runtime::plans::{AccessPattern, PreparedTransaction};
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Transaction};
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::state::{Ingress, READ_STATEMENT_MAX};
 
-/// The transaction of a request. One that is dropped is rolled back, behind the answer's back.
+/// The transaction of a request. Dropping it rolls back in the background.
 pub(crate) enum Tx {
     Scan(Transaction<'static, Postgres>),
     ByKey(PreparedTransaction),
@@ -53,7 +53,7 @@ pub(crate) async fn begin_write(ingress: &Ingress, access: AccessPattern) -> sql
 /// When Postgres is away.
 pub(crate) async fn begin_read(ingress: &Ingress, access: AccessPattern, tenant: Uuid) -> sqlx::Result<Tx> {
     match access {
-        // They are bounded from the beginning.
+        // The pool's connections have a statement timeout.
         AccessPattern::ByKey => ingress.by_key.read(tenant).await.map(Tx::ByKey),
         AccessPattern::Scan => {
             let begin = runtime::db::begin_read_only(tenant);

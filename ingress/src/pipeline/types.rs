@@ -1,33 +1,33 @@
-//! Schemas of the types that read bodies and write answers, in the form this API has: no object takes fields that it does not name.
+//! JSON Schemas of request and answer types: no object accepts unknown fields.
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use schemas::catalog::normalized;
 use serde_json::{Map, Value, json};
 
-use super::schema::{Field, Schema};
+use super::schema::{Schema, SchemaField};
 
-/// What a body of this type may be.
+/// The schema of a body.
 pub(crate) fn body<T: JsonSchema>() -> Schema {
-    made::<T>(SchemaSettings::draft2020_12().for_deserialize())
+    generate_schema::<T>(SchemaSettings::draft2020_12().for_deserialize())
 }
 
-/// What an answer of this type is. `ok: true` is added, as `Reply` does, unless the type has its own `ok`.
+/// The schema of an answer. `ok: true` is added, as `ApiReply` does, unless the type has its own `ok`.
 pub(crate) fn answer<T: JsonSchema>() -> Schema {
     let mut schema = part::<T>();
     if schema.components().get(&*T::schema_name()).is_none_or(|named| named["properties"].get("ok").is_none()) {
         let ok = Schema::raw(json!({"type": "boolean", "const": true}));
-        schema.add_fields(&[Field { name: "ok".to_owned(), schema: ok, required: true }]);
+        schema.add_fields(&[SchemaField { name: "ok".to_owned(), schema: ok, required: true }]);
     }
     schema
 }
 
-/// What a part of an answer is.
+/// The schema of a part of an answer.
 pub(crate) fn part<T: JsonSchema>() -> Schema {
-    made::<T>(SchemaSettings::draft2020_12().for_serialize())
+    generate_schema::<T>(SchemaSettings::draft2020_12().for_serialize())
 }
 
 /// The fields of a type that reads a query, where nothing is null.
-pub(crate) fn query<T: JsonSchema>() -> Vec<Field> {
+pub(crate) fn query<T: JsonSchema>() -> Vec<SchemaField> {
     let (schema, components) = body::<T>().into_parts();
     let name = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let Some(query) = components.get(name) else { return Vec::new() };
@@ -40,20 +40,27 @@ pub(crate) fn query<T: JsonSchema>() -> Vec<Field> {
         .map(|(name, value)| {
             let mut value = value.clone();
             leave_out_null(&mut value);
-            Field { name: name.clone(), schema: Schema::from_parts(value, others().collect()), required: must(name) }
+            SchemaField {
+                name: name.clone(),
+                schema: Schema::from_parts(value, others().collect()),
+                required: must(name),
+            }
         })
         .collect()
 }
 
-fn made<T: JsonSchema>(settings: SchemaSettings) -> Schema {
+fn generate_schema<T: JsonSchema>(settings: SchemaSettings) -> Schema {
     let settings = settings.with(|settings| settings.definitions_path = "/components/schemas".into());
     let mut generator = settings.into_generator();
     let schema = generator.subschema_for::<T>().to_value();
     let components = generator.take_definitions(true);
-    Schema::from_parts(shaped(schema), components.into_iter().map(|(name, value)| (name, shaped(value))).collect())
+    Schema::from_parts(
+        normalized_schema(schema),
+        components.into_iter().map(|(name, value)| (name, normalized_schema(value))).collect(),
+    )
 }
 
-fn shaped(schema: Value) -> Value {
+fn normalized_schema(schema: Value) -> Value {
     let mut schema = normalized(schema);
     shape(&mut schema);
     schema
@@ -62,7 +69,7 @@ fn shaped(schema: Value) -> Value {
 fn shape(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
-            as_words(object);
+            merge_string_enum(object);
             if object.contains_key("properties") && !object.contains_key("additionalProperties") {
                 object.insert("additionalProperties".to_owned(), json!(false));
             }
@@ -83,8 +90,8 @@ fn shape(schema: &mut Value) {
     }
 }
 
-/// A choice among words, each perhaps with a line about it, as one list of words. The lines go into the description.
-fn as_words(object: &mut Map<String, Value>) {
+/// Turns alternatives of string constants into one `enum`. Their descriptions go into the description.
+fn merge_string_enum(object: &mut Map<String, Value>) {
     let Some(alternatives) = object.get("oneOf").and_then(Value::as_array) else { return };
     if !alternatives.iter().all(|one| one["type"] == "string" && (one["const"].is_string() || one["enum"].is_array())) {
         return;
@@ -106,7 +113,7 @@ fn as_words(object: &mut Map<String, Value>) {
     }
 }
 
-/// The words of a field that may be null admit null.
+/// Adds null to the `enum` of a nullable field.
 fn admit_null(object: &mut Map<String, Value>) {
     let nullable =
         object.get("type").and_then(Value::as_array).is_some_and(|types| types.iter().any(|kind| kind == "null"));

@@ -11,7 +11,7 @@ use clap::Parser;
 use devtools::servers::TestDatabase;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use ingress::{Deps, Ingress, Settings, pipeline::auth::signature::SignedParts};
+use ingress::{Ingress, IngressDeps, Settings, pipeline::auth::signature::SignedParts};
 use runner::Runner;
 use runtime::{Bus, CommitNotifier, Database, MasterKeys, Reader, Role, plans::PreparedPool};
 use schemas::Environment;
@@ -182,7 +182,7 @@ async fn another(database: &TestDatabase, settings: Settings, connections: u32) 
     let master_keys = MasterKeys::parse(&"5a".repeat(32)).unwrap();
     let runner = Runner::new(bus.clone(), CommitNotifier::default(), CancellationToken::new());
     Ingress::new(
-        Deps { pool, bus, facts: CommitNotifier::default(), master_keys, runner, reader: Reader::in_process() },
+        IngressDeps { pool, bus, facts: CommitNotifier::default(), master_keys, runner, reader: Reader::in_process() },
         settings,
     )
     .unwrap()

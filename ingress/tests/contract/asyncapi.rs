@@ -36,7 +36,7 @@ fn validator(schema: &Value) -> jsonschema::Validator {
 
 #[track_caller]
 fn assert_valid(message: &Described, place: &str, value: &Value) {
-    let schema = asyncapi::standing(message);
+    let schema = asyncapi::schema_file(message);
     let faults: Vec<String> =
         validator(&schema).iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect();
     assert!(faults.is_empty(), "{place} is not what {} says: {}\n{value:#}", message.name, faults.join("; "));

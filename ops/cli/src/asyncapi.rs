@@ -23,7 +23,7 @@ pub fn run(args: &AsyncapiArgs) -> anyhow::Result<()> {
             let message = ingress::contracts().asyncapi.messages.iter().find(|message| message.name == *name);
             let message =
                 message.with_context(|| format!("there is no message {name}; `postrider asyncapi` lists them"))?;
-            schemas::catalog::printed(&ingress::documents::asyncapi::standing(message))
+            schemas::catalog::printed(&ingress::documents::asyncapi::schema_file(message))
         }
     };
     match &args.output {

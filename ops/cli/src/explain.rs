@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow, bail};
 use ingress::{
     ApiError,
-    api::explain::{About, Asker},
+    api::explain::{ExplainSubject, Explainer},
 };
 use ledger::quota::QuotaDefaults;
 use schemas::Address;
@@ -39,8 +39,8 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         Some(email) => {
             let address = Address::parse(email).context("email")?;
             let (tenant, about) = find(&mut db, args.id).await?;
-            let mut asker = Asker { db: &mut db, tenant, quota: args.defaults };
-            with_tenant(explain(&mut asker, about, &address).await?, tenant)
+            let mut explainer = Explainer { db: &mut db, tenant, quota: args.defaults };
+            with_tenant(explain(&mut explainer, about, &address).await?, tenant)
         }
     };
     if invocation::wants_json() {
@@ -56,16 +56,16 @@ async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyho
     let tenant = find_tenant::of_send(db, id)
         .await?
         .context("no such send; with an address, name a campaign, message or sequence")?;
-    let mut asker = Asker { db, tenant, quota };
-    let send = asker.send(id).await.map_err(refused)?;
+    let mut explainer = Explainer { db, tenant, quota };
+    let send = explainer.send(id).await.map_err(refused)?;
     let named = |name: &str| send[name].as_str().and_then(|id| id.parse::<Uuid>().ok());
     let about = named("campaign_id")
-        .map(About::Campaign)
-        .or_else(|| named("sequence_id").map(About::Sequence))
-        .or_else(|| named("message_id").map(About::Message));
+        .map(ExplainSubject::Campaign)
+        .or_else(|| named("sequence_id").map(ExplainSubject::Sequence))
+        .or_else(|| named("message_id").map(ExplainSubject::Message));
     let address = send["email"].as_str().and_then(|email| Address::parse(email).ok());
     let mut explanation = match (about, address) {
-        (Some(about), Some(address)) => explain(&mut asker, about, &address).await?,
+        (Some(about), Some(address)) => explain(&mut explainer, about, &address).await?,
         // A transactional mail has no audience and no campaign: what became of it is all there is.
         _ => {
             json!({"ok": true, "explanation": {"about": {"kind": "send", "id": id}, "email": send["email"], "verdict": null,
@@ -77,8 +77,8 @@ async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyho
 }
 
 /// What the API answers.
-async fn explain(asker: &mut Asker<'_>, about: About, address: &Address) -> anyhow::Result<Value> {
-    Ok(json!({"ok": true, "explanation": asker.explain(about, address).await.map_err(refused)?}))
+async fn explain(explainer: &mut Explainer<'_>, about: ExplainSubject, address: &Address) -> anyhow::Result<Value> {
+    Ok(json!({"ok": true, "explanation": explainer.explain(about, address).await.map_err(refused)?}))
 }
 
 fn with_tenant(mut explanation: Value, tenant: Uuid) -> Value {
@@ -87,9 +87,9 @@ fn with_tenant(mut explanation: Value, tenant: Uuid) -> Value {
 }
 
 /// What has this id.
-async fn find(db: &mut PgConnection, id: Uuid) -> anyhow::Result<(Uuid, About)> {
+async fn find(db: &mut PgConnection, id: Uuid) -> anyhow::Result<(Uuid, ExplainSubject)> {
     if let Some(tenant) = find_tenant::of_campaign(db, id).await? {
-        return Ok((tenant, About::Campaign(id)));
+        return Ok((tenant, ExplainSubject::Campaign(id)));
     }
     let row = sqlx::query!(
         r#"select t.id as tenant, k.kind as "kind!" from tenants t
@@ -105,8 +105,8 @@ async fn find(db: &mut PgConnection, id: Uuid) -> anyhow::Result<(Uuid, About)> 
     .fetch_optional(db)
     .await?;
     match row {
-        Some(row) if row.kind == "message" => Ok((row.tenant, About::Message(id))),
-        Some(row) => Ok((row.tenant, About::Sequence(id))),
+        Some(row) if row.kind == "message" => Ok((row.tenant, ExplainSubject::Message(id))),
+        Some(row) => Ok((row.tenant, ExplainSubject::Sequence(id))),
         None => bail!("no campaign, one-off message or sequence has this id"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ingress::api::platform::{Report, Status};
+use ingress::api::platform::{HealthReport, HealthStatus};
 use serde_json::{Value, json};
 
 use crate::{
@@ -21,23 +21,23 @@ pub struct HealthArgs {
 
 pub async fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
     let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
-    let report = Report::of(&pool, &bus).await;
+    let report = HealthReport::of(&pool, &bus).await;
     if invocation::wants_json() {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         print(&report)?;
     }
-    Ok(if report.overall == Status::Crit { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if report.overall == HealthStatus::Crit { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn print(report: &Report) -> anyhow::Result<()> {
+fn print(report: &HealthReport) -> anyhow::Result<()> {
     let rows: Vec<Value> = report
         .checks
         .iter()
         .map(|check| Ok(json!({"check": check.id, "status": serde_json::to_value(check.status)?, "observation": check.observation})))
         .collect::<anyhow::Result<_>>()?;
     operator::print(&rows, &["check", "status", "observation"]);
-    for check in report.checks.iter().filter(|check| check.status != Status::Ok) {
+    for check in report.checks.iter().filter(|check| check.status != HealthStatus::Ok) {
         println!("\n{}: {}", check.id, check.cause.as_deref().unwrap_or(&check.observation));
         for step in &check.fix {
             println!("  - {step}");
@@ -49,9 +49,9 @@ fn print(report: &Report) -> anyhow::Result<()> {
     println!(
         "\n{}",
         match report.overall {
-            Status::Ok => "ok",
-            Status::Warn => "warn: mail goes out; somebody should look",
-            Status::Crit => "crit: sending is impaired",
+            HealthStatus::Ok => "ok",
+            HealthStatus::Warn => "warn: mail goes out; somebody should look",
+            HealthStatus::Crit => "crit: sending is impaired",
         }
     );
     Ok(())

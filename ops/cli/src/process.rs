@@ -327,7 +327,7 @@ async fn start_ingress(
     let address = settings.http_addr;
     let own_listeners = settings.outbound.own_listeners.clone();
     let pool = Database::pool(&core.database_url, Role::Ingress, core.database_pool / 2).context("database-url")?;
-    let deps = ingress::Deps {
+    let deps = ingress::IngressDeps {
         pool,
         bus: process.deps.bus.clone(),
         facts: process.deps.facts.clone(),

@@ -1,4 +1,4 @@
-//! Messages of the engine's own: doorbells and batches between its stages.
+//! Internal messages: notifications and batches between the stages.
 
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
@@ -76,24 +76,24 @@ pub(super) fn all() -> Vec<Described> {
         ),
         of::<Signal>(
             "Signal",
-            "What a recipient or provider told about a mail.",
+            "A recipient's action or a provider's report about a mail.",
             "mail.v1.signal.{source}",
             Some(stream::SIGNALS),
             signals(),
         ),
         of::<InboundAnnounced>(
             "Inbound events stored",
-            "What providers told was stored and waits to be understood.",
+            "Provider events were stored and wait to be read.",
             "mail.v1.signal.inbound",
             Some(stream::SIGNALS),
-            vec![("bell", json!({}))],
+            vec![("notification", json!({}))],
         ),
         of::<FactsAnnounced>(
             "Facts committed",
-            "Facts were committed and wait to be told.",
+            "Facts were committed and wait to become events.",
             "mail.v1.fact.{stage}",
             Some(stream::FACTS),
-            vec![("bell", json!({}))],
+            vec![("notification", json!({}))],
         ),
         of::<LedgerMark>(
             "Ledger mark",

@@ -64,7 +64,7 @@ pub struct Header {
     pub required: bool,
 }
 
-/// Every message that callers do not write: ours among ourselves, and what is told.
+/// Every message that callers do not publish: internal messages and events.
 #[must_use]
 pub fn all() -> Vec<Described> {
     inner::all().into_iter().chain(events::all()).collect()

@@ -1,4 +1,4 @@
-//! `audience_counts`: of a draft, as a launch would count it now; of a launched campaign, as its sends stand.
+//! `audience_counts`: of a draft, the current count; of a launched campaign, the states of its sends.
 
 use ledger::audience::AudienceSelector;
 use schemas::{CampaignStatus, Classification};
@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{OfCampaign, ToolFault, arguments, id};
-use crate::small;
+use crate::small_counts;
 
 pub(super) fn schema() -> Value {
     super::campaign_schema()
@@ -35,12 +35,12 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     };
     let count = ledger::audience::count(db, tenant, &selector, row.classification).await?;
     let reasons = count.skipped.iter().map(|(reason, number)| (reason.as_str(), *number));
-    let mut parts = small::parts(reasons.chain([("queued", count.queued)]));
+    let mut parts = small_counts::parts(reasons.chain([("queued", count.queued)]));
     let queued = parts.remove("queued").unwrap_or(Value::Null);
     Ok(json!({
         "campaign_id": campaign,
         "basis": "audience_now",
-        "total": small::count(count.total),
+        "total": small_counts::count(count.total),
         "would_be_mailed": queued,
         "left_out": parts,
     }))
@@ -58,12 +58,12 @@ async fn of_sends(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result
     .fetch_one(db)
     .await?;
     let attempted = row.total - row.skipped - row.dropped;
-    let parts = small::parts([
+    let parts = small_counts::parts([
         ("mailed_or_to_be_mailed", attempted),
         ("left_out", row.skipped),
         ("not_sent_in_time", row.dropped),
     ]);
     Ok(json!({
-        "campaign_id": campaign, "basis": "launched", "total": small::count(row.total), "counts": parts,
+        "campaign_id": campaign, "basis": "launched", "total": small_counts::count(row.total), "counts": parts,
     }))
 }

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{ToolFault, arguments, id};
-use crate::words;
+use crate::clean_text;
 
 const LIMIT_DEFAULT: i64 = 20;
 const LIMIT_MAX: i64 = 25;
@@ -67,7 +67,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         .map(|row| {
             json!({
                 "campaign_id": row.id,
-                "name": words::name(&row.name),
+                "name": clean_text::name(&row.name),
                 "status": row.status,
                 "paused": row.paused,
                 "email_type": row.classification,

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{OverDays, ToolFault, arguments};
-use crate::small;
+use crate::small_counts;
 
 /// What is counted, as the rollups call it.
 const EVENTS: [&str; 10] = [
@@ -48,10 +48,11 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         .iter()
         .map(|event| {
             let of_the_sent = matches!(*event, "delivered" | "confirmed" | "bounced" | "complained" | "unsubscribed");
-            let told = if of_the_sent { small::share(number(event), sent) } else { small::count(number(event)) };
+            let shown =
+                if of_the_sent { small_counts::share(number(event), sent) } else { small_counts::count(number(event)) };
             // As reports call it.
             let name = if *event == "confirmed" { "delivered_confirmed" } else { event };
-            (name.to_owned(), told)
+            (name.to_owned(), shown)
         })
         .collect();
     let domains = sqlx::query!(
@@ -67,9 +68,9 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         "days": days,
         "counts": counts,
         "rates": {
-            "bounced": small::rate(number("bounced"), sent),
-            "complained": small::rate(number("complained"), sent),
-            "unsubscribed": small::rate(number("unsubscribed"), sent),
+            "bounced": small_counts::rate(number("bounced"), sent),
+            "complained": small_counts::rate(number("complained"), sent),
+            "unsubscribed": small_counts::rate(number("unsubscribed"), sent),
         },
         "domains": domains,
     }))

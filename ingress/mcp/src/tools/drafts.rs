@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use super::{Tool, ToolFault, arguments, audit, confine};
-use crate::{Approval, words};
+use crate::{Approval, clean_text};
 
-/// Proposals of a workspace that nobody has closed yet; then no more are taken.
+/// Most open proposals of a workspace; above it, new ones are refused.
 const OPEN_MAX: i64 = 100;
 
 const TITLE_MAX_CHARS: usize = 200;
@@ -60,7 +60,7 @@ impl Proposal {
             if text.chars().count() > max {
                 return Err(ToolFault::Arguments(format!("{name}: may have at most {max} characters")));
             }
-            if !words::is_plain(text) {
+            if !clean_text::is_plain_text(text) {
                 return Err(ToolFault::Arguments(format!("{name}: contains control characters")));
             }
         }

@@ -63,7 +63,7 @@ tools! {
     /// What became of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail
     /// programs.
     CampaignPerformance = "campaign_performance", performance;
-    /// What still stands between a campaign and its launch: content, sender, domain, postal address, audience.
+    /// What a campaign still needs for its launch: content, sender, domain, postal address, audience.
     CampaignReadiness = "campaign_readiness", readiness;
     /// Sending over the last days in numbers, and the state of the sending domains.
     Deliverability = "deliverability", deliverability;
@@ -95,7 +95,7 @@ pub(crate) enum ToolFault {
     /// Saving drafts needs a consent of its own.
     #[error("saving draft proposals was not consented to")]
     NoConsent,
-    /// Nobody has read the ones before.
+    /// Too many proposals are not read yet.
     #[error("too many proposals wait for a person to read them")]
     TooManyOpen,
     /// Longer than an answer may be.
@@ -122,7 +122,7 @@ impl ToolFault {
 
 impl From<sqlx::Error> for ToolFault {
     fn from(error: sqlx::Error) -> Self {
-        // Callers hear the same of both; whoever reads the log must tell a fault of ours from a Postgres that is away.
+        // Callers get the same answer for both; the log distinguishes an internal error from an unavailable Postgres.
         if runtime::db::is_transient(&error) {
             tracing::warn!(error = runtime::db::describe(&error), "database unavailable to a call of the assistant");
         } else {

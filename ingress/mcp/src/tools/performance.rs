@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{OfCampaign, ToolFault, arguments, id};
-use crate::small;
+use crate::small_counts;
 
 pub(super) fn schema() -> Value {
     super::campaign_schema()
@@ -34,7 +34,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     )
     .fetch_one(db)
     .await?;
-    let states = small::parts([
+    let states = small_counts::parts([
         ("sent", row.sent),
         ("failed", row.failed),
         ("unknown", row.unknown),
@@ -42,11 +42,12 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         ("not_sent_in_time", row.dropped),
         ("open", row.open),
     ]);
-    let fact = |number| json!({"count": small::share(number, row.sent), "rate": small::rate(number, row.sent)});
+    let fact =
+        |number| json!({"count": small_counts::share(number, row.sent), "rate": small_counts::rate(number, row.sent)});
     Ok(json!({
         "campaign_id": campaign,
         "status": status,
-        "total": small::count(row.total),
+        "total": small_counts::count(row.total),
         "states": states,
         "facts": {
             "delivered": fact(row.delivered),

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{OfCampaign, ToolFault, arguments, id};
-use crate::small;
+use crate::small_counts;
 
 pub(super) fn schema() -> Value {
     super::campaign_schema()
@@ -60,7 +60,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         "status": row.status,
         "paused": row.paused,
         "domain_status": row.domain_status,
-        "would_be_mailed": queued.map(small::count),
+        "would_be_mailed": queued.map(small_counts::count),
         "ready_to_launch": ready,
         "checks": checks,
         "note": "a person launches; this endpoint cannot",

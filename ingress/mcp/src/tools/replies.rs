@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{OverDays, ToolFault, arguments};
-use crate::small;
+use crate::small_counts;
 
 pub(super) fn schema() -> Value {
     super::days_schema()
@@ -28,6 +28,6 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     if total == 0 {
         return Ok(json!({"days": days, "replies": null, "note": "no replies stand in the ledger for these days"}));
     }
-    let by_kind: Map<String, Value> = small::parts(rows.iter().map(|row| (row.kind.as_str(), row.count)));
-    Ok(json!({"days": days, "replies": small::count(total), "by_kind": by_kind}))
+    let by_kind: Map<String, Value> = small_counts::parts(rows.iter().map(|row| (row.kind.as_str(), row.count)));
+    Ok(json!({"days": days, "replies": small_counts::count(total), "by_kind": by_kind}))
 }

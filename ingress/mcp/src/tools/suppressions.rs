@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{ToolFault, arguments};
-use crate::small;
+use crate::small_counts;
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,11 +27,11 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     .await?;
     let names: Vec<(String, i64)> =
         rows.iter().map(|row| (format!("{}_{}", row.reason, row.scope), row.count)).collect();
-    let told = small::parts(names.iter().map(|(name, count)| (name.as_str(), *count)));
+    let shown = small_counts::parts(names.iter().map(|(name, count)| (name.as_str(), *count)));
     let groups: Vec<Value> = rows
         .iter()
         .zip(&names)
-        .map(|(row, (name, _))| json!({"reason": row.reason, "scope": row.scope, "count": told[name]}))
+        .map(|(row, (name, _))| json!({"reason": row.reason, "scope": row.scope, "count": shown[name]}))
         .collect();
-    Ok(json!({"total": small::count(rows.iter().map(|row| row.count).sum()), "groups": groups}))
+    Ok(json!({"total": small_counts::count(rows.iter().map(|row| row.count).sum()), "groups": groups}))
 }

@@ -9,16 +9,16 @@ use uuid::Uuid;
 
 use super::{
     outcomes::{self, CreditedOutcomes, OUTCOMES_NOTE},
-    store::{self, Campaign},
-    totals::{DELIVERED_NOTE, DeliveredBasis, OPENS_NOTE, RATES_NOTE, Rates, Totals},
+    store::{self, AnalysedCampaign},
+    totals::{DELIVERED_NOTE, DeliveredBasis, MessageTotals, OPENS_NOTE, RATES_NOTE, Rates},
 };
-use crate::pipeline::{NoParameters, Reply, RequestContext, error::ApiError, page::as_optional_time, types::counts};
+use crate::pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::as_optional_time, types::counts};
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
 pub(super) struct CampaignAnalytics {
     campaign_id: Uuid,
-    totals: Totals,
+    totals: MessageTotals,
     delivered_basis: Option<DeliveredBasis>,
     rates: Rates,
     outcomes: Vec<CreditedOutcomes>,
@@ -41,7 +41,7 @@ struct VariantReport {
     variant: String,
     name: String,
     #[serde(flatten)]
-    totals: Totals,
+    totals: MessageTotals,
     rates: Rates,
 }
 
@@ -53,12 +53,12 @@ struct AbTestWinner {
     decided_at: Option<DateTime<Utc>>,
 }
 
-pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let campaign = store::campaign(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let names = store::variant_names(ctx.db(), tenant, id).await?;
     let by_variant = store::by_variant(ctx.db(), tenant, id).await?;
-    let totals = by_variant.iter().fold(Totals::default(), |sum, (_, totals)| sum.plus(totals));
+    let totals = by_variant.iter().fold(MessageTotals::default(), |sum, (_, totals)| sum.plus(totals));
     let credited = store::campaign_outcomes(ctx.db(), tenant, id).await?;
     let mut answer = CampaignAnalytics {
         campaign_id: id,
@@ -70,13 +70,13 @@ pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Resul
         ab_test: None,
         notes: notes(&campaign),
     };
-    // "variants appear when an A/B test ran" (specification, Analytics): also of a split that nobody asked to decide.
+    // "variants appear when an A/B test ran" (specification, Analytics): also of a split without a winner rule.
     if campaign.launched && !names.is_empty() {
         let of = |variant: &str| {
             by_variant
                 .iter()
                 .find(|(of, _)| of.as_deref() == Some(variant))
-                .map_or_else(Totals::default, |(_, totals)| *totals)
+                .map_or_else(MessageTotals::default, |(_, totals)| *totals)
         };
         let variants = names.iter().map(|(variant, name)| {
             let totals = of(variant);
@@ -84,18 +84,18 @@ pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Resul
         });
         answer.ab_test = Some(AbTestReport { variants: variants.collect(), winner: winner(&campaign, &names) });
     }
-    Reply::ok(&answer)
+    ApiReply::ok(&answer)
 }
 
 /// "Winner by human click rate with a minimum sample, else `winner: null` and the reason in `notes`" (API.md §7). What the rest of the
-/// audience was sent then stands in the campaign.
-fn winner(campaign: &Campaign, names: &[(String, String)]) -> Option<AbTestWinner> {
+/// audience was sent is then stored in the campaign.
+fn winner(campaign: &AnalysedCampaign, names: &[(String, String)]) -> Option<AbTestWinner> {
     let letter = campaign.winner.as_ref().filter(|_| campaign.winner_reason == Some(WinnerReason::HighestRate))?;
     let name = names.iter().find(|(variant, _)| variant == letter).map(|(_, name)| name.clone());
     Some(AbTestWinner { variant: letter.clone(), name, decided_at: campaign.decided_at })
 }
 
-fn notes(campaign: &Campaign) -> Vec<String> {
+fn notes(campaign: &AnalysedCampaign) -> Vec<String> {
     let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
     if campaign.tested && campaign.launched {
         notes.push(test_note(campaign));
@@ -103,8 +103,8 @@ fn notes(campaign: &Campaign) -> Vec<String> {
     notes
 }
 
-/// What came of the A/B test, in words.
-fn test_note(campaign: &Campaign) -> String {
+/// A note about the result of the A/B test.
+fn test_note(campaign: &AnalysedCampaign) -> String {
     let rate = match campaign.metric {
         Some(WinnerMetric::OpenRate) => "opens by people per message sent",
         _ => "clicks by people per message sent",

@@ -40,7 +40,7 @@ fn example_credited() -> Value {
 pub(super) fn overview() -> Doc {
     Doc::new(
         "getAnalyticsOverview",
-        "Report what became of the tenant's mail",
+        "Report the tenant's statistics",
         "The trailing 30 days, or the time from `from` to `to` (at most 366 days). Totals stand by the hour: `from` is taken back \
          and `to` forward to a full one, and `window` says what the report is about.",
     )
@@ -85,7 +85,7 @@ pub(super) fn overview() -> Doc {
 pub(super) fn campaign() -> Doc {
     Doc::new(
         "getCampaignAnalytics",
-        "Report what became of a campaign",
+        "Report a campaign's statistics",
         "`variants` and `winner` are there when an A/B test ran.",
     )
     .answer::<CampaignAnalytics>(

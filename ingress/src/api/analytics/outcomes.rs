@@ -63,7 +63,8 @@ pub(super) fn of_campaign(sums: &[Sum]) -> Vec<CreditedOutcomes> {
 /// Outcomes of a type within a window.
 #[derive(Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
-pub(super) struct OutcomeTotals {
+#[schemars(rename = "OutcomeTotals")]
+pub(super) struct OutcomeTypeTotals {
     outcome_type: OutcomeType,
     recorded: i64,
     recorded_premium_amount: Number,
@@ -75,7 +76,7 @@ pub(super) struct OutcomeTotals {
 }
 
 /// A window's, every type in order.
-pub(super) fn of_window(sums: &[Sum]) -> Vec<OutcomeTotals> {
+pub(super) fn of_window(sums: &[Sum]) -> Vec<OutcomeTypeTotals> {
     OutcomeType::ALL
         .iter()
         .map(|outcome_type| {
@@ -83,7 +84,7 @@ pub(super) fn of_window(sums: &[Sum]) -> Vec<OutcomeTotals> {
                 let these = |sum: &&Sum| sum.outcome_type == *outcome_type && sum.kind.is_some() == credited;
                 total(sums.iter().filter(these), pick)
             };
-            OutcomeTotals {
+            OutcomeTypeTotals {
                 outcome_type: *outcome_type,
                 recorded: of(false, |sum| sum.outcomes),
                 recorded_premium_amount: Premium(of(false, |sum| sum.premium)).dollars(),

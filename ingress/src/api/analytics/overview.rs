@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    outcomes::{self, OUTCOMES_NOTE, OutcomeTotals, Revenue, Sum},
-    store::{self, ByReason, DayTotal, Message, TOP},
-    totals::{DELIVERED_NOTE, DeliveredBasis, OPENS_NOTE, RATES_NOTE, Rates, Totals, UNTRACKED_NOTE},
-    window::Window,
+    outcomes::{self, OUTCOMES_NOTE, OutcomeTypeTotals, Revenue, Sum},
+    store::{self, ByReason, DayTotal, RankedMail, TOP},
+    totals::{DELIVERED_NOTE, DeliveredBasis, MessageTotals, OPENS_NOTE, RATES_NOTE, Rates, UNTRACKED_NOTE},
+    window::HourWindow,
 };
 use crate::pipeline::{
-    Reply, RequestContext,
+    ApiReply, RequestContext,
     error::ApiError,
     page::{as_optional_time, as_time},
     types::counts,
@@ -34,11 +34,11 @@ pub(super) struct GetOverview {
     to: Option<String>,
 }
 
-pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Result<Reply, ApiError> {
+pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let zone = store::timezone(ctx.db(), tenant).await?;
     let known: Option<Tz> = zone.parse().ok();
-    let window = Window::new(query.from.as_deref(), query.to.as_deref(), known.unwrap_or(Tz::UTC), Utc::now())?;
+    let window = HourWindow::new(query.from.as_deref(), query.to.as_deref(), known.unwrap_or(Tz::UTC), Utc::now())?;
     let days = store::days(ctx.db(), tenant, &window).await?;
     let suppressions = store::suppressions(ctx.db(), tenant).await?;
     let new_suppressions = store::new_suppressions(ctx.db(), tenant, &window).await?;
@@ -46,7 +46,7 @@ pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Re
     let sequences = store::sequence_triggers(ctx.db(), tenant, &window).await?;
     let outcomes = store::outcomes(ctx.db(), tenant, &window).await?;
     let report = AnalyticsReport::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
-    Reply::ok(&AnalyticsOverview {
+    ApiReply::ok(&AnalyticsOverview {
         window: ReportWindow { from: window.from, to: window.to, timezone: window.timezone.name() },
         report,
         notes: notes(&window, known.is_none().then_some(zone.as_str())),
@@ -70,7 +70,7 @@ struct ReportWindow {
     timezone: &'static str,
 }
 
-fn notes(window: &Window, unknown_zone: Option<&str>) -> Vec<String> {
+fn notes(window: &HourWindow, unknown_zone: Option<&str>) -> Vec<String> {
     let mut notes: Vec<String> =
         [OPENS_NOTE, UNTRACKED_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
     notes.push(
@@ -116,7 +116,7 @@ struct AnalyticsReport {
     suppressions: Vec<SuppressionTotals>,
     /// Refusals, at once and later.
     bounces: Vec<BounceTotals>,
-    outcomes: Vec<OutcomeTotals>,
+    outcomes: Vec<OutcomeTypeTotals>,
     revenue: Revenue,
 }
 
@@ -125,7 +125,7 @@ struct AnalyticsReport {
 #[schemars(transform = counts)]
 struct OverallTotals {
     #[serde(flatten)]
-    totals: Totals,
+    totals: MessageTotals,
     opened_total: i64,
     clicked_total: i64,
 }
@@ -134,7 +134,7 @@ struct OverallTotals {
 struct DayTotals {
     date: NaiveDate,
     #[serde(flatten)]
-    totals: Totals,
+    totals: MessageTotals,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -142,21 +142,21 @@ struct WeekdayTotals {
     #[schemars(extend("enum" = WEEKDAYS))]
     day: &'static str,
     #[serde(flatten)]
-    totals: Totals,
+    totals: MessageTotals,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct TriggerTotals {
     trigger: MessageKind,
     #[serde(flatten)]
-    totals: Totals,
+    totals: MessageTotals,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct SequenceTriggerTotals {
     trigger_type: String,
     #[serde(flatten)]
-    totals: Totals,
+    totals: MessageTotals,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -187,24 +187,25 @@ struct TopMessage {
     name: String,
     #[serde(serialize_with = "as_optional_time")]
     launched_at: Option<DateTime<Utc>>,
-    totals: Totals,
+    totals: MessageTotals,
     rates: Rates,
 }
 
 impl AnalyticsReport {
     fn new(
-        window: &Window,
+        window: &HourWindow,
         days: &[DayTotal],
         suppressions: &[ByReason],
         new_suppressions: &[ByReason],
-        top: Vec<Message>,
-        sequences: Vec<(String, Totals)>,
+        top: Vec<RankedMail>,
+        sequences: Vec<(String, MessageTotals)>,
         outcomes: &[Sum],
     ) -> Self {
-        let mut overall = OverallTotals { totals: Totals::default(), opened_total: 0, clicked_total: 0 };
-        let mut daily: BTreeMap<NaiveDate, Totals> = window.days().map(|day| (day, Totals::default())).collect();
-        let mut week = [Totals::default(); 7];
-        let mut triggers = [Totals::default(); MessageKind::ALL.len()];
+        let mut overall = OverallTotals { totals: MessageTotals::default(), opened_total: 0, clicked_total: 0 };
+        let mut daily: BTreeMap<NaiveDate, MessageTotals> =
+            window.days().map(|day| (day, MessageTotals::default())).collect();
+        let mut week = [MessageTotals::default(); 7];
+        let mut triggers = [MessageTotals::default(); MessageKind::ALL.len()];
         let mut added: BTreeMap<&str, i64> = BTreeMap::new();
         for total in days {
             if total.kind == "suppression" {
@@ -277,7 +278,7 @@ fn weekday(day: Weekday) -> usize {
 }
 
 impl TopMessage {
-    fn of(message: Message) -> Self {
+    fn of(message: RankedMail) -> Self {
         let mut rates = Rates::from(&message.totals);
         if message.template_id.is_some() {
             // What was not sent of a template is not counted, so there is nothing to be a share of.

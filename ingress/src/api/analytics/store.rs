@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{
     outcomes::{self, Sum},
-    totals::Totals,
-    window::Window,
+    totals::MessageTotals,
+    window::HourWindow,
 };
 
 /// Messages in the list of the best.
@@ -34,20 +34,20 @@ pub(super) struct ByReason {
 
 /// A campaign or template, and what became of it.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct RankedMail {
     pub(super) campaign_id: Option<Uuid>,
     pub(super) template_id: Option<Uuid>,
     /// Of a template: the sequence whose mail it was.
     pub(super) sequence_id: Option<Uuid>,
     pub(super) name: String,
     pub(super) launched_at: Option<DateTime<Utc>>,
-    pub(super) totals: Totals,
+    pub(super) totals: MessageTotals,
 }
 
 /// The totals of a row: all queries of reports name them alike.
 macro_rules! totals {
     ($row:expr) => {
-        Totals {
+        MessageTotals {
             total: $row.total,
             sent: $row.sent,
             delivered: $row.delivered,
@@ -71,7 +71,7 @@ pub(super) async fn timezone(db: &mut PgConnection, tenant: Uuid) -> sqlx::Resul
     sqlx::query_scalar!("select timezone from tenants where id = $1", tenant).fetch_one(db).await
 }
 
-pub(super) async fn days(db: &mut PgConnection, tenant: Uuid, window: &Window) -> sqlx::Result<Vec<DayTotal>> {
+pub(super) async fn days(db: &mut PgConnection, tenant: Uuid, window: &HourWindow) -> sqlx::Result<Vec<DayTotal>> {
     sqlx::query_file_as!(DayTotal, "queries/analytics_days.sql", tenant, window.from, window.to, window.timezone.name())
         .fetch_all(db)
         .await
@@ -84,7 +84,7 @@ pub(super) async fn suppressions(db: &mut PgConnection, tenant: Uuid) -> sqlx::R
 pub(super) async fn new_suppressions(
     db: &mut PgConnection,
     tenant: Uuid,
-    window: &Window,
+    window: &HourWindow,
 ) -> sqlx::Result<Vec<ByReason>> {
     sqlx::query_file_as!(ByReason, "queries/analytics_new_suppressions.sql", tenant, window.from, window.to)
         .fetch_all(db)
@@ -92,7 +92,11 @@ pub(super) async fn new_suppressions(
 }
 
 /// The messages that were clicked most: campaigns, and templates of transactional mail.
-pub(super) async fn top_messages(db: &mut PgConnection, tenant: Uuid, window: &Window) -> sqlx::Result<Vec<Message>> {
+pub(super) async fn top_messages(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    window: &HourWindow,
+) -> sqlx::Result<Vec<RankedMail>> {
     let (limit, looked_at) = (i64::try_from(TOP).unwrap_or(i64::MAX), CAMPAIGNS_LOOKED_AT);
     let campaigns =
         sqlx::query_file!("queries/analytics_top_campaigns.sql", tenant, window.from, window.to, looked_at, limit)
@@ -101,7 +105,7 @@ pub(super) async fn top_messages(db: &mut PgConnection, tenant: Uuid, window: &W
     let templates = sqlx::query_file!("queries/analytics_top_templates.sql", tenant, window.from, window.to, limit)
         .fetch_all(db)
         .await?;
-    let campaigns = campaigns.into_iter().map(|row| Message {
+    let campaigns = campaigns.into_iter().map(|row| RankedMail {
         campaign_id: Some(row.id),
         template_id: None,
         sequence_id: None,
@@ -109,7 +113,7 @@ pub(super) async fn top_messages(db: &mut PgConnection, tenant: Uuid, window: &W
         launched_at: Some(row.launched_at),
         totals: totals!(row),
     });
-    let templates = templates.into_iter().map(|row| Message {
+    let templates = templates.into_iter().map(|row| RankedMail {
         campaign_id: None,
         template_id: Some(row.id),
         sequence_id: Some(row.sequence_id).filter(|sequence| !sequence.is_nil()),
@@ -117,7 +121,7 @@ pub(super) async fn top_messages(db: &mut PgConnection, tenant: Uuid, window: &W
         launched_at: None,
         totals: totals!(row),
     });
-    let mut messages: Vec<Message> = campaigns.chain(templates).collect();
+    let mut messages: Vec<RankedMail> = campaigns.chain(templates).collect();
     messages.sort_by_key(|message| {
         let totals = &message.totals;
         std::cmp::Reverse((totals.clicked_human, totals.opened_human, totals.sent))
@@ -128,7 +132,7 @@ pub(super) async fn top_messages(db: &mut PgConnection, tenant: Uuid, window: &W
 
 /// A campaign and its test, if it has one.
 #[derive(Debug)]
-pub(super) struct Campaign {
+pub(super) struct AnalysedCampaign {
     pub(super) tested: bool,
     pub(super) winner: Option<String>,
     pub(super) winner_reason: Option<WinnerReason>,
@@ -137,9 +141,9 @@ pub(super) struct Campaign {
     pub(super) launched: bool,
 }
 
-pub(super) async fn campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<Campaign>> {
+pub(super) async fn campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<AnalysedCampaign>> {
     sqlx::query_as!(
-        Campaign,
+        AnalysedCampaign,
         r#"select test_percent is not null as "tested!", winner, winner_reason as "winner_reason: WinnerReason",
                   winner_metric as "metric: WinnerMetric", decided_at, launched_at is not null as "launched!"
            from campaigns where tenant_id = $1 and id = $2"#,
@@ -171,7 +175,7 @@ pub(super) async fn by_variant(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
-) -> sqlx::Result<Vec<(Option<String>, Totals)>> {
+) -> sqlx::Result<Vec<(Option<String>, MessageTotals)>> {
     let rows = sqlx::query_file!("queries/analytics_campaign.sql", tenant, id).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| (row.variant, totals!(row))).collect())
 }
@@ -180,8 +184,8 @@ pub(super) async fn by_variant(
 pub(super) async fn sequence_triggers(
     db: &mut PgConnection,
     tenant: Uuid,
-    window: &Window,
-) -> sqlx::Result<Vec<(String, Totals)>> {
+    window: &HourWindow,
+) -> sqlx::Result<Vec<(String, MessageTotals)>> {
     let rows = sqlx::query_file!("queries/analytics_sequence_triggers.sql", tenant, window.from, window.to)
         .fetch_all(db)
         .await?;
@@ -189,7 +193,7 @@ pub(super) async fn sequence_triggers(
 }
 
 /// Outcomes that happened within a window.
-pub(super) async fn outcomes(db: &mut PgConnection, tenant: Uuid, window: &Window) -> sqlx::Result<Vec<Sum>> {
+pub(super) async fn outcomes(db: &mut PgConnection, tenant: Uuid, window: &HourWindow) -> sqlx::Result<Vec<Sum>> {
     let rows =
         sqlx::query_file!("queries/analytics_outcomes.sql", tenant, window.from, window.to).fetch_all(db).await?;
     Ok(rows

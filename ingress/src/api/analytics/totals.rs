@@ -7,8 +7,8 @@ use crate::pipeline::types::counts;
 
 /// What became of messages. Unique facts count a message once, however often it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "MessageTotals", transform = counts)]
-pub(super) struct Totals {
+#[schemars(transform = counts)]
+pub(super) struct MessageTotals {
     /// Every recipient who was meant to get one.
     pub(super) total: i64,
     /// Accepted by a receiving server or the relay.
@@ -42,7 +42,7 @@ pub(super) struct Totals {
     pub(super) replied: i64,
 }
 
-impl Totals {
+impl MessageTotals {
     /// Both together.
     pub(super) fn plus(&self, other: &Self) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl Totals {
 pub(super) enum DeliveredBasis {
     /// Providers have confirmed all of them.
     Confirmed,
-    /// Receiving servers have accepted all of them, and nobody confirms more than that.
+    /// Receiving servers have accepted all of them; no provider confirms more.
     Accepted,
     /// Some are confirmed, some accepted.
     Mixed,
@@ -132,13 +132,13 @@ pub(super) struct Rates {
     pub(super) reply_rate: Option<f64>,
 }
 
-impl From<&Totals> for Rates {
-    fn from(totals: &Totals) -> Self {
-        let handed = totals.sent + totals.failed;
+impl From<&MessageTotals> for Rates {
+    fn from(totals: &MessageTotals) -> Self {
+        let attempted = totals.sent + totals.failed;
         let delivered = |count| share(count, totals.delivered);
         Self {
-            delivery_rate: share(totals.delivered, handed),
-            bounce_rate: share(totals.bounced, handed),
+            delivery_rate: share(totals.delivered, attempted),
+            bounce_rate: share(totals.bounced, attempted),
             complaint_rate: delivered(totals.complained),
             open_rate: delivered(totals.opened),
             open_rate_human: delivered(totals.opened_human),
@@ -163,7 +163,7 @@ pub(super) const DELIVERED_NOTE: &str = "delivered counts messages as email.deli
      taken off again. delivered_confirmed counts the confirmed ones, and delivered_basis says which kind there is.";
 pub(super) const UNTRACKED_NOTE: &str = "One-off messages carry no pixel and no tracked links: their opens and clicks are not \
      counted.";
-pub(super) const RATES_NOTE: &str = "delivery_rate and bounce_rate are shares of the messages handed to a server (sent and \
+pub(super) const RATES_NOTE: &str = "delivery_rate and bounce_rate are shares of the messages sent to a server (sent and \
      failed); all other rates are shares of delivered.";
 
 #[cfg(test)]
@@ -172,10 +172,17 @@ mod tests {
 
     #[test]
     fn rates_are_shares_of_what_they_say_and_null_of_nothing() {
-        let none = Rates::from(&Totals::default());
+        let none = Rates::from(&MessageTotals::default());
         assert_eq!((none.delivery_rate, none.open_rate), (None, None));
-        let totals =
-            Totals { sent: 3, delivered: 3, failed: 1, bounced: 1, opened: 2, clicked_human: 1, ..Totals::default() };
+        let totals = MessageTotals {
+            sent: 3,
+            delivered: 3,
+            failed: 1,
+            bounced: 1,
+            opened: 2,
+            clicked_human: 1,
+            ..MessageTotals::default()
+        };
         let rates = Rates::from(&totals);
         assert_eq!((rates.delivery_rate, rates.bounce_rate), (Some(0.75), Some(0.25)));
         assert_eq!(
@@ -186,14 +193,14 @@ mod tests {
 
     #[test]
     fn what_is_decided_is_the_total_and_what_is_sent_is_not_yet_delivered() {
-        let mut totals = Totals::default();
+        let mut totals = MessageTotals::default();
         for (event, count) in
             [("sent", 5), ("skipped", 2), ("failed", 1), ("opened", 4), ("delivered", 4), ("confirmed", 3)]
         {
             assert!(totals.add(event, count));
         }
         assert!(!totals.add("opened_total", 9));
-        let expected = Totals {
+        let expected = MessageTotals {
             total: 8,
             sent: 5,
             delivered: 4,
@@ -201,7 +208,7 @@ mod tests {
             skipped: 2,
             failed: 1,
             opened: 4,
-            ..Totals::default()
+            ..MessageTotals::default()
         };
         assert_eq!(totals, expected);
     }
@@ -211,11 +218,14 @@ mod tests {
     #[case(4, 0, Some(DeliveredBasis::Accepted))]
     #[case(4, 3, Some(DeliveredBasis::Mixed))]
     #[case(4, 4, Some(DeliveredBasis::Confirmed))]
-    fn delivered_says_what_it_rests_on(
+    fn delivered_has_its_basis(
         #[case] delivered: i64,
         #[case] delivered_confirmed: i64,
         #[case] expected: Option<DeliveredBasis>,
     ) {
-        assert_eq!(Totals { delivered, delivered_confirmed, ..Totals::default() }.delivered_basis(), expected);
+        assert_eq!(
+            MessageTotals { delivered, delivered_confirmed, ..MessageTotals::default() }.delivered_basis(),
+            expected
+        );
     }
 }

@@ -14,14 +14,14 @@ const FIRST_YEAR: i32 = 2000;
 
 /// From the start of an hour to the start of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct HourWindow {
     pub(super) from: DateTime<Utc>,
     pub(super) to: DateTime<Utc>,
     pub(super) timezone: Tz,
 }
 
-impl Window {
-    /// From the query's `from` and `to`; totals stand by the hour, so `from` is taken back and `to` forward to a full one.
+impl HourWindow {
+    /// From the query's `from` and `to`. Totals are kept by the hour, so `from` is rounded down and `to` up to a full hour.
     ///
     /// # Errors
     /// 400 for a time that is none, a window that ends before it begins, and one over [`DAYS_MAX`].
@@ -55,7 +55,7 @@ impl Window {
         first.iter_days().take_while(move |day| *day <= last)
     }
 
-    /// Whether days of the time zone begin within an hour of UTC, which the totals cannot tell apart.
+    /// True if days of the time zone begin within an hour of UTC, which hourly totals cannot separate.
     pub(super) fn splits_hours(&self) -> bool {
         use chrono::{Offset, TimeZone};
         let offset =
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_default_is_the_trailing_30_days() {
-        let window = Window::new(None, None, Tz::UTC, now()).unwrap();
+        let window = HourWindow::new(None, None, Tz::UTC, now()).unwrap();
         assert_eq!(
             (window.from.to_rfc3339(), window.to.to_rfc3339()),
             ("2026-03-01T10:00:00+00:00".to_owned(), "2026-03-31T11:00:00+00:00".to_owned())
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn days_are_those_of_the_time_zone() {
         let zone = Tz::America__New_York;
-        let window = Window::new(Some("2026-03-08T05:00:00Z"), Some("2026-03-10T04:00:00Z"), zone, now()).unwrap();
+        let window = HourWindow::new(Some("2026-03-08T05:00:00Z"), Some("2026-03-10T04:00:00Z"), zone, now()).unwrap();
         // The 8th has 23 hours: clocks go forward.
         let days: Vec<String> = window.days().map(|day| day.to_string()).collect();
         assert_eq!(days, ["2026-03-08", "2026-03-09"]);
-        assert!(!window.splits_hours() && Window { timezone: Tz::Asia__Kolkata, ..window }.splits_hours());
+        assert!(!window.splits_hours() && HourWindow { timezone: Tz::Asia__Kolkata, ..window }.splits_hours());
     }
 
     #[rstest]
@@ -123,7 +123,7 @@ mod tests {
         #[case] path: &str,
         #[case] code: &str,
     ) {
-        let error = Window::new(from, to, Tz::UTC, now()).unwrap_err();
+        let error = HourWindow::new(from, to, Tz::UTC, now()).unwrap_err();
         assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
     }
 }

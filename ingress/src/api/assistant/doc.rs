@@ -7,7 +7,7 @@ use crate::pipeline::Doc;
 pub(super) fn answer() -> Doc {
     Doc::new(
         "callAssistantEndpoint",
-        "The assistant endpoint",
+        "Call the assistant endpoint",
         "One JSON-RPC message of the Model Context Protocol (Streamable HTTP, without sessions), with an OAuth access token of the \
          configured issuer; API keys do not count here. 404 unless the installation has it switched on. The tools answer campaign \
          metadata and counts; counts under 5 are hidden. What the protocol itself refuses is a JSON-RPC error.",
@@ -33,7 +33,7 @@ pub(super) fn answer() -> Doc {
 fn about(id: &'static str) -> Doc {
     Doc::new(
         id,
-        "Whose tokens the assistant endpoint takes",
+        "Get the assistant's OAuth metadata",
         "OAuth 2.0 protected resource metadata (RFC 9728). 404 unless the installation has the endpoint switched on.",
     )
     .plain_answer::<mcp::ProtectedResource>(

@@ -1,4 +1,4 @@
-//! `POST /mcp` and its metadata: the door to crate `mcp`. Without an issuer in the settings there is nothing behind it.
+//! `POST /mcp` and its OAuth metadata: routes in front of the crate `mcp`. They answer 404 unless the settings name an issuer.
 
 mod doc;
 

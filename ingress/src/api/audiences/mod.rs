@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Faults, NoParameters, Page, Patch, Reply, RequestContext, Routes,
+    ApiReply, Faults, ListPage, NoParameters, Patch, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit, as_time},
     read,
@@ -57,7 +57,8 @@ impl AudienceKind {
 
 /// A list or a tag of contacts.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Audience {
+#[schemars(rename = "Audience")]
+struct AudienceView {
     audience_id: Uuid,
     #[schemars(with = "AudienceKind")]
     kind: String,
@@ -86,16 +87,16 @@ struct ListAudiences {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct AudiencePage {
-    audiences: Vec<Audience>,
+    audiences: Vec<AudienceView>,
     /// Give it as `cursor` for the next page; null at the end.
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListAudiences) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(ctx: &mut RequestContext, query: ListAudiences) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let tenant = ctx.tenant;
     let mut audiences = sqlx::query_as!(
-        Audience,
+        AudienceView,
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
                   (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
            from audiences a
@@ -111,23 +112,23 @@ async fn list(ctx: &mut RequestContext, query: ListAudiences) -> Result<Reply, A
     .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut audiences, |audience| (audience.created_at, audience.audience_id));
-    Reply::ok(&AudiencePage { audiences, next_cursor })
+    ApiReply::ok(&AudiencePage { audiences, next_cursor })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct AudienceAnswer {
-    audience: Audience,
+    audience: AudienceView,
 }
 
-async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let audience = find(ctx).await?;
-    Reply::ok(&AudienceAnswer { audience })
+    ApiReply::ok(&AudienceAnswer { audience })
 }
 
-async fn find(ctx: &mut RequestContext) -> Result<Audience, ApiError> {
+async fn find(ctx: &mut RequestContext) -> Result<AudienceView, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
     sqlx::query_as!(
-        Audience,
+        AudienceView,
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
                   (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
            from audiences a where tenant_id = $1 and id = $2"#,
@@ -181,7 +182,7 @@ fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, descripti
     );
 }
 
-async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     faults.title("name", &body.name, NAME_MAX_CHARS);
     faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
@@ -207,7 +208,7 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<Reply,
     if created.rows_affected() == 0 {
         return Err(already_exists());
     }
-    Reply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: body.name.trim() })
+    ApiReply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: body.name.trim() })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -227,7 +228,7 @@ struct ChangeAudience {
 }
 
 /// Changes names and descriptions. A topic without its public name is a plain list again; contacts that left it stay away.
-async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiReply, ApiError> {
     let before = find(ctx).await?;
     let text =
         |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
@@ -267,7 +268,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<Reply,
         return Err(already_exists());
     }
     let audience = find(ctx).await?;
-    Reply::ok(&AudienceAnswer { audience })
+    ApiReply::ok(&AudienceAnswer { audience })
 }
 
 fn already_exists() -> ApiError {
@@ -309,7 +310,7 @@ struct MembersChanged {
 }
 
 /// Adds and removes contacts, named by id or address. Unknown ones are answered, not refused: the rest is done.
-async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result<Reply, ApiError> {
+async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         body.add.len() + body.remove.len() <= MEMBERS_MAX,
@@ -317,8 +318,8 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
         "too_many",
         "add and remove together may name at most 1000 contacts",
     );
-    let add = Named::read("add", &body.add, &mut faults);
-    let remove = Named::read("remove", &body.remove, &mut faults);
+    let add = NamedContacts::read("add", &body.add, &mut faults);
+    let remove = NamedContacts::read("remove", &body.remove, &mut faults);
     faults.finish()?;
     let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
     let known = sqlx::query_scalar!("select id from audiences where tenant_id = $1 and id = $2", tenant, id);
@@ -359,24 +360,24 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
     .fetch_one(ctx.db())
     .await?;
     let not_found = joining.unknown.into_iter().chain(leaving.unknown).collect();
-    Reply::ok(&MembersChanged { audience_id: id, added, removed, departed, not_found })
+    ApiReply::ok(&MembersChanged { audience_id: id, added, removed, departed, not_found })
 }
 
 /// Contacts as a caller names them.
 #[derive(Debug, Default)]
-struct Named {
+struct NamedContacts {
     ids: Vec<Uuid>,
     addresses: Vec<String>,
 }
 
 /// Which of them there are.
 #[derive(Debug, Default)]
-struct Resolved {
+struct ResolvedContacts {
     ids: Vec<Uuid>,
     unknown: Vec<String>,
 }
 
-impl Named {
+impl NamedContacts {
     fn read(path: &str, texts: &[String], faults: &mut Faults) -> Self {
         let mut named = Self::default();
         for (position, text) in texts.iter().enumerate() {
@@ -391,7 +392,7 @@ impl Named {
         named
     }
 
-    async fn resolve(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Resolved> {
+    async fn resolve(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<ResolvedContacts> {
         let rows = sqlx::query!(
             "select id, address from contacts
              where tenant_id = $1 and (id = any ($2) or address = any ($3)) and status <> 'erased'",
@@ -405,6 +406,6 @@ impl Named {
         let unknown_addresses =
             self.addresses.iter().filter(|address| !rows.iter().any(|row| row.address == **address)).cloned();
         let unknown = unknown_ids.chain(unknown_addresses).collect();
-        Ok(Resolved { unknown, ids: rows.iter().map(|row| row.id).collect() })
+        Ok(ResolvedContacts { unknown, ids: rows.iter().map(|row| row.id).collect() })
     }
 }

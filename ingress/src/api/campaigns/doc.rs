@@ -159,7 +159,7 @@ pub(super) fn retry_failed() -> Doc {
 }
 
 pub(super) fn list_sends() -> Doc {
-    Doc::new("listCampaignSends", "List what became of a campaign's sends", "One for each recipient, newest first.")
+    Doc::new("listCampaignSends", "List a campaign's sends", "One for each recipient, newest first.")
         .query::<ListCampaignSends>()
         .answer::<CampaignSendPage>(
             200,

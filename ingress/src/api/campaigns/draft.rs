@@ -10,12 +10,12 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
+    content::{self, CampaignContent},
     rules::{
         NewAbTest, NewTripwire, NewVariant, PACE_MAX, RulesBody, RulesWish, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN,
         Variant,
     },
-    store::{CampaignRow, Draft},
-    words,
+    store::{CampaignDraft, CampaignRow},
 };
 use crate::{
     api::segments,
@@ -174,7 +174,7 @@ impl CampaignBody {
 
 /// A campaign as asked for, before anything is checked.
 #[derive(Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct CampaignRequest {
     name: Option<String>,
     sender_profile_id: Option<Uuid>,
     template_id: Option<Uuid>,
@@ -194,7 +194,7 @@ pub(crate) struct Wish {
     content_id: Option<Uuid>,
 }
 
-impl Wish {
+impl CampaignRequest {
     /// What a create body asks for.
     pub(crate) fn new(body: CampaignBody) -> Self {
         Self::default().changed(body)
@@ -259,11 +259,11 @@ impl Wish {
         }
     }
 
-    /// Checks the wish by its own words, then against the tenant's senders, audiences and templates, and stores what it says.
+    /// Checks the request alone, then against the tenant's senders, audiences and templates, and stores what it says.
     ///
     /// # Errors
     /// 400 with every fault; 404 for what is named and not there.
-    pub(crate) async fn resolve(self, ctx: &mut RequestContext) -> Result<Draft, ApiError> {
+    pub(crate) async fn resolve(self, ctx: &mut RequestContext) -> Result<CampaignDraft, ApiError> {
         let mut draft = self.validate()?;
         let tenant = ctx.tenant;
         check_audience(ctx.db(), tenant, &draft).await?;
@@ -277,18 +277,18 @@ impl Wish {
         }
         let says_anew = draft.content_id.is_nil();
         if says_anew {
-            draft.content_id = words::compose(ctx, &draft.words()).await?;
+            draft.content_id = content::compose_content(ctx, &draft.own_content()).await?;
             check_one_source(draft.template_id, draft.body_html.as_deref())?;
         }
         for at in 0..draft.rules.variants.len() {
             let variant = &draft.rules.variants[at];
-            let words = variant.words(&draft.words());
+            let own = variant.own_content(&draft.own_content());
             let is_new = says_anew || variant.content_id.is_nil();
             let one_source = check_one_source(variant.template_id, variant.body_html.as_deref());
-            let content_id = if words.is_same_as(&draft.words()) {
+            let content_id = if own.is_same_as(&draft.own_content()) {
                 draft.content_id
             } else if is_new {
-                let composed = words::compose(ctx, &words).await;
+                let composed = content::compose_content(ctx, &own).await;
                 composed.and_then(|id| one_source.map(|()| id)).map_err(|error| within_variant(error, at))?
             } else {
                 // Stored before, and not asked about: its template may be archived meanwhile.
@@ -299,11 +299,11 @@ impl Wish {
         Ok(draft)
     }
 
-    fn validate(self) -> Result<Draft, ApiError> {
+    fn validate(self) -> Result<CampaignDraft, ApiError> {
         let mut faults = Faults::default();
         let name = faults.name("name", self.name);
         let sender = faults.required("sender_profile_id", self.sender_profile_id);
-        // A template has both; the campaign's own words replace it where there are any.
+        // A template has both; the campaign's own parts replace them.
         for (path, text) in [("subject", &self.subject), ("body_html", &self.body_html)] {
             if self.template_id.is_none() || text.is_some() {
                 faults.not_blank(path, text.clone());
@@ -332,7 +332,7 @@ impl Wish {
         check_reason(&mut faults, classification, self.audience_reason.as_deref());
         let rules = self.rules.validate(&mut faults, Utc::now());
         faults.finish()?;
-        Ok(Draft {
+        Ok(CampaignDraft {
             name,
             sender_profile_id: sender.unwrap_or_default(),
             template_id: self.template_id,
@@ -354,10 +354,10 @@ impl Wish {
     }
 }
 
-impl Draft {
-    /// What it says.
-    fn words(&self) -> words::Words<'_> {
-        words::Words {
+impl CampaignDraft {
+    /// The campaign's template and its own parts.
+    fn own_content(&self) -> CampaignContent<'_> {
+        CampaignContent {
             template_id: self.template_id,
             subject: self.subject.as_deref(),
             preheader: self.preheader.as_deref(),
@@ -367,14 +367,15 @@ impl Draft {
 }
 
 impl Variant {
-    fn words<'a>(&'a self, campaign: &words::Words<'a>) -> words::Words<'a> {
-        let own = words::Words {
+    /// The variant's template and parts, with the campaign's where it has none.
+    fn own_content<'a>(&'a self, campaign: &CampaignContent<'a>) -> CampaignContent<'a> {
+        let own = CampaignContent {
             template_id: self.template_id,
             subject: self.subject.as_deref(),
             preheader: self.preheader.as_deref(),
             body_html: self.body_html.as_deref(),
         };
-        own.or(campaign)
+        own.or_campaign(campaign)
     }
 }
 
@@ -390,7 +391,7 @@ fn check_one_source(template: Option<Uuid>, body_html: Option<&str>) -> Result<(
     }
 }
 
-/// A fault in a variant's words stands at the variant.
+/// Puts the variant's path before the paths of its faults.
 fn within_variant(mut error: ApiError, at: usize) -> ApiError {
     if error.fields.is_empty() {
         return error;
@@ -410,7 +411,7 @@ fn purpose(faults: &mut Faults, text: Option<&str>) -> MessagePurpose {
     })
 }
 
-/// Whoever passes over marketing opt-outs says why these people may be written to.
+/// A campaign that ignores marketing opt-outs needs a reason.
 fn check_reason(faults: &mut Faults, classification: Classification, reason: Option<&str>) {
     let blank = reason.is_none_or(|reason| reason.trim().is_empty());
     if classification != Classification::Marketing && blank {
@@ -421,7 +422,7 @@ fn check_reason(faults: &mut Faults, classification: Classification, reason: Opt
     }
 }
 
-async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &Draft) -> Result<(), ApiError> {
+async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &CampaignDraft) -> Result<(), ApiError> {
     let found = sqlx::query!(
         r#"select exists (select from audiences where tenant_id = $1 and id = $2 and kind = 'list') as "list!",
                   (select count(*) from audiences where tenant_id = $1 and id = any ($3) and kind = 'tag') as "tags!""#,
@@ -460,7 +461,7 @@ mod tests {
     }
 
     fn faults(change: Value) -> Vec<(String, String)> {
-        match Wish::new(body(change)).validate() {
+        match CampaignRequest::new(body(change)).validate() {
             Ok(_) => Vec::new(),
             Err(error) => error.fields.into_iter().map(|fault| (fault.path, fault.code.into_owned())).collect(),
         }

@@ -16,15 +16,14 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    already, quota,
-    sample::{self, RenderFault, Sample},
+    already, content, quota,
+    sample::{self, RecipientRenderFault, Sample},
     store::{self, CampaignRow},
-    words,
 };
 use crate::{
     api::senders::store as senders,
     pipeline::{
-        Reply, RequestContext,
+        ApiReply, RequestContext,
         error::ApiError,
         page::{as_optional_time, as_time},
         types::counts,
@@ -81,7 +80,7 @@ pub(super) struct LaunchPreview {
     /// Give it to the launch, and it sends to exactly this audience or answers 409.
     digest: String,
     sampled: usize,
-    render_faults: Vec<RenderFault>,
+    render_faults: Vec<RecipientRenderFault>,
     send_quota: QuotaPreview,
 }
 
@@ -110,7 +109,7 @@ struct Launch {
     sample: Option<Sample>,
 }
 
-pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Result<Reply, ApiError> {
+pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Result<ApiReply, ApiError> {
     let id = ctx.id("campaign")?;
     let scheduled_for = due_at(body.schedule_for.as_deref(), Utc::now())?;
     let dry_run = body.dry_run.unwrap_or(false);
@@ -121,7 +120,7 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
     let left = quota::remaining(ctx).await?;
     let answer = launch.answer();
     if let Some(sample) = launch.sample {
-        return Reply::ok(&LaunchPreview {
+        return ApiReply::ok(&LaunchPreview {
             launch: answer,
             dry_run: true,
             skipped_by_reason: launch.count.skipped.into_iter().collect(),
@@ -137,7 +136,7 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
     }
     quota::check(&left, launch.count.queued)?;
     commit_to_it(ctx, launch).await?;
-    Reply::accepted(&answer)
+    ApiReply::accepted(&answer)
 }
 
 /// Checks everything a launch needs, and counts.
@@ -158,11 +157,11 @@ async fn prepare(
     if !sender.is_some_and(|sender| sender.may_send()) {
         return Err(ApiError::unprocessable("sender_missing_verified_domain"));
     }
-    // No draft names what cannot be looked up; should one do so, it names nobody.
+    // A draft only names audiences that exist; a missing one is empty.
     let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)
         .ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
     // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
-    let (content_id, variant_contents) = refresh(ctx, &row).await?;
+    let (content_id, variant_contents) = refresh_contents(ctx, &row).await?;
     let sample = if dry_run { Some(sample::render(ctx, &row, content_id).await?) } else { None };
     let count =
         ledger::audience::count_split(ctx.db(), tenant, &selector, row.classification, id, &row.split()).await?;
@@ -188,7 +187,7 @@ impl Launch {
     }
 }
 
-/// Nobody launches what could only be skipped or held.
+/// Refuses a launch whose mails would all be skipped or paused.
 pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
     let closed = row.on_miss != OnMiss::Send && row.not_after.is_some_and(|closes_at| closes_at <= starts_at);
     if closed {
@@ -197,16 +196,16 @@ pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Resul
     Ok(())
 }
 
-/// What campaign and variants say with the current versions of their templates.
-async fn refresh(ctx: &mut RequestContext, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
-    let campaign = row.words();
-    let content_id = words::refresh(ctx, &campaign, row.content_id).await?;
+/// The contents of campaign and variants, with the current versions of their templates.
+async fn refresh_contents(ctx: &mut RequestContext, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
+    let campaign = row.own_content();
+    let content_id = content::refresh_content(ctx, &campaign, row.content_id).await?;
     let mut variant_contents = Vec::with_capacity(row.variants.len());
     for variant in row.variants.iter() {
-        let words = variant.words().or(&campaign);
-        variant_contents.push(match words.is_same_as(&campaign) {
+        let own = variant.own_content().or_campaign(&campaign);
+        variant_contents.push(match own.is_same_as(&campaign) {
             true => content_id,
-            false => words::refresh(ctx, &words, variant.content_id).await?,
+            false => content::refresh_content(ctx, &own, variant.content_id).await?,
         });
     }
     Ok((content_id, variant_contents))
@@ -258,13 +257,13 @@ fn audience_changed() -> ApiError {
     ApiError::conflict("audience_changed").detail("the audience is not the one the digest was made for")
 }
 
-/// Flips the draft, stores the request and rings for it. A scheduled one is rung for when it is due, by the sweep. With a
+/// Changes the draft's status, stores the request and announces it. The sweep announces a scheduled one when it is due. With a
 /// digest the audience is written down: what was answered for is mailed, whatever joins or leaves until it is looked up.
 async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), ApiError> {
     let (tenant, id, caller) = (ctx.tenant, launch.row.id, Arc::clone(&ctx.caller));
     if launch.digest.is_some() {
         let pinned = ledger::audience::pin(ctx.db(), tenant, &launch.selector, id).await?;
-        // Counted and pinned in two statements: somebody may have come or gone in between.
+        // Counted and pinned in two statements: the audience may have changed in between.
         if pinned != launch.count.members {
             return Err(audience_changed());
         }
@@ -319,7 +318,7 @@ mod tests {
     #[case::a_year(Some("2027-03-01T12:00:00Z"), Ok(Some("2027-03-01T12:00:00Z")))]
     #[case::too_far(Some("2027-03-03T12:00:00Z"), Err("too_far_ahead"))]
     #[case::no_zone(Some("2026-03-01T12:30:00"), Err("invalid"))]
-    #[case::words(Some("tomorrow"), Err("invalid"))]
+    #[case::no_time(Some("tomorrow"), Err("invalid"))]
     fn a_launch_is_scheduled_within_a_year(#[case] text: Option<&str>, #[case] expected: Result<Option<&str>, &str>) {
         let now = "2026-03-01T12:00:00Z".parse().unwrap();
         let found = due_at(text, now);

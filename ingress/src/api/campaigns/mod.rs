@@ -1,9 +1,10 @@
 //! `/v1/campaigns`: drafts, launches, and what became of them.
 
+mod content;
 mod doc;
 mod draft;
-mod hold;
 mod launch;
+mod pause;
 pub(crate) mod quota;
 mod record;
 mod retry;
@@ -11,7 +12,6 @@ mod rules;
 mod sample;
 mod sends;
 pub(crate) mod store;
-mod words;
 
 use std::sync::Arc;
 
@@ -23,18 +23,18 @@ use serde_json::json;
 use uuid::Uuid;
 
 use self::{
-    draft::{CampaignBody, ChangeCampaign, CreateCampaign, Wish},
+    draft::{CampaignBody, CampaignRequest, ChangeCampaign, CreateCampaign},
     record::{Campaign, CampaignSummary},
-    store::{Origin, SendCounts},
+    store::{CampaignOrigin, SendCounts},
 };
 use crate::pipeline::{
-    Faults, NoParameters, Page, Reply, RequestContext, Routes,
+    ApiReply, Faults, ListPage, NoParameters, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit, as_optional_time},
     read, time, write, write_with_work,
 };
 
-pub use hold::{HoldRefused, hold};
+pub use pause::{PauseRefused, set_paused};
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -56,7 +56,7 @@ struct CampaignCreated {
     email_type: Classification,
 }
 
-async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     for (path, given) in [
         ("status", body.status.is_given()),
@@ -67,11 +67,11 @@ async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) 
     }
     faults.finish()?;
     let tenant = ctx.tenant;
-    let draft = Wish::new(body).resolve(ctx).await?;
+    let draft = CampaignRequest::new(body).resolve(ctx).await?;
     let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
-    let origin = Origin { product: &caller.product, environment: caller.environment };
+    let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
     store::write(ctx.db(), tenant, id, origin, &draft).await?;
-    Reply::created(&CampaignCreated {
+    ApiReply::created(&CampaignCreated {
         campaign_id: id,
         status: CampaignStatus::Draft,
         email_type: draft.classification,
@@ -89,7 +89,7 @@ fn already(status: CampaignStatus) -> ApiError {
 
 /// What a PATCH asks for; one thing at a time, so that no answer has to say which half was done.
 #[derive(Debug, PartialEq, Eq)]
-enum Change {
+enum CampaignChange {
     Nothing,
     Fields,
     Cancel,
@@ -98,7 +98,7 @@ enum Change {
     BackToDraft,
 }
 
-fn kind_of_change(body: &CampaignBody) -> Result<Change, ApiError> {
+fn kind_of_change(body: &CampaignBody) -> Result<CampaignChange, ApiError> {
     let mut faults = Faults::default();
     let status = body.status.clone().into_option();
     let paused = body.paused.into_option();
@@ -113,25 +113,25 @@ fn kind_of_change(body: &CampaignBody) -> Result<Change, ApiError> {
     faults.require(schedule != Some(None), "schedule_for", "wrong_type", "must be a time");
     faults.finish()?;
     Ok(match (status.flatten().as_deref(), paused.flatten(), schedule.flatten()) {
-        (Some("draft"), ..) => Change::BackToDraft,
-        (Some(_), ..) => Change::Cancel,
-        (None, Some(paused), _) => Change::Pause(paused),
-        (None, None, Some(at)) => Change::Reschedule(at),
-        (None, None, None) if body.has_fields() => Change::Fields,
-        (None, None, None) => Change::Nothing,
+        (Some("draft"), ..) => CampaignChange::BackToDraft,
+        (Some(_), ..) => CampaignChange::Cancel,
+        (None, Some(paused), _) => CampaignChange::Pause(paused),
+        (None, None, Some(at)) => CampaignChange::Reschedule(at),
+        (None, None, None) if body.has_fields() => CampaignChange::Fields,
+        (None, None, None) => CampaignChange::Nothing,
     })
 }
 
 /// Whether a campaign may be changed like this (API.md §4).
-fn allows(status: CampaignStatus, change: &Change) -> bool {
+fn allows(status: CampaignStatus, change: &CampaignChange) -> bool {
     use CampaignStatus::{Draft, Preflight, Scheduled, Sending};
     match change {
-        Change::Nothing => true,
-        Change::Fields => status == Draft,
-        Change::Cancel => matches!(status, Draft | Preflight | Scheduled | Sending),
-        Change::Pause(_) => matches!(status, Scheduled | Sending),
-        Change::Reschedule(_) => status == Scheduled,
-        Change::BackToDraft => matches!(status, Draft | Scheduled),
+        CampaignChange::Nothing => true,
+        CampaignChange::Fields => status == Draft,
+        CampaignChange::Cancel => matches!(status, Draft | Preflight | Scheduled | Sending),
+        CampaignChange::Pause(_) => matches!(status, Scheduled | Sending),
+        CampaignChange::Reschedule(_) => status == Scheduled,
+        CampaignChange::BackToDraft => matches!(status, Draft | Scheduled),
     }
 }
 
@@ -145,17 +145,21 @@ struct CampaignChanged {
     scheduled_for: Option<DateTime<Utc>>,
 }
 
-async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let change = kind_of_change(&body)?;
     let not_found = || ApiError::not_found("campaign");
     // A launch holds the row for as long as it counts; only a cancel or a pause is worth waiting for its end.
     let before = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
-    if before.status == CampaignStatus::Preflight && !matches!(change, Change::Cancel | Change::Pause(_)) {
+    if before.status == CampaignStatus::Preflight
+        && !matches!(change, CampaignChange::Cancel | CampaignChange::Pause(_))
+    {
         return Err(already(before.status));
     }
     let waiting = match change {
-        Change::Reschedule(_) | Change::BackToDraft => store::lock_waiting_launch(ctx.db(), tenant, id).await?,
+        CampaignChange::Reschedule(_) | CampaignChange::BackToDraft => {
+            store::lock_waiting_launch(ctx.db(), tenant, id).await?
+        }
         _ => None,
     };
     if !store::lock(ctx.db(), tenant, id).await? {
@@ -166,22 +170,22 @@ async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) 
         return Err(already(row.status));
     }
     match change {
-        Change::Nothing => {}
-        Change::Fields => {
-            let draft = Wish::of(row, body).resolve(ctx).await?;
+        CampaignChange::Nothing => {}
+        CampaignChange::Fields => {
+            let draft = CampaignRequest::of(row, body).resolve(ctx).await?;
             let caller = Arc::clone(&ctx.caller);
-            let origin = Origin { product: &caller.product, environment: caller.environment };
+            let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
             store::write(ctx.db(), tenant, id, origin, &draft).await?;
         }
-        Change::Cancel => {
+        CampaignChange::Cancel => {
             store::cancel(ctx.db(), tenant, id).await?;
             ctx.audit("campaign.cancel", &id.to_string(), json!({"from": row.status})).await?;
         }
-        Change::Pause(paused) => {
+        CampaignChange::Pause(paused) => {
             store::pause(ctx.db(), tenant, id, paused).await?;
             ctx.audit("campaign.pause", &id.to_string(), json!({"paused": paused, "was": row.pause_reason})).await?;
         }
-        Change::Reschedule(at) => {
+        CampaignChange::Reschedule(at) => {
             let now = Utc::now();
             // `None`: a time that has just passed, which is now.
             let due = launch::due_at(Some(&at), now)?;
@@ -193,15 +197,15 @@ async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) 
             }
             ctx.audit("campaign.reschedule", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
         }
-        Change::BackToDraft if row.status == CampaignStatus::Draft => {}
-        Change::BackToDraft => {
+        CampaignChange::BackToDraft if row.status == CampaignStatus::Draft => {}
+        CampaignChange::BackToDraft => {
             let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
             store::back_to_draft(ctx.db(), tenant, id, waiting.request_id).await?;
             ctx.audit("campaign.back_to_draft", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
         }
     }
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
-    Reply::ok(&CampaignChanged {
+    ApiReply::ok(&CampaignChanged {
         campaign_id: id,
         status: row.status,
         paused: row.paused,
@@ -228,8 +232,8 @@ struct CampaignPage {
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListCampaigns) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(ctx: &mut RequestContext, query: ListCampaigns) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.map(|text| {
         let words = || CampaignStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
         CampaignStatus::parse(&text)
@@ -238,7 +242,7 @@ async fn list(ctx: &mut RequestContext, query: ListCampaigns) -> Result<Reply, A
     let tenant = ctx.tenant;
     let mut rows = store::list(ctx.db(), tenant, status.transpose()?, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    Reply::ok(&CampaignPage { campaigns: rows.into_iter().map(CampaignSummary::of).collect(), next_cursor })
+    ApiReply::ok(&CampaignPage { campaigns: rows.into_iter().map(CampaignSummary::of).collect(), next_cursor })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -247,11 +251,11 @@ struct CampaignAnswer {
     send_counts: SendCounts,
 }
 
-async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let send_counts = store::counts(ctx.db(), tenant, id).await?;
-    Reply::ok(&CampaignAnswer { campaign: Campaign::of(row), send_counts })
+    ApiReply::ok(&CampaignAnswer { campaign: Campaign::of(row), send_counts })
 }
 
 #[cfg(test)]
@@ -262,22 +266,22 @@ mod tests {
     use serde_json::Value;
 
     #[rstest]
-    #[case(json!({}), Ok(Change::Nothing))]
-    #[case(json!({"name": "x"}), Ok(Change::Fields))]
-    #[case(json!({"preheader": null}), Ok(Change::Fields))]
-    #[case(json!({"status": "cancelled"}), Ok(Change::Cancel))]
-    #[case(json!({"paused": true}), Ok(Change::Pause(true)))]
-    #[case(json!({"paused": false}), Ok(Change::Pause(false)))]
+    #[case(json!({}), Ok(CampaignChange::Nothing))]
+    #[case(json!({"name": "x"}), Ok(CampaignChange::Fields))]
+    #[case(json!({"preheader": null}), Ok(CampaignChange::Fields))]
+    #[case(json!({"status": "cancelled"}), Ok(CampaignChange::Cancel))]
+    #[case(json!({"paused": true}), Ok(CampaignChange::Pause(true)))]
+    #[case(json!({"paused": false}), Ok(CampaignChange::Pause(false)))]
     #[case(json!({"paused": null}), Err("wrong_type"))]
-    #[case(json!({"status": "draft"}), Ok(Change::BackToDraft))]
-    #[case(json!({"schedule_for": "x"}), Ok(Change::Reschedule("x".to_owned())))]
+    #[case(json!({"status": "draft"}), Ok(CampaignChange::BackToDraft))]
+    #[case(json!({"schedule_for": "x"}), Ok(CampaignChange::Reschedule("x".to_owned())))]
     #[case(json!({"schedule_for": null}), Err("wrong_type"))]
     #[case(json!({"schedule_for": "x", "name": "x"}), Err("ambiguous"))]
     #[case(json!({"status": "sending"}), Err("not_allowed"))]
     #[case(json!({"status": null}), Err("not_allowed"))]
     #[case(json!({"status": "cancelled", "paused": true}), Err("ambiguous"))]
     #[case(json!({"status": "cancelled", "name": "x"}), Err("ambiguous"))]
-    fn a_patch_asks_for_one_thing(#[case] body: Value, #[case] expected: Result<Change, &str>) {
+    fn a_patch_asks_for_one_thing(#[case] body: Value, #[case] expected: Result<CampaignChange, &str>) {
         let found = kind_of_change(&serde_json::from_value(body).unwrap());
         assert_eq!(
             found.as_ref().map_err(|error| error.fields[0].code.as_ref()),
@@ -295,11 +299,11 @@ mod tests {
     #[case(CampaignStatus::Cancelled, [false, false, false, false, false])]
     fn the_status_decides_what_may_change(#[case] status: CampaignStatus, #[case] expected: [bool; 5]) {
         let changes = [
-            Change::Fields,
-            Change::Cancel,
-            Change::Pause(true),
-            Change::Reschedule(String::new()),
-            Change::BackToDraft,
+            CampaignChange::Fields,
+            CampaignChange::Cancel,
+            CampaignChange::Pause(true),
+            CampaignChange::Reschedule(String::new()),
+            CampaignChange::BackToDraft,
         ];
         let found = changes.map(|change| allows(status, &change));
         assert_eq!(found, expected);

@@ -62,7 +62,7 @@ struct CampaignFields {
     on_miss: OnMiss,
     #[schemars(range(min = 1, max = PACE_MAX))]
     max_per_minute: Option<i32>,
-    tripwire: Tripwire,
+    tripwire: TripwireView,
     #[serde(serialize_with = "as_optional_time")]
     scheduled_for: Option<DateTime<Utc>>,
     #[serde(serialize_with = "as_optional_time")]
@@ -76,7 +76,8 @@ struct CampaignFields {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Tripwire {
+#[schemars(rename = "Tripwire")]
+struct TripwireView {
     #[schemars(range(min = 0, max = 100))]
     bounce_percent: f64,
     #[schemars(range(min = 0, max = 100))]
@@ -180,7 +181,7 @@ impl CampaignFields {
             not_after: row.not_after,
             on_miss: row.on_miss,
             max_per_minute: row.max_per_minute,
-            tripwire: Tripwire {
+            tripwire: TripwireView {
                 bounce_percent: row.bounce_percent,
                 complaint_percent: row.complaint_percent,
                 state: row.tripwire,

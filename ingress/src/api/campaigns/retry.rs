@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{already, quota, store};
 use crate::{
     api::senders::store as senders,
-    pipeline::{NoFields, Reply, RequestContext, error::ApiError, types::counts},
+    pipeline::{ApiReply, NoFields, RequestContext, error::ApiError, types::counts},
 };
 
 /// Reasons of a failure that another attempt may not meet again. Not among them: `hard`, the address does not exist, and
@@ -37,7 +37,7 @@ pub(super) struct FailedSendsRetried {
     skipped: i64,
 }
 
-pub(super) async fn retry_failed(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+pub(super) async fn retry_failed(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let not_found = || ApiError::not_found("campaign");
     if !store::lock(ctx.db(), tenant, id).await? {
@@ -62,5 +62,5 @@ pub(super) async fn retry_failed(ctx: &mut RequestContext, _: NoFields) -> Resul
         store::reopen(ctx.db(), tenant, id).await?;
         ctx.audit("campaign.retry_failed", &id.to_string(), json!({"queued": retried.queued})).await?;
     }
-    Reply::ok(&FailedSendsRetried { campaign_id: id, queued: retried.queued, skipped: retried.skipped })
+    ApiReply::ok(&FailedSendsRetried { campaign_id: id, queued: retried.queued, skipped: retried.skipped })
 }

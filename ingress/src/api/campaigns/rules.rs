@@ -93,7 +93,7 @@ pub(crate) struct Variant {
 
 /// An A/B test, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Test {
+pub(crate) struct AbTestRules {
     pub(crate) percent: i16,
     pub(crate) metric: WinnerMetric,
     pub(crate) decide_after_minutes: i32,
@@ -103,7 +103,7 @@ pub(crate) struct Test {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rules {
     pub(crate) variants: Vec<Variant>,
-    pub(crate) test: Option<Test>,
+    pub(crate) test: Option<AbTestRules>,
     pub(crate) not_after: Option<DateTime<Utc>>,
     pub(crate) on_miss: OnMiss,
     pub(crate) max_per_minute: Option<i32>,
@@ -146,7 +146,7 @@ enum NotAfter {
 }
 
 impl RulesWish {
-    /// What stands.
+    /// The stored rules.
     pub(crate) fn of(row: &CampaignRow) -> Self {
         Self {
             variants: Some(row.variants.iter().map(NewVariant::of).collect()).filter(|all: &Vec<_>| !all.is_empty()),
@@ -188,7 +188,7 @@ impl RulesWish {
         }
     }
 
-    /// Checks them by their own words.
+    /// Validates the rules alone.
     pub(crate) fn validate(self, faults: &mut Faults, now: DateTime<Utc>) -> Rules {
         let has_variants = self.variants.is_some();
         let variants = self.variants.map_or_else(Vec::new, |variants| validate_variants(faults, variants));
@@ -266,7 +266,7 @@ fn validate_variants(faults: &mut Faults, variants: Vec<NewVariant>) -> Vec<Vari
 }
 
 impl NewAbTest {
-    fn validate(self, faults: &mut Faults) -> Test {
+    fn validate(self, faults: &mut Faults) -> AbTestRules {
         let test_percent = faults.required("ab_test.test_percent", self.test_percent).unwrap_or(1);
         let percent: i32 = number(faults, "ab_test.test_percent", test_percent, 100);
         let metric = self.winner_metric.as_deref().map_or(Some(WinnerMetric::ClickRate), WinnerMetric::parse);
@@ -275,7 +275,7 @@ impl NewAbTest {
             faults.one_of("ab_test.winner_metric", "", &words);
         }
         let minutes = self.decide_after_minutes.unwrap_or(DECIDE_AFTER);
-        Test {
+        AbTestRules {
             percent: i16::try_from(percent).unwrap_or(100),
             metric: metric.unwrap_or(WinnerMetric::ClickRate),
             decide_after_minutes: number(faults, "ab_test.decide_after_minutes", minutes, DECIDE_AFTER_MAX),

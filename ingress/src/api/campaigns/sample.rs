@@ -28,12 +28,13 @@ pub(super) struct Sample {
     /// How many recipients were rendered for.
     pub(super) size: usize,
     /// What failed.
-    pub(super) faults: Vec<RenderFault>,
+    pub(super) faults: Vec<RecipientRenderFault>,
 }
 
-/// One recipient whose message cannot be rendered; without a contact: nobody's can.
+/// A recipient whose message cannot be rendered; without a contact: no message can.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub(super) struct RenderFault {
+#[schemars(rename = "RenderFault")]
+pub(super) struct RecipientRenderFault {
     contact_id: Option<Uuid>,
     code: &'static str,
     detail: String,
@@ -49,14 +50,14 @@ pub(super) async fn render(ctx: &mut RequestContext, row: &CampaignRow, content_
     let options = options(ctx.db(), tenant, row).await?;
     let contacts = contacts(ctx.db(), tenant, row).await?;
     let source = parts.source(TemplateKind::Marketing);
-    ctx.outside("sample".to_owned(), move || render_all(&source, &options, contacts))
+    ctx.run_blocking("sample".to_owned(), move || render_all(&source, &options, contacts))
 }
 
 fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(Uuid, Contact)>) -> Sample {
     let compiled = match templates::compile(source, options) {
         Ok(compiled) => compiled,
         Err(faults) => {
-            let fault = |fault: &templates::TemplateFault| RenderFault {
+            let fault = |fault: &templates::TemplateFault| RecipientRenderFault {
                 contact_id: None,
                 code: fault.code.as_str(),
                 detail: fault.to_string(),
@@ -68,7 +69,7 @@ fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(
     let render = |(contact_id, contact)| {
         let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data: Value::Null };
         let fault = compiled.render(&data, &Nowhere).err()?;
-        Some(RenderFault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
+        Some(RecipientRenderFault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
     };
     Sample { size, faults: contacts.into_iter().filter_map(render).collect() }
 }

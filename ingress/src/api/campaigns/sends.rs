@@ -10,7 +10,7 @@ use crate::{
         store::{self, SendRow, Slice},
     },
     pipeline::{
-        Faults, Page, Reply, RequestContext,
+        ApiReply, Faults, ListPage, RequestContext,
         error::ApiError,
         page::{PageCursor, PageLimit},
         types::Email,
@@ -41,9 +41,9 @@ pub(super) struct CampaignSendPage {
     next_cursor: Option<String>,
 }
 
-pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> Result<Reply, ApiError> {
+pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> Result<ApiReply, ApiError> {
     let (tenant, campaign) = (ctx.tenant, ctx.id("campaign")?);
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let state = query.state.as_deref().map(parse_state).transpose()?;
     let address = query.email.as_deref().map(parse_address).transpose()?;
     let variant = query.variant.as_deref();
@@ -74,7 +74,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> 
         }
     };
     let next_cursor = page.cut(&mut rows, |row: &SendRow| (row.created_at, row.id));
-    Reply::ok(&CampaignSendPage { sends: rows.into_iter().map(SendSummary::of).collect(), next_cursor })
+    ApiReply::ok(&CampaignSendPage { sends: rows.into_iter().map(SendSummary::of).collect(), next_cursor })
 }
 
 fn parse_state(text: &str) -> Result<SendState, ApiError> {

@@ -12,7 +12,7 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::rules::Rules;
-use crate::pipeline::{page::Page, types};
+use crate::pipeline::{page::ListPage, types};
 
 /// A campaign.
 #[derive(Debug, Clone)]
@@ -84,7 +84,7 @@ pub(crate) struct VariantRow {
 
 /// Everything a caller decides about a campaign, checked; `content_id` is what it would say now.
 #[derive(Debug, Clone)]
-pub(crate) struct Draft {
+pub(crate) struct CampaignDraft {
     pub(crate) name: String,
     pub(crate) sender_profile_id: Uuid,
     pub(crate) template_id: Option<Uuid>,
@@ -132,18 +132,18 @@ pub(crate) struct SendCounts {
 
 /// Where a campaign comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct CampaignOrigin<'a> {
     pub(crate) product: &'a str,
     pub(crate) environment: Environment,
 }
 
-/// Writes everything a caller decides about a draft: a new one, or one that stands. Where it came from stays as it was.
+/// Writes a draft, new or changed. Its origin does not change.
 pub(crate) async fn write(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
-    origin: Origin<'_>,
-    draft: &Draft,
+    origin: CampaignOrigin<'_>,
+    draft: &CampaignDraft,
 ) -> sqlx::Result<()> {
     let rules = &draft.rules;
     sqlx::query_file!(
@@ -182,7 +182,7 @@ pub(crate) async fn write(
     write_variants(db, tenant, id, rules).await
 }
 
-/// Puts these variants in the place of those that stand.
+/// Replaces the stored variants.
 async fn write_variants(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, rules: &Rules) -> sqlx::Result<()> {
     sqlx::query!("delete from campaign_variants where tenant_id = $1 and campaign_id = $2", tenant, campaign)
         .execute(&mut *db)
@@ -251,7 +251,7 @@ pub(crate) async fn list(
     db: &mut PgConnection,
     tenant: Uuid,
     status: Option<CampaignStatus>,
-    page: &Page,
+    page: &ListPage,
 ) -> sqlx::Result<Vec<CampaignRow>> {
     sqlx::query_file_as!(
         CampaignRow,
@@ -288,7 +288,7 @@ pub(crate) async fn counts(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .await
 }
 
-/// Holds the campaign until the transaction ends, waiting for whoever holds it. `false`: there is none.
+/// Locks the campaign until the transaction ends, after any other lock. `false`: there is no such campaign.
 pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
     sqlx::query_scalar!("select id from campaigns where tenant_id = $1 and id = $2 for no key update", tenant, id)
         .fetch_optional(db)
@@ -304,7 +304,7 @@ pub(crate) async fn begin_preflight(db: &mut PgConnection, tenant: Uuid, id: Uui
 
 /// A launch that was accepted and has not begun.
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingLaunch {
     pub(crate) request_id: Uuid,
     pub(crate) product: String,
     pub(crate) environment: Environment,
@@ -316,9 +316,9 @@ pub(crate) async fn lock_waiting_launch(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
-) -> sqlx::Result<Option<Waiting>> {
+) -> sqlx::Result<Option<WaitingLaunch>> {
     sqlx::query_as!(
-        Waiting,
+        WaitingLaunch,
         r#"select id as request_id, product, environment as "environment: Environment"
            from requests
            where announce_after is not null and tenant_id = $1 and kind = 'campaign-launch' and state = 'accepted'
@@ -406,7 +406,7 @@ pub(crate) async fn launch(
     .map(|done| done.rows_affected() == 1)
 }
 
-/// Stores the accepted launch: the row the audience stage works from, rung again when it is due.
+/// Stores the accepted launch as a request of the audience stage, which is announced again when it is due.
 pub(crate) async fn request_launch(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// Erases a contact's own row and what still waits for it, and asks for the rest. The row is locked by the caller. A suppression
-/// stays: it is what keeps the address from being mailed again when somebody imports it.
+/// stays: it keeps the address from being mailed again after an import.
 ///
 /// # Errors
 /// When Postgres is away.

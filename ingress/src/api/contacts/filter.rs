@@ -6,11 +6,11 @@ use segments::{CompiledSegment, Newest};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use crate::pipeline::Page;
+use crate::pipeline::ListPage;
 
 /// Which contacts.
 #[derive(Debug, Default)]
-pub(super) struct Filter {
+pub(super) struct ContactFilter {
     pub(super) address: Option<String>,
     /// Part of the address, the name or the company.
     pub(super) search: Option<String>,
@@ -21,13 +21,13 @@ pub(super) struct Filter {
     pub(super) updated_since: Option<DateTime<Utc>>,
 }
 
-impl Filter {
+impl ContactFilter {
     /// The ids of one page, newest first, and one more. Only the filters that are asked for are in the statement, so that each
     /// is planned for what it is: by address, by the members of a small list, or down `contacts_newest` until the page is full.
     ///
     /// What no index answers is looked for among the newest contacts first: a common thing fills the page from there. Then
     /// everybody is asked.
-    pub(super) async fn page(&self, db: &mut PgConnection, tenant: Uuid, page: &Page) -> sqlx::Result<Vec<Uuid>> {
+    pub(super) async fn page(&self, db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<Uuid>> {
         if self.segment.is_none() && self.search.is_none() {
             return self.query(tenant, page, None).build_query_scalar().fetch_all(db).await;
         }
@@ -42,7 +42,7 @@ impl Filter {
         Ok(ids)
     }
 
-    fn query(&self, tenant: Uuid, page: &Page, newest: Option<Newest>) -> QueryBuilder<Postgres> {
+    fn query(&self, tenant: Uuid, page: &ListPage, newest: Option<Newest>) -> QueryBuilder<Postgres> {
         let mut query = QueryBuilder::new("select c.id from ");
         match (&self.segment, newest) {
             (Some(segment), Some(newest)) => segment.push_newest(&mut query, tenant, &newest),

@@ -32,13 +32,14 @@ pub(crate) const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 /// Whether a contact has agreed to marketing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum MarketingStatus {
+#[schemars(rename = "MarketingStatus")]
+pub(crate) enum ContactMarketingStatus {
     Subscribed,
     Unsubscribed,
     Pending,
 }
 
-impl MarketingStatus {
+impl ContactMarketingStatus {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Subscribed => "subscribed",
@@ -118,7 +119,7 @@ pub(crate) struct CreateContact {
     pub locale: Option<String>,
     #[schemars(length(max = WORD_MAX_CHARS))]
     pub lifecycle_stage: Option<String>,
-    pub marketing_status: Option<MarketingStatus>,
+    pub marketing_status: Option<ContactMarketingStatus>,
     #[schemars(length(max = NAME_MAX_CHARS))]
     pub source: Option<String>,
     pub consent: Option<Consent>,
@@ -129,7 +130,7 @@ impl CreateContact {
     pub(crate) fn validate(mut self, defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
         let mut faults = Faults::default();
         let address = faults.address("email", &self.email);
-        let texts = Texts {
+        let texts = ContactTexts {
             first_name: self.first_name.as_deref(),
             last_name: self.last_name.as_deref(),
             title: self.title.as_deref(),
@@ -187,14 +188,14 @@ pub(crate) struct ChangeContact {
     #[schemars(length(max = NAME_MAX_CHARS))]
     pub source: Patch<String>,
     pub status: Option<super::ContactStatus>,
-    pub marketing_status: Option<MarketingStatus>,
+    pub marketing_status: Option<ContactMarketingStatus>,
     pub consent: Option<Consent>,
 }
 
 impl ChangeContact {
     pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
         let mut faults = Faults::default();
-        Texts {
+        ContactTexts {
             first_name: line(&self.first_name),
             last_name: line(&self.last_name),
             title: line(&self.title),
@@ -217,7 +218,7 @@ impl ChangeContact {
 
     /// Whether it would make the contact a subscriber.
     pub(crate) fn subscribes(&self) -> bool {
-        self.marketing_status == Some(MarketingStatus::Subscribed)
+        self.marketing_status == Some(ContactMarketingStatus::Subscribed)
     }
 }
 
@@ -226,7 +227,7 @@ fn line(patch: &Patch<String>) -> Option<&str> {
 }
 
 /// The plain fields, wherever they come from.
-struct Texts<'a> {
+struct ContactTexts<'a> {
     first_name: Option<&'a str>,
     last_name: Option<&'a str>,
     title: Option<&'a str>,
@@ -239,7 +240,7 @@ struct Texts<'a> {
     dot_number: Option<i64>,
 }
 
-impl Texts<'_> {
+impl ContactTexts<'_> {
     fn check(&self, faults: &mut Faults) {
         for (path, text, max_chars) in [
             ("first_name", self.first_name, NAME_MAX_CHARS),

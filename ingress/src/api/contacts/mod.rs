@@ -15,14 +15,14 @@ use serde_json::json;
 use uuid::Uuid;
 
 use self::{
-    filter::Filter,
-    input::{ChangeContact, CreateContact, MarketingStatus},
-    record::Contact,
+    filter::ContactFilter,
+    input::{ChangeContact, ContactMarketingStatus, CreateContact},
+    record::ContactView,
 };
 use crate::{
     api::{audiences::AudienceKind, fields},
     pipeline::{
-        Faults, Id, NoParameters, Page, Reply, RequestContext, Routes,
+        ApiReply, Faults, Id, ListPage, NoParameters, RequestContext, Routes,
         error::ApiError,
         page::{PageCursor, PageLimit},
         read,
@@ -88,13 +88,13 @@ impl ContactStatus {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct ContactPage {
-    contacts: Vec<Contact>,
+    contacts: Vec<ContactView>,
     /// Give it as `cursor` for the next page; null at the end.
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
     faults.optional("q", query.q.as_deref(), SEARCH_MAX_CHARS);
@@ -109,7 +109,7 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<Reply, Ap
         Some(Id(id)) => Some(segments::load(ctx.db(), tenant, id).await?),
         None => None,
     };
-    let filter = Filter {
+    let filter = ContactFilter {
         address: address.map(Address::into_string),
         search: query.q,
         audiences: [query.list_id, query.tag_id].into_iter().flatten().map(|id| id.0).collect(),
@@ -120,17 +120,17 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<Reply, Ap
     let found = filter.page(ctx.db(), tenant, &page).await?;
     let mut contacts = record::records(ctx.db(), tenant, &found).await?;
     let next_cursor = page.cut(&mut contacts, |contact| (contact.created_at, contact.contact_id));
-    Reply::ok(&ContactPage { contacts, next_cursor })
+    ApiReply::ok(&ContactPage { contacts, next_cursor })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct ContactAnswer {
-    contact: Contact,
+    contact: ContactView,
 }
 
-async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
-    Reply::ok(&ContactAnswer { contact: record::one(ctx.db(), tenant, id).await? })
+    ApiReply::ok(&ContactAnswer { contact: record::one(ctx.db(), tenant, id).await? })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -141,7 +141,7 @@ struct ContactCreated {
 
 /// Finds or creates by address. One that is found keeps what it has; an archived one is active again, and one whose consent is
 /// pending is subscribed when the caller says so.
-async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let defined = fields::defined(ctx.db(), tenant).await?;
     let new = body.validate(&defined)?;
@@ -149,17 +149,17 @@ async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<Reply, 
     if created {
         store::join(ctx.db(), tenant, id, AudienceKind::Tag, &new.tags).await?;
         store::join(ctx.db(), tenant, id, AudienceKind::List, &new.lists).await?;
-    } else if new.marketing_status == Some(MarketingStatus::Subscribed)
+    } else if new.marketing_status == Some(ContactMarketingStatus::Subscribed)
         && store::subscribe_pending(ctx.db(), tenant, id, &new.consent.unwrap_or_default()).await?
     {
-        let detail = json!({"from": MarketingStatus::Pending.as_str(), "to": MarketingStatus::Subscribed.as_str()});
+        let detail = json!({"from": ContactMarketingStatus::Pending.as_str(), "to": ContactMarketingStatus::Subscribed.as_str()});
         ctx.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
     let answer = ContactCreated { contact_id: id, already_existed: !created };
-    if created { Reply::created(&answer) } else { Reply::ok(&answer) }
+    if created { ApiReply::created(&answer) } else { ApiReply::ok(&answer) }
 }
 
-async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
     let defined = fields::defined(ctx.db(), tenant).await?;
     let change = body.validate(&defined)?;
@@ -175,7 +175,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<Reply, 
         let detail = json!({"from": before.marketing_status, "to": status.as_str()});
         ctx.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
-    Reply::ok(&ContactAnswer { contact: record::one(ctx.db(), tenant, id).await? })
+    ApiReply::ok(&ContactAnswer { contact: record::one(ctx.db(), tenant, id).await? })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -196,7 +196,7 @@ struct ContactRemoved {
     erasure: Option<&'static str>,
 }
 
-async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<Reply, ApiError> {
+async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
     // Asked again, it says how far the erasure is.
     if body.erase
@@ -212,11 +212,11 @@ async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<Reply, 
         return erased(id, false);
     }
     store::archive(ctx.db(), tenant, id).await?;
-    Reply::ok(&ContactRemoved { contact_id: id, status: "archived", erasure: None })
+    ApiReply::ok(&ContactRemoved { contact_id: id, status: "archived", erasure: None })
 }
 
 /// The contact's own data is gone; `erasure` says whether the rest is, too.
-fn erased(id: Uuid, complete: bool) -> Result<Reply, ApiError> {
+fn erased(id: Uuid, complete: bool) -> Result<ApiReply, ApiError> {
     let erasure = if complete { "completed" } else { "running" };
-    Reply::ok(&ContactRemoved { contact_id: id, status: "erased", erasure: Some(erasure) })
+    ApiReply::ok(&ContactRemoved { contact_id: id, status: "erased", erasure: Some(erasure) })
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{ContactStatus, input::MarketingStatus};
+use super::{ContactStatus, input::ContactMarketingStatus};
 use crate::{
     api::audiences::AudienceKind,
     pipeline::{
@@ -21,7 +21,8 @@ use crate::{
 
 /// A contact as callers see it.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Contact {
+#[schemars(rename = "Contact")]
+pub(super) struct ContactView {
     pub contact_id: Uuid,
     #[schemars(with = "Email")]
     email: String,
@@ -42,10 +43,10 @@ pub(super) struct Contact {
     lifecycle_stage: Option<String>,
     #[schemars(with = "ContactStatus")]
     status: String,
-    #[schemars(with = "MarketingStatus")]
+    #[schemars(with = "ContactMarketingStatus")]
     marketing_status: String,
     /// The gravest suppression in force.
-    suppression: Option<Suppression>,
+    suppression: Option<ContactSuppression>,
     source: Option<String>,
     consent: ContactConsent,
     #[serde(serialize_with = "as_time")]
@@ -76,8 +77,7 @@ struct ContactConsent {
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ContactSuppression")]
-struct Suppression {
+struct ContactSuppression {
     #[schemars(with = "SuppressionReason")]
     reason: String,
     #[schemars(with = "SuppressionScope")]
@@ -87,24 +87,24 @@ struct Suppression {
 }
 
 #[derive(Debug, Deserialize)]
-struct Membership {
+struct ContactMembership {
     id: Uuid,
     kind: AudienceKind,
     name: String,
 }
 
 /// The contacts with these ids, newest first.
-pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<Contact>> {
+pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<ContactView>> {
     let rows = sqlx::query_file!("queries/contacts.sql", tenant, ids).fetch_all(db).await?;
     let contacts = rows.into_iter().map(|row| {
         let (mut tags, mut lists) = (Vec::new(), Vec::new());
-        for Json(Membership { id, kind, name }) in row.memberships {
+        for Json(ContactMembership { id, kind, name }) in row.memberships {
             match kind {
                 AudienceKind::Tag => tags.push(ContactTag { tag_id: id, name }),
                 AudienceKind::List => lists.push(ContactList { list_id: id, name }),
             }
         }
-        Contact {
+        ContactView {
             contact_id: row.id,
             email: row.address,
             first_name: row.first_name,
@@ -137,6 +137,6 @@ pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -
 }
 
 /// One contact.
-pub(super) async fn one(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Contact, ApiError> {
+pub(super) async fn one(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<ContactView, ApiError> {
     records(db, tenant, &[id]).await?.into_iter().next().ok_or_else(|| ApiError::not_found("contact"))
 }

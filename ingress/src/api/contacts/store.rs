@@ -5,12 +5,12 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::{ChangeContact, Consent, CreateContact, MarketingStatus};
+use super::input::{ChangeContact, Consent, ContactMarketingStatus, CreateContact};
 use crate::{api::audiences::AudienceKind, pipeline::error::ApiError};
 
 /// What a change needs to know of a contact before it.
 #[derive(Debug)]
-pub(crate) struct Locked {
+pub(crate) struct ContactBeforeChange {
     pub address: String,
     pub marketing_status: String,
     /// The recipient unsubscribed through a link in mail: no API call undoes that.
@@ -63,7 +63,7 @@ pub(crate) async fn find_or_create(
         new.locale,
         new.lifecycle_stage,
         Value::Object(new.fields.clone()),
-        new.marketing_status.unwrap_or(MarketingStatus::Subscribed).as_str(),
+        new.marketing_status.unwrap_or(ContactMarketingStatus::Subscribed).as_str(),
         new.source,
         consent.basis,
         consent.at,
@@ -98,7 +98,7 @@ pub(crate) async fn subscribe_pending(
     consent: &Consent,
 ) -> Result<bool, ApiError> {
     let before = lock(&mut *db, tenant, id).await?;
-    if before.marketing_status != MarketingStatus::Pending.as_str() || before.left_by_own_hand {
+    if before.marketing_status != ContactMarketingStatus::Pending.as_str() || before.left_by_own_hand {
         return Ok(false);
     }
     sqlx::query!(
@@ -184,7 +184,7 @@ pub(crate) async fn ensure_audiences(
 
 /// Locks a contact for a change. The lock conflicts with the fence of delivery, so that what is answered is in force; the look
 /// at the suppressions is a later statement, which sees what the lock waited for.
-pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Locked, ApiError> {
+pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<ContactBeforeChange, ApiError> {
     let contact = sqlx::query!(
         "select address, marketing_status from contacts where tenant_id = $1 and id = $2 and status <> 'erased'
          for no key update",
@@ -205,7 +205,7 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
     )
     .fetch_one(db)
     .await?;
-    Ok(Locked { address: contact.address, marketing_status: contact.marketing_status, left_by_own_hand })
+    Ok(ContactBeforeChange { address: contact.address, marketing_status: contact.marketing_status, left_by_own_hand })
 }
 
 /// Changes what the caller names; `fields` are merged, null deletes a key.

@@ -20,10 +20,10 @@ use uuid::Uuid;
 use super::{
     DKIM_PURPOSE,
     records::{self, RecordView},
-    store::{self, Check, DomainRow},
+    store::{self, DomainCheck, DomainRow},
 };
 use crate::{
-    pipeline::{NoFields, Reply, RequestContext, error::ApiError},
+    pipeline::{ApiReply, NoFields, RequestContext, error::ApiError},
     settings::Rechecks,
     state::Ingress,
 };
@@ -47,7 +47,7 @@ pub(super) struct DomainChecked {
     dns_records: Vec<RecordView>,
 }
 
-pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
     let row = store::by_id(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
     if !can_sign(&ctx.ingress, tenant, &row) {
@@ -57,15 +57,15 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<Repl
         Environment::Sandbox => pretend(&row, wanted(&ctx.ingress, &row)),
         Environment::Production if is_fresh(&row, ctx.ingress.settings.rechecks.domain_check_fresh) => {
             let dns_records = records::view(&row, &ctx.ingress.settings.domain_targets.settings());
-            return Reply::ok(&DomainChecked { domain_id: id, status: row.status, dns_records });
+            return ApiReply::ok(&DomainChecked { domain_id: id, status: row.status, dns_records });
         }
         Environment::Production => {
             let (ingress, asked) = (Arc::clone(&ctx.ingress), row.clone());
             let answer = async move {
-                let _turn = Turn::take(tenant)?;
+                let _turn = CheckPermit::take(tenant)?;
                 Ok::<_, ApiError>(ask(&ingress, &asked).await)
             };
-            ctx.outside_wait("dns".to_owned(), answer)??
+            ctx.wait_without_connection("dns".to_owned(), answer)??
         }
     };
     let again = match ctx.caller.environment {
@@ -77,7 +77,7 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<Repl
             if from != to {
                 ctx.audit(STATUS_CHANGED, &id.to_string(), json!({"from": from, "to": to})).await?;
             }
-            Reply::ok(&DomainChecked { domain_id: id, status: to, dns_records: records })
+            ApiReply::ok(&DomainChecked { domain_id: id, status: to, dns_records: records })
         }
         CheckOutcome::ProvenElsewhere => Err(ApiError::conflict("domain_claimed_by_another_tenant")),
         CheckOutcome::Gone => Err(ApiError::not_found("domain")),
@@ -90,12 +90,12 @@ fn is_fresh(row: &DomainRow, fresh: Duration) -> bool {
 }
 
 /// The right to ask the DNS for a tenant, until it is dropped.
-struct Turn {
+struct CheckPermit {
     tenant: Uuid,
     _permit: SemaphorePermit<'static>,
 }
 
-impl Turn {
+impl CheckPermit {
     /// 429 while another check of the tenant runs, or as many as the process takes at a time.
     fn take(tenant: Uuid) -> Result<Self, ApiError> {
         let busy = || {
@@ -111,7 +111,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for CheckPermit {
     fn drop(&mut self) {
         CHECKING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.tenant);
     }
@@ -125,7 +125,7 @@ pub(super) fn can_sign(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> bool
 
 /// What became of a check.
 pub(super) enum CheckOutcome {
-    /// It stands in the ledger.
+    /// It is stored.
     Recorded {
         /// The status before.
         from: DomainStatus,
@@ -168,7 +168,7 @@ pub(super) async fn apply_check(
     let records: Vec<RecordView> = results.iter().map(|checked| RecordView::checked(checked, now)).collect();
     let next =
         again.and_then(|rechecks| rechecks.next(to, now - row.created_at, degraded_since.map(|since| now - since)));
-    let check = Check {
+    let check = DomainCheck {
         status: to,
         records: &json!(records),
         next_check_at: next.map(|wait| now + wait),

@@ -22,7 +22,7 @@ use self::{
     store::{DomainRow, NewDomain},
 };
 use crate::pipeline::{
-    Faults, NoFields, NoParameters, Reply, RequestContext, Routes,
+    ApiReply, Faults, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
     page::{PageQuery, as_optional_time, as_time},
     read, write, write_with_work,
@@ -92,7 +92,7 @@ fn own_name(text: Option<String>, platform_domains: &[String]) -> Result<String,
 }
 
 /// Idempotent on (tenant, domain): a domain that is there is answered with its records.
-async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply, ApiError> {
     let name = own_name(body.domain, &ctx.ingress.settings.outbound.platform_domains)?;
     let tenant = ctx.tenant;
     if let Some(row) = store::by_name(ctx.db(), tenant, &name).await? {
@@ -125,9 +125,9 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<Reply, A
     created(ctx, &row, already_existed)
 }
 
-fn created(ctx: &RequestContext, row: &DomainRow, already_existed: bool) -> Result<Reply, ApiError> {
+fn created(ctx: &RequestContext, row: &DomainRow, already_existed: bool) -> Result<ApiReply, ApiError> {
     let dns_records = records::view(row, &ctx.ingress.settings.domain_targets.settings());
-    Reply::ok(&DomainCreated { domain_id: row.id, status: row.status, dns_records, already_existed })
+    ApiReply::ok(&DomainCreated { domain_id: row.id, status: row.status, dns_records, already_existed })
 }
 
 /// An RSA key takes tens of milliseconds of a core, sometimes far more: not on the reactor.
@@ -141,7 +141,8 @@ async fn generate_keys() -> Result<[GeneratedKey; 2], ApiError> {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Domain {
+#[schemars(rename = "Domain")]
+struct DomainView {
     domain_id: Uuid,
     domain: String,
     status: DomainStatus,
@@ -156,7 +157,7 @@ struct Domain {
     created_at: DateTime<Utc>,
 }
 
-impl Domain {
+impl DomainView {
     fn of(row: DomainRow, settings: &DomainSettings) -> Self {
         Self {
             domain_id: row.id,
@@ -173,30 +174,30 @@ impl Domain {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct DomainPage {
-    domains: Vec<Domain>,
+    domains: Vec<DomainView>,
     /// Give it as `cursor` for the next page; null at the end.
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
     let page = query.page()?;
     let tenant = ctx.tenant;
     let mut rows = store::list(ctx.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let settings = ctx.ingress.settings.domain_targets.settings();
-    let domains = rows.into_iter().map(|row| Domain::of(row, &settings)).collect();
-    Reply::ok(&DomainPage { domains, next_cursor })
+    let domains = rows.into_iter().map(|row| DomainView::of(row, &settings)).collect();
+    ApiReply::ok(&DomainPage { domains, next_cursor })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct DomainAnswer {
-    domain: Domain,
+    domain: DomainView,
 }
 
-async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
     let row = store::by_id(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
-    Reply::ok(&DomainAnswer { domain: Domain::of(row, &ctx.ingress.settings.domain_targets.settings()) })
+    ApiReply::ok(&DomainAnswer { domain: DomainView::of(row, &ctx.ingress.settings.domain_targets.settings()) })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -207,7 +208,7 @@ struct DomainRemoved {
 }
 
 /// A domain without senders is removed, with its keys; its name is free again.
-async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
     let (status, _) = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
     // Removed and claimed anew it would be free of the suspension.
@@ -219,7 +220,7 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError
             .detail("senders refer to it, or the tenant's profile does as its tracking domain"));
     }
     ctx.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
-    Reply::ok(&DomainRemoved { domain_id: id, status: "deleted" })
+    ApiReply::ok(&DomainRemoved { domain_id: id, status: "deleted" })
 }
 
 #[cfg(test)]

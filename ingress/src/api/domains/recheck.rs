@@ -1,5 +1,5 @@
 //! Domains are looked at again by themselves: a record that vanishes is noticed before receivers notice it, one that was
-//! published at last is found without anybody pressing "verify".
+//! published at last is found without a call of "verify".
 
 use std::{sync::Arc, time::Duration};
 
@@ -155,9 +155,9 @@ mod tests {
     #[case::degraded(DomainStatus::Degraded, 400, Some(1), Some(SOON))]
     #[case::just_claimed(DomainStatus::Pending, 0, None, Some(SOON))]
     #[case::claimed_last_week(DomainStatus::Pending, 7, None, Some(DAILY))]
-    #[case::claimed_and_forgotten(DomainStatus::Pending, 30, None, None)]
+    #[case::claimed_and_unused(DomainStatus::Pending, 30, None, None)]
     #[case::failed(DomainStatus::Failed, 400, Some(4), Some(DAILY))]
-    #[case::failed_and_forgotten(DomainStatus::Failed, 400, Some(30), None)]
+    #[case::failed_and_unused(DomainStatus::Failed, 400, Some(30), None)]
     #[case::suspended(DomainStatus::Suspended, 0, None, None)]
     fn a_domain_is_looked_at_again_as_its_status_asks(
         #[case] status: DomainStatus,

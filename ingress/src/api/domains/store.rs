@@ -6,7 +6,7 @@ use serde_json::Value;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::pipeline::page::Page;
+use crate::pipeline::page::ListPage;
 
 /// The index that lets only one tenant have a proven name.
 const PROVEN_ONCE: &str = "domains_proven_once";
@@ -128,7 +128,7 @@ pub(crate) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
 }
 
 /// Domains, newest first, one page. Served by `domains_newest`.
-pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sqlx::Result<Vec<DomainRow>> {
+pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<DomainRow>> {
     sqlx::query_as!(
         DomainRow,
         r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
@@ -149,7 +149,7 @@ pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sq
 
 /// What a check found.
 #[derive(Debug)]
-pub(crate) struct Check<'a> {
+pub(crate) struct DomainCheck<'a> {
     /// What it makes of the domain.
     pub(crate) status: DomainStatus,
     /// What it saw, record by record.
@@ -166,7 +166,7 @@ pub(crate) async fn record_check(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
-    check: &Check<'_>,
+    check: &DomainCheck<'_>,
 ) -> sqlx::Result<bool> {
     let written = sqlx::query!(
         "update domains

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::input::NewEnrollment;
 use crate::{
-    api::messages::store::standings,
+    api::messages::store::recipient_eligibility,
     pipeline::{error::ApiError, page::as_time},
 };
 
@@ -31,7 +31,7 @@ pub(crate) struct Enrolled {
     skip_reason: Option<SkipReason>,
 }
 
-/// Enrolls. `product` is told of tasks and opportunities.
+/// Enrolls a contact. `product` gets the events of tasks and opportunities.
 ///
 /// # Errors
 /// 404 `sequence_not_found`; 409 `sequence_not_active`, `sequence_has_no_steps`, `already_enrolled`.
@@ -73,11 +73,11 @@ pub(crate) async fn enroll(
     sqlx::query!("insert into enrollment_checks (tenant_id, contact_id) values ($1, $2)", tenant, contact.id)
         .execute(&mut *db)
         .await?;
-    let standing = standings(db, tenant, &[contact.id]).await?;
+    let eligibility = recipient_eligibility(db, tenant, &[contact.id]).await?;
     // The mail of sequences is marketing.
-    let skip_reason = standing
+    let skip_reason = eligibility
         .first()
-        .and_then(|standing| gate::decide_recipient(standing, MessageKind::Sequence, Classification::Marketing));
+        .and_then(|eligibility| gate::decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing));
     Ok(Enrolled {
         enrollment_id: id,
         contact_id: contact.id,
@@ -126,7 +126,7 @@ async fn first_step(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> Resu
     .ok_or_else(|| ApiError::conflict("sequence_has_no_steps"))
 }
 
-struct Contact {
+struct EnrolledContact {
     id: Uuid,
     timezone: Option<String>,
 }
@@ -135,7 +135,7 @@ struct Contact {
 /// through `/v1/contacts` is: the product that enrolls a contact says that it may be written to. The same holds for a contact that
 /// the engine itself made for transactional or one-off mail, and of which nothing else is known. What the product or the recipient
 /// said of a contact (unsubscribed, pending, suppressed) stays and counts. An archived contact is active again.
-async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment) -> Result<Contact, ApiError> {
+async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment) -> Result<EnrolledContact, ApiError> {
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, source)
          select $1, $2, $3, $4, $5, $6, $7, 'enrollment'
@@ -151,7 +151,7 @@ async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment
     )
     .execute(&mut *db)
     .await?;
-    // Statements of their own: somebody else may have made it at the same moment.
+    // Statements of their own: another transaction may have inserted it meanwhile.
     sqlx::query!(
         "update contacts
          set first_name = coalesce(first_name, $3), last_name = coalesce(last_name, $4), title = coalesce(title, $5),
@@ -172,7 +172,7 @@ async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment
     .execute(&mut *db)
     .await?;
     sqlx::query_as!(
-        Contact,
+        EnrolledContact,
         "select id, timezone from contacts where tenant_id = $1 and address = $2",
         tenant,
         new.address.as_str(),

@@ -1,4 +1,4 @@
-//! What callers say about an enrollment, checked. The same for HTTP and for the bus.
+//! The body of an enrollment request, and its validation.
 
 use schemars::JsonSchema;
 use schemas::Address;

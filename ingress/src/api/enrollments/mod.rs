@@ -14,11 +14,11 @@ use uuid::Uuid;
 
 use self::{
     input::EnrollContact,
-    store::{EnrollmentRow, Filter, StepRow},
+    store::{EnrollmentFilter, EnrollmentRow, EnrollmentStep},
 };
 use super::sends::store as sends;
 use crate::pipeline::{
-    Faults, Id, NoFields, NoParameters, Page, Reply, RequestContext, Routes,
+    ApiReply, Faults, Id, ListPage, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit},
     read,
@@ -35,10 +35,10 @@ pub(crate) fn routes() -> Routes {
         .delete("/v1/enrollments/{id}", write("sequences:enroll", remove), doc::remove)
 }
 
-async fn create(ctx: &mut RequestContext, body: EnrollContact) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: EnrollContact) -> Result<ApiReply, ApiError> {
     let new = body.validate()?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    Reply::created(&enroll::enroll(ctx.db(), tenant, &caller.product, &new).await?)
+    ApiReply::created(&enroll::enroll(ctx.db(), tenant, &caller.product, &new).await?)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -58,8 +58,8 @@ struct ListEnrollments {
 }
 
 impl ListEnrollments {
-    fn validate(self) -> Result<(Filter, Option<Address>, Page), ApiError> {
-        let page = Page::new(self.limit, self.cursor.as_deref())?;
+    fn validate(self) -> Result<(EnrollmentFilter, Option<Address>, ListPage), ApiError> {
+        let page = ListPage::new(self.limit, self.cursor.as_deref())?;
         let mut faults = Faults::default();
         let words: Vec<&str> = EnrollmentStatus::ALL.iter().map(|status| status.as_str()).collect();
         if let Some(status) = &self.status {
@@ -69,7 +69,7 @@ impl ListEnrollments {
         faults.require(!both, "email", "ambiguous", "name the contact by contact_id or by email");
         let address = self.email.and_then(|email| faults.address("email", &email));
         faults.finish()?;
-        let filter = Filter {
+        let filter = EnrollmentFilter {
             sequence: self.sequence_id.map(|id| id.0),
             contact: self.contact_id.map(|id| id.0),
             status: self.status.as_deref().and_then(EnrollmentStatus::parse),
@@ -85,20 +85,20 @@ struct EnrollmentPage {
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListEnrollments) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListEnrollments) -> Result<ApiReply, ApiError> {
     let (mut filter, address, page) = query.validate()?;
     let tenant = ctx.tenant;
     if let Some(address) = address {
         let contact = sends::contact_by_address(ctx.db(), tenant, address.as_str()).await?;
-        // Nobody has this address, so nobody with it is enrolled.
+        // No contact has this address, so none is enrolled.
         let Some(contact) = contact else {
-            return Reply::ok(&EnrollmentPage { enrollments: Vec::new(), next_cursor: None });
+            return ApiReply::ok(&EnrollmentPage { enrollments: Vec::new(), next_cursor: None });
         };
         filter.contact = Some(contact);
     }
     let mut enrollments = store::list(ctx.db(), tenant, filter, &page).await?;
     let next_cursor = page.cut(&mut enrollments, |row| (row.created_at, row.id));
-    Reply::ok(&EnrollmentPage { enrollments, next_cursor })
+    ApiReply::ok(&EnrollmentPage { enrollments, next_cursor })
 }
 
 /// An enrollment with its steps.
@@ -107,7 +107,7 @@ struct Enrollment {
     #[serde(flatten)]
     summary: EnrollmentRow,
     /// The steps that were taken, in order.
-    steps: Vec<StepRow>,
+    steps: Vec<EnrollmentStep>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -115,11 +115,11 @@ struct EnrollmentAnswer {
     enrollment: Enrollment,
 }
 
-async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
     let summary = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
     let steps = store::steps(ctx.db(), tenant, id).await?;
-    Reply::ok(&EnrollmentAnswer { enrollment: Enrollment { summary, steps } })
+    ApiReply::ok(&EnrollmentAnswer { enrollment: Enrollment { summary, steps } })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -130,9 +130,9 @@ struct EnrollmentEnded {
 }
 
 /// Ends an enrollment. Harmless to repeat; one that is over stays as it ended.
-async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
     store::exit(ctx.db(), tenant, id).await?;
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
-    Reply::ok(&EnrollmentEnded { enrollment_id: id, status: row.status, exit_reason: row.exit_reason })
+    ApiReply::ok(&EnrollmentEnded { enrollment_id: id, status: row.status, exit_reason: row.exit_reason })
 }

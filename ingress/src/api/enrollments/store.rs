@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     api::sequences::STEPS_MAX,
-    pipeline::page::{Page, as_optional_time, as_time},
+    pipeline::page::{ListPage, as_optional_time, as_time},
 };
 
 /// An enrollment.
@@ -47,8 +47,7 @@ pub(crate) struct EnrollmentRow {
 
 /// What a step did.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "EnrollmentStep")]
-pub(super) struct StepRow {
+pub(super) struct EnrollmentStep {
     step_id: Uuid,
     #[schemars(range(min = 1, max = STEPS_MAX))]
     step_order: i16,
@@ -68,7 +67,7 @@ pub(super) struct StepRow {
 
 /// Which enrollments are asked for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Filter {
+pub(super) struct EnrollmentFilter {
     pub(super) sequence: Option<Uuid>,
     pub(super) contact: Option<Uuid>,
     pub(super) status: Option<EnrollmentStatus>,
@@ -80,9 +79,9 @@ pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
 }
 
 /// What its steps did, in order.
-pub(super) async fn steps(db: &mut PgConnection, tenant: Uuid, enrollment: Uuid) -> sqlx::Result<Vec<StepRow>> {
+pub(super) async fn steps(db: &mut PgConnection, tenant: Uuid, enrollment: Uuid) -> sqlx::Result<Vec<EnrollmentStep>> {
     sqlx::query_as!(
-        StepRow,
+        EnrollmentStep,
         r#"select step_id, step_order, step_type as "step_type: StepType", outcome, detail, send_id, due_at, done_at
            from enrollment_steps where tenant_id = $1 and enrollment_id = $2
            order by step_order"#,
@@ -97,8 +96,8 @@ pub(super) async fn steps(db: &mut PgConnection, tenant: Uuid, enrollment: Uuid)
 pub(super) async fn list(
     db: &mut PgConnection,
     tenant: Uuid,
-    filter: Filter,
-    page: &Page,
+    filter: EnrollmentFilter,
+    page: &ListPage,
 ) -> sqlx::Result<Vec<EnrollmentRow>> {
     sqlx::query_file_as!(
         EnrollmentRow,

@@ -14,7 +14,7 @@ pub(super) fn explain() -> Doc {
     Doc::new(
         "explain",
         "Explain why a contact is mailed or not",
-        "Every gate in order with its verdict now, the row that decides and since when; then the send, where there is one. For a \
+        "Every gate in order with its current decision, the deciding row and its time; then the send, if there is one. For a \
          campaign that is not launched yet: what would happen. For a sequence: the newest enrollment, and its newest mail.",
     )
     .query::<ExplainQuery>()

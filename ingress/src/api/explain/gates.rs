@@ -9,7 +9,7 @@ use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnM
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::store::{ContactRow, SenderRow, SuppressionRow};
+use super::store::{ContactRow, ExplainedSender, SuppressionRow};
 use crate::{
     api::{
         campaigns::store::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
@@ -50,8 +50,7 @@ pub(super) enum Decision {
 
 /// The row that decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "GateRow")]
-pub(super) struct Row {
+pub(super) struct GateRow {
     kind: &'static str,
     id: Uuid,
 }
@@ -65,7 +64,7 @@ pub(super) struct Gate {
     pub(super) decision: Decision,
     /// A state, a reason, a number.
     detail: String,
-    row: Option<Row>,
+    row: Option<GateRow>,
     /// Since when; for the quota, until when.
     #[serde(serialize_with = "as_optional_time")]
     at: Option<DateTime<Utc>>,
@@ -77,7 +76,7 @@ impl Gate {
     }
 
     fn row(self, kind: &'static str, id: Uuid, at: Option<DateTime<Utc>>) -> Self {
-        Self { row: Some(Row { kind, id }), at, ..self }
+        Self { row: Some(GateRow { kind, id }), at, ..self }
     }
 }
 
@@ -168,7 +167,7 @@ pub(super) fn consent(row: &ContactRow, classification: Classification) -> Gate 
 }
 
 /// Whether the tenant may send.
-pub(super) fn tenant(id: Uuid, row: &SenderRow) -> Gate {
+pub(super) fn tenant(id: Uuid, row: &ExplainedSender) -> Gate {
     let gate = match (row.tenant_status.as_str(), row.tenant_paused_at) {
         ("active", Some(_)) => Gate::new("tenant", Decision::Wait, "paused"),
         (status, _) => Gate::new("tenant", stop_if(status != "active"), status),
@@ -177,12 +176,12 @@ pub(super) fn tenant(id: Uuid, row: &SenderRow) -> Gate {
 }
 
 /// Whether the sender may.
-pub(super) fn sender(id: Uuid, row: &SenderRow) -> Gate {
+pub(super) fn sender(id: Uuid, row: &ExplainedSender) -> Gate {
     Gate::new("sender", stop_if(row.status != "active"), row.status.clone()).row("sender", id, Some(row.updated_at))
 }
 
 /// Whether its domain may.
-pub(super) fn domain(row: &SenderRow) -> Gate {
+pub(super) fn domain(row: &ExplainedSender) -> Gate {
     Gate::new("domain", stop_if(!row.domain_status.may_send()), row.domain_status.as_str()).row(
         "domain",
         row.domain_id,

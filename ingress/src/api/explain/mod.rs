@@ -21,7 +21,7 @@ use crate::{
         sends::{self, SendRecord, store as stored_sends},
         sequences::store as sequences,
     },
-    pipeline::{Faults, Id, Reply, RequestContext, Routes, error::ApiError, read, types::Email},
+    pipeline::{ApiReply, Faults, Id, RequestContext, Routes, error::ApiError, read, types::Email},
 };
 
 /// The route.
@@ -40,9 +40,9 @@ struct ExplainQuery {
     email: Option<String>,
 }
 
-/// What is asked about.
+/// The object that is explained.
 #[derive(Debug, Clone, Copy)]
-pub enum About {
+pub enum ExplainSubject {
     /// A campaign.
     Campaign(Uuid),
     /// A one-off message.
@@ -52,12 +52,12 @@ pub enum About {
 }
 
 impl ExplainQuery {
-    fn validate(self) -> Result<(About, Address), ApiError> {
+    fn validate(self) -> Result<(ExplainSubject, Address), ApiError> {
         let mut faults = Faults::default();
         let abouts = [
-            self.campaign_id.map(|id| About::Campaign(id.0)),
-            self.message_id.map(|id| About::Message(id.0)),
-            self.sequence_id.map(|id| About::Sequence(id.0)),
+            self.campaign_id.map(|id| ExplainSubject::Campaign(id.0)),
+            self.message_id.map(|id| ExplainSubject::Message(id.0)),
+            self.sequence_id.map(|id| ExplainSubject::Sequence(id.0)),
         ];
         let mut given = abouts.into_iter().flatten();
         let about = given.next();
@@ -102,34 +102,34 @@ struct ExplainAnswer {
     explanation: Explanation,
 }
 
-async fn explain(ctx: &mut RequestContext, query: ExplainQuery) -> Result<Reply, ApiError> {
+async fn explain(ctx: &mut RequestContext, query: ExplainQuery) -> Result<ApiReply, ApiError> {
     let (about, address) = query.validate()?;
     let (tenant, quota) = (ctx.tenant, ctx.ingress.settings.quota);
-    let explanation = Asker { db: ctx.db(), tenant, quota }.explain(about, &address).await?;
-    Reply::ok(&ExplainAnswer { explanation })
+    let explanation = Explainer { db: ctx.db(), tenant, quota }.explain(about, &address).await?;
+    ApiReply::ok(&ExplainAnswer { explanation })
 }
 
 /// Explains for the API's caller, or for an operator of the command line.
 #[derive(Debug)]
-pub struct Asker<'a> {
+pub struct Explainer<'a> {
     /// Sees the tenant, at least.
     pub db: &'a mut PgConnection,
-    /// Whose mail it is about.
+    /// The tenant of the mail.
     pub tenant: Uuid,
     /// The limits of tenants for which none is set.
     pub quota: QuotaDefaults,
 }
 
-impl Asker<'_> {
+impl Explainer<'_> {
     /// Every gate in order with its decision now, and the outcome of the send, if there is one.
     ///
     /// # Errors
     /// 404 for what is not the tenant's.
-    pub async fn explain(&mut self, about: About, address: &Address) -> Result<Explanation, ApiError> {
+    pub async fn explain(&mut self, about: ExplainSubject, address: &Address) -> Result<Explanation, ApiError> {
         match about {
-            About::Campaign(id) => campaign(self, id, address).await,
-            About::Message(id) => message(self, id, address).await,
-            About::Sequence(id) => sequence(self, id, address).await,
+            ExplainSubject::Campaign(id) => campaign(self, id, address).await,
+            ExplainSubject::Message(id) => message(self, id, address).await,
+            ExplainSubject::Sequence(id) => sequence(self, id, address).await,
         }
     }
 
@@ -142,18 +142,20 @@ impl Asker<'_> {
     }
 }
 
-async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
-    let tenant = asker.tenant;
-    let row = campaigns::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
-    let month = stored_sends::campaign_month(&mut *asker.db, tenant, id).await?.flatten();
+async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
+    let tenant = explainer.tenant;
+    let row = campaigns::get(&mut *explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let contact = store::contact(&mut *explainer.db, tenant, address.as_str()).await?;
+    let month = stored_sends::campaign_month(&mut *explainer.db, tenant, id).await?.flatten();
     if let Some(month) = month
-        && stored_sends::is_dropped(&mut *asker.db, month).await?
+        && stored_sends::is_dropped(&mut *explainer.db, month).await?
     {
         return Err(ApiError::not_found("send").detail("the month of this campaign's mail is not kept any more"));
     }
     let send = match (&contact, month) {
-        (Some(contact), Some(month)) => stored_sends::to_contact(&mut *asker.db, tenant, month, id, contact.id).await?,
+        (Some(contact), Some(month)) => {
+            stored_sends::to_contact(&mut *explainer.db, tenant, month, id, contact.id).await?
+        }
         _ => None,
     };
     let mut gates = vec![match &contact {
@@ -161,42 +163,43 @@ async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
         Some(contact) => {
             let is_member = match month {
                 Some(_) => send.is_some(),
-                None => is_member(asker, &row, contact.id).await?,
+                None => is_member(explainer, &row, contact.id).await?,
             };
             gates::audience(&row, is_member, month.is_some())
         }
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(asker, contact, address, (MessageKind::Campaign, row.classification)).await?);
+        gates.extend(recipient_gates(explainer, contact, address, (MessageKind::Campaign, row.classification)).await?);
     }
-    let (from, domain) = sender(asker, row.sender_profile_id, MessageKind::Campaign).await?;
+    let (from, domain) = sender_gates(explainer, row.sender_profile_id, MessageKind::Campaign).await?;
     gates.extend(from);
-    let warmup = ledger::warmup::load_state(&mut *asker.db, tenant, domain.domain_id).await?;
+    let warmup = ledger::warmup::load_state(&mut *explainer.db, tenant, domain.domain_id).await?;
     gates.push(gates::warmup(domain.domain_id, warmup.as_ref()));
-    gates.push(pace(asker, &domain, address, send.as_ref()).await?);
+    gates.push(pace_gate(explainer, &domain, address, send.as_ref()).await?);
     gates.push(gates::window(&row));
     gates.push(gates::campaign(&row));
     let variant = match &contact {
         Some(contact) if !row.variants.is_empty() => {
-            let part = store::part(&mut *asker.db, id, contact.id, row.split().thresholds()).await?;
+            let part = store::part(&mut *explainer.db, id, contact.id, row.split().thresholds()).await?;
             send.as_ref().and_then(|send| send.variant.clone()).or(row.split().variant_name(part).map(str::to_owned))
         }
         _ => None,
     };
     let explanation = Explanation::new("campaign", id, address, contact.map(|contact| contact.id), gates);
-    with_send(asker, Explanation { variant, ..explanation }, send).await
+    with_send(explainer, Explanation { variant, ..explanation }, send).await
 }
 
-async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
-    let tenant = asker.tenant;
-    let message = store::message(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
-    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
+async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
+    let tenant = explainer.tenant;
+    let message =
+        store::message(&mut *explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
+    let contact = store::contact(&mut *explainer.db, tenant, address.as_str()).await?;
     let send_id = match &contact {
-        Some(contact) => store::recipient(&mut *asker.db, tenant, id, contact.id).await?,
+        Some(contact) => store::recipient(&mut *explainer.db, tenant, id, contact.id).await?,
         None => None,
     };
     let send = match send_id {
-        Some(send) => stored_sends::get(&mut *asker.db, tenant, send).await?,
+        Some(send) => stored_sends::get(&mut *explainer.db, tenant, send).await?,
         None => None,
     };
     let mut gates = vec![match &contact {
@@ -204,31 +207,33 @@ async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<E
         Some(_) => gates::recipient(id, send_id.is_some(), message.created_at),
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(asker, contact, address, (MessageKind::OneOff, Classification::Operational)).await?);
+        gates.extend(
+            recipient_gates(explainer, contact, address, (MessageKind::OneOff, Classification::Operational)).await?,
+        );
     }
-    let (from, domain) = sender(asker, message.sender_id, MessageKind::OneOff).await?;
+    let (from, domain) = sender_gates(explainer, message.sender_id, MessageKind::OneOff).await?;
     gates.extend(from);
-    gates.push(pace(asker, &domain, address, send.as_ref()).await?);
-    with_send(asker, Explanation::new("message", id, address, contact.map(|contact| contact.id), gates), send).await
+    gates.push(pace_gate(explainer, &domain, address, send.as_ref()).await?);
+    with_send(explainer, Explanation::new("message", id, address, contact.map(|contact| contact.id), gates), send).await
 }
 
 /// The newest enrollment decides; what is shown as the send is its newest mail.
-async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
-    let tenant = asker.tenant;
-    let row = sequences::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
-    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
+async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
+    let tenant = explainer.tenant;
+    let row = sequences::get(&mut *explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let contact = store::contact(&mut *explainer.db, tenant, address.as_str()).await?;
     let newest = match &contact {
-        Some(contact) => enrollments::newest(&mut *asker.db, tenant, id, contact.id).await?,
+        Some(contact) => enrollments::newest(&mut *explainer.db, tenant, id, contact.id).await?,
         None => None,
     };
     let (enrollment, send) = match newest {
         Some(newest) => {
-            let mail = enrollments::newest_send(&mut *asker.db, tenant, newest).await?;
+            let mail = enrollments::newest_send(&mut *explainer.db, tenant, newest).await?;
             let send = match mail {
-                Some(mail) => stored_sends::get(&mut *asker.db, tenant, mail).await?,
+                Some(mail) => stored_sends::get(&mut *explainer.db, tenant, mail).await?,
                 None => None,
             };
-            (enrollments::get(&mut *asker.db, tenant, newest).await?, send)
+            (enrollments::get(&mut *explainer.db, tenant, newest).await?, send)
         }
         None => (None, None),
     };
@@ -237,66 +242,69 @@ async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
         Some(_) => gates::enrollment(enrollment.as_ref()),
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(asker, contact, address, (MessageKind::Sequence, Classification::Marketing)).await?);
+        gates.extend(
+            recipient_gates(explainer, contact, address, (MessageKind::Sequence, Classification::Marketing)).await?,
+        );
     }
     if let Some(profile) = row.sender_profile_id {
-        let (from, domain) = sender(asker, profile, MessageKind::Sequence).await?;
+        let (from, domain) = sender_gates(explainer, profile, MessageKind::Sequence).await?;
         gates.extend(from);
-        gates.push(pace(asker, &domain, address, send.as_ref()).await?);
+        gates.push(pace_gate(explainer, &domain, address, send.as_ref()).await?);
     }
     gates.push(gates::sequence(&row));
-    with_send(asker, Explanation::new("sequence", id, address, contact.map(|contact| contact.id), gates), send).await
+    with_send(explainer, Explanation::new("sequence", id, address, contact.map(|contact| contact.id), gates), send)
+        .await
 }
 
 /// Whether a contact is in the audience of a campaign that was not looked up yet.
-async fn is_member(asker: &mut Asker<'_>, row: &CampaignRow, contact: Uuid) -> Result<bool, ApiError> {
-    let tenant = asker.tenant;
+async fn is_member(explainer: &mut Explainer<'_>, row: &CampaignRow, contact: Uuid) -> Result<bool, ApiError> {
+    let tenant = explainer.tenant;
     let selector =
         ledger::audience::AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
     let Some(selector) = selector else { return Ok(false) };
-    let found = ledger::audience::includes(&mut *asker.db, tenant, &selector, contact).await;
+    let found = ledger::audience::includes(&mut *explainer.db, tenant, &selector, contact).await;
     Ok(found.map_err(sqlx::Error::from)?)
 }
 
-/// What stands for and against a person as a recipient of such mail.
-async fn person(
-    asker: &mut Asker<'_>,
+/// The gates of a recipient.
+async fn recipient_gates(
+    explainer: &mut Explainer<'_>,
     contact: &store::ContactRow,
     address: &Address,
     (kind, classification): (MessageKind, Classification),
 ) -> Result<Vec<Gate>, ApiError> {
-    let tenant = asker.tenant;
-    let suppressions = store::suppressions(&mut *asker.db, tenant, address.as_str()).await?;
+    let tenant = explainer.tenant;
+    let suppressions = store::suppressions(&mut *explainer.db, tenant, address.as_str()).await?;
     let mut gates = vec![gates::contact(contact, kind, classification)];
     gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
     gates.push(gates::consent(contact, classification));
     Ok(gates)
 }
 
-/// What stands for and against the sender of mail of this kind.
-async fn sender(
-    asker: &mut Asker<'_>,
+/// The gates of a sender.
+async fn sender_gates(
+    explainer: &mut Explainer<'_>,
     sender: Uuid,
     kind: MessageKind,
-) -> Result<(Vec<Gate>, store::SenderRow), ApiError> {
-    let (tenant, defaults) = (asker.tenant, asker.quota);
-    let row = store::sender(&mut *asker.db, tenant, sender).await?;
-    let left = ledger::quota::remaining_quota(&mut *asker.db, tenant, &defaults).await?;
+) -> Result<(Vec<Gate>, store::ExplainedSender), ApiError> {
+    let (tenant, defaults) = (explainer.tenant, explainer.quota);
+    let row = store::sender(&mut *explainer.db, tenant, sender).await?;
+    let left = ledger::quota::remaining_quota(&mut *explainer.db, tenant, &defaults).await?;
     let gates =
         vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&left, kind)];
     Ok((gates, row))
 }
 
-/// Whether a mail waits for its turn.
-async fn pace(
-    asker: &mut Asker<'_>,
-    sender: &store::SenderRow,
+/// The gate of pacing.
+async fn pace_gate(
+    explainer: &mut Explainer<'_>,
+    sender: &store::ExplainedSender,
     address: &Address,
     send: Option<&stored_sends::SendRow>,
 ) -> Result<Gate, ApiError> {
-    let tenant = asker.tenant;
+    let tenant = explainer.tenant;
     let receiver = Receiver::of(address.domain());
-    let is_slowed = store::is_slowed(&mut *asker.db, tenant, &sender.domain, &receiver.name).await?;
+    let is_slowed = store::is_slowed(&mut *explainer.db, tenant, &sender.domain, &receiver.name).await?;
     Ok(gates::pace(send, is_slowed))
 }
 
@@ -315,11 +323,11 @@ impl Explanation {
 
 /// Adds the send and its events, if there is one.
 async fn with_send(
-    asker: &mut Asker<'_>,
+    explainer: &mut Explainer<'_>,
     explanation: Explanation,
     send: Option<stored_sends::SendRow>,
 ) -> Result<Explanation, ApiError> {
     let Some(send) = send else { return Ok(explanation) };
-    let events = stored_sends::events(&mut *asker.db, asker.tenant, send.id).await?;
+    let events = stored_sends::events(&mut *explainer.db, explainer.tenant, send.id).await?;
     Ok(Explanation { send: Some(SendRecord::of(send, events)), ..explanation })
 }

@@ -28,7 +28,7 @@ pub(super) struct SuppressionRow {
 
 /// A sender with its domain and its tenant.
 #[derive(Debug, Clone)]
-pub(super) struct SenderRow {
+pub(super) struct ExplainedSender {
     pub(super) status: String,
     pub(super) updated_at: DateTime<Utc>,
     pub(super) domain_id: Uuid,
@@ -79,9 +79,9 @@ pub(super) async fn suppressions(
 }
 
 /// A sender.
-pub(super) async fn sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<SenderRow> {
+pub(super) async fn sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<ExplainedSender> {
     sqlx::query_as!(
-        SenderRow,
+        ExplainedSender,
         r#"select s.status, s.updated_at, d.id as domain_id, d.domain, d.status as "domain_status: DomainStatus", d.verified_at,
                   t.status as tenant_status, t.paused_at as tenant_paused_at
            from senders s

@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Faults, NoParameters, Patch, Reply, RequestContext, Routes,
+    ApiReply, Faults, NoParameters, Patch, RequestContext, Routes,
     error::ApiError,
     page::{PageQuery, as_time},
     read,
@@ -105,7 +105,7 @@ impl FieldType {
     /// Whether a JSON value is one of this type; `Err` says what it must be.
     ///
     /// # Errors
-    /// What the value must be, in words.
+    /// A description of valid values.
     pub fn check(self, value: &Value) -> Result<(), &'static str> {
         let short = |text: &str| text.chars().nth(TEXT_MAX_CHARS).is_none();
         let good = match (self, value) {
@@ -124,7 +124,7 @@ impl FieldType {
     /// Reads a cell of a CSV file.
     ///
     /// # Errors
-    /// What the cell must be, in words.
+    /// A description of valid cells.
     pub fn parse(self, cell: &str) -> Result<Value, &'static str> {
         let value = match self {
             Self::String | Self::Date | Self::Datetime => Some(Value::String(cell.to_owned())),
@@ -181,7 +181,8 @@ pub async fn defined(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeM
 
 /// A field of contacts that the tenant defined.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Field {
+#[schemars(rename = "Field")]
+struct FieldView {
     field_id: Uuid,
     key: String,
     label: String,
@@ -197,16 +198,16 @@ struct Field {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct FieldPage {
-    fields: Vec<Field>,
+    fields: Vec<FieldView>,
     /// Give it as `cursor` for the next page; null at the end.
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
     let page = query.page()?;
     let tenant = ctx.tenant;
     let mut fields = sqlx::query_as!(
-        Field,
+        FieldView,
         "select id as field_id, key, label, type as kind, fallback, created_at, updated_at from fields
          where tenant_id = $1 and ($2::timestamptz is null or (created_at, id) < ($2, $3))
          order by created_at desc, id desc limit $4",
@@ -218,18 +219,18 @@ async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiEr
     .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut fields, |field| (field.created_at, field.field_id));
-    Reply::ok(&FieldPage { fields, next_cursor })
+    ApiReply::ok(&FieldPage { fields, next_cursor })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct FieldAnswer {
-    field: Field,
+    field: FieldView,
 }
 
-async fn find(ctx: &mut RequestContext) -> Result<Field, ApiError> {
+async fn find(ctx: &mut RequestContext) -> Result<FieldView, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("field")?);
     sqlx::query_as!(
-        Field,
+        FieldView,
         "select id as field_id, key, label, type as kind, fallback, created_at, updated_at from fields
          where tenant_id = $1 and id = $2",
         tenant,
@@ -240,9 +241,9 @@ async fn find(ctx: &mut RequestContext) -> Result<Field, ApiError> {
     .ok_or_else(|| ApiError::not_found("field"))
 }
 
-async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let field = find(ctx).await?;
-    Reply::ok(&FieldAnswer { field })
+    ApiReply::ok(&FieldAnswer { field })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -269,7 +270,7 @@ struct FieldCreated {
     created_at: DateTime<Utc>,
 }
 
-async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     faults.require(is_key(&body.key), "key", "invalid", "must match [a-z][a-z0-9_]{0,49}");
     faults.require(!is_reserved(&body.key), "key", "reserved", "is a name that contacts have already");
@@ -296,7 +297,7 @@ async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<Reply, Ap
     .fetch_optional(ctx.db())
     .await?
     .ok_or_else(|| ApiError::conflict("field_already_exists"))?;
-    Reply::created(&FieldCreated { field_id: id, key: body.key, created_at })
+    ApiReply::created(&FieldCreated { field_id: id, key: body.key, created_at })
 }
 
 fn is_key(key: &str) -> bool {
@@ -323,7 +324,7 @@ struct ChangeField {
 }
 
 /// Label and fallback only: stored values and templates depend on key and type.
-async fn change(ctx: &mut RequestContext, body: ChangeField) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, body: ChangeField) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     if let Some(label) = &body.label {
         faults.title("label", label, LABEL_MAX_CHARS);
@@ -346,7 +347,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeField) -> Result<Reply, Ap
         return Err(ApiError::not_found("field"));
     }
     let field = find(ctx).await?;
-    Reply::ok(&FieldAnswer { field })
+    ApiReply::ok(&FieldAnswer { field })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query
 use uuid::Uuid;
 
 use super::{
-    Compliance, Operation,
+    ImportCompliance, ImportOperation,
     copy::{self, EncodedRows},
 };
 use crate::{
@@ -31,16 +31,16 @@ const OUTCOME: &str = include_str!("../../../queries/import/outcome.sql");
 
 /// Under which terms.
 #[derive(Clone, Copy)]
-pub(super) struct Terms<'a> {
+pub(super) struct ImportTerms<'a> {
     pub tenant: Uuid,
-    pub operation: Operation,
+    pub operation: ImportOperation,
     pub source_slug: &'a str,
-    pub compliance: &'a Compliance,
+    pub compliance: &'a ImportCompliance,
 }
 
 /// What became of the good rows.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct ImportOutcome {
     pub created: i64,
     pub updated: i64,
     pub unchanged: i64,
@@ -70,12 +70,12 @@ pub(super) async fn load(db: &mut PgConnection, rows: EncodedRows) -> sqlx::Resu
 /// When Postgres is away.
 pub(super) async fn apply(
     db: &mut PgConnection,
-    terms: Terms<'_>,
+    terms: ImportTerms<'_>,
     rows: usize,
     overridden: &[i64],
-) -> Result<Outcome, ApiError> {
+) -> Result<ImportOutcome, ApiError> {
     if rows == 0 {
-        return Ok(Outcome::default());
+        return Ok(ImportOutcome::default());
     }
     prepare(&mut *db, overridden).await?;
     plans::checks_keep_their_plans(&mut *db).await?;
@@ -98,31 +98,31 @@ async fn prepare(db: &mut PgConnection, overridden: &[i64]) -> sqlx::Result<()> 
     .map(drop)
 }
 
-async fn write(db: &mut PgConnection, terms: Terms<'_>, total: i64) -> Result<Outcome, ApiError> {
+async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> Result<ImportOutcome, ApiError> {
     match terms.operation {
-        Operation::Create | Operation::Update | Operation::Upsert => {
+        ImportOperation::Create | ImportOperation::Update | ImportOperation::Upsert => {
             write_contacts(&mut *db, terms, total.unsigned_abs()).await?;
             join_audiences(&mut *db, terms.tenant).await?;
             suppress(&mut *db, terms.tenant).await?;
         }
-        Operation::AudienceOnly => {
+        ImportOperation::AudienceOnly => {
             find(&mut *db, terms.tenant).await?;
             join_audiences(&mut *db, terms.tenant).await?;
         }
-        Operation::SuppressionImport => {
+        ImportOperation::SuppressionImport => {
             find(&mut *db, terms.tenant).await?;
             let created = suppress(&mut *db, terms.tenant).await?;
             let found = outcome(&mut *db, terms.tenant).await?;
-            return Ok(Outcome {
+            return Ok(ImportOutcome {
                 created,
                 unchanged: total - created,
                 suppressed: found.suppressed,
-                ..Outcome::default()
+                ..ImportOutcome::default()
             });
         }
-        Operation::VerificationOnly => {
+        ImportOperation::VerificationOnly => {
             let found = outcome(&mut *db, terms.tenant).await?;
-            return Ok(Outcome { suppressed: found.suppressed, ..Outcome::default() });
+            return Ok(ImportOutcome { suppressed: found.suppressed, ..ImportOutcome::default() });
         }
     }
     Ok(outcome(db, terms.tenant).await?)
@@ -139,10 +139,10 @@ async fn find(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<u64> {
 }
 
 /// Of so many rows.
-async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> sqlx::Result<()> {
-    let Terms { tenant, operation, source_slug, compliance } = terms;
+async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64) -> sqlx::Result<()> {
+    let ImportTerms { tenant, operation, source_slug, compliance } = terms;
     let known = find(&mut *db, tenant).await?;
-    if operation != Operation::Update {
+    if operation != ImportOperation::Update {
         let made = once(INSERT)
             .bind(tenant)
             .bind(compliance.new_contacts_are())
@@ -153,11 +153,11 @@ async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> s
             .await?
             .rows_affected();
         if known + made < rows {
-            // Again: somebody else made the others in between.
+            // Again: another transaction inserted the others meanwhile.
             find(&mut *db, tenant).await?;
         }
     }
-    if operation == Operation::Create {
+    if operation == ImportOperation::Create {
         // Known contacts are skipped, but for those who have left: no opt-out is lost.
         once(OPT_OUT).bind(tenant).execute(&mut *db).await?;
         sqlx::raw_sql("update import_rows set contact_id = null where contact_id <> new_id and not changed")
@@ -196,9 +196,9 @@ async fn suppress(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
     }
 }
 
-async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Outcome> {
+async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<ImportOutcome> {
     let row = once(OUTCOME).bind(tenant).fetch_one(db).await?;
-    Ok(Outcome {
+    Ok(ImportOutcome {
         created: row.try_get("created")?,
         updated: row.try_get("updated")?,
         unchanged: row.try_get("unchanged")?,

@@ -4,7 +4,7 @@ use chrono::SecondsFormat;
 use schemas::new_id;
 use serde_json::Value;
 
-use super::row::Row;
+use super::row::ImportRow;
 
 /// The statement the bytes belong to.
 pub const STATEMENT: &str = "copy import_rows (number, address, new_id, first_name, last_name, title, phone, company, \
@@ -26,7 +26,7 @@ pub struct EncodedRows {
 
 impl EncodedRows {
     /// Takes a row, and answers how many bytes are held of it.
-    pub fn take(&mut self, row: Row) -> usize {
+    pub fn take(&mut self, row: ImportRow) -> usize {
         self.line.clear();
         encode_row(row, &mut self.line);
         match self.pieces.last_mut() {
@@ -53,7 +53,7 @@ impl EncodedRows {
     }
 }
 
-fn encode_row(row: Row, line: &mut String) {
+fn encode_row(row: ImportRow, line: &mut String) {
     cell(line, Some(&row.number.to_string()), '\t');
     cell(line, Some(&row.address), '\t');
     cell(line, Some(&new_id().to_string()), '\t');
@@ -96,7 +96,7 @@ fn cell(line: &mut String, text: Option<&str>, end: char) {
 mod tests {
     use super::*;
 
-    fn pieces(rows: impl IntoIterator<Item = Row>) -> Vec<String> {
+    fn pieces(rows: impl IntoIterator<Item = ImportRow>) -> Vec<String> {
         let mut encoded = EncodedRows::default();
         let held: usize = rows.into_iter().map(|row| encoded.take(row)).sum();
         let pieces = encoded.into_pieces();
@@ -106,12 +106,12 @@ mod tests {
 
     #[test]
     fn what_separates_cells_is_escaped_inside_them() {
-        let row = Row {
+        let row = ImportRow {
             number: 2,
             address: "ann@example.com".into(),
             first_name: Some("a\tb\\N\nc".into()),
             tags: vec!["x".into(), "y".into()],
-            ..Row::default()
+            ..ImportRow::default()
         };
         let text = pieces([row]).concat();
         let cells: Vec<&str> = text.trim_end_matches('\n').split('\t').collect();
@@ -124,7 +124,11 @@ mod tests {
     #[test]
     fn pieces_are_whole_rows_and_together_all_of_them() {
         let long = "x".repeat(1_000);
-        let row = |n: usize| Row { address: format!("{n}@example.com"), company: Some(long.clone()), ..Row::default() };
+        let row = |n: usize| ImportRow {
+            address: format!("{n}@example.com"),
+            company: Some(long.clone()),
+            ..ImportRow::default()
+        };
         let several = pieces((0..1_000).map(row));
         assert!(several.len() > 3 && several.iter().all(|piece| piece.len() <= PIECE_BYTES && piece.ends_with('\n')));
         let text = several.concat();

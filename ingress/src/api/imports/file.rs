@@ -90,14 +90,14 @@ pub enum TextColumn {
 
 /// A header, understood.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct CsvHeader {
     /// What each column is; `None` for ignored ones.
     pub columns: Vec<Option<Column>>,
-    /// The names as they stand in the file.
+    /// The names as written in the file.
     pub names: Vec<String>,
 }
 
-impl Header {
+impl CsvHeader {
     /// Understands the names. Case, spaces, dashes and underscores do not matter.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ pub(super) fn quoted(text: &str) -> Option<String> {
     has_none.then(|| start.chars().take(SHOWN_CHARS).collect())
 }
 
-/// Whether a word is an address, or has one in it: whatever stands around the `@` of one that a person would read as such.
+/// True if a word is an address or contains one, with any characters around it.
 fn has_address(word: &str) -> bool {
     Address::parse(word).is_ok()
         || word.split_once(is_at).is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
@@ -189,12 +189,12 @@ pub fn fault(line: u64, code: &'static str, detail: &str) -> ApiError {
 /// A file whose shape is known to be good: its quotes are closed, and no record has more columns or bytes than it may. So a record
 /// can be built without looking at its size.
 #[derive(Debug)]
-pub struct File<'a> {
+pub struct CsvFile<'a> {
     text: &'a str,
     delimiter: u8,
 }
 
-impl<'a> File<'a> {
+impl<'a> CsvFile<'a> {
     /// Looks at a file: its byte order mark, its delimiter, its quotes, the size of each record. Nothing is kept of it.
     ///
     /// # Errors
@@ -221,7 +221,7 @@ impl<'a> File<'a> {
     ///
     /// # Errors
     /// 400 when there is no readable header.
-    pub fn rows(&self) -> Result<(Vec<String>, Rows<'a>), ApiError> {
+    pub fn rows(&self) -> Result<(Vec<String>, CsvRows<'a>), ApiError> {
         let mut reader = csv::ReaderBuilder::new()
             .delimiter(self.delimiter)
             .has_headers(true)
@@ -233,7 +233,7 @@ impl<'a> File<'a> {
         if names.iter().any(|name| name.len() > CELL_MAX_BYTES) {
             return Err(oversize_field(1));
         }
-        Ok((names, Rows { reader, record: csv::StringRecord::new(), number: 1 }))
+        Ok((names, CsvRows { reader, record: csv::StringRecord::new(), number: 1 }))
     }
 }
 
@@ -243,13 +243,13 @@ fn oversize_field(line: u64) -> ApiError {
 
 /// The rows of a file.
 #[derive(Debug)]
-pub struct Rows<'a> {
+pub struct CsvRows<'a> {
     reader: csv::Reader<&'a [u8]>,
     record: csv::StringRecord,
     number: u64,
 }
 
-impl Rows<'_> {
+impl CsvRows<'_> {
     /// The next row and its number: as a spreadsheet counts, so the header is row 1.
     ///
     /// # Errors
@@ -269,7 +269,7 @@ impl Rows<'_> {
     }
 }
 
-/// The size of one record, as it stands in the file.
+/// The size of one record in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Size {
     /// The line it begins on.
@@ -380,8 +380,8 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
-    fn open(text: &str) -> Result<File<'_>, ApiError> {
-        File::open(text, &Budget::new(LIMITS))
+    fn open(text: &str) -> Result<CsvFile<'_>, ApiError> {
+        CsvFile::open(text, &Budget::new(LIMITS))
     }
 
     fn cells(text: &str) -> Vec<Vec<String>> {
@@ -431,9 +431,9 @@ mod tests {
         assert!(error.fields[0].detail.starts_with("line 3"), "{error:?}");
     }
 
-    fn header(names: &[&str]) -> Result<Header, ApiError> {
+    fn header(names: &[&str]) -> Result<CsvHeader, ApiError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        Header::read(&names, &BTreeMap::from([("plan_tier".to_owned(), FieldType::String)]))
+        CsvHeader::read(&names, &BTreeMap::from([("plan_tier".to_owned(), FieldType::String)]))
     }
 
     #[test]

@@ -19,14 +19,15 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use self::{
-    apply::Outcome,
+    apply::ImportOutcome,
     copy::EncodedRows,
-    reader::{ERRORS_SHOWN, Report},
-    row::{Row, RowFault},
+    reader::{ERRORS_SHOWN, ImportReport},
+    row::{ImportRow, RowFault},
 };
 use super::fields;
 use crate::pipeline::{
-    Before, Faults, NoParameters, Reply, RequestContext, Routes, error::ApiError, page::as_time, read, write_large,
+    ApiReply, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::as_time, read,
+    write_large,
 };
 use ledger::suppressions::SuppressionReason;
 
@@ -41,7 +42,7 @@ static READINGS: Semaphore = Semaphore::const_new(READ_AT_ONCE);
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    let endpoint = write_large("imports:write", |before, body| Box::pin(prepare(before, body)), import);
+    let endpoint = write_large("imports:write", |context, body| Box::pin(prepare(context, body)), import);
     Routes::new().post("/v1/imports", endpoint, doc::import).get(
         "/v1/imports/{id}",
         read("imports:write", show),
@@ -52,8 +53,7 @@ pub(crate) fn routes() -> Routes {
 /// What an import does with its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "ImportOperation")]
-pub enum Operation {
+pub enum ImportOperation {
     /// New contacts only; known ones are skipped, but an opt-out of theirs is applied.
     Create,
     /// Known contacts only; new ones are skipped.
@@ -69,7 +69,7 @@ pub enum Operation {
     VerificationOnly,
 }
 
-impl Operation {
+impl ImportOperation {
     fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -82,7 +82,7 @@ impl Operation {
     }
 
     /// What a row means here beyond its cells: in a list of suppressions every row is one.
-    fn complete(self, mut row: Row) -> Row {
+    fn complete(self, mut row: ImportRow) -> ImportRow {
         if self == Self::SuppressionImport {
             let default = if row.unsubscribed { SuppressionReason::Unsubscribe } else { SuppressionReason::Import };
             row.suppression_reason.get_or_insert(default);
@@ -94,8 +94,7 @@ impl Operation {
 /// What the caller says about the right to mail these people.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-#[schemars(rename = "ImportCompliance")]
-struct Compliance {
+struct ImportCompliance {
     #[schemars(length(max = TEXT_MAX_CHARS))]
     consent_basis: Option<String>,
     marketing_allowed: Option<bool>,
@@ -104,7 +103,7 @@ struct Compliance {
     source_description: Option<String>,
 }
 
-impl Compliance {
+impl ImportCompliance {
     /// Without leave to send marketing, or before the address is verified, a new contact has not agreed yet.
     fn new_contacts_are(&self) -> &'static str {
         match (self.marketing_allowed, self.require_verification) {
@@ -127,12 +126,12 @@ struct CreateImport {
     #[schemars(length(max = NAME_MAX_CHARS))]
     name: Option<String>,
     #[serde(default)]
-    operation: Operation,
+    operation: ImportOperation,
     /// Default: api_import.
     #[schemars(regex(pattern = SLUG_PATTERN))]
     source_slug: Option<String>,
     #[serde(default)]
-    compliance: Compliance,
+    compliance: ImportCompliance,
 }
 
 impl CreateImport {
@@ -182,7 +181,7 @@ struct ImportDetails {
 struct ImportSummary {
     import_id: Uuid,
     name: Option<String>,
-    #[schemars(with = "Operation")]
+    #[schemars(with = "ImportOperation")]
     operation: String,
     #[schemars(extend("enum" = ["completed", "completed_with_errors", "failed"]))]
     status: String,
@@ -195,25 +194,25 @@ struct ImportSummary {
 }
 
 /// An import whose file was read.
-struct Prepared {
+struct PreparedImport {
     begun: Instant,
     name: Option<String>,
-    operation: Operation,
+    operation: ImportOperation,
     source_slug: String,
-    compliance: Compliance,
-    report: Report,
+    compliance: ImportCompliance,
+    report: ImportReport,
     rows: EncodedRows,
 }
 
 /// Checks an import and reads its file.
-async fn prepare(before: Before, body: CreateImport) -> Result<Prepared, ApiError> {
+async fn prepare(context: PreparationContext, body: CreateImport) -> Result<PreparedImport, ApiError> {
     let begun = Instant::now();
     body.check()?;
-    let tenant = before.tenant().await?;
-    let mut db = before.read(tenant).await?;
+    let tenant = context.tenant().await?;
+    let mut db = context.read(tenant).await?;
     let defined = fields::defined(&mut db, tenant).await?;
     drop(db);
-    let rows_max = before.ingress.settings.import_max_rows;
+    let rows_max = context.ingress.settings.import_max_rows;
     let CreateImport { csv, name, operation, source_slug, compliance } = body;
     let _permit = READINGS.acquire().await.map_err(|error| ApiError::unexpected(&error))?;
     // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
@@ -223,17 +222,17 @@ async fn prepare(before: Before, body: CreateImport) -> Result<Prepared, ApiErro
     };
     let (report, rows) = tokio::task::spawn_blocking(reading).await??;
     let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
-    Ok(Prepared { begun, name, operation, source_slug, compliance, report, rows })
+    Ok(PreparedImport { begun, name, operation, source_slug, compliance, report, rows })
 }
 
-async fn import(ctx: &mut RequestContext, prepared: Result<Prepared, ApiError>) -> Result<Reply, ApiError> {
-    let Prepared { begun, name, operation, source_slug, compliance, report, rows } = prepared?;
+async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiError>) -> Result<ApiReply, ApiError> {
+    let PreparedImport { begun, name, operation, source_slug, compliance, report, rows } = prepared?;
     let tenant = ctx.tenant;
     apply::load(ctx.db(), rows).await?;
-    let terms = apply::Terms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
+    let terms = apply::ImportTerms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
     let valid = report.valid;
     let outcome = apply::apply(ctx.db(), terms, valid, &report.overridden).await?;
-    let Outcome { created, updated, unchanged, skipped, suppressed } = outcome;
+    let ImportOutcome { created, updated, unchanged, skipped, suppressed } = outcome;
     let counts = ImportCounts {
         total_rows: report.total_rows,
         valid,
@@ -269,7 +268,7 @@ async fn import(ctx: &mut RequestContext, prepared: Result<Prepared, ApiError>) 
     .execute(ctx.db())
     .await?;
     let (operation, status) = (operation.as_str().to_owned(), status.to_owned());
-    Reply::ok(&ImportSummary { import_id: id, name, operation, status, source_slug, summary, duration_ms })
+    ApiReply::ok(&ImportSummary { import_id: id, name, operation, status, source_slug, summary, duration_ms })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -285,7 +284,7 @@ struct ImportAnswer {
     import: Import,
 }
 
-async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("import")?);
     let stored = sqlx::query!(
         "select name, operation, status, source_slug, summary, duration_ms, created_at from imports
@@ -305,7 +304,7 @@ async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiErr
         summary: stored.summary,
         duration_ms: stored.duration_ms,
     };
-    Reply::ok(&ImportAnswer { import: Import { summary, created_at: stored.created_at } })
+    ApiReply::ok(&ImportAnswer { import: Import { summary, created_at: stored.created_at } })
 }
 
 #[cfg(test)]
@@ -316,7 +315,8 @@ mod tests {
     #[test]
     fn without_leave_for_marketing_new_contacts_have_not_agreed() {
         let with = |marketing_allowed, require_verification| {
-            Compliance { marketing_allowed, require_verification, ..Compliance::default() }.new_contacts_are()
+            ImportCompliance { marketing_allowed, require_verification, ..ImportCompliance::default() }
+                .new_contacts_are()
         };
         assert_eq!(with(None, None), "subscribed");
         assert_eq!(with(Some(true), None), "subscribed");

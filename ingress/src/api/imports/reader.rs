@@ -6,12 +6,12 @@ use http::StatusCode;
 use runtime::Budget;
 
 use super::{
-    file::{File, Header, LIMITS, spent},
-    row::{self, Row, RowFault},
+    file::{CsvFile, CsvHeader, LIMITS, spent},
+    row::{self, ImportRow, RowFault},
 };
 use crate::{api::fields::FieldType, pipeline::error::ApiError};
 
-/// Most faults that are told.
+/// Most faults that are reported.
 pub(super) const ERRORS_SHOWN: usize = 100;
 
 /// What a name, a cell or an address takes beside its bytes.
@@ -25,7 +25,7 @@ fn hold(budget: &Budget, bytes: usize) -> Result<(), ApiError> {
 
 /// What was found in a file.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct ImportReport {
     /// Rows after the header.
     pub total_rows: usize,
     /// Addresses with a good row.
@@ -40,7 +40,7 @@ pub struct Report {
     pub errors: Vec<RowFault>,
 }
 
-/// Reads a file and hands over each good row. The last of several for one address counts ([`Report::overridden`]). `keep` answers
+/// Reads a file and hands over each good row. The last of several for one address counts ([`ImportReport::overridden`]). `keep` answers
 /// how many bytes it holds of a row.
 ///
 /// # Errors
@@ -49,25 +49,25 @@ pub fn read(
     text: &str,
     defined: &BTreeMap<String, FieldType>,
     rows_max: usize,
-    keep: impl FnMut(Row) -> usize,
-) -> Result<Report, ApiError> {
+    keep: impl FnMut(ImportRow) -> usize,
+) -> Result<ImportReport, ApiError> {
     read_within(&Budget::new(LIMITS), text, defined, rows_max, keep)
 }
 
-/// As [`read`], charging `budget`.
+/// Reads a file like [`read`], within `budget`.
 fn read_within(
     budget: &Budget,
     text: &str,
     defined: &BTreeMap<String, FieldType>,
     rows_max: usize,
-    mut keep: impl FnMut(Row) -> usize,
-) -> Result<Report, ApiError> {
-    let file = File::open(text, budget)?;
+    mut keep: impl FnMut(ImportRow) -> usize,
+) -> Result<ImportReport, ApiError> {
+    let file = CsvFile::open(text, budget)?;
     let (names, mut rows) = file.rows()?;
     hold(budget, names.iter().map(|name| name.len() + NAME_WEIGHT).sum())?;
-    let header = Header::read(&names, defined)?;
+    let header = CsvHeader::read(&names, defined)?;
     let mut widest = 0;
-    let mut report = Report { ignored_columns: header.ignored(), ..Report::default() };
+    let mut report = ImportReport { ignored_columns: header.ignored(), ..ImportReport::default() };
     let mut latest: HashMap<String, i64> = HashMap::new();
     while let Some((number, record)) = rows.next_row()? {
         report.total_rows += 1;
@@ -111,7 +111,7 @@ mod tests {
     use hostile::{Shape, check_growth, fuzz};
     use runtime::Used;
 
-    fn kept(text: &str, rows_max: usize) -> Result<(Report, Vec<Row>), ApiError> {
+    fn kept(text: &str, rows_max: usize) -> Result<(ImportReport, Vec<ImportRow>), ApiError> {
         let mut rows = Vec::new();
         let keep = |row| {
             rows.push(row);
@@ -125,7 +125,7 @@ mod tests {
         let text = "email,first_name,dot_number\nann@example.com,A,1\nANN@example.com,B,2\nann@example.com,C,none\n";
         let (report, rows) = kept(text, 10).unwrap();
         assert_eq!((report.total_rows, report.valid, report.overridden.len(), report.invalid), (3, 1, 1, 1));
-        let counts: Vec<&Row> = rows.iter().filter(|row| !report.overridden.contains(&row.number)).collect();
+        let counts: Vec<&ImportRow> = rows.iter().filter(|row| !report.overridden.contains(&row.number)).collect();
         assert_eq!((counts.len(), counts[0].first_name.as_deref()), (1, Some("B")));
         assert_eq!((report.errors[0].row, report.errors[0].code), (4, "not_a_positive_integer"));
     }

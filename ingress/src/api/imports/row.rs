@@ -7,7 +7,7 @@ use schemas::{Address, text::check_line};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::file::{Column, Header, TextColumn, quoted, shown};
+use super::file::{Column, CsvHeader, TextColumn, quoted, shown};
 use crate::api::{
     audiences,
     contacts::{AHEAD_MAX, is_locale, is_timezone},
@@ -33,7 +33,7 @@ pub struct RowFault {
 
 /// A row that is good.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Row {
+pub struct ImportRow {
     /// Its number.
     pub number: i64,
     /// Canonical.
@@ -76,7 +76,7 @@ pub struct Row {
 ///
 /// # Errors
 /// Every fault in it; the row is left out then.
-pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<Row, Vec<RowFault>> {
+pub fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Result<ImportRow, Vec<RowFault>> {
     let fault = |column: &str, code, value: &str| RowFault {
         row: number,
         column: shown(column),
@@ -86,7 +86,7 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<
     if record.len() > header.columns.len() {
         return Err(vec![fault("", "too_many_cells", "")]);
     }
-    let mut row = Row { number: number.cast_signed(), ..Row::default() };
+    let mut row = ImportRow { number: number.cast_signed(), ..ImportRow::default() };
     let mut faults = Vec::new();
     for (position, (column, name)) in header.columns.iter().zip(&header.names).enumerate() {
         // A short row ends in empty cells; an empty cell leaves the value.
@@ -102,7 +102,7 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<
     if faults.is_empty() { Ok(row) } else { Err(faults) }
 }
 
-impl Row {
+impl ImportRow {
     /// Takes one cell that is not empty.
     fn take(&mut self, column: &Column, cell: &str) -> Result<(), &'static str> {
         match column {
@@ -199,9 +199,9 @@ mod tests {
         "phone",
     ];
 
-    fn read_cells(cells: &[&str]) -> Result<Row, Vec<RowFault>> {
+    fn read_cells(cells: &[&str]) -> Result<ImportRow, Vec<RowFault>> {
         let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-        let header = Header::read(&names, &BTreeMap::from([("seats".to_owned(), FieldType::Number)])).unwrap();
+        let header = CsvHeader::read(&names, &BTreeMap::from([("seats".to_owned(), FieldType::Number)])).unwrap();
         read(2, &csv::StringRecord::from(cells.to_vec()), &header)
     }
 
@@ -234,7 +234,7 @@ mod tests {
         );
         assert_eq!(row.consent_at.unwrap().to_rfc3339(), "2026-01-02T00:00:00+00:00");
         let bare = read_cells(&["ann@example.com", "", "", ""]).unwrap();
-        assert_eq!(bare, Row { number: 2, address: "ann@example.com".into(), ..Row::default() });
+        assert_eq!(bare, ImportRow { number: 2, address: "ann@example.com".into(), ..ImportRow::default() });
     }
 
     #[rstest]

@@ -1,4 +1,4 @@
-//! What became of a message: waits until the ledger says, and answers. Used by the request that made it and by its repeats.
+//! The outcome of a one-off message: waits until the ledger has it, and answers. The first request and its repeats use it.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -11,18 +11,18 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{
-    pipeline::{Awaited, Reply, error::ApiError, types::Email},
+    pipeline::{ApiReply, Awaited, error::ApiError, types::Email},
     state::Ingress,
 };
 
-/// The ledger is looked at again after this long, whether somebody rang or not.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What it takes to store the answer and send it, out of the time a request may take.
+/// The ledger is read again after this long, with or without a notification.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// Time for storing and sending the answer, out of the time a request may take.
 const ANSWER_MARGIN: Duration = Duration::from_secs(2);
-/// When a repeat of a dispatch that is not decided makes sense, in seconds.
+/// `Retry-After` of an answer without an outcome, in seconds.
 const RETRY_PENDING: u64 = 5;
 
-/// One recipient, as the ledger has him.
+/// One recipient of the message in the ledger.
 #[derive(Debug, Clone)]
 struct RecipientRow {
     send_id: Uuid,
@@ -37,11 +37,11 @@ struct RecipientRow {
     next_attempt_at: Option<DateTime<Utc>>,
 }
 
-/// A message, as the ledger has it.
+/// A message and its recipients in the ledger.
 #[derive(Debug, Clone)]
-struct Ledger {
+struct MessageState {
     message_id: Uuid,
-    /// The request can never be handled.
+    /// The audience stage rejected the request.
     rejected: bool,
     sending_domain: String,
     recipients: Vec<RecipientRow>,
@@ -77,50 +77,50 @@ struct RecipientOutcome {
     state: Option<SendState>,
 }
 
-/// What follows from the ledger.
+/// The state of the message by the ledger.
 #[derive(Debug)]
-enum DispatchState {
-    /// This is the answer.
-    Decided(Result<Reply, ApiError>),
-    /// Not yet; `quiet_until`: nothing will happen before.
-    Open { quiet_until: Option<DateTime<Utc>> },
+enum MessageOutcome {
+    /// The outcome is known: this is the answer.
+    Decided(Result<ApiReply, ApiError>),
+    /// No outcome yet. `quiet_until`: no attempt is made before this time.
+    Pending { quiet_until: Option<DateTime<Utc>> },
 }
 
 /// Waits for the outcome of a message and answers it.
 pub(super) fn outcome(
     ingress: Arc<Ingress>,
     awaited: Awaited,
-) -> Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send>> {
+) -> Pin<Box<dyn Future<Output = Result<ApiReply, ApiError>> + Send>> {
     Box::pin(async move { wait(&ingress, awaited).await })
 }
 
-async fn wait(ingress: &Ingress, awaited: Awaited) -> Result<Reply, ApiError> {
+async fn wait(ingress: &Ingress, awaited: Awaited) -> Result<ApiReply, ApiError> {
     let Awaited { tenant, reference: message, fresh } = awaited;
     let settings = &ingress.settings;
-    let patience = settings.message_timeout.min(settings.http_request_timeout.saturating_sub(ANSWER_MARGIN));
-    let deadline = Instant::now() + patience;
-    // Before the first look: what is decided after it rings.
-    let waiter = ingress.inbox.wait_for(message);
+    let wait_max = settings.message_timeout.min(settings.http_request_timeout.saturating_sub(ANSWER_MARGIN));
+    let deadline = Instant::now() + wait_max;
+    // Registered before the first read: a decision after that read notifies the waiter.
+    let waiter = ingress.reply_inbox.wait_for(message);
     if fresh {
-        waiter.rung_within(patience.min(LOOK_EVERY)).await;
+        waiter.wait_at_most(wait_max.min(READ_EVERY)).await;
     }
     loop {
         let quiet_until = match read(ingress, tenant, message).await {
             Ok(ledger) => match ledger.state() {
-                DispatchState::Decided(answer) => return answer,
-                DispatchState::Open { quiet_until } => quiet_until,
+                MessageOutcome::Decided(answer) => return answer,
+                MessageOutcome::Pending { quiet_until } => quiet_until,
             },
-            // It is committed; Postgres may be back in time.
+            // The message is committed; Postgres may be back before the deadline.
             Err(error) if runtime::db::is_transient(&error) => None,
             Err(error) => return Err(error.into()),
         };
         let left = deadline.saturating_duration_since(Instant::now());
         let in_vain = quiet_until.is_some_and(|at| (at - Utc::now()).to_std().is_ok_and(|quiet| quiet > left));
-        // A process that stops does not keep its caller: the repeat finds the outcome elsewhere.
+        // A process that stops does not keep the caller waiting: the repeat finds the outcome in another process.
         if left.is_zero() || in_vain || ingress.tasks.is_closed() {
             return Err(pending(message));
         }
-        waiter.rung_within(left.min(LOOK_EVERY)).await;
+        waiter.wait_at_most(left.min(READ_EVERY)).await;
     }
 }
 
@@ -131,7 +131,7 @@ fn pending(message: Uuid) -> ApiError {
         .about_message(message)
 }
 
-async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Ledger> {
+async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<MessageState> {
     let mut db = ingress.by_key.read(tenant).await?;
     let rows =
         sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *db).await?;
@@ -149,7 +149,7 @@ async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Le
         provider_message_id: row.provider_message_id,
         next_attempt_at: row.next_attempt_at,
     });
-    Ok(Ledger { message_id: message, rejected, sending_domain, recipients: recipients.collect() })
+    Ok(MessageState { message_id: message, rejected, sending_domain, recipients: recipients.collect() })
 }
 
 impl RecipientRow {
@@ -161,7 +161,7 @@ impl RecipientRow {
         self.state.is_none_or(SendState::is_open)
     }
 
-    /// Codes only: a server's words may quote the address.
+    /// Codes only: the text of a server may quote the address.
     fn refusal(&self) -> Option<String> {
         let smtp_code = self.smtp_code.map(|code| code.to_string());
         let codes: Vec<String> = [smtp_code, self.enhanced_code.clone()].into_iter().flatten().collect();
@@ -173,39 +173,39 @@ impl RecipientRow {
     }
 }
 
-impl Ledger {
-    fn state(&self) -> DispatchState {
+impl MessageState {
+    fn state(&self) -> MessageOutcome {
         if self.rejected {
             tracing::error!(message_id = %self.message_id, "a message was rejected by the pipeline");
-            return DispatchState::Decided(Err(ApiError::internal()));
+            return MessageOutcome::Decided(Err(ApiError::internal()));
         }
         if self.recipients.iter().any(RecipientRow::is_open) {
-            return DispatchState::Open { quiet_until: self.quiet_until() };
+            return MessageOutcome::Pending { quiet_until: self.quiet_until() };
         }
-        DispatchState::Decided(self.answer())
+        MessageOutcome::Decided(self.answer())
     }
 
-    /// When all that is open waits for its next attempt: the first of these times.
+    /// The time of the next attempt, if all open recipients are deferred.
     fn quiet_until(&self) -> Option<DateTime<Utc>> {
         let open = || self.recipients.iter().filter(|recipient| recipient.is_open());
         let resting = open().all(|recipient| recipient.is(SendState::Deferred));
         if resting { open().filter_map(|recipient| recipient.next_attempt_at).min() } else { None }
     }
 
-    /// The answer, when all is decided.
-    fn answer(&self) -> Result<Reply, ApiError> {
+    /// The answer, when every recipient is decided.
+    fn answer(&self) -> Result<ApiReply, ApiError> {
         let any = |state| self.recipients.iter().any(|recipient| recipient.is(state));
         if any(SendState::Sent) {
             return self.accepted();
         }
         if any(SendState::Unknown) {
-            // It may have arrived, and nobody can say: neither a success nor a refusal.
+            // It may have arrived: neither a success nor a refusal.
             return Err(pending(self.message_id).detail("the provider took the message and did not answer"));
         }
         let refused: Vec<&RecipientRow> =
             self.recipients.iter().filter(|recipient| !recipient.is(SendState::Skipped)).collect();
         if refused.is_empty() {
-            return Err(self.withheld());
+            return Err(self.all_skipped());
         }
         let mut codes: Vec<String> = refused.iter().filter_map(|recipient| recipient.refusal()).collect();
         codes.sort_unstable();
@@ -215,9 +215,9 @@ impl Ledger {
             .about_message(self.message_id))
     }
 
-    /// Nobody may be mailed: because of what happened to the tenant or its domain after the message was accepted, or because of who
-    /// they are.
-    fn withheld(&self) -> ApiError {
+    /// The answer when the gate skipped all recipients: for the state of tenant, sender or domain after the message was accepted, or
+    /// for the recipients' own.
+    fn all_skipped(&self) -> ApiError {
         let any = |reason: SkipReason| {
             self.recipients.iter().any(|recipient| recipient.reason.as_deref() == Some(reason.as_str()))
         };
@@ -235,7 +235,7 @@ impl Ledger {
         super::all_suppressed()
     }
 
-    fn accepted(&self) -> Result<Reply, ApiError> {
+    fn accepted(&self) -> Result<ApiReply, ApiError> {
         let (skipped, others): (Vec<&RecipientRow>, Vec<&RecipientRow>) =
             self.recipients.iter().partition(|recipient| recipient.is(SendState::Skipped));
         let first = others.iter().find(|recipient| recipient.is(SendState::Sent));
@@ -253,7 +253,7 @@ impl Ledger {
             send_id: recipient.send_id,
             state: recipient.state,
         });
-        Reply::ok(&MessageSent {
+        ApiReply::ok(&MessageSent {
             message_id: self.message_id,
             provider_message_id,
             skipped: skipped.collect(),
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn ledger(states: &[Option<SendState>]) -> Ledger {
+    fn ledger(states: &[Option<SendState>]) -> MessageState {
         let row = |(place, state): (usize, &Option<SendState>)| RecipientRow {
             send_id: Uuid::from_u128(place as u128),
             email: Some(format!("p{place}@example.com")),
@@ -279,7 +279,7 @@ mod tests {
             provider_message_id: None,
             next_attempt_at: (*state == Some(SendState::Deferred)).then(|| Utc::now() + chrono::TimeDelta::minutes(1)),
         };
-        Ledger {
+        MessageState {
             message_id: Uuid::nil(),
             rejected: false,
             sending_domain: "acme.test".into(),
@@ -304,35 +304,32 @@ mod tests {
     #[case::all_blocked(&[Some(Skipped)], Some((422, "all_recipients_suppressed")))]
     fn the_answer_follows_from_the_states(#[case] states: &[Option<SendState>], #[case] expected: Option<(u16, &str)>) {
         let found = match ledger(states).state() {
-            DispatchState::Open { .. } => None,
-            DispatchState::Decided(Ok(_)) => Some((200, String::new())),
-            DispatchState::Decided(Err(error)) => Some((error.status.as_u16(), error.code.to_string())),
+            MessageOutcome::Pending { .. } => None,
+            MessageOutcome::Decided(Ok(_)) => Some((200, String::new())),
+            MessageOutcome::Decided(Err(error)) => Some((error.status.as_u16(), error.code.to_string())),
         };
         assert_eq!(found, expected.map(|(status, code)| (status, code.to_owned())));
     }
 
     #[rstest]
-    #[case::who_they_are(&["unsubscribed", "hard_bounced"], (422, "all_recipients_suppressed"))]
+    #[case::the_recipients(&["unsubscribed", "hard_bounced"], (422, "all_recipients_suppressed"))]
     #[case::the_domain(&["unsubscribed", "domain_unverified"], (403, "domain_not_verified"))]
     #[case::the_sender(&["sender_disabled"], (403, "domain_not_verified"))]
     #[case::the_tenant(&["tenant_suspended"], (403, "domain_not_verified"))]
     #[case::the_quota(&["quota_exceeded", "unsubscribed"], (429, "send_quota_exceeded"))]
-    fn when_all_are_withheld_the_answer_says_whose_doing_it_is(
-        #[case] reasons: &[&str],
-        #[case] expected: (u16, &str),
-    ) {
+    fn when_all_are_skipped_the_answer_has_the_reason(#[case] reasons: &[&str], #[case] expected: (u16, &str)) {
         let mut ledger = ledger(&vec![Some(Skipped); reasons.len()]);
         for (recipient, reason) in ledger.recipients.iter_mut().zip(reasons) {
             recipient.reason = Some((*reason).to_owned());
         }
-        let DispatchState::Decided(Err(error)) = ledger.state() else { panic!() };
+        let MessageOutcome::Decided(Err(error)) = ledger.state() else { panic!() };
         assert_eq!((error.status.as_u16(), error.code.to_string().as_str()), expected);
         assert_eq!(error.is_deterministic(), expected.0 == 422, "what may pass is not kept for the key");
     }
 
     #[test]
     fn a_refusal_says_its_codes_and_no_address() {
-        let DispatchState::Decided(Err(error)) = ledger(&[Some(Failed), Some(Failed)]).state() else { panic!() };
+        let MessageOutcome::Decided(Err(error)) = ledger(&[Some(Failed), Some(Failed)]).state() else { panic!() };
         assert_eq!((error.detail.as_deref(), error.message_id), (Some("550 5.1.1"), Some(Uuid::nil())));
     }
 

@@ -1,4 +1,4 @@
-//! The message as asked for, checked by its own words.
+//! The body of a message request, and its validation.
 
 use std::collections::HashSet;
 
@@ -61,19 +61,19 @@ struct MessageRecipient {
     name: Option<String>,
 }
 
-/// Somebody the message is for.
+/// A validated recipient of the message.
 #[derive(Debug, Clone)]
-pub(super) struct Recipient {
+pub(super) struct ParsedRecipient {
     pub(super) address: Address,
     pub(super) name: Option<String>,
 }
 
 /// A message that may be accepted.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct MessageDraft {
     pub(super) sender_id: Uuid,
     /// Each address once, in the order given.
-    pub(super) recipients: Vec<Recipient>,
+    pub(super) recipients: Vec<ParsedRecipient>,
     pub(super) subject: String,
     pub(super) html: String,
     pub(super) text: Option<String>,
@@ -85,7 +85,7 @@ pub(super) struct Draft {
 ///
 /// # Errors
 /// 400 with every fault, 413 `attachments_too_large`, 422 `use_campaigns_for_marketing`.
-pub(super) fn read(body: SendMessage) -> Result<(Draft, Vec<Upload>), ApiError> {
+pub(super) fn read(body: SendMessage) -> Result<(MessageDraft, Vec<Upload>), ApiError> {
     let mut faults = Faults::default();
     let sender_id = faults.required("sender_id", body.sender_id);
     let recipients = recipients(&mut faults, body.to);
@@ -109,10 +109,10 @@ pub(super) fn read(body: SendMessage) -> Result<(Draft, Vec<Upload>), ApiError> 
             .detail("marketing mail needs consent, a footer and a way out: send it as a campaign"));
     }
     let sender_id = sender_id.ok_or_else(ApiError::internal)?.0;
-    Ok((Draft { sender_id, recipients, subject, html, text, reply_to, dot_number: body.dot_number }, uploads))
+    Ok((MessageDraft { sender_id, recipients, subject, html, text, reply_to, dot_number: body.dot_number }, uploads))
 }
 
-fn recipients(faults: &mut Faults, to: Option<Vec<MessageRecipient>>) -> Vec<Recipient> {
+fn recipients(faults: &mut Faults, to: Option<Vec<MessageRecipient>>) -> Vec<ParsedRecipient> {
     let to = faults.required("to", to).unwrap_or_default();
     if to.is_empty() {
         faults.require(!faults.is_empty(), "to", "empty", "must name at least one recipient");
@@ -131,7 +131,7 @@ fn recipients(faults: &mut Faults, to: Option<Vec<MessageRecipient>>) -> Vec<Rec
         if let Some(address) = address
             && seen.insert(address.clone())
         {
-            recipients.push(Recipient { address, name });
+            recipients.push(ParsedRecipient { address, name });
         }
     }
     recipients

@@ -1,9 +1,8 @@
-//! `POST /v1/messages`: a message of its own to a few people, dispatched while the caller waits.
+//! `POST /v1/messages`: a one-off message to a few recipients, sent while the caller waits.
 //!
-//! Accepting it is one transaction, like every write: contacts, content, recipients, attachments, request. Then the pipeline has
-//! it, and the answer waits for what it makes of it ([`dispatch`]). Subject and bodies are taken as they stand: the caller wrote
-//! this very message, so nothing in it is Liquid. Class business is operational mail: no footer, no unsubscribe headers, no
-//! tracking of opens and clicks.
+//! Accepting it is one transaction, like every write: contacts, content, recipients, attachments, request. Then the stages send it,
+//! and the answer waits for the outcome ([`dispatch`]). Subject and bodies are sent as written: they are not Liquid templates.
+//! One-off messages are operational mail: no footer, no unsubscribe headers, no tracking of opens and clicks.
 
 mod attachment;
 mod dispatch;
@@ -17,19 +16,19 @@ use runtime::{Job, Publication, trace};
 use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, subjects};
 
 use self::{
-    attachment::{Attachment, Upload},
-    draft::{Draft, SendMessage},
+    attachment::{Upload, ValidAttachment},
+    draft::{MessageDraft, SendMessage},
     store::NewMessage,
 };
 use super::{campaigns::quota, senders::store as senders};
 use crate::pipeline::{
-    Before, Reply, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, error::ApiError, write_and_wait,
+    ApiReply, PreparationContext, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, error::ApiError, write_and_wait,
 };
 
-/// What one-off messages are to the gate.
+/// The classification of one-off messages, by which the gate decides.
 const CLASSIFICATION: Classification = Classification::Operational;
 
-/// What is read of attachments by processes of readers.
+/// The job of the reader processes that inspects attachments.
 pub(crate) const READER_JOB: Job = attachment::JOB;
 
 /// The routes.
@@ -37,38 +36,41 @@ pub(crate) fn routes() -> Routes {
     let endpoint = write_and_wait(
         "messages:send",
         MESSAGE_BODY_MAX_BYTES,
-        |before, body| Box::pin(prepare(before, body)),
+        |context, body| Box::pin(prepare(context, body)),
         send,
         dispatch::outcome,
     );
     Routes::new().post("/v1/messages", endpoint, doc::send)
 }
 
-/// A message whose words are good, and what is known of its attachments.
-type Prepared = Result<(Draft, Result<Vec<Attachment>, ApiError>), ApiError>;
+/// A valid message, and the result of inspecting its attachments.
+type PreparedMessage = Result<(MessageDraft, Result<Vec<ValidAttachment>, ApiError>), ApiError>;
 
-/// Checks the words of a message and looks into its attachments.
-async fn prepare(before: Before, body: SendMessage) -> Prepared {
+/// Validates a message and inspects its attachments.
+async fn prepare(context: PreparationContext, body: SendMessage) -> PreparedMessage {
     let (draft, uploads) = draft::read(body)?;
-    let attachments = if uploads.is_empty() { Ok(Vec::new()) } else { look_into(&before, uploads).await };
+    let attachments = if uploads.is_empty() { Ok(Vec::new()) } else { inspect_attachments(&context, uploads).await };
     Ok((draft, attachments))
 }
 
-/// Looks into attachments, if their tenant may send a message at all: a look costs more than all else.
-async fn look_into(before: &Before, uploads: Vec<Upload>) -> Result<Vec<Attachment>, ApiError> {
-    let tenant = before.tenant().await?;
-    let limit = before.ingress.settings.message_rate_per_hour;
+/// Inspects attachments if the hourly limit of the tenant allows a message: the inspection costs more than all else.
+async fn inspect_attachments(
+    context: &PreparationContext,
+    uploads: Vec<Upload>,
+) -> Result<Vec<ValidAttachment>, ApiError> {
+    let tenant = context.tenant().await?;
+    let limit = context.ingress.settings.message_rate_per_hour;
     if limit > 0 {
-        let mut db = before.ingress.by_key.read(tenant).await?;
+        let mut db = context.ingress.by_key.read(tenant).await?;
         let recent = rate::recent(&mut db, tenant, None).await?;
         drop(db);
         rate::check(&recent, limit)?;
     }
     attachment::admit(tenant).await?;
-    attachment::inspect(&before.ingress.reader, uploads).await
+    attachment::inspect(&context.ingress.reader, uploads).await
 }
 
-async fn send(ctx: &mut RequestContext, prepared: Prepared) -> Result<Reply, ApiError> {
+async fn send(ctx: &mut RequestContext, prepared: PreparedMessage) -> Result<ApiReply, ApiError> {
     let (draft, attachments) = prepared?;
     let tenant = ctx.tenant;
     let sender = senders::readiness(ctx.db(), tenant, Some(draft.sender_id)).await?;
@@ -78,24 +80,24 @@ async fn send(ctx: &mut RequestContext, prepared: Prepared) -> Result<Reply, Api
     }
     let attachments = attachments?;
     let contacts = store::find_or_create_contacts(ctx.db(), tenant, &draft).await?;
-    let standings = store::standings(ctx.db(), tenant, &contacts).await?;
-    let open = standings
+    let eligibilities = store::recipient_eligibility(ctx.db(), tenant, &contacts).await?;
+    let open = eligibilities
         .iter()
-        .filter(|standing| gate::decide_recipient(standing, MessageKind::OneOff, CLASSIFICATION).is_none())
+        .filter(|eligibility| gate::decide_recipient(eligibility, MessageKind::OneOff, CLASSIFICATION).is_none())
         .count();
     if open == 0 {
         return Err(all_suppressed());
     }
     let new = NewMessage { id: schemas::new_batch_id(), draft: &draft, contacts: &contacts, metered: open };
-    store::insert(ctx.db(), tenant, &new, attachments).await?;
+    store::insert_message(ctx.db(), tenant, &new, attachments).await?;
     store::insert_request(ctx, new.id).await?;
     trace::keep(ctx.db(), tenant, new.id).await?;
     meter(ctx, &new).await?;
     announce(ctx, &new)?;
-    Ok(Reply::later(new.id))
+    Ok(ApiReply::later(new.id))
 }
 
-/// Nobody may be mailed.
+/// 422: no recipient may be mailed.
 fn all_suppressed() -> ApiError {
     ApiError::unprocessable("all_recipients_suppressed")
         .detail("every recipient is suppressed or archived; GET /v1/suppressions tells why")
@@ -115,9 +117,10 @@ async fn meter(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), Api
 }
 
 fn announce(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), ApiError> {
-    let ring = RequestAnnounced::of(ctx.tenant, new.id, RequestKind::Message).telling(ctx.ingress.inbox.subject());
+    let announced =
+        RequestAnnounced::of(ctx.tenant, new.id, RequestKind::Message).notifying(ctx.ingress.reply_inbox.subject());
     let subject = subjects::accepted(&ctx.caller.product, ctx.caller.environment, RequestKind::Message);
-    let ring = Publication::json(subject, format!("request-{}", new.id.simple()), &ring);
-    ctx.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+    let publication = Publication::json(subject, format!("request-{}", new.id.simple()), &announced);
+    ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);
     Ok(())
 }

@@ -7,31 +7,31 @@ use schemas::{RequestKind, SendId, messages::MessagePayload};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{attachment::Attachment, draft::Draft};
+use super::{attachment::ValidAttachment, draft::MessageDraft};
 use crate::pipeline::{RequestContext, error::ApiError};
 
 /// A message to store.
 #[derive(Debug)]
 pub(super) struct NewMessage<'a> {
     pub(super) id: Uuid,
-    pub(super) draft: &'a Draft,
+    pub(super) draft: &'a MessageDraft,
     /// The contact of each recipient, in order.
     pub(super) contacts: &'a [Uuid],
-    /// Recipients that are not blocked.
+    /// Recipients that count against quota and hourly limit: those that are not blocked.
     pub(super) metered: usize,
 }
 
-/// The contact of each recipient, in order; those that are missing are made. They get this mail, not marketing: their consent is
-/// pending.
+/// The contact of each recipient, in order; missing contacts are inserted with a pending consent: they get this mail and no
+/// marketing.
 pub(super) async fn find_or_create_contacts(
     db: &mut PgConnection,
     tenant: Uuid,
-    draft: &Draft,
+    draft: &MessageDraft,
 ) -> Result<Vec<Uuid>, ApiError> {
     let addresses: Vec<String> =
         draft.recipients.iter().map(|recipient| recipient.address.as_str().to_owned()).collect();
     let ids: Vec<Uuid> = addresses.iter().map(|_| schemas::new_id()).collect();
-    // In the order of the unique key, so that two messages to the same new people do not wait for each other in a circle.
+    // In the order of the unique key, so that two messages to the same new contacts do not deadlock.
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, dot_number, marketing_status, source)
          select $1, w.id, w.address, $4, 'pending', 'message'
@@ -46,7 +46,7 @@ pub(super) async fn find_or_create_contacts(
     )
     .execute(&mut *db)
     .await?;
-    // A statement of its own: somebody else may have made one at the same moment.
+    // A statement of its own: another transaction may have inserted one meanwhile.
     let rows = sqlx::query!(
         r#"select c.id as "id!", w.address as "address!"
            from unnest($2::text[]) as w (address)
@@ -59,7 +59,7 @@ pub(super) async fn find_or_create_contacts(
     .fetch_all(&mut *db)
     .await?;
     let found: HashMap<String, Uuid> = rows.into_iter().map(|row| (row.address, row.id)).collect();
-    // One that was erased at this very moment is found again by a repeat.
+    // A contact may have been erased between the two statements: a repeat inserts it again.
     let contacts: Option<Vec<Uuid>> = addresses.iter().map(|address| found.get(address).copied()).collect();
     let contacts = contacts.ok_or_else(ApiError::unavailable)?;
     if let Some(dot_number) = draft.dot_number {
@@ -68,7 +68,7 @@ pub(super) async fn find_or_create_contacts(
     Ok(contacts)
 }
 
-/// Fills an empty number; never replaces one. Contacts are locked in id order, as everybody does.
+/// Fills an empty DOT number; never replaces one. Locks contacts in id order, like every other writer.
 async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid], dot_number: i64) -> sqlx::Result<()> {
     sqlx::query!(
         "with held as (
@@ -91,8 +91,8 @@ async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid],
     .map(drop)
 }
 
-/// What is known of these contacts.
-pub(crate) async fn standings(
+/// The facts about these contacts that the gate decides by.
+pub(crate) async fn recipient_eligibility(
     db: &mut PgConnection,
     tenant: Uuid,
     contacts: &[Uuid],
@@ -107,7 +107,7 @@ pub(crate) async fn standings(
     )
     .fetch_all(db)
     .await?;
-    let standings = rows.into_iter().map(|row| RecipientEligibility {
+    let eligibility = rows.into_iter().map(|row| RecipientEligibility {
         contact_active: row.contact_active,
         marketing: MarketingStatus::from_column(&row.marketing_status),
         hard_bounced: row.hard_bounced,
@@ -117,16 +117,16 @@ pub(crate) async fn standings(
         suppressed_all: row.suppressed_all,
         suppressed_marketing: row.suppressed_marketing,
     });
-    Ok(standings.collect())
+    Ok(eligibility.collect())
 }
 
 /// Stores content, message, recipients and attachments. Every recipient becomes a send, blocked ones too: the gate gives them
 /// their reason in the ledger.
-pub(super) async fn insert(
+pub(super) async fn insert_message(
     db: &mut PgConnection,
     tenant: Uuid,
     new: &NewMessage<'_>,
-    attachments: Vec<Attachment>,
+    attachments: Vec<ValidAttachment>,
 ) -> sqlx::Result<()> {
     let draft = new.draft;
     sqlx::query!(
@@ -148,7 +148,7 @@ pub(super) async fn insert(
     .execute(&mut *db)
     .await?;
     insert_recipients(&mut *db, tenant, new).await?;
-    for (place, Attachment { filename, media_type, encoded }) in attachments.into_iter().enumerate() {
+    for (place, ValidAttachment { filename, media_type, encoded }) in attachments.into_iter().enumerate() {
         sqlx::query!(
             "insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded)
              values ($1, $2, $3, $4, $5, $6)",
@@ -157,7 +157,7 @@ pub(super) async fn insert(
             i16::try_from(place).unwrap_or(i16::MAX),
             filename,
             media_type,
-            // Moved, so that it is gone once the statement has its copy: sending makes another.
+            // Moved, so that it is freed once the statement has its copy: sending makes another.
             { encoded },
         )
         .execute(&mut *db)

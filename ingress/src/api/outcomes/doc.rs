@@ -40,7 +40,7 @@ fn example_detail() -> Value {
 pub(super) fn record() -> Doc {
     Doc::new(
         "recordOutcome",
-        "Record an outcome that mails may be credited for",
+        "Record an outcome for attribution",
         "The contact is found by `contact_email` or `dot_number`, one of which is required; when it is made later, the outcome finds \
          it then. Credit follows within moments: the last mail a person clicked in the 30 days before, else the last that was \
          delivered in the 7 days before (model and windows are the tenant's). Clicks that become known later restate it.",

@@ -1,4 +1,4 @@
-//! `/v1/outcomes`: what mails may be credited for, told by products, and the mails that are credited (API.md §7).
+//! `/v1/outcomes`: outcomes that products record, and the mails that are credited for them (API.md §7).
 
 mod doc;
 mod store;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use self::store::{CreditRow, OutcomeRow, RESTATEMENTS_MAX, RestatementRow};
 use crate::pipeline::{
-    Id, NoParameters, Page, Reply, RequestContext, Routes,
+    ApiReply, Id, ListPage, NoParameters, RequestContext, Routes,
     error::{ApiError, FieldFault},
     page::{PageCursor, PageLimit, as_optional_time, as_time},
     read,
@@ -39,7 +39,7 @@ pub(crate) fn routes() -> Routes {
         .get("/v1/outcomes/{id}", read("outcomes:read", one), doc::show)
 }
 
-async fn record(ctx: &mut RequestContext, body: OutcomeRequest) -> Result<Reply, ApiError> {
+async fn record(ctx: &mut RequestContext, body: OutcomeRequest) -> Result<ApiReply, ApiError> {
     let new = body.validate(Utc::now()).map_err(refused)?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     let recorded =
@@ -49,13 +49,13 @@ async fn record(ctx: &mut RequestContext, body: OutcomeRequest) -> Result<Reply,
             OutcomeRefusal::Ledger(error) => error.into(),
         })?;
     if recorded.changed {
-        let ring = RequestAnnounced::of(tenant, recorded.outcome_id, RequestKind::Outcome);
+        let announced = RequestAnnounced::of(tenant, recorded.outcome_id, RequestKind::Outcome);
         let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Outcome);
-        // The same outcome may be told anew within the duplicate window, and is to be credited anew.
-        let ring = Publication::json(subject, format!("outcome-{}", new_id().simple()), &ring);
-        ctx.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+        // A new message id: within the duplicate window an outcome may be recorded again and must be credited again.
+        let publication = Publication::json(subject, format!("outcome-{}", new_id().simple()), &announced);
+        ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);
     }
-    Reply::ok(&OutcomeRecorded { outcome_id: recorded.outcome_id, contact_matched: recorded.contact_matched })
+    ApiReply::ok(&OutcomeRecorded { outcome_id: recorded.outcome_id, contact_matched: recorded.contact_matched })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -88,15 +88,15 @@ struct ListOutcomes {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct OutcomePage {
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<OutcomeView>,
     /// Give it as `cursor` for the next page; null at the end.
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let tenant = ctx.tenant;
-    let filter = store::Filter {
+    let filter = store::OutcomeFilter {
         contact: query.contact_id.map(|id| id.0),
         campaign: query.campaign_id.map(|id| id.0),
         outcome_type: query.outcome_type,
@@ -104,17 +104,17 @@ async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<Reply, Ap
     };
     let mut rows = store::list(ctx.db(), tenant, &filter, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    Reply::ok(&OutcomePage { outcomes: rows.into_iter().map(Outcome::of).collect(), next_cursor })
+    ApiReply::ok(&OutcomePage { outcomes: rows.into_iter().map(OutcomeView::of).collect(), next_cursor })
 }
 
-async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("outcome")?);
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("outcome"))?;
     let credits = store::credits(ctx.db(), tenant, id).await?;
     let restatements = store::restatements(ctx.db(), tenant, id).await?;
     let credits = credits.into_iter().map(OutcomeCredit::of).collect();
     let restatements = restatements.into_iter().map(OutcomeRestatement::of).collect::<Result<_, _>>()?;
-    Reply::ok(&OutcomeAnswer { outcome: OutcomeDetail { outcome: Outcome::of(row), credits, restatements } })
+    ApiReply::ok(&OutcomeAnswer { outcome: OutcomeDetail { outcome: OutcomeView::of(row), credits, restatements } })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -124,7 +124,8 @@ struct OutcomeAnswer {
 
 /// Something that mails may be credited for.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Outcome {
+#[schemars(rename = "Outcome")]
+struct OutcomeView {
     outcome_id: Uuid,
     /// The product that reported it.
     source_system: String,
@@ -184,7 +185,7 @@ struct CreditPolicy {
     delivery_window_days: Option<i32>,
 }
 
-impl Outcome {
+impl OutcomeView {
     fn of(row: OutcomeRow) -> Self {
         let premium = row.premium.map(Premium);
         let status = match (row.is_pending, row.rule.is_some()) {
@@ -227,7 +228,7 @@ impl Outcome {
 #[derive(Debug, Serialize, JsonSchema)]
 struct OutcomeDetail {
     #[serde(flatten)]
-    outcome: Outcome,
+    outcome: OutcomeView,
     /// The mails it is credited to, the latest touch first.
     credits: Vec<OutcomeCredit>,
     /// Every credit it had, the present one first.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::pipeline::Page;
+use crate::pipeline::ListPage;
 
 /// An outcome.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct OutcomeRow {
 
 /// Which outcomes a list shows.
 #[derive(Debug, Default)]
-pub(super) struct Filter {
+pub(super) struct OutcomeFilter {
     pub(super) contact: Option<Uuid>,
     /// Credited to it.
     pub(super) campaign: Option<Uuid>,
@@ -47,8 +47,8 @@ pub(super) struct Filter {
 pub(super) async fn list(
     db: &mut PgConnection,
     tenant: Uuid,
-    filter: &Filter,
-    page: &Page,
+    filter: &OutcomeFilter,
+    page: &ListPage,
 ) -> sqlx::Result<Vec<OutcomeRow>> {
     sqlx::query_file_as!(
         OutcomeRow,

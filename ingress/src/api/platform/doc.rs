@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{IMPAIRED, Report};
+use super::{HealthReport, IMPAIRED};
 use crate::pipeline::{Doc, doc::AT};
 
 fn example(ok: bool, overall: &str, check: &Value) -> Value {
@@ -16,19 +16,19 @@ fn example(ok: bool, overall: &str, check: &Value) -> Value {
 pub(super) fn health() -> Doc {
     let fine = json!({
         "id": "heartbeat.delivery", "area": "workers", "name": "Stage delivery", "status": "ok",
-        "observation": "2 process(es) heard of",
+        "observation": "2 process(es) alive",
     });
     let bad = json!({
         "id": "heartbeat.delivery", "area": "workers", "name": "Stage delivery", "status": "crit",
-        "observation": "0 process(es) heard of", "cause": "no process runs the stage delivery",
+        "observation": "0 process(es) alive", "cause": "no process runs the stage delivery",
         "fix": ["start it: `postrider stage <name>`"], "link": "ops/runbooks/process-down.md",
     });
     Doc::new(
         "getPlatformHealth",
-        "Whether mail goes out",
+        "Check that mail goes out",
         "For the operations integration: above tenants, without `product_tenant_id`. Every check runs anew, for two seconds at most. \
-         Without Postgres no key can be looked up: then the report says just that, with `error: unavailable`.",
+         Without Postgres no key can be looked up; the report then only has `error: unavailable`.",
     )
-    .answer::<Report>(200, "Mail goes out; `warn` where a check needs attention", example(true, "ok", &fine))
-    .answer::<Report>(503, "Sending is impaired", example(false, "crit", &bad))
+    .answer::<HealthReport>(200, "Mail goes out; `warn` where a check needs attention", example(true, "ok", &fine))
+    .answer::<HealthReport>(503, "Sending is impaired", example(false, "crit", &bad))
 }

@@ -1,4 +1,4 @@
-//! What can be seen of the platform: sums over all tenants, never one tenant's, and nothing of a setting but its name.
+//! The facts that the checks of the platform decide by: sums over all tenants, never one tenant's; of settings only the names.
 
 use std::{
     future::Future,
@@ -10,16 +10,16 @@ use runtime::Bus;
 use schemas::subjects::stream;
 use sqlx::PgPool;
 
-/// Longest one look may take. All are taken at the same time.
-const LOOK_MAX: Duration = Duration::from_secs(2);
-/// A process not heard of for so long is silent: it beats every five seconds.
+/// Longest a query may take. All run at the same time.
+const QUERY_MAX: Duration = Duration::from_secs(2);
+/// A process without a heartbeat for so long is silent: it beats every five seconds.
 const SILENT_SECONDS: i32 = 20;
-/// Processes silent for longer have been replaced; they are not talked about any more.
-const FORGOTTEN_SECONDS: i32 = 300;
+/// A process that is silent for longer is left out: it has been replaced.
+const GONE_SECONDS: i32 = 300;
 
-/// What was seen. `None`: it could not be looked at.
+/// What was found. `None`: the query failed or took too long.
 #[derive(Debug, Clone, Default)]
-pub struct Facts {
+pub struct PlatformFacts {
     /// How long Postgres took to answer.
     pub database: Option<Duration>,
     /// The processes, by stage.
@@ -27,21 +27,21 @@ pub struct Facts {
     /// The streams.
     pub streams: Option<Vec<StreamFacts>>,
     /// Totals of this hour and the one before.
-    pub totals: Option<Vec<Total>>,
-    /// What is owed.
-    pub backlog: Option<Backlog>,
-    /// What stages owe.
-    pub owed: Option<Vec<Owed>>,
-    /// Receivers that slow us down.
-    pub pacing: Option<Pacing>,
+    pub totals: Option<Vec<EventTotal>>,
+    /// Unfinished work in the ledger.
+    pub backlog: Option<BacklogFacts>,
+    /// The oldest work of each stage.
+    pub owed: Option<Vec<OwedWork>>,
+    /// Routes that receivers slow down.
+    pub pacing: Option<PacingFacts>,
     /// What operators have paused.
-    pub pauses: Option<Pauses>,
+    pub pauses: Option<PauseFacts>,
     /// Sending domains.
-    pub domains: Option<Domains>,
+    pub domains: Option<DomainFacts>,
     /// Outbound webhook deliveries.
-    pub webhooks: Option<Webhooks>,
-    /// The ways out of the platform itself.
-    pub pings: Option<Vec<Ping>>,
+    pub webhooks: Option<WebhookFacts>,
+    /// The relay and the providers.
+    pub pings: Option<Vec<ProviderPing>>,
 }
 
 /// The processes that run a stage.
@@ -49,13 +49,13 @@ pub struct Facts {
 pub struct StageFacts {
     /// The stage, or `ingress`.
     pub stage: String,
-    /// Processes heard of lately.
+    /// Processes with a recent heartbeat.
     pub alive: i64,
     /// Processes that fell silent within the last minutes.
     pub silent: i64,
     /// Their sweeps whose last run failed.
     pub failing_sweeps: Vec<String>,
-    /// Names of settings that all living ones were given.
+    /// Names of the settings that every living process was given.
     pub settings: Vec<String>,
 }
 
@@ -76,22 +76,22 @@ pub struct StreamFacts {
     pub bytes_max: i64,
 }
 
-/// Ways (a sending domain's mail to one receiver) that a receiver has slowed down.
+/// Throttle keys (a sending domain's mail to one receiver) that a receiver has slowed down.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Pacing {
-    /// Ways that are slowed down.
-    pub held: i64,
-    /// Of them those that have taken nothing for an hour.
-    pub barren: i64,
+pub struct PacingFacts {
+    /// Throttle keys that are slowed down.
+    pub throttled: i64,
+    /// Of them, those of receivers that have accepted nothing for an hour.
+    pub stalled: i64,
     /// Mails a second that the slowest may take.
     pub slowest: Option<f64>,
     /// Domains that are warmed up.
     pub warming: i64,
 }
 
-/// The oldest work a stage owes by the ledger, whatever the bus says.
+/// The oldest unfinished work of a stage by the ledger, whatever the bus says.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Owed {
+pub struct OwedWork {
     /// The stage.
     pub stage: String,
     /// How old its oldest work is, in seconds.
@@ -100,7 +100,7 @@ pub struct Owed {
 
 /// A total over all tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Total {
+pub struct EventTotal {
     /// A kind of message, or `failure`.
     pub kind: String,
     /// What happened, or why.
@@ -109,33 +109,33 @@ pub struct Total {
     pub count: i64,
 }
 
-/// What is owed. Ages are in seconds; counts stop at 10,000.
+/// Unfinished work in the ledger. Ages are in seconds; counts stop at 10,000.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Backlog {
+pub struct BacklogFacts {
     /// Requests accepted and not handled.
     pub requests: i64,
     /// The age of the oldest.
     pub requests_oldest: Option<f64>,
-    /// Batches of the priority lane that are not done and not resting.
+    /// Batches of the priority lane that are not done and not deferred.
     pub priority: i64,
     /// The age of the oldest.
     pub priority_oldest: Option<f64>,
-    /// Campaign batches handed on.
+    /// Campaign batches dispatched.
     pub bulk_announced: i64,
-    /// How often the one rung for most was rung for.
+    /// The highest number of announcements of one campaign batch.
     pub bulk_announcements: i32,
-    /// Campaign batches not handed on yet.
+    /// Campaign batches not dispatched yet.
     pub bulk_waiting: i64,
 }
 
 /// What operators have paused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pauses {
-    /// Stages that start nothing.
+pub struct PauseFacts {
+    /// Paused stages.
     pub stages: Vec<String>,
-    /// Tenants of which nothing is mailed, counted to 10,000.
+    /// Paused tenants, counted to 10,000.
     pub tenants: i64,
-    /// Since when the whole ledger is held: it was restored.
+    /// Since when all mail is paused because the database was restored.
     pub held_at: Option<DateTime<Utc>>,
     /// Why.
     pub held_reason: Option<String>,
@@ -143,46 +143,46 @@ pub struct Pauses {
 
 /// Sending domains in production.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Domains {
-    /// Proven.
+pub struct DomainFacts {
+    /// Verified.
     pub verified: i64,
-    /// A required record is gone.
+    /// A required DNS record is missing.
     pub degraded: i64,
-    /// Stayed so too long.
+    /// Degraded for too long.
     pub failed: i64,
-    /// Proven, and not looked at for two days.
+    /// Verified, and not checked for two days.
     pub stale: i64,
 }
 
 /// Outbound webhook deliveries. Ages are in seconds; what is due is counted to 10,000; outcomes are of this hour and the last.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Webhooks {
+pub struct WebhookFacts {
     /// Active subscriptions.
     pub active: i64,
-    /// Of them those that have only failed for an hour.
+    /// Of them, those with nothing but failures for an hour.
     pub failing: i64,
     /// Deliveries that are due.
     pub due: i64,
     /// How long the most overdue one waits.
     pub oldest: Option<f64>,
     /// The age of the oldest event that has no deliveries yet.
-    pub untold: Option<f64>,
+    pub unfanned: Option<f64>,
     /// Attempts that were answered 2xx.
     pub delivered: i64,
-    /// Attempts that failed and are made again.
+    /// Attempts that failed and are retried.
     pub failed: i64,
     /// Deliveries given up.
     pub dead: i64,
 }
 
-/// What delivery last heard from a way out.
+/// The last ping of a relay or provider by the delivery stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ping {
+pub struct ProviderPing {
     /// smtp, ses, …
     pub provider: String,
-    /// Whether it answered.
+    /// True if it answered.
     pub ok: bool,
-    /// Why not.
+    /// The error, if it did not answer.
     pub error_code: Option<String>,
     /// How long it took.
     pub latency_ms: Option<i32>,
@@ -192,43 +192,43 @@ pub struct Ping {
     pub answered_seconds: Option<i64>,
 }
 
-impl Facts {
-    /// Looks at everything.
+impl PlatformFacts {
+    /// Gathers all facts at the same time.
     pub async fn gather(pool: &PgPool, bus: &Bus) -> Self {
         let (database, stages, streams, totals, backlog, owed, pacing, pauses, domains, webhooks, pings) = tokio::join!(
-            look("database", database(pool)),
-            look("heartbeats", stages(pool)),
-            look_at_bus(streams(bus)),
-            look("totals", totals(pool)),
-            look("backlog", backlog(pool)),
-            look("owed", owed(pool)),
-            look("pacing", pacing(pool)),
-            look("pauses", pauses(pool)),
-            look("domains", domains(pool)),
-            look("webhooks", webhooks(pool)),
-            look("provider pings", pings(pool)),
+            within_limit("database", database(pool)),
+            within_limit("heartbeats", stages(pool)),
+            within_limit_of_bus(streams(bus)),
+            within_limit("totals", totals(pool)),
+            within_limit("backlog", backlog(pool)),
+            within_limit("owed", owed(pool)),
+            within_limit("pacing", pacing(pool)),
+            within_limit("pauses", pauses(pool)),
+            within_limit("domains", domains(pool)),
+            within_limit("webhooks", webhooks(pool)),
+            within_limit("provider pings", pings(pool)),
         );
         Self { database, stages, streams, totals, backlog, owed, pacing, pauses, domains, webhooks, pings }
     }
 }
 
-/// `None` for what fails or takes too long; the log has the rest.
-async fn look<T>(what: &'static str, looking: impl Future<Output = sqlx::Result<T>>) -> Option<T> {
-    match tokio::time::timeout(LOOK_MAX, looking).await {
-        Ok(Ok(seen)) => Some(seen),
+/// Runs a query for at most [`QUERY_MAX`]. `None` if it fails or takes too long; the log has the reason.
+async fn within_limit<T>(what: &'static str, query: impl Future<Output = sqlx::Result<T>>) -> Option<T> {
+    match tokio::time::timeout(QUERY_MAX, query).await {
+        Ok(Ok(found)) => Some(found),
         Ok(Err(error)) => {
-            tracing::warn!(what, error = runtime::db::describe(&error), "health could not look");
+            tracing::warn!(what, error = runtime::db::describe(&error), "a health query failed");
             None
         }
         Err(_) => {
-            tracing::warn!(what, "health looked for too long");
+            tracing::warn!(what, "a health query took too long");
             None
         }
     }
 }
 
-async fn look_at_bus<T>(looking: impl Future<Output = Option<T>>) -> Option<T> {
-    tokio::time::timeout(LOOK_MAX, looking).await.ok().flatten()
+async fn within_limit_of_bus<T>(query: impl Future<Output = Option<T>>) -> Option<T> {
+    tokio::time::timeout(QUERY_MAX, query).await.ok().flatten()
 }
 
 async fn database(pool: &PgPool) -> sqlx::Result<Duration> {
@@ -238,20 +238,21 @@ async fn database(pool: &PgPool) -> sqlx::Result<Duration> {
 }
 
 async fn stages(pool: &PgPool) -> sqlx::Result<Vec<StageFacts>> {
-    sqlx::query_file_as!(StageFacts, "queries/platform_stages.sql", SILENT_SECONDS, FORGOTTEN_SECONDS)
-        .fetch_all(pool)
-        .await
+    sqlx::query_file_as!(StageFacts, "queries/platform_stages.sql", SILENT_SECONDS, GONE_SECONDS).fetch_all(pool).await
 }
 
-async fn totals(pool: &PgPool) -> sqlx::Result<Vec<Total>> {
-    sqlx::query_as!(Total, r#"select kind as "kind!", event as "event!", count as "count!" from platform_totals()"#)
-        .fetch_all(pool)
-        .await
-}
-
-async fn backlog(pool: &PgPool) -> sqlx::Result<Backlog> {
+async fn totals(pool: &PgPool) -> sqlx::Result<Vec<EventTotal>> {
     sqlx::query_as!(
-        Backlog,
+        EventTotal,
+        r#"select kind as "kind!", event as "event!", count as "count!" from platform_totals()"#
+    )
+    .fetch_all(pool)
+    .await
+}
+
+async fn backlog(pool: &PgPool) -> sqlx::Result<BacklogFacts> {
+    sqlx::query_as!(
+        BacklogFacts,
         r#"select requests_accepted as "requests!", requests_oldest, priority_open as "priority!", priority_oldest,
                   bulk_announced as "bulk_announced!", coalesce(bulk_announcements_max, 0) as "bulk_announcements!",
                   bulk_waiting as "bulk_waiting!"
@@ -261,46 +262,46 @@ async fn backlog(pool: &PgPool) -> sqlx::Result<Backlog> {
     .await
 }
 
-async fn pauses(pool: &PgPool) -> sqlx::Result<Pauses> {
+async fn pauses(pool: &PgPool) -> sqlx::Result<PauseFacts> {
     sqlx::query_as!(
-        Pauses,
+        PauseFacts,
         r#"select stages as "stages!", tenants as "tenants!", held_at, held_reason from platform_pauses()"#
     )
     .fetch_one(pool)
     .await
 }
 
-async fn owed(pool: &PgPool) -> sqlx::Result<Vec<Owed>> {
+async fn owed(pool: &PgPool) -> sqlx::Result<Vec<OwedWork>> {
     sqlx::query_as!(
-        Owed,
+        OwedWork,
         r#"select stage as "stage!", oldest as "oldest!" from platform_owed() where oldest is not null order by oldest desc"#
     )
     .fetch_all(pool)
     .await
 }
 
-async fn pacing(pool: &PgPool) -> sqlx::Result<Pacing> {
+async fn pacing(pool: &PgPool) -> sqlx::Result<PacingFacts> {
     sqlx::query_as!(
-        Pacing,
-        r#"select throttled as "held!", stalled as "barren!", slowest, warming as "warming!" from platform_pacing()"#
+        PacingFacts,
+        r#"select throttled as "throttled!", stalled as "stalled!", slowest, warming as "warming!" from platform_pacing()"#
     )
     .fetch_one(pool)
     .await
 }
 
-async fn domains(pool: &PgPool) -> sqlx::Result<Domains> {
+async fn domains(pool: &PgPool) -> sqlx::Result<DomainFacts> {
     sqlx::query_as!(
-        Domains,
+        DomainFacts,
         r#"select verified as "verified!", degraded as "degraded!", failed as "failed!", stale as "stale!" from platform_domains()"#
     )
     .fetch_one(pool)
     .await
 }
 
-async fn webhooks(pool: &PgPool) -> sqlx::Result<Webhooks> {
+async fn webhooks(pool: &PgPool) -> sqlx::Result<WebhookFacts> {
     sqlx::query_as!(
-        Webhooks,
-        r#"select active as "active!", failing as "failing!", due as "due!", oldest, unfanned as untold,
+        WebhookFacts,
+        r#"select active as "active!", failing as "failing!", due as "due!", oldest, unfanned,
                   delivered as "delivered!", failed as "failed!", dead + disabled as "dead!"
            from platform_webhooks()"#
     )
@@ -308,9 +309,9 @@ async fn webhooks(pool: &PgPool) -> sqlx::Result<Webhooks> {
     .await
 }
 
-async fn pings(pool: &PgPool) -> sqlx::Result<Vec<Ping>> {
+async fn pings(pool: &PgPool) -> sqlx::Result<Vec<ProviderPing>> {
     sqlx::query_as!(
-        Ping,
+        ProviderPing,
         r#"select provider, ok, error_code, latency_ms, extract(epoch from now() - pinged_at)::bigint as "asked_seconds!",
                   extract(epoch from now() - ok_at)::bigint as answered_seconds
            from provider_pings order by provider"#
@@ -329,14 +330,14 @@ async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
         stream::SIGNALS,
         stream::DEAD,
     ];
-    let mut seen = Vec::with_capacity(names.len());
+    let mut found = Vec::with_capacity(names.len());
     for name in names {
-        let found = bus.jetstream().get_stream(bus.prefixed(name)).await.ok()?;
-        let info = found.get_info().await.ok()?;
+        let held = bus.jetstream().get_stream(bus.prefixed(name)).await.ok()?;
+        let info = held.get_info().await.ok()?;
         let state = info.state;
         let now: DateTime<Utc> = Utc::now();
         let age = |unix: i64| if state.messages == 0 { 0 } else { (now.timestamp() - unix).max(0) };
-        seen.push(StreamFacts {
+        found.push(StreamFacts {
             name,
             messages: state.messages,
             oldest_seconds: age(state.first_timestamp.unix_timestamp()),
@@ -345,5 +346,5 @@ async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
             bytes_max: info.config.max_bytes,
         });
     }
-    Some(seen)
+    Some(found)
 }

@@ -1,9 +1,8 @@
-//! `GET /v1/platform/health`: whether mail goes out, and if not, why and what to do. For the operations integration; the same
-//! report is printed by `postrider health`.
+//! `GET /v1/platform/health`: whether mail goes out; if not, the cause and what to do. `postrider health` prints the same report.
 
+pub mod checks;
 mod doc;
 pub mod facts;
-pub mod judge;
 
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -13,20 +12,19 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sqlx::PgPool;
 
-pub use self::facts::Facts;
-use crate::pipeline::{NoParameters, Reply, RequestContext, Routes, error::ApiError, page::as_time, platform_read};
+pub use self::facts::PlatformFacts;
+use crate::pipeline::{ApiReply, NoParameters, RequestContext, Routes, error::ApiError, page::as_time, platform_read};
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    let endpoint = platform_read(schemas::scope::PLATFORM_HEALTH_READ, health).map_response(without_a_ledger);
+    let endpoint = platform_read(schemas::scope::PLATFORM_HEALTH_READ, health).map_response(report_without_postgres);
     Routes::new().get("/v1/platform/health", endpoint, doc::health)
 }
 
 /// The state of a check, or of all of them. In order: the worst of several is their maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "HealthStatus")]
-pub enum Status {
+pub enum HealthStatus {
     /// As it should be.
     Ok,
     /// Needs attention; mail goes out.
@@ -37,8 +35,7 @@ pub enum Status {
 
 /// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "HealthCheck")]
-pub struct Check {
+pub struct HealthCheck {
     /// Stable, as `heartbeat.delivery`.
     pub id: String,
     /// The part of the engine it belongs to.
@@ -46,7 +43,7 @@ pub struct Check {
     /// Its name for people.
     pub name: String,
     /// Its state.
-    pub status: Status,
+    pub status: HealthStatus,
     /// The facts it found.
     pub observation: String,
     /// Why it is not as it should be.
@@ -70,7 +67,7 @@ const UNAVAILABLE: &str = "unavailable";
 /// Every check, and the worst state among them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "PlatformHealth")]
-pub struct Report {
+pub struct HealthReport {
     /// Whether mail goes out.
     pub ok: bool,
     /// With a 503 only; `unavailable`: Postgres is away.
@@ -78,46 +75,47 @@ pub struct Report {
     #[schemars(with = "String", extend("enum" = [IMPAIRED, UNAVAILABLE]))]
     pub error: Option<&'static str>,
     /// The worst of the checks.
-    pub overall: Status,
+    pub overall: HealthStatus,
     /// When the checks ran.
     #[serde(serialize_with = "as_time")]
     pub generated_at: DateTime<Utc>,
     /// In the order an operator would ask.
-    pub checks: Vec<Check>,
+    pub checks: Vec<HealthCheck>,
 }
 
-impl Report {
+impl HealthReport {
     /// Runs every check, side by side, each for two seconds at most.
     pub async fn of(pool: &PgPool, bus: &Bus) -> Self {
-        Self::from_facts(&Facts::gather(pool, bus).await, Utc::now())
+        Self::from_facts(&PlatformFacts::gather(pool, bus).await, Utc::now())
     }
 
     /// The report that follows from the facts.
     #[must_use]
-    pub fn from_facts(facts: &Facts, generated_at: DateTime<Utc>) -> Self {
-        let checks = judge::checks(facts);
-        let overall = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
-        let ok = overall != Status::Crit;
+    pub fn from_facts(facts: &PlatformFacts, generated_at: DateTime<Utc>) -> Self {
+        let checks = checks::run_checks(facts);
+        let overall = checks.iter().map(|check| check.status).max().unwrap_or(HealthStatus::Ok);
+        let ok = overall != HealthStatus::Crit;
         Self { ok, error: (!ok).then_some(IMPAIRED), overall, generated_at, checks }
     }
 }
 
-async fn health(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
-    let report = Report::of(&ctx.ingress.pool, &ctx.ingress.bus).await;
+async fn health(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let report = HealthReport::of(&ctx.ingress.pool, &ctx.ingress.bus).await;
     // "Responds 503 with the same body shape and overall: crit when sending is impaired" (specification, System)
     let status = if report.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Reply::untyped(status, &report)
+    ApiReply::untyped(status, &report)
 }
 
-/// Without Postgres no caller can be looked up. The report says so in its own shape, with no more than `/health` shows to any caller.
-fn without_a_ledger(mut response: Response) -> Response {
+/// Answers with a report if the caller cannot be authenticated because Postgres is away. It has no more than `/health` shows to any caller.
+fn report_without_postgres(mut response: Response) -> Response {
     // A report has no `Retry-After`; a refusal for want of the database has one.
     let is_refusal = response.headers().contains_key(header::RETRY_AFTER);
     if response.status() != StatusCode::SERVICE_UNAVAILABLE || !is_refusal {
         return response;
     }
-    let report = Report { error: Some(UNAVAILABLE), ..Report::from_facts(&Facts::default(), Utc::now()) };
-    match Reply::untyped(StatusCode::SERVICE_UNAVAILABLE, &report) {
+    let report =
+        HealthReport { error: Some(UNAVAILABLE), ..HealthReport::from_facts(&PlatformFacts::default(), Utc::now()) };
+    match ApiReply::untyped(StatusCode::SERVICE_UNAVAILABLE, &report) {
         Ok(reply) => {
             let (parts, body) = reply.into_response().into_parts();
             response.headers_mut().extend(parts.headers);

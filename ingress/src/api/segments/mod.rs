@@ -14,14 +14,14 @@ use uuid::Uuid;
 
 use self::{
     rule::{SegmentRule, limits},
-    store::Segment,
+    store::SegmentView,
 };
 pub(crate) use store::lock_for_use;
 
 use crate::{
     api::audiences::NAME_MAX_CHARS,
     pipeline::{
-        Faults, NoFields, NoParameters, Patch, Reply, RequestContext, Routes,
+        ApiReply, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
         error::{ApiError, FieldFault},
         page::{PageQuery, as_time},
         read,
@@ -58,28 +58,28 @@ impl From<SegmentError> for ApiError {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct SegmentPage {
-    segments: Vec<Segment>,
+    segments: Vec<SegmentView>,
     /// Give it as `cursor` for the next page; null at the end.
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
     let page = query.page()?;
     let tenant = ctx.tenant;
     let mut segments = store::list(ctx.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut segments, |segment| (segment.created_at, segment.segment_id));
-    Reply::ok(&SegmentPage { segments, next_cursor })
+    ApiReply::ok(&SegmentPage { segments, next_cursor })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct SegmentAnswer {
-    segment: Segment,
+    segment: SegmentView,
 }
 
-async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
     let segment = store::get(ctx.db(), tenant, id).await?;
-    Reply::ok(&SegmentAnswer { segment })
+    ApiReply::ok(&SegmentAnswer { segment })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -100,7 +100,7 @@ struct SegmentCreated<'a> {
     name: &'a str,
 }
 
-async fn create(ctx: &mut RequestContext, body: CreateSegment) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateSegment) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, new_id());
     store::lock_all(ctx.db(), tenant).await?;
     let mut faults = Faults::default();
@@ -112,14 +112,14 @@ async fn create(ctx: &mut RequestContext, body: CreateSegment) -> Result<Reply, 
         return Err(name_taken());
     }
     store::set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
-    Reply::created(&SegmentCreated { segment_id: id, name })
+    ApiReply::created(&SegmentCreated { segment_id: id, name })
 }
 
 fn name_taken() -> ApiError {
     ApiError::conflict("segment_name_taken").detail("another segment has this name")
 }
 
-/// Checks a rule by its own words, together with the faults found before, and then against what it names.
+/// Validates a rule alone, together with earlier faults, and then against the fields and audiences that it names.
 async fn check_rule(
     ctx: &mut RequestContext,
     rule: &Value,
@@ -157,11 +157,11 @@ struct SegmentPreview {
 }
 
 /// The contacts that match a rule now; nothing is stored.
-async fn preview(ctx: &mut RequestContext, body: PreviewSegment) -> Result<Reply, ApiError> {
+async fn preview(ctx: &mut RequestContext, body: PreviewSegment) -> Result<ApiReply, ApiError> {
     let (_, compiled) = check_rule(ctx, &body.rule, Faults::default(), None).await?;
     let tenant = ctx.tenant;
     let segments::Preview { count, sample, evaluated_at } = segments::preview(ctx.db(), tenant, &compiled).await?;
-    Reply::ok(&SegmentPreview { count, sample, evaluated_at })
+    ApiReply::ok(&SegmentPreview { count, sample, evaluated_at })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -178,8 +178,8 @@ struct ChangeSegment {
     rule: Option<Value>,
 }
 
-/// Campaigns that name the segment are mailed by the rule as it stands when their audience is written down.
-async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<Reply, ApiError> {
+/// Campaigns with this segment use the rule at the time their audience is written down.
+async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
     store::lock_all(ctx.db(), tenant).await?;
     let before = store::get(ctx.db(), tenant, id).await?;
@@ -203,7 +203,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<Reply, 
         check_users(ctx, id).await?;
     }
     let segment = store::get(ctx.db(), tenant, id).await?;
-    Reply::ok(&SegmentAnswer { segment })
+    ApiReply::ok(&SegmentAnswer { segment })
 }
 
 /// The segments that name this one must stay within their limits, too.
@@ -230,7 +230,7 @@ struct SegmentDeleted {
     status: &'static str,
 }
 
-async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
     store::lock_all(ctx.db(), tenant).await?;
     store::lock(ctx.db(), tenant, id).await?;
@@ -238,5 +238,5 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError
         return Err(ApiError::conflict("segment_in_use").detail(format!("{user} names it")));
     }
     store::delete(ctx.db(), tenant, id).await?;
-    Reply::ok(&SegmentDeleted { segment_id: id, status: "deleted" })
+    ApiReply::ok(&SegmentDeleted { segment_id: id, status: "deleted" })
 }

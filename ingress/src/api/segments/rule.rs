@@ -39,7 +39,7 @@ pub(super) enum SegmentRule {
     Tag {
         has_tag: Uuid,
     },
-    Segment {
+    SegmentView {
         in_segment: Uuid,
     },
     Event {

@@ -8,11 +8,12 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::rule::SegmentRule;
-use crate::pipeline::{Page, error::ApiError, page::as_time};
+use crate::pipeline::{ListPage, error::ApiError, page::as_time};
 
 /// An audience by rule.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Segment {
+#[schemars(rename = "Segment")]
+pub(super) struct SegmentView {
     pub(super) segment_id: Uuid,
     pub(super) name: String,
     pub(super) description: Option<String>,
@@ -33,9 +34,9 @@ pub(super) async fn lock_all(db: &mut PgConnection, tenant: Uuid) -> sqlx::Resul
 }
 
 /// Segments, newest first, one page. Served by `segments_newest`.
-pub(super) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sqlx::Result<Vec<Segment>> {
+pub(super) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<SegmentView>> {
     sqlx::query_as!(
-        Segment,
+        SegmentView,
         "select id as segment_id, name, description, rule, created_at, updated_at from segments
          where tenant_id = $1 and deleted_at is null and ($2::timestamptz is null or (created_at, id) < ($2, $3))
          order by created_at desc, id desc limit $4",
@@ -49,9 +50,9 @@ pub(super) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sq
 }
 
 /// One segment.
-pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Segment, ApiError> {
+pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<SegmentView, ApiError> {
     sqlx::query_as!(
-        Segment,
+        SegmentView,
         "select id as segment_id, name, description, rule, created_at, updated_at from segments
          where tenant_id = $1 and id = $2 and deleted_at is null",
         tenant,

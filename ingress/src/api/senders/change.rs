@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{CHANGED, STATUSES, Sender, SenderAnswer, is_blank, store};
+use super::{CHANGED, STATUSES, SenderAnswer, SenderView, is_blank, store};
 use crate::{
     api::senders::store::{SenderChange, SenderRow},
     pipeline::{
-        Faults, NoFields, Patch, Reply, RequestContext,
+        ApiReply, Faults, NoFields, Patch, RequestContext,
         error::ApiError,
         types::{Email, Name, PostalAddress},
         validate::NAME_MAX,
@@ -49,7 +49,7 @@ fn validate(body: ChangeSender) -> Result<(SenderChange, Option<bool>), ApiError
     Ok((SenderChange { name, reply_to, physical_address, status: body.status }, body.is_default))
 }
 
-pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Result<Reply, ApiError> {
+pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sender")?);
     let (wanted, is_default) = validate(body)?;
     if wanted.status.as_deref() == Some("disabled") {
@@ -79,7 +79,7 @@ pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Resu
         ctx.audit("sender.default", &id.to_string(), json!({})).await?;
         row = changed(ctx).await?;
     }
-    Reply::ok(&SenderAnswer { sender: Sender::of(row) })
+    ApiReply::ok(&SenderAnswer { sender: SenderView::of(row) })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -90,7 +90,7 @@ pub(super) struct SenderRemoved {
 }
 
 /// A sender that nothing refers to is removed; any other can only be disabled.
-pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sender")?);
     store::lock_profile_address(ctx.db(), tenant).await?;
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
@@ -100,7 +100,7 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Repl
             .detail("campaigns, sequences or mail refer to it; PATCH status to disabled instead"));
     }
     ctx.audit("sender.removed", &id.to_string(), json!({})).await?;
-    Reply::ok(&SenderRemoved { sender_id: id, status: "deleted" })
+    ApiReply::ok(&SenderRemoved { sender_id: id, status: "deleted" })
 }
 
 /// The default gives way only to another: mail that names no sender must not fail because one was put away.

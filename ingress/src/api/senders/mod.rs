@@ -15,7 +15,7 @@ use self::store::{NewSender, SenderChange, SenderRow};
 use crate::{
     api::domains::store as domains,
     pipeline::{
-        Faults, NoParameters, Reply, RequestContext, Routes,
+        ApiReply, Faults, NoParameters, RequestContext, Routes,
         error::ApiError,
         page::{PageQuery, as_time},
         read,
@@ -60,15 +60,15 @@ struct SenderCreated {
     already_existed: bool,
 }
 
-/// A sender as asked for, checked by its own words.
-struct Wish {
+/// A requested sender, before validation against the database.
+struct SenderRequest {
     email: Address,
     name: String,
     reply_to: Option<Address>,
     physical_address: Option<String>,
 }
 
-fn validate(body: CreateSender) -> Result<Wish, ApiError> {
+fn validate(body: CreateSender) -> Result<SenderRequest, ApiError> {
     let mut faults = Faults::default();
     let email = faults.required("email", body.email).and_then(|text| faults.address("email", &text));
     let name = faults.name("name", body.name);
@@ -76,11 +76,11 @@ fn validate(body: CreateSender) -> Result<Wish, ApiError> {
     let physical_address = faults.postal_address("physical_address", body.physical_address);
     faults.finish()?;
     let email = email.ok_or_else(ApiError::internal)?;
-    Ok(Wish { email, name, reply_to, physical_address })
+    Ok(SenderRequest { email, name, reply_to, physical_address })
 }
 
 /// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
-async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply, ApiError> {
     let wish = validate(body)?;
     let tenant = ctx.tenant;
     let profile_address = store::lock_profile_address(ctx.db(), tenant).await?;
@@ -95,7 +95,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<Reply, A
             store::change(ctx.db(), tenant, row.id, &wanted).await?;
             ctx.audit(CHANGED, &row.id.to_string(), json!({"fields": wanted.fields()})).await?;
         }
-        return Reply::ok(&SenderCreated { sender_id: row.id, already_existed: true });
+        return ApiReply::ok(&SenderCreated { sender_id: row.id, already_existed: true });
     }
     let domain = domains::by_name(ctx.db(), tenant, wish.email.domain()).await?;
     let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
@@ -113,7 +113,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<Reply, A
         physical_address: wish.physical_address.as_deref(),
     };
     let id = store::insert(ctx.db(), tenant, &new).await?;
-    Reply::ok(&SenderCreated { sender_id: id, already_existed: false })
+    ApiReply::ok(&SenderCreated { sender_id: id, already_existed: false })
 }
 
 fn is_blank(address: Option<&str>) -> bool {
@@ -122,33 +122,34 @@ fn is_blank(address: Option<&str>) -> bool {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct SenderPage {
-    senders: Vec<Sender>,
+    senders: Vec<SenderView>,
     /// Give it as `cursor` for the next page; null at the end.
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
     let page = query.page()?;
     let tenant = ctx.tenant;
     let mut rows = store::list(ctx.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    Reply::ok(&SenderPage { senders: rows.into_iter().map(Sender::of).collect(), next_cursor })
+    ApiReply::ok(&SenderPage { senders: rows.into_iter().map(SenderView::of).collect(), next_cursor })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct SenderAnswer {
-    sender: Sender,
+    sender: SenderView,
 }
 
-async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sender")?);
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
-    Reply::ok(&SenderAnswer { sender: Sender::of(row) })
+    ApiReply::ok(&SenderAnswer { sender: SenderView::of(row) })
 }
 
 /// An identity that the tenant sends from.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Sender {
+#[schemars(rename = "Sender")]
+struct SenderView {
     sender_id: Uuid,
     email: String,
     name: String,
@@ -163,7 +164,7 @@ struct Sender {
     created_at: DateTime<Utc>,
 }
 
-impl Sender {
+impl SenderView {
     fn of(row: SenderRow) -> Self {
         Self {
             sender_id: row.id,

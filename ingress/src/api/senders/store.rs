@@ -5,7 +5,7 @@ use schemas::DomainStatus;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::pipeline::{error::ApiError, page::Page};
+use crate::pipeline::{error::ApiError, page::ListPage};
 
 /// A sender with the status of its domain.
 #[derive(Debug, Clone)]
@@ -255,7 +255,7 @@ pub(crate) async fn insert(db: &mut PgConnection, tenant: Uuid, new: &NewSender<
 }
 
 /// Senders, newest first, one page. Served by `senders_newest`.
-pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sqlx::Result<Vec<SenderRow>> {
+pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<SenderRow>> {
     sqlx::query_as!(
         SenderRow,
         r#"select s.id, s.email, s.name, s.reply_to, s.physical_address, s.status, s.is_default,

@@ -33,7 +33,7 @@ pub(super) fn show() -> Doc {
     example["sender_id"] = json!(ID);
     example["attempts"] = json!([{"outcome": "sent", "at": AT, "attempt": 1, "smtp_code": 250}]);
     example["timeline"] = json!([{"type": "queued", "at": AT, "detail": {}}]);
-    Doc::new("getSend", "Read what became of a send", "State, attempts with the server's answers, facts, timeline.")
+    Doc::new("getSend", "Read a send and its outcome", "State, attempts with the server's answers, facts, timeline.")
         .answer::<SendAnswer>(200, "The send", json!({"send": example}))
         .refuses(404, &["send_not_found"])
 }
@@ -41,7 +41,7 @@ pub(super) fn show() -> Doc {
 pub(super) fn source() -> Doc {
     Doc::new(
         "getSendSource",
-        "Read what the sandbox captured",
+        "Read the mail that the sandbox captured",
         "The message as it would have left, headers first, in the sandbox environment only. Kept for seven days, the newest 500 of a \
          tenant; of a longer message the first 256 KB.",
     )

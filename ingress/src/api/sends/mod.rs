@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use self::store::{EventRow, PendingRow, SendRow};
+use self::store::{EventRow, PendingSendRow, SendRow};
 use crate::pipeline::{
-    NoParameters, Reply, RequestContext, Routes,
+    ApiReply, NoParameters, RequestContext, Routes,
     error::ApiError,
     page::{as_optional_time, as_time},
     read, time,
@@ -37,9 +37,9 @@ struct SendAnswer {
     send: SendRecord,
 }
 
-async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("send")?);
-    Reply::ok(&SendAnswer { send: find_send(ctx.db(), tenant, id).await? })
+    ApiReply::ok(&SendAnswer { send: find_send(ctx.db(), tenant, id).await? })
 }
 
 /// A send, or the request that it will come from.
@@ -218,7 +218,7 @@ impl SendRecord {
     }
 
     /// A send that is still a request.
-    fn of_pending(id: Uuid, row: PendingRow) -> Self {
+    fn of_pending(id: Uuid, row: PendingSendRow) -> Self {
         let mut timeline = vec![TimelineEntry::new("queued", row.received_at, json!({}))];
         if let Some(at) = row.handled_at.filter(|_| row.rejected) {
             timeline.push(TimelineEntry::new("failed", at, json!({"reason": row.outcome})));

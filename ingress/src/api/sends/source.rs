@@ -6,7 +6,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::store;
-use crate::pipeline::{NoParameters, Reply, RequestContext, error::ApiError, page::as_time};
+use crate::pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::as_time};
 
 /// A mail that the sandbox kept.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -19,7 +19,7 @@ pub(super) struct CapturedSource {
     captured_at: DateTime<Utc>,
 }
 
-pub(super) async fn read(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+pub(super) async fn read(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("send")?);
     let captured = sqlx::query!(
         "select source, is_cut, captured_at from captured_mails where tenant_id = $1 and send_id = $2",
@@ -32,7 +32,7 @@ pub(super) async fn read(ctx: &mut RequestContext, _: NoParameters) -> Result<Re
         let object = if store::get(ctx.db(), tenant, id).await?.is_some() { "source" } else { "send" };
         return Err(ApiError::not_found(object));
     };
-    Reply::ok(&CapturedSource {
+    ApiReply::ok(&CapturedSource {
         send_id: id,
         // What we render is ASCII; a one-off message may hold what it likes.
         source: String::from_utf8_lossy(&captured.source).into_owned(),

@@ -65,7 +65,7 @@ pub(crate) struct EventRow {
 
 /// A request that is not a send yet, or never becomes one.
 #[derive(Debug, Clone)]
-pub(crate) struct PendingRow {
+pub(crate) struct PendingSendRow {
     pub(crate) message_kind: MessageKind,
     pub(crate) classification: Classification,
     pub(crate) message_id: Option<Uuid>,
@@ -116,8 +116,8 @@ pub(crate) async fn events(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
 }
 
 /// The request a send will come from: a transactional one has the send's id, a message names it among its recipients.
-pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<PendingRow>> {
-    sqlx::query_file_as!(PendingRow, "queries/pending_send.sql", tenant, id).fetch_optional(db).await
+pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<PendingSendRow>> {
+    sqlx::query_file_as!(PendingSendRow, "queries/pending_send.sql", tenant, id).fetch_optional(db).await
 }
 
 /// The contact with this address.

@@ -1,4 +1,4 @@
-//! What callers say about a sequence and its steps, checked: first by their own words, then by what the tenant has.
+//! The body of a sequence request and its steps, and their validation: first alone, then against the tenant's objects.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ const WORD_MAX: usize = 50;
 /// The most that a webhook step may send along, in bytes of JSON.
 const PAYLOAD_MAX_BYTES: usize = 16 * 1024;
 const DUE_DAYS_MAX: u32 = 3_650;
-/// What a trigger is called when nobody says.
+/// The default name of a trigger.
 const TRIGGER: &str = "manual_enrollment";
 
 /// What `action_config` is, for the document.
@@ -164,7 +164,7 @@ fn is_word(text: &str) -> bool {
 }
 
 impl CreateStep {
-    /// `None` when something is wrong with it; what, stands in `faults`.
+    /// `None` for an invalid step; the faults are in `faults`.
     fn validate(self, path: &str, known: &Known<'_>, faults: &mut Faults) -> Option<NewStep> {
         let at = |name: &str| format!("{path}.{name}");
         let kind = faults.required(&at("step_type"), self.step_type);

@@ -15,11 +15,11 @@ use uuid::Uuid;
 pub(crate) use self::input::STEPS_MAX;
 use self::{
     input::{CreateSequence, DESCRIPTION_MAX, Known, NewSequence},
-    store::{Changes, Locked, SequenceRow, StepRow},
+    store::{Changes, LockedSequence, SequenceRow, SequenceStep},
 };
 use super::fields;
 use crate::pipeline::{
-    Faults, Id, NoParameters, Page, Patch, Reply, RequestContext, Routes,
+    ApiReply, Faults, Id, ListPage, NoParameters, Patch, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit},
     read,
@@ -57,7 +57,7 @@ struct StepCreated {
     step_type: StepType,
 }
 
-async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiReply, ApiError> {
     let (tenant, caller, ingress) = (ctx.tenant, Arc::clone(&ctx.caller), Arc::clone(&ctx.ingress));
     let rules = ingress.settings.outbound.rules();
     let known = Known { fields: fields::defined(ctx.db(), tenant).await?, rules: &rules };
@@ -73,7 +73,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<Reply,
         .map(|(step, step_order)| StepCreated { step_id: step.id, step_order, step_type: step.step_type })
         .collect();
     let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
-    Reply::created(&SequenceCreated { sequence_id: id, status, steps })
+    ApiReply::created(&SequenceCreated { sequence_id: id, status, steps })
 }
 
 fn sender_required() -> ApiError {
@@ -140,13 +140,13 @@ struct SequencePage {
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListSequences) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(ctx: &mut RequestContext, query: ListSequences) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.as_deref().map(status_named).transpose()?;
     let tenant = ctx.tenant;
     let mut sequences = store::list(ctx.db(), tenant, status, &page).await?;
     let next_cursor = page.cut(&mut sequences, |row| (row.created_at, row.id));
-    Reply::ok(&SequencePage { sequences, next_cursor })
+    ApiReply::ok(&SequencePage { sequences, next_cursor })
 }
 
 fn status_named(text: &str) -> Result<SequenceStatus, ApiError> {
@@ -159,14 +159,14 @@ fn status_named(text: &str) -> Result<SequenceStatus, ApiError> {
 #[derive(Debug, Serialize, JsonSchema)]
 struct SequenceAnswer {
     sequence: SequenceRow,
-    steps: Vec<StepRow>,
+    steps: Vec<SequenceStep>,
 }
 
-async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
     let sequence = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
     let steps = store::steps(ctx.db(), tenant, id).await?;
-    Reply::ok(&SequenceAnswer { sequence, steps })
+    ApiReply::ok(&SequenceAnswer { sequence, steps })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -212,7 +212,7 @@ struct SequenceChanged {
     status: SequenceStatus,
 }
 
-async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiReply, ApiError> {
     let changes = body.validate()?;
     let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
     let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
@@ -227,11 +227,11 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<Reply,
         ctx.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
             .await?;
     }
-    Reply::ok(&SequenceChanged { sequence_id: id, status: changes.status.unwrap_or(before.status) })
+    ApiReply::ok(&SequenceChanged { sequence_id: id, status: changes.status.unwrap_or(before.status) })
 }
 
 /// Whether the sequence may take this status.
-fn allow(before: &Locked, to: SequenceStatus, sender: Option<Uuid>) -> Result<(), ApiError> {
+fn allow(before: &LockedSequence, to: SequenceStatus, sender: Option<Uuid>) -> Result<(), ApiError> {
     if !may_follow(before.status, to) {
         return Err(ApiError::conflict("invalid_status_transition")
             .detail(format!("a sequence that is {} cannot become {to}", before.status)));

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::{CONFIG, NewSequence, NewStep, STEPS_MAX};
-use crate::pipeline::page::{Page, as_optional_time, as_time};
+use crate::pipeline::page::{ListPage, as_optional_time, as_time};
 
 /// A sequence.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -37,8 +37,7 @@ pub(crate) struct SequenceRow {
 
 /// A step of a sequence.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "SequenceStep")]
-pub(crate) struct StepRow {
+pub(crate) struct SequenceStep {
     #[serde(rename = "step_id")]
     id: Uuid,
     /// The position, from 1.
@@ -162,9 +161,9 @@ pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
 }
 
 /// Its steps, in order.
-pub(crate) async fn steps(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> sqlx::Result<Vec<StepRow>> {
+pub(crate) async fn steps(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> sqlx::Result<Vec<SequenceStep>> {
     sqlx::query_as!(
-        StepRow,
+        SequenceStep,
         r#"select id, step_order, step_type as "step_type: StepType", template_id, delay_amount,
                   delay_unit as "delay_unit: DelayUnit", action_config
            from sequence_steps where tenant_id = $1 and sequence_id = $2
@@ -181,7 +180,7 @@ pub(super) async fn list(
     db: &mut PgConnection,
     tenant: Uuid,
     status: Option<SequenceStatus>,
-    page: &Page,
+    page: &ListPage,
 ) -> sqlx::Result<Vec<SequenceRow>> {
     sqlx::query_as!(
         SequenceRow,
@@ -204,7 +203,7 @@ pub(super) async fn list(
 
 /// What decides whether a sequence's status may change; the row is locked. Enrollments being made wait for it, or it for them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Locked {
+pub(super) struct LockedSequence {
     pub(super) status: SequenceStatus,
     pub(super) sender_profile_id: Option<Uuid>,
     pub(super) steps: i64,
@@ -212,7 +211,7 @@ pub(super) struct Locked {
 }
 
 /// Locks a sequence.
-pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<Locked>> {
+pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<LockedSequence>> {
     let Some(row) = sqlx::query!(
         r#"select status as "status: SequenceStatus", sender_profile_id from sequences
            where tenant_id = $1 and id = $2 for no key update"#,
@@ -232,7 +231,7 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
     )
     .fetch_one(db)
     .await?;
-    Ok(Some(Locked {
+    Ok(Some(LockedSequence {
         status: row.status,
         sender_profile_id: row.sender_profile_id,
         steps: counts.steps,

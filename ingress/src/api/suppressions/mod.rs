@@ -12,7 +12,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Faults, Id, Page, Reply, RequestContext, Routes,
+    ApiReply, Faults, Id, ListPage, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit, as_optional_time, as_time},
     read,
@@ -69,8 +69,8 @@ struct SuppressionPage {
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
     faults.finish()?;
@@ -93,7 +93,7 @@ async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<Reply
     .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut suppressions, |suppression| (suppression.created_at, suppression.suppression_id));
-    Reply::ok(&SuppressionPage { suppressions, next_cursor })
+    ApiReply::ok(&SuppressionPage { suppressions, next_cursor })
 }
 
 /// One suppression as asked for.
@@ -167,7 +167,7 @@ impl NewSuppressionItem {
     }
 }
 
-async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<Reply, ApiError> {
+async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let mut faults = Faults::default();
     let alone = body.suppressions.is_none();
@@ -218,7 +218,7 @@ async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<Reply, A
             SuppressionsAdded::Many { suppressions: written, created, already_existed }
         }
     };
-    if created > 0 { Reply::created(&answer) } else { Reply::ok(&answer) }
+    if created > 0 { ApiReply::created(&answer) } else { ApiReply::ok(&answer) }
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -271,7 +271,7 @@ struct SuppressionsLifted {
 }
 
 /// Lifts one suppression by id, or those of an address (of one reason, if named). All or none.
-async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<Reply, ApiError> {
+async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         body.suppression_id.is_some() != body.email.is_some(),
@@ -314,7 +314,7 @@ async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<Reply,
         ctx.audit("suppression.lifted", &row.id.to_string(), json!({"reason": row.reason, "confirmed": body.confirm}))
             .await?;
     }
-    Reply::ok(&SuppressionsLifted { lifted: found.len(), suppression_ids: ids })
+    ApiReply::ok(&SuppressionsLifted { lifted: found.len(), suppression_ids: ids })
 }
 
 #[cfg(test)]

@@ -18,14 +18,15 @@ use crate::pipeline::{
 
 /// The parts of a message, as their author wrote them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub(crate) struct Parts {
+#[schemars(rename = "Parts")]
+pub(crate) struct TemplateParts {
     pub(crate) subject: String,
     pub(crate) preheader: Option<String>,
     pub(crate) body_html: String,
     pub(crate) body_text: Option<String>,
 }
 
-impl Parts {
+impl TemplateParts {
     /// The parts as a template of a kind.
     pub(crate) fn source(&self, kind: TemplateKind) -> TemplateSource {
         TemplateSource {
@@ -75,21 +76,21 @@ pub(crate) async fn known_fields(db: &mut PgConnection, tenant: Uuid) -> sqlx::R
     Ok(KnownFields { custom: keys.into_iter().collect::<HashSet<_>>() })
 }
 
-/// Checks all parts and answers the merge fields they use. Faults stand at the part they are in, or at `path` where the caller
-/// did not write the parts itself but named a template. The work is done [outside](RequestContext::outside) of the transaction.
+/// Checks all parts and returns the merge fields they use. A fault has the path of its part, or `path` if the caller named a template
+/// instead. It runs [without a connection](RequestContext::run_blocking).
 ///
 /// # Errors
 /// 400 `validation_failed` with every fault, its line and column.
 pub(crate) async fn check(
     ctx: &mut RequestContext,
-    parts: &Parts,
+    parts: &TemplateParts,
     kind: TemplateKind,
     path: Option<&'static str>,
 ) -> Result<Vec<String>, ApiError> {
     let tenant = ctx.tenant;
     let known = known_fields(ctx.db(), tenant).await?;
     let source = parts.source(kind);
-    match ctx.outside(parts.label(kind), move || templates::check(&source, &known))? {
+    match ctx.run_blocking(parts.label(kind), move || templates::check(&source, &known))? {
         Ok(checked) => Ok(checked.variables),
         Err(faults) => Err(refusal(&faults, path)),
     }

@@ -1,4 +1,4 @@
-//! What templates are rendered with when nothing is sent: contacts as they stand, fallbacks, and links that lead nowhere.
+//! The data of previews: contacts as stored, fallbacks, and links without a target.
 
 use std::collections::HashMap;
 
@@ -80,7 +80,7 @@ pub(crate) async fn contacts(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) 
         .collect())
 }
 
-/// What stands for a tenant's fields where a contact has none.
+/// The fallback of a tenant's field that a contact does not have.
 pub(crate) async fn fallbacks(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<HashMap<String, String>> {
     let fields = sqlx::query!(
         r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,

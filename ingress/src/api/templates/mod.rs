@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use self::{
-    content::Parts,
+    content::TemplateParts,
     store::{TemplateRow, TemplateSummary},
 };
 use crate::pipeline::{
-    Faults, NoFields, Page, Patch, Reply, RequestContext, Routes,
+    ApiReply, Faults, ListPage, NoFields, Patch, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit},
     read,
@@ -25,7 +25,7 @@ use crate::pipeline::{
     write, write_with_work,
 };
 
-/// The kinds of a template: the words of `contents.kind`.
+/// The kinds of a template: the values of `contents.kind`.
 const TYPES: [&str; 3] = ["marketing", "transactional", "sequence"];
 const STATUSES: [&str; 3] = ["draft", "active", "archived"];
 /// The states a new template may have.
@@ -75,10 +75,10 @@ struct TemplateSaved {
     version: i32,
 }
 
-async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     let name = faults.name("name", body.name);
-    let parts = Parts {
+    let parts = TemplateParts {
         subject: faults.not_blank("subject", body.subject),
         preheader: body.preheader,
         body_html: faults.not_blank("body_html", body.body_html),
@@ -95,7 +95,7 @@ async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<Reply,
     let variables = content::check(ctx, &parts, content::kind(&template_type), None).await?;
     let content_id = store::insert_content(ctx.db(), tenant, &template_type, &parts, &variables).await?;
     let id = store::insert(ctx.db(), tenant, &name, &template_type, &status, content_id).await?;
-    Reply::created(&TemplateSaved { template_id: id, status, version: 1 })
+    ApiReply::created(&TemplateSaved { template_id: id, status, version: 1 })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -121,7 +121,7 @@ struct ChangeTemplate {
     status: Patch<String>,
 }
 
-async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     let not_found = || ApiError::not_found("template");
     if !store::lock(ctx.db(), tenant, id).await? {
@@ -132,7 +132,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<Reply,
     let mut faults = Faults::default();
     let name = faults.name("name", body.name.into_option().unwrap_or(Some(row.name)));
     let old = row.parts.clone();
-    let parts = Parts {
+    let parts = TemplateParts {
         subject: faults.not_blank("subject", body.subject.into_option().unwrap_or(Some(old.subject))),
         preheader: body.preheader.into_option().unwrap_or(old.preheader),
         body_html: faults.not_blank("body_html", body.body_html.into_option().unwrap_or(Some(old.body_html))),
@@ -152,7 +152,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<Reply,
         store::insert_version(ctx.db(), tenant, id, version, content_id).await?;
     }
     store::update(ctx.db(), tenant, id, &name, &status, version, content_id).await?;
-    Reply::ok(&TemplateSaved { template_id: id, status, version })
+    ApiReply::ok(&TemplateSaved { template_id: id, status, version })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -162,12 +162,12 @@ struct TemplateArchived {
     status: &'static str,
 }
 
-async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     if !store::archive(ctx.db(), tenant, id).await? {
         return Err(ApiError::not_found("template"));
     }
-    Reply::ok(&TemplateArchived { template_id: id, status: "archived" })
+    ApiReply::ok(&TemplateArchived { template_id: id, status: "archived" })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -188,8 +188,8 @@ struct TemplatePage {
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListTemplates) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(ctx: &mut RequestContext, query: ListTemplates) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     if let Some(status) = &query.status {
         let mut faults = Faults::default();
         faults.one_of("status", status, &STATUSES);
@@ -198,7 +198,7 @@ async fn list(ctx: &mut RequestContext, query: ListTemplates) -> Result<Reply, A
     let tenant = ctx.tenant;
     let mut templates = store::list(ctx.db(), tenant, query.status.as_deref(), &page).await?;
     let next_cursor = page.cut(&mut templates, |template| (template.created_at, template.id));
-    Reply::ok(&TemplatePage { templates, next_cursor })
+    ApiReply::ok(&TemplatePage { templates, next_cursor })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -213,11 +213,11 @@ struct TemplateAnswer {
     template: TemplateRow,
 }
 
-async fn one(ctx: &mut RequestContext, query: ShowTemplate) -> Result<Reply, ApiError> {
+async fn one(ctx: &mut RequestContext, query: ShowTemplate) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     let mut template = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
     if let Some(version) = query.version {
         template = versions::as_of(ctx.db(), tenant, template, version).await?;
     }
-    Reply::ok(&TemplateAnswer { template })
+    ApiReply::ok(&TemplateAnswer { template })
 }

@@ -17,7 +17,7 @@ use super::{
     merge::{self, Nowhere},
     store, versions,
 };
-use crate::pipeline::{Faults, Id, Reply, RequestContext, error::ApiError};
+use crate::pipeline::{ApiReply, Faults, Id, RequestContext, error::ApiError};
 
 /// Longest value of a sample, in characters.
 const SAMPLE_TEXT_MAX: usize = 2_000;
@@ -111,7 +111,7 @@ pub(super) struct TemplateRendered {
 }
 
 /// A draft and an archived template render, too: looking at one is how its author decides.
-pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Result<Reply, ApiError> {
+pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     let both = body.contact_id.is_some() && body.sample.is_some();
     faults.require(!both, "sample", "ambiguous", "give either contact_id or sample");
@@ -139,8 +139,8 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
     let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
     let source = row.parts.source(content::kind(&row.template_type));
     let MessagePreview { subject, html, text } =
-        ctx.outside("render".to_owned(), move || preview(&source, &options, &data))??;
-    Reply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text })
+        ctx.run_blocking("render".to_owned(), move || preview(&source, &options, &data))??;
+    ApiReply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text })
 }
 
 fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<MessagePreview, ApiError> {

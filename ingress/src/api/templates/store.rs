@@ -6,8 +6,8 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{STATUSES, TYPES, content::Parts};
-use crate::pipeline::page::{Page, as_time};
+use super::{STATUSES, TYPES, content::TemplateParts};
+use crate::pipeline::page::{ListPage, as_time};
 
 /// A template with its content.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -25,7 +25,7 @@ pub(crate) struct TemplateRow {
     #[serde(skip)]
     pub(crate) content_id: Uuid,
     #[serde(flatten)]
-    pub(crate) parts: Parts,
+    pub(crate) parts: TemplateParts,
     /// The merge fields it uses.
     pub(crate) variables: Vec<String>,
     #[serde(serialize_with = "as_time")]
@@ -61,7 +61,7 @@ pub(crate) async fn insert_content(
     db: &mut PgConnection,
     tenant: Uuid,
     kind: &str,
-    parts: &Parts,
+    parts: &TemplateParts,
     variables: &[String],
 ) -> sqlx::Result<Uuid> {
     let id = schemas::new_id();
@@ -83,9 +83,13 @@ pub(crate) async fn insert_content(
 }
 
 /// The parts of a content.
-pub(crate) async fn parts_of(db: &mut PgConnection, tenant: Uuid, content: Uuid) -> sqlx::Result<Option<Parts>> {
+pub(crate) async fn parts_of(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    content: Uuid,
+) -> sqlx::Result<Option<TemplateParts>> {
     sqlx::query_as!(
-        Parts,
+        TemplateParts,
         "select subject, preheader, body_html, body_text from contents where tenant_id = $1 and id = $2",
         tenant,
         content
@@ -168,7 +172,7 @@ pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
         status: row.status,
         version: row.version,
         content_id: row.content_id,
-        parts: Parts {
+        parts: TemplateParts {
             subject: row.subject,
             preheader: row.preheader,
             body_html: row.body_html,
@@ -185,7 +189,7 @@ pub(crate) async fn list(
     db: &mut PgConnection,
     tenant: Uuid,
     status: Option<&str>,
-    page: &Page,
+    page: &ListPage,
 ) -> sqlx::Result<Vec<TemplateSummary>> {
     sqlx::query_as!(
         TemplateSummary,

@@ -6,9 +6,9 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{content::Parts, store::TemplateRow};
+use super::{content::TemplateParts, store::TemplateRow};
 use crate::pipeline::{
-    Reply, RequestContext,
+    ApiReply, RequestContext,
     error::ApiError,
     page::{PageQuery, as_time},
 };
@@ -34,7 +34,7 @@ pub(super) struct TemplateVersionPage {
 }
 
 /// Newest first, without bodies: `GET /v1/templates/{id}?version=` has those.
-pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
+pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     let page = query.page()?;
     let known = sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2", tenant, id);
@@ -56,7 +56,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<R
     .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut versions, |row| (row.created_at, as_id(row.version)));
-    Reply::ok(&TemplateVersionPage { versions, next_cursor })
+    ApiReply::ok(&TemplateVersionPage { versions, next_cursor })
 }
 
 /// A cursor names a row by an id; a version's is its number.
@@ -91,7 +91,7 @@ pub(super) async fn as_of(
     .fetch_optional(db)
     .await?
     .ok_or_else(|| ApiError::not_found("template_version"))?;
-    let parts = Parts {
+    let parts = TemplateParts {
         subject: found.subject,
         preheader: found.preheader,
         body_html: found.body_html,

@@ -14,10 +14,11 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Faults, Reply, RequestContext, Routes, error::ApiError, is_product_tenant_id, provision, read, types::Email, write,
+    ApiReply, Faults, RequestContext, Routes, error::ApiError, is_product_tenant_id, provision, read, types::Email,
+    write,
 };
 
-pub use profile::{Profile, ProfileChange, change, load};
+pub use profile::{ProfileChange, TenantProfile, change, load};
 
 const NAME_MAX_CHARS: usize = 200;
 
@@ -53,7 +54,7 @@ struct TenantLinked {
 }
 
 /// Finds or creates the engine tenant of (product, environment, the product's own tenant id).
-async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<Reply, ApiError> {
+async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         is_product_tenant_id(&body.product_tenant_id),
@@ -84,7 +85,7 @@ async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<Reply, ApiEr
             tenant
         }
     };
-    Reply::ok(&TenantLinked { engine_tenant_id: tenant, already_linked: linked.is_some() })
+    ApiReply::ok(&TenantLinked { engine_tenant_id: tenant, already_linked: linked.is_some() })
 }
 
 /// The tenant a link leads to. Two first links at once take turns, so that only one makes a tenant.

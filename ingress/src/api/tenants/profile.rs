@@ -12,13 +12,14 @@ use uuid::Uuid;
 use crate::{
     api::{contacts::is_timezone, senders::store as senders},
     pipeline::{
-        Faults, Id, NoParameters, Patch, Reply, RequestContext, error::ApiError, page::as_time, types::PostalAddress,
+        ApiReply, Faults, Id, NoParameters, Patch, RequestContext, error::ApiError, page::as_time, types::PostalAddress,
     },
 };
 
 /// A tenant's profile.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Profile {
+#[schemars(rename = "Profile")]
+pub struct TenantProfile {
     /// The organisation's name.
     pub org_name: Option<String>,
     /// Where `notify_owner` steps write to.
@@ -46,7 +47,7 @@ struct Tenant {
     engine_tenant_id: Uuid,
     environment: Environment,
     #[serde(flatten)]
-    profile: Profile,
+    profile: TenantProfile,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -55,7 +56,7 @@ pub(super) struct TenantAnswer {
 }
 
 impl TenantAnswer {
-    fn new(ctx: &RequestContext, profile: Profile) -> Self {
+    fn new(ctx: &RequestContext, profile: TenantProfile) -> Self {
         let tenant = Tenant { engine_tenant_id: ctx.tenant, environment: ctx.caller.environment, profile };
         Self { tenant }
     }
@@ -90,29 +91,29 @@ impl ProfileChange {
     }
 }
 
-pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let profile = load(ctx.db(), tenant).await?;
-    Reply::ok(&TenantAnswer::new(ctx, profile))
+    ApiReply::ok(&TenantAnswer::new(ctx, profile))
 }
 
-pub(super) async fn update(ctx: &mut RequestContext, body: ProfileChange) -> Result<Reply, ApiError> {
+pub(super) async fn update(ctx: &mut RequestContext, body: ProfileChange) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let fields = body.fields();
     let profile = change(ctx.db(), tenant, body).await?;
     if !fields.is_empty() {
         ctx.audit("tenant.changed", &tenant.to_string(), json!({"fields": fields})).await?;
     }
-    Reply::ok(&TenantAnswer::new(ctx, profile))
+    ApiReply::ok(&TenantAnswer::new(ctx, profile))
 }
 
 /// The profile of a tenant.
 ///
 /// # Errors
 /// 404 `tenant_not_found`.
-pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<Profile, ApiError> {
+pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, ApiError> {
     sqlx::query_as!(
-        Profile,
+        TenantProfile,
         r#"select t.org_name, t.owner_email, t.status, t.timezone, t.physical_address, t.tracking_domain_id, t.created_at,
                   t.updated_at,
                   (select s.id from senders s where s.tenant_id = t.id and s.is_default) as default_sender_id
@@ -129,7 +130,7 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<Profile, ApiErr
 /// # Errors
 /// 400 for a time zone or an address that is none, 404 for a sender or domain that is not the tenant's, 409 `sender_disabled`,
 /// 422 `physical_address_required` while a sender relies on the address.
-pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) -> Result<Profile, ApiError> {
+pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) -> Result<TenantProfile, ApiError> {
     let address = check(&mut *db, &change).await?;
     // Senders are made and changed under the same lock.
     senders::lock_profile_address(&mut *db, tenant).await?;

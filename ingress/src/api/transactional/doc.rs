@@ -10,7 +10,7 @@ pub(super) fn send() -> Doc {
         "sendTransactional",
         "Send one template to one person",
         "202 means that it is stored; `GET /v1/sends/{send_id}` follows it. The contact is found or created by address. A template of type \
-         marketing or sequence makes the mail marketing: it carries the footer, and who unsubscribed is not mailed.",
+         marketing or sequence makes the mail marketing: it carries the footer, and unsubscribed recipients are not mailed.",
     )
     .body::<SendTransactional>(json!({"template_id": ID, "email": "ann@example.com", "data": {"total": "12.50"}}))
     .answer::<TransactionalAccepted>(202, "Accepted", json!({"send_id": ID, "status": "scheduled"}))

@@ -1,7 +1,7 @@
 //! `POST /v1/transactional`: one template to one person. 202 means that it is stored; it is on its way a moment later.
 
+pub(crate) mod array;
 mod doc;
-pub(crate) mod many;
 mod store;
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{
     templates::merge,
 };
 use crate::pipeline::{
-    Faults, Id, Reply, RequestContext, Routes,
+    ApiReply, Faults, Id, RequestContext, Routes,
     error::ApiError,
     types::{Email, Line},
     write_by_key,
@@ -66,9 +66,9 @@ struct TransactionalAccepted {
     status: &'static str,
 }
 
-/// A request that is good by its own words.
+/// A valid request; template and sender are not checked yet.
 #[derive(Debug)]
-struct Wanted {
+struct ValidRequest {
     template_id: Uuid,
     address: Address,
     /// `None`: the tenant's default.
@@ -80,7 +80,7 @@ struct Wanted {
     data: Map<String, Value>,
 }
 
-impl Wanted {
+impl ValidRequest {
     fn payload(self, send_id: Uuid, content_id: Uuid, sender_id: Uuid) -> TransactionalPayload {
         TransactionalPayload {
             send_id,
@@ -97,25 +97,25 @@ impl Wanted {
     }
 }
 
-async fn send(ctx: &mut RequestContext, body: SendTransactional) -> Result<Reply, ApiError> {
-    let wanted = validate(body)?;
+async fn send(ctx: &mut RequestContext, body: SendTransactional) -> Result<ApiReply, ApiError> {
+    let valid = validate(body)?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    let content_id = store::template_content(ctx.db(), tenant, wanted.template_id).await?;
+    let content_id = store::template_content(ctx.db(), tenant, valid.template_id).await?;
     let content_id = content_id.ok_or_else(template_not_found)?;
-    let sender = senders::readiness(ctx.db(), tenant, wanted.sender_id).await?;
-    let sender_id = ready(sender, wanted.sender_id)?;
-    let payload = wanted.payload(schemas::new_batch_id(), content_id, sender_id);
+    let sender = senders::readiness(ctx.db(), tenant, valid.sender_id).await?;
+    let sender_id = ready(sender, valid.sender_id)?;
+    let payload = valid.payload(schemas::new_batch_id(), content_id, sender_id);
     store::insert_request(ctx.db(), tenant, &caller.product, caller.environment, &payload).await?;
     trace::keep(ctx.db(), tenant, payload.send_id).await?;
-    let ring = RequestAnnounced::of(tenant, payload.send_id, RequestKind::Transactional);
+    let announced = RequestAnnounced::of(tenant, payload.send_id, RequestKind::Transactional);
     let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
-    let ring = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &ring);
-    ctx.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+    let publication = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &announced);
+    ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);
     accepted(payload.send_id)
 }
 
-fn accepted(send_id: Uuid) -> Result<Reply, ApiError> {
-    Reply::new(ACCEPTED, &TransactionalAccepted { send_id, status: "scheduled" })
+fn accepted(send_id: Uuid) -> Result<ApiReply, ApiError> {
+    ApiReply::new(ACCEPTED, &TransactionalAccepted { send_id, status: "scheduled" })
 }
 
 fn template_not_found() -> ApiError {
@@ -135,7 +135,7 @@ fn ready(found: Option<Readiness>, named: Option<Uuid>) -> Result<Uuid, ApiError
     Ok(sender.id)
 }
 
-fn validate(body: SendTransactional) -> Result<Wanted, ApiError> {
+fn validate(body: SendTransactional) -> Result<ValidRequest, ApiError> {
     let mut faults = Faults::default();
     let template_id = faults.required("template_id", body.template_id);
     let address = faults.required("email", body.email.as_deref()).and_then(|text| faults.address("email", text));
@@ -151,7 +151,7 @@ fn validate(body: SendTransactional) -> Result<Wanted, ApiError> {
         merge::check_data("data", data, &mut faults);
     }
     faults.finish()?;
-    Ok(Wanted {
+    Ok(ValidRequest {
         template_id: template_id.ok_or_else(ApiError::internal)?.0,
         address: address.ok_or_else(ApiError::internal)?,
         sender_id: body.sender_profile_id.map(|id| id.0),

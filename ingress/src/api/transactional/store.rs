@@ -19,7 +19,7 @@ pub(crate) async fn template_content(
     .await
 }
 
-/// Stores the request under the id of its send: whoever follows the send finds the request by its key, before there is a send.
+/// Stores the request under the id of its send, so that a caller finds it by this id before the send exists.
 pub(crate) async fn insert_request(
     db: &mut PgConnection,
     tenant: Uuid,

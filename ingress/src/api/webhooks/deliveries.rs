@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{find, lock_active};
 use crate::pipeline::{
-    Faults, NoFields, NoParameters, Page, Reply, RequestContext,
+    ApiReply, Faults, ListPage, NoFields, NoParameters, RequestContext,
     error::ApiError,
     page::{PageCursor, PageLimit, as_optional_time, as_time},
 };
@@ -70,8 +70,8 @@ pub(super) struct DeliveryPage {
     next_cursor: Option<String>,
 }
 
-pub(super) async fn list(ctx: &mut RequestContext, query: ListDeliveries) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+pub(super) async fn list(ctx: &mut RequestContext, query: ListDeliveries) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     if let Some(status) = &query.status {
         let words: Vec<&str> = DeliveryStatus::ALL.iter().map(|status| status.as_str()).collect();
@@ -87,7 +87,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: ListDeliveries) -> Res
     let tenant = ctx.tenant;
     let mut deliveries = page_of(ctx.db(), tenant, id, &query, &page).await?;
     let next_cursor = page.cut(&mut deliveries, |row| (row.created_at, row.id));
-    Reply::ok(&DeliveryPage { deliveries, next_cursor })
+    ApiReply::ok(&DeliveryPage { deliveries, next_cursor })
 }
 
 /// Newest first.
@@ -96,7 +96,7 @@ async fn page_of(
     tenant: Uuid,
     subscription: Uuid,
     query: &ListDeliveries,
-    page: &Page,
+    page: &ListPage,
 ) -> sqlx::Result<Vec<WebhookDelivery>> {
     sqlx::query_file_as!(
         WebhookDelivery,
@@ -122,7 +122,7 @@ pub(super) struct DeliveryAnswer {
 }
 
 /// One delivery with the bytes that are sent.
-pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (id, tenant, product) = (ctx.id("delivery")?, ctx.tenant, ctx.caller.product.clone());
     let delivery = sqlx::query_as!(
         WebhookDelivery,
@@ -146,7 +146,7 @@ pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Re
     .await?;
     // Kept as it was written, not read and written again.
     let body = body.and_then(|bytes| RawValue::from_string(String::from_utf8(bytes).ok()?).ok());
-    Reply::ok(&DeliveryAnswer { delivery, body })
+    ApiReply::ok(&DeliveryAnswer { delivery, body })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -157,7 +157,7 @@ pub(super) struct WebhookTested {
 }
 
 /// Asks for a `webhook.test`: a notice for this subscription alone, delivered as any other event.
-pub(super) async fn test(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+pub(super) async fn test(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let id = ctx.id("subscription")?;
     lock_active(ctx, id).await?;
     let (tenant, product, event) = (ctx.tenant, ctx.caller.product.clone(), Uuid::new_v4());
@@ -173,5 +173,5 @@ pub(super) async fn test(ctx: &mut RequestContext, _: NoFields) -> Result<Reply,
     .execute(ctx.db())
     .await?;
     let delivery_id = Event::delivery_of(id, event);
-    Reply::accepted(&WebhookTested { subscription_id: id, delivery_id, event_id: event })
+    ApiReply::accepted(&WebhookTested { subscription_id: id, delivery_id, event_id: event })
 }

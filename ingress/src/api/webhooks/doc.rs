@@ -105,7 +105,7 @@ pub(super) fn rotate_secret() -> Doc {
 pub(super) fn call_secret() -> Doc {
     Doc::new(
         "getWebhookCallSecret",
-        "Read the secret of sequences' calls",
+        "Read the signing secret of sequence calls",
         "Signs the requests of `call_product_webhook` steps, in the same headers as deliveries. One for each tenant and product.",
     )
     .answer::<CallSecret>(200, "The secret", json!({"signing_secret": SECRET}))
@@ -114,7 +114,7 @@ pub(super) fn call_secret() -> Doc {
 pub(super) fn rotate_call_secret() -> Doc {
     Doc::new(
         "rotateWebhookCallSecret",
-        "Replace the secret of sequences' calls",
+        "Replace the signing secret of sequence calls",
         "Calls carry signatures of both for 24 hours. The secret before the replaced one ends at once.",
     )
     .body::<NoFields>(json!({}))
@@ -174,7 +174,7 @@ fn example_replay() -> Value {
 pub(super) fn replay() -> Doc {
     Doc::new(
         "replayWebhook",
-        "Deliver the events of a time again",
+        "Replay the events of a period",
         "Also those from before the subscription was made. Event ids are those of the first time. One replay at a time.",
     )
     .body::<ReplayWebhook>(json!({"since": "2025-01-01T00:00:00Z"}))

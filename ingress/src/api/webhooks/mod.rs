@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::{secret::SigningSecret, store::WebhookSubscription, target::Wanted};
+use self::{secret::SigningSecret, store::WebhookSubscription, target::SubscriptionRequest};
 use crate::pipeline::{
-    Faults, NoFields, NoParameters, Page, Patch, Reply, RequestContext, Routes,
+    ApiReply, Faults, ListPage, NoFields, NoParameters, Patch, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit},
     read,
@@ -53,7 +53,7 @@ pub(crate) fn routes() -> Routes {
         .get("/v1/webhooks/replays/{id}", read("webhooks:read", replays::show), doc::show_replay)
 }
 
-/// The words of the events that may be subscribed to.
+/// The types of events that may be subscribed to.
 fn supported_events() -> Vec<&'static str> {
     EventType::ALL.iter().filter(|event| event.is_subscribable()).map(|event| event.as_str()).collect()
 }
@@ -84,13 +84,13 @@ struct WebhookPage {
     next_cursor: Option<String>,
 }
 
-async fn list(ctx: &mut RequestContext, query: ListWebhooks) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(ctx: &mut RequestContext, query: ListWebhooks) -> Result<ApiReply, ApiError> {
+    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.as_deref().map(status_of).transpose()?;
     let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
     let mut subscriptions = store::list(ctx.db(), tenant, &product, status, &page).await?;
     let next_cursor = page.cut(&mut subscriptions, |row| (row.created_at, row.id));
-    Reply::ok(&WebhookPage { subscriptions, supported_events: supported_events(), next_cursor })
+    ApiReply::ok(&WebhookPage { subscriptions, supported_events: supported_events(), next_cursor })
 }
 
 fn status_of(text: &str) -> Result<SubscriptionStatus, ApiError> {
@@ -121,7 +121,7 @@ struct WebhookCreated {
 }
 
 /// The answer is the only one that shows the secret.
-async fn create(ctx: &mut RequestContext, body: CreateWebhook) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateWebhook) -> Result<ApiReply, ApiError> {
     let rules = ctx.ingress.settings.outbound.rules();
     let mut faults = Faults::default();
     let url = faults.required("url", body.url).and_then(|text| faults.target("url", &text, &rules));
@@ -134,13 +134,13 @@ async fn create(ctx: &mut RequestContext, body: CreateWebhook) -> Result<Reply, 
     check_limits(ctx).await?;
     let id = schemas::new_id();
     let (fresh, sealed) = secret::fresh(ctx)?;
-    let wanted = Wanted { url: &url, events: &events, description: description.as_deref() };
+    let wanted = SubscriptionRequest { url: &url, events: &events, description: description.as_deref() };
     let (tenant, caller) = (ctx.tenant, std::sync::Arc::clone(&ctx.caller));
     store::insert(ctx.db(), tenant, id, &caller, &wanted, &sealed).await?;
     ctx.audit("webhook.created", &format!("webhook:{id}"), json!({"events": events})).await?;
     let subscription = find(ctx, id).await?;
     let signing_secret = SigningSecret::from(&fresh);
-    Ok(Reply::created(&WebhookCreated { subscription_id: id, subscription, signing_secret })?.with_secret())
+    Ok(ApiReply::created(&WebhookCreated { subscription_id: id, subscription, signing_secret })?.with_secret())
 }
 
 /// Refuses one more active subscription over the limits. The count is exact: the tenant's row is locked, so that subscriptions are
@@ -161,10 +161,10 @@ struct WebhookAnswer {
     subscription: WebhookSubscription,
 }
 
-async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let id = ctx.id("subscription")?;
     let subscription = find(ctx, id).await?;
-    Reply::ok(&WebhookAnswer { subscription })
+    ApiReply::ok(&WebhookAnswer { subscription })
 }
 
 async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookSubscription, ApiError> {
@@ -206,7 +206,7 @@ struct ChangeWebhook {
     description: Patch<String>,
 }
 
-async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<ApiReply, ApiError> {
     let rules = ctx.ingress.settings.outbound.rules();
     let mut faults = Faults::default();
     let url = body.url.and_then(|text| faults.target("url", &text, &rules));
@@ -233,7 +233,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<Reply, 
     if row.status == SubscriptionStatus::Paused && wished == Some(SubscriptionStatus::Active) {
         check_active_limit(ctx).await?;
     }
-    let change = store::Change {
+    let change = store::SubscriptionChange {
         url: url.as_deref(),
         events: events.as_deref(),
         status: wished,
@@ -248,7 +248,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<Reply, 
         ctx.audit("webhook.changed", &format!("webhook:{id}"), json!({"fields": changed, "status": wished})).await?;
     }
     let subscription = find(ctx, id).await?;
-    Reply::ok(&WebhookAnswer { subscription })
+    ApiReply::ok(&WebhookAnswer { subscription })
 }
 
 async fn check_active_limit(ctx: &mut RequestContext) -> Result<(), ApiError> {
@@ -268,7 +268,7 @@ struct WebhookDisabled {
 }
 
 /// Disables it; a repeat changes nothing.
-async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let id = ctx.id("subscription")?;
     let row = lock(ctx, id).await?;
     if row.status != SubscriptionStatus::Disabled {
@@ -276,5 +276,5 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError
         store::disable(ctx.db(), tenant, id).await?;
         ctx.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
     }
-    Reply::ok(&WebhookDisabled { subscription_id: id, status: SubscriptionStatus::Disabled.as_str() })
+    ApiReply::ok(&WebhookDisabled { subscription_id: id, status: SubscriptionStatus::Disabled.as_str() })
 }

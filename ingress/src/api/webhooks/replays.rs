@@ -8,12 +8,12 @@ use uuid::Uuid;
 
 use super::{find, lock_active};
 use crate::pipeline::{
-    Faults, NoParameters, Reply, RequestContext,
+    ApiReply, Faults, NoParameters, RequestContext,
     error::ApiError,
     page::{PageQuery, as_optional_time, as_time},
 };
 
-/// A time whose events are delivered again.
+/// A period whose events are delivered again.
 #[derive(Debug, Serialize, JsonSchema)]
 struct WebhookReplay {
     #[serde(rename = "replay_id")]
@@ -79,7 +79,7 @@ fn validate(body: &ReplayWebhook, now: DateTime<Utc>) -> Result<(DateTime<Utc>, 
 }
 
 /// The webhooks stage works it off in slices.
-pub(super) async fn start(ctx: &mut RequestContext, body: ReplayWebhook) -> Result<Reply, ApiError> {
+pub(super) async fn start(ctx: &mut RequestContext, body: ReplayWebhook) -> Result<ApiReply, ApiError> {
     let (since, until) = validate(&body, Utc::now())?;
     let subscription = ctx.id("subscription")?;
     lock_active(ctx, subscription).await?;
@@ -108,7 +108,7 @@ pub(super) async fn start(ctx: &mut RequestContext, body: ReplayWebhook) -> Resu
     .await?;
     ctx.audit("webhook.replayed", &format!("webhook:{subscription}"), json!({"replay_id": id})).await?;
     let replay = find_replay(ctx, id).await?;
-    Reply::accepted(&ReplayStarted { replay_id: id, replay })
+    ApiReply::accepted(&ReplayStarted { replay_id: id, replay })
 }
 
 async fn find_replay(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookReplay, ApiError> {
@@ -128,14 +128,14 @@ async fn find_replay(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookReplay
     .ok_or_else(|| ApiError::not_found("replay"))
 }
 
-pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let id = ctx.id("replay")?;
     let replay = find_replay(ctx, id).await?;
-    Reply::ok(&ReplayAnswer { replay })
+    ApiReply::ok(&ReplayAnswer { replay })
 }
 
 /// Newest first. Served by `webhook_replays_newest`.
-pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
+pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
     let page = query.page()?;
     let subscription = ctx.id("subscription")?;
     find(ctx, subscription).await?;
@@ -156,7 +156,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<R
     .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut replays, |row| (row.created_at, row.id));
-    Reply::ok(&ReplayPage { replays, next_cursor })
+    ApiReply::ok(&ReplayPage { replays, next_cursor })
 }
 
 #[cfg(test)]

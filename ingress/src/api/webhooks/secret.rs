@@ -8,9 +8,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{SubscriptionStatus, lock, store};
-use crate::pipeline::{NoFields, NoParameters, Reply, RequestContext, error::ApiError, page::as_time};
+use crate::pipeline::{ApiReply, NoFields, NoParameters, RequestContext, error::ApiError, page::as_time};
 
-/// Verify with it: `X-Service-Signature` is keyed by this text as it stands, the Standard Webhooks headers by the bytes it
+/// Verify with it: `X-Service-Signature` is keyed by this text as written, the Standard Webhooks headers by the bytes it
 /// encodes, as their libraries do.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct SigningSecret(#[schemars(regex(pattern = "^whsec_[A-Za-z0-9+/]{43}=$"))] String);
@@ -41,7 +41,7 @@ pub(super) struct SecretReplaced {
 }
 
 /// The replaced secret signs, too, for a day; the one before that ends at once. So a leaked secret is out of use after two calls.
-pub(super) async fn rotate(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+pub(super) async fn rotate(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let id = ctx.id("subscription")?;
     let row = lock(ctx, id).await?;
     if row.status == SubscriptionStatus::Disabled {
@@ -52,7 +52,8 @@ pub(super) async fn rotate(ctx: &mut RequestContext, _: NoFields) -> Result<Repl
     let until = store::replace_secret(ctx.db(), tenant, id, &sealed, ROTATION_OVERLAP).await?;
     ctx.audit("webhook.secret_rotated", &format!("webhook:{id}"), json!({})).await?;
     let signing_secret = SigningSecret::from(&fresh);
-    Ok(Reply::ok(&SecretReplaced { subscription_id: id, signing_secret, previous_secret_until: until })?.with_secret())
+    Ok(ApiReply::ok(&SecretReplaced { subscription_id: id, signing_secret, previous_secret_until: until })?
+        .with_secret())
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -62,10 +63,10 @@ pub(super) struct CallSecret {
 
 /// Signs the calls of `call_product_webhook` steps of this product's sequences: see [`schemas::webhook`]. Derived, so it can be
 /// shown again.
-pub(super) async fn of_calls(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+pub(super) async fn of_calls(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
     let generation = store::call_generation(ctx.db(), tenant, &product).await?;
-    Reply::ok(&CallSecret { signing_secret: call_secret(ctx, generation)? })
+    ApiReply::ok(&CallSecret { signing_secret: call_secret(ctx, generation)? })
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -76,12 +77,12 @@ pub(super) struct CallSecretReplaced {
 }
 
 /// The replaced secret signs, too, for a day; the one before that ends at once, as with subscriptions.
-pub(super) async fn rotate_calls(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+pub(super) async fn rotate_calls(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
     let (generation, until) = store::rotate_calls(ctx.db(), tenant, &product, ROTATION_OVERLAP).await?;
     ctx.audit("webhook.call_secret_rotated", &format!("product:{product}"), json!({"generation": generation})).await?;
     let signing_secret = call_secret(ctx, generation)?;
-    Ok(Reply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: until })?.with_secret())
+    Ok(ApiReply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: until })?.with_secret())
 }
 
 fn call_secret(ctx: &RequestContext, generation: i32) -> Result<SigningSecret, ApiError> {

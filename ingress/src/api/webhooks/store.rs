@@ -9,10 +9,10 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{SubscribableEvent, target::Wanted};
+use super::{SubscribableEvent, target::SubscriptionRequest};
 use crate::pipeline::{
     auth::keys::Caller,
-    page::{Page, as_optional_time, as_time},
+    page::{ListPage, as_optional_time, as_time},
 };
 
 /// A subscription to events, without its secrets.
@@ -44,7 +44,7 @@ pub(super) struct WebhookSubscription {
 
 /// How many there are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Count {
+pub(super) struct SubscriptionCount {
     pub(super) active: i64,
     /// Active or paused.
     pub(super) kept: i64,
@@ -52,7 +52,7 @@ pub(super) struct Count {
 
 /// What is to change; `None` stays.
 #[derive(Debug)]
-pub(super) struct Change<'a> {
+pub(super) struct SubscriptionChange<'a> {
     pub(super) url: Option<&'a str>,
     pub(super) events: Option<&'a [String]>,
     pub(super) status: Option<SubscriptionStatus>,
@@ -69,9 +69,9 @@ pub(super) async fn lock_tenant(db: &mut PgConnection, tenant: Uuid) -> sqlx::Re
 }
 
 /// Served by `webhook_subscriptions_newest`.
-pub(super) async fn count(db: &mut PgConnection, tenant: Uuid, product: &str) -> sqlx::Result<Count> {
+pub(super) async fn count(db: &mut PgConnection, tenant: Uuid, product: &str) -> sqlx::Result<SubscriptionCount> {
     sqlx::query_as!(
-        Count,
+        SubscriptionCount,
         r#"select count(*) filter (where status = 'active') as "active!", count(*) as "kept!"
            from webhook_subscriptions where tenant_id = $1 and product = $2 and status <> 'disabled'"#,
         tenant,
@@ -86,7 +86,7 @@ pub(super) async fn insert(
     tenant: Uuid,
     id: Uuid,
     caller: &Caller,
-    wanted: &Wanted<'_>,
+    wanted: &SubscriptionRequest<'_>,
     secret: &[u8],
 ) -> sqlx::Result<()> {
     sqlx::query!(
@@ -112,7 +112,7 @@ pub(super) async fn list(
     tenant: Uuid,
     product: &str,
     status: Option<SubscriptionStatus>,
-    page: &Page,
+    page: &ListPage,
 ) -> sqlx::Result<Vec<WebhookSubscription>> {
     sqlx::query_as!(
         WebhookSubscription,
@@ -178,7 +178,12 @@ pub(super) async fn lock(
 }
 
 /// Changes a subscription. A new address, or a resumption, ends the count of failures. Call under [`lock`].
-pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change: &Change<'_>) -> sqlx::Result<()> {
+pub(super) async fn update(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    change: &SubscriptionChange<'_>,
+) -> sqlx::Result<()> {
     sqlx::query!(
         "update webhook_subscriptions
          set failing_since = case when $3 <> url or (status = 'paused' and $5 = 'active') then null else failing_since end,

@@ -6,16 +6,16 @@ use schemas::EventType;
 use super::supported_events;
 use crate::pipeline::Faults;
 
-/// A subscription as asked for, checked by its own words.
+/// A requested subscription, before validation against the database.
 #[derive(Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct SubscriptionRequest<'a> {
     pub(super) url: &'a str,
     pub(super) events: &'a [String],
     pub(super) description: Option<&'a str>,
 }
 
 impl Faults {
-    /// An address that deliveries may go to, in its canonical form. Where a name leads is judged at each dial.
+    /// An address that deliveries may go to, in its canonical form. The addresses of a host name are checked at each connection.
     pub(super) fn target(&mut self, path: &str, text: &str, rules: &TargetRules) -> Option<String> {
         // A parser of URLs passes over white space and line breaks, which a caller does not mean.
         if text.chars().any(|c| c.is_whitespace() || c.is_control()) {

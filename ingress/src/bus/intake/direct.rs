@@ -1,4 +1,4 @@
-//! A direct request, read from its message: who publishes, what is asked for, and what a repetition is recognised by.
+//! A direct request, read from its message: publisher, kind and idempotency key.
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -10,30 +10,30 @@ use crate::{
     pipeline::error::ApiError,
 };
 
-/// Where requests come in: product, environment and kind follow.
+/// The first tokens of a request's subject: product, environment and kind follow.
 pub(super) const SUBJECT: &str = "mail.v1.request";
 
-/// A request as it came. Nothing in it is checked yet: what is wrong is refused like everything else, and told.
+/// A request as received. It is not validated yet: a fault in it is refused like any other.
 #[derive(Debug, Clone)]
-pub(crate) struct Direct {
+pub(crate) struct DirectRequest {
     pub(super) origin: Origin,
     publisher: Option<Publisher>,
     kind: String,
     /// `Idempotency-Key`, or else `Nats-Msg-Id`.
     pub(super) message_id: Option<String>,
-    /// Names the message where it does not name itself.
-    place: String,
+    /// The key of a message without one: its position in the stream.
+    position: String,
     pub(super) published_at: DateTime<Utc>,
     pub(super) body: Bytes,
 }
 
-impl StageInput for Direct {
+impl StageInput for DirectRequest {
     fn decode(message: &Incoming<'_>) -> Result<Self, StageError> {
         Ok(Self::read(message))
     }
 }
 
-impl Direct {
+impl DirectRequest {
     pub(super) fn read(message: &Incoming<'_>) -> Self {
         let tokens = message.subject.strip_prefix(SUBJECT).and_then(|rest| rest.strip_prefix('.'));
         let publisher = tokens.and_then(Publisher::of_tokens).map(|(publisher, _)| publisher);
@@ -43,14 +43,14 @@ impl Direct {
             kind: message.subject.rsplit('.').next().unwrap_or_default().to_owned(),
             message_id: call::KEY_HEADERS.iter().find_map(|name| message.header(name)).map(str::to_owned),
             // The number alone would come again when the stream is lost and made anew.
-            place: format!("stream-{}-{}", message.sequence, message.published_ns),
+            position: format!("stream-{}-{}", message.sequence, message.published_ns),
             published_at: i64::try_from(message.published_ns)
                 .map_or_else(|_| Utc::now(), DateTime::from_timestamp_nanos),
             body: message.payload.clone(),
         }
     }
 
-    /// Who publishes.
+    /// The publisher, or 404 for an unknown subject.
     pub(super) fn publisher(&self) -> Result<&Publisher, ApiError> {
         self.publisher.as_ref().ok_or_else(|| {
             ApiError::new(http::StatusCode::NOT_FOUND, "not_found").detail(
@@ -59,19 +59,19 @@ impl Direct {
         })
     }
 
-    /// Who publishes, if the subject says so as it should.
+    /// The publisher, if the subject is well-formed.
     pub(super) fn known_publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
     }
 
-    /// Product and environment, as the subject has them, whether there are such or not.
+    /// Product and environment as written in the subject, known or not.
     pub(super) fn subject_of_publisher(&self) -> &str {
         let tokens = self.origin.subject.strip_prefix(SUBJECT).unwrap_or_default().trim_start_matches('.');
         let end = tokens.match_indices('.').nth(1).map_or(tokens.len(), |(end, _)| end);
         &tokens[..end]
     }
 
-    /// What is asked for.
+    /// The kind, or 404 for an unknown one.
     pub(super) fn kind(&self) -> Result<DirectKind, ApiError> {
         DirectKind::parse(&self.kind).ok_or_else(|| {
             let kinds: Vec<&str> = DirectKind::ALL.iter().map(|kind| kind.as_str()).collect();
@@ -80,7 +80,7 @@ impl Direct {
         })
     }
 
-    /// The kind, as the subject has it.
+    /// The kind as written in the subject.
     pub(super) fn kind_text(&self) -> &str {
         &self.kind
     }
@@ -95,11 +95,11 @@ impl Direct {
         if self.kind == DirectKind::CampaignLaunch.as_str() { Lane::Bulk } else { Lane::Priority }
     }
 
-    /// What a repetition is recognised by: the publisher's id, or where the message stands.
+    /// The idempotency key: the publisher's id, or the position of the message in the stream.
     pub(super) fn idempotency_key(&self) -> Result<&str, ApiError> {
         match &self.message_id {
             Some(id) => call::idempotency_key(id),
-            None => Ok(&self.place),
+            None => Ok(&self.position),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Direct {
 mod tests {
     use super::*;
 
-    fn direct(subject: &str, message_id: Option<&str>) -> Direct {
+    fn direct(subject: &str, message_id: Option<&str>) -> DirectRequest {
         let mut headers = async_nats::HeaderMap::new();
         if let Some(id) = message_id {
             headers.insert("Nats-Msg-Id", id);
@@ -117,7 +117,7 @@ mod tests {
         direct_with(subject, &headers)
     }
 
-    fn direct_with(subject: &str, headers: &async_nats::HeaderMap) -> Direct {
+    fn direct_with(subject: &str, headers: &async_nats::HeaderMap) -> DirectRequest {
         let message = Incoming {
             subject,
             headers: Some(headers),
@@ -127,11 +127,11 @@ mod tests {
             published_ns: 1_700_000_000_000_000_000,
             deliveries: 1,
         };
-        Direct::read(&message)
+        DirectRequest::read(&message)
     }
 
     #[test]
-    fn the_subject_says_who_asks_and_for_what() {
+    fn the_subject_names_publisher_and_kind() {
         let good = direct("mail.v1.request.shop.sandbox.contact", None);
         assert_eq!(good.publisher().unwrap().product, "shop");
         assert_eq!(good.kind().unwrap(), DirectKind::Contact);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_is_recognised_by_the_id_or_by_where_the_message_stands() {
+    fn a_repeat_is_recognised_by_id_or_stream_position() {
         let subject = "mail.v1.request.shop.sandbox.contact";
         assert_eq!(direct(subject, Some("m-1")).idempotency_key().unwrap(), "m-1");
         assert_eq!(direct(subject, None).idempotency_key().unwrap(), "stream-7-1700000000000000000");

@@ -1,20 +1,19 @@
-//! What may be asked for, and by which consumer it comes.
+//! The kinds of direct requests, and the consumer that reads each.
 
 use schemas::{DirectKind, Lane};
 
-/// Kinds that wait for each other: one durable consumer, shared by all ingress processes.
-pub(super) struct Sort {
-    /// Of the durable: `ingress-<name>`.
+/// Kinds that share a durable consumer, which all ingress processes share.
+pub(super) struct IntakeQueue {
+    /// The durable consumer is `ingress-<name>`.
     pub name: &'static str,
     pub lane: Lane,
     pub kinds: &'static [DirectKind],
 }
 
-/// Three queues: a launch, which counts an audience, stands before nobody else, and arrays stand before no single message. A consumer may
-/// have more messages handed out than one product may have waiting, so that one whose requests are all tried again later does not keep
-/// those of others from being handed out.
-pub(super) const SORTS: [Sort; 3] = [
-    Sort {
+/// Three queues: no request waits behind a launch, which counts an audience, and no single message behind an array. A consumer may have
+/// more messages pending than one product may have waiting, so that a product whose requests are all deferred does not block others.
+pub(super) const INTAKE_QUEUES: [IntakeQueue; 3] = [
+    IntakeQueue {
         name: "prompt",
         lane: Lane::Priority,
         kinds: &[
@@ -25,8 +24,8 @@ pub(super) const SORTS: [Sort; 3] = [
             DirectKind::Suppression,
         ],
     },
-    Sort { name: "transactional", lane: Lane::Priority, kinds: &[DirectKind::Transactional] },
-    Sort { name: "launches", lane: Lane::Bulk, kinds: &[DirectKind::CampaignLaunch] },
+    IntakeQueue { name: "transactional", lane: Lane::Priority, kinds: &[DirectKind::Transactional] },
+    IntakeQueue { name: "launches", lane: Lane::Bulk, kinds: &[DirectKind::CampaignLaunch] },
 ];
 
 #[cfg(test)]
@@ -37,21 +36,21 @@ mod tests {
     use schemas::Environment;
 
     use super::*;
-    use crate::{bus::calls::operation_of, routes::operation};
+    use crate::{bus::calls::operation_of_kind, routes::operation};
 
     #[test]
-    fn a_consumer_hands_out_more_than_one_product_may_have_waiting() {
-        for sort in &SORTS {
-            let subjects = i64::try_from(sort.kinds.len() * Environment::ALL.len()).unwrap();
-            assert!(subjects * REQUESTS_WAITING_MAX < MAX_ACK_PENDING, "{}", sort.name);
+    fn a_consumer_delivers_more_than_one_product_may_have_waiting() {
+        for queue in &INTAKE_QUEUES {
+            let subjects = i64::try_from(queue.kinds.len() * Environment::ALL.len()).unwrap();
+            assert!(subjects * REQUESTS_WAITING_MAX < MAX_ACK_PENDING, "{}", queue.name);
         }
     }
 
     #[test]
     fn every_kind_stands_for_a_write_and_comes_by_one_consumer() {
         for kind in DirectKind::ALL {
-            assert!(operation(operation_of(*kind)).unwrap().verb.is_write(), "{kind}");
-            assert_eq!(SORTS.iter().filter(|sort| sort.kinds.contains(kind)).count(), 1, "{kind}");
+            assert!(operation(operation_of_kind(*kind)).unwrap().verb.is_write(), "{kind}");
+            assert_eq!(INTAKE_QUEUES.iter().filter(|queue| queue.kinds.contains(kind)).count(), 1, "{kind}");
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Direct requests: what internal systems publish on `mail.v1.request.<product>.<environment>.<kind>` (DESIGN §5).
 //!
-//! A request takes the road that HTTP takes ([`super::call`]): the same code validates, acts and answers. The stream keeps it until
-//! that is committed; `Nats-Msg-Id` is the `Idempotency-Key`, so that a repetition after a crash finds the answer and does nothing
-//! twice. What is refused becomes a dead letter and an event `request.rejected`; what cannot be decided now comes again.
+//! A request is handled as an HTTP request ([`super::call`]): the same code validates, handles and answers it. The stream keeps it
+//! until it is committed. `Nats-Msg-Id` is the `Idempotency-Key`, so that a repeat after a crash finds the answer and has no second
+//! effect. A refused request becomes a dead letter and an event `request.rejected`; one that cannot be handled now is delivered again.
 
+mod dead_letter_quota;
 mod direct;
 mod kind;
-mod letters;
 mod reject;
-mod strays;
+mod unroutable;
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use runtime::{Counter, Publication};
 use schemas::{DirectKind, Lane, subjects::stream};
 use tower::ServiceExt;
 
-use self::{direct::Direct, letters::Letters, strays::Strays};
+use self::{dead_letter_quota::DeadLetterQuota, direct::DirectRequest, unroutable::UnroutableRequests};
 use super::{
     ANSWER_MAX_BYTES,
-    call::{self, Manner},
-    calls::operation_of,
+    call::{self, CallMode},
+    calls::operation_of_kind,
 };
 use crate::{
-    api::transactional::{self, many},
+    api::transactional::{self, array},
     pipeline::{IdempotencyKey, error::ApiError, json},
     routes,
     state::Ingress,
@@ -37,62 +37,64 @@ use crate::{
 
 /// The stage's name: in durables, dead letters and metrics.
 pub(super) const NAME: &str = "ingress";
-/// Launches carried out at once: each counts an audience.
+/// Launches handled at once: each counts an audience.
 const LAUNCHES: usize = 2;
-/// Deliveries after which a fault of ours, or a conflict that may end by itself, is told. One less than what the runner would set aside without telling.
+/// Deliveries after which an internal error, or a conflict that may end by itself, is final. One less than the runner's limit, beyond which
+/// it would leave a dead letter without an event.
 const ATTEMPTS_MAX: i64 = MAX_DELIVERIES - 1;
 
 /// The stage.
-pub(super) struct Requests {
+pub(super) struct DirectRequestStage {
     ingress: Arc<Ingress>,
     router: Router,
-    letters: Arc<Letters>,
+    dead_letters: Arc<DeadLetterQuota>,
 }
 
 /// Starts taking direct requests, with the runner of the ingress.
 pub(crate) fn start(ingress: &Arc<Ingress>) {
-    let letters = Arc::<Letters>::default();
+    let dead_letters = Arc::<DeadLetterQuota>::default();
     let router = routes::router(Arc::clone(ingress));
-    let stage = Arc::new(Requests { ingress: Arc::clone(ingress), router, letters: Arc::clone(&letters) });
+    let stage =
+        Arc::new(DirectRequestStage { ingress: Arc::clone(ingress), router, dead_letters: Arc::clone(&dead_letters) });
     let workers = ingress.settings.bus_intake_workers;
-    let intakes = kind::SORTS.iter().map(|sort| Intake {
-        lane: sort.lane,
+    let intakes = kind::INTAKE_QUEUES.iter().map(|queue| Intake {
+        lane: queue.lane,
         stream: stream::REQUESTS,
-        durable: format!("{NAME}-{}", sort.name),
-        subjects: sort.kinds.iter().map(|kind| format!("{}.*.*.{kind}", direct::SUBJECT)).collect(),
-        workers: if sort.lane == Lane::Bulk { LAUNCHES } else { workers.max(1) },
+        durable: format!("{NAME}-{}", queue.name),
+        subjects: queue.kinds.iter().map(|kind| format!("{}.*.*.{kind}", direct::SUBJECT)).collect(),
+        workers: if queue.lane == Lane::Bulk { LAUNCHES } else { workers.max(1) },
         coalesce: 1,
     });
     ingress.runner.start(stage, intakes.collect());
-    ingress.runner.start_sweep(NAME, Arc::new(Strays::new(ingress.bus.clone(), letters)));
+    ingress.runner.start_sweep(NAME, Arc::new(UnroutableRequests::new(ingress.bus.clone(), dead_letters)));
 }
 
 #[async_trait]
-impl Stage for Requests {
+impl Stage for DirectRequestStage {
     const NAME: &'static str = NAME;
     const SPAN: &'static str = "ingress take in";
-    type Input = Direct;
+    type Input = DirectRequest;
 
-    async fn handle(&self, inputs: &[Direct]) -> Result<Vec<Publication>, StageError> {
+    async fn handle(&self, inputs: &[DirectRequest]) -> Result<Vec<Publication>, StageError> {
         let mut outputs = Vec::new();
         for direct in inputs {
-            outputs.extend(self.take(direct).await?);
+            outputs.extend(self.handle_one(direct).await?);
         }
         Ok(outputs)
     }
 
     fn commits_facts(&self, _: &[Self::Input]) -> bool {
-        // Rung where the act commits.
+        // The handler of the request notifies when it commits.
         false
     }
 }
 
-impl Requests {
-    /// Carries one message out, and answers what there is to tell of it.
-    async fn take(&self, direct: &Direct) -> Result<Vec<Publication>, StageError> {
-        // A panic is a fault of ours like another: the message comes again, and in the end it is told.
-        let carried_out = std::panic::AssertUnwindSafe(self.carry_out(direct)).catch_unwind().await;
-        let outcome = carried_out.unwrap_or_else(|_| {
+impl DirectRequestStage {
+    /// Handles one message. Returns what is published about its rejections.
+    async fn handle_one(&self, direct: &DirectRequest) -> Result<Vec<Publication>, StageError> {
+        // A panic is an internal error: the message is delivered again, and rejected in the end.
+        let result = std::panic::AssertUnwindSafe(self.run_request(direct)).catch_unwind().await;
+        let outcome = result.unwrap_or_else(|_| {
             tracing::error!("a direct request panicked");
             Err(ApiError::internal())
         });
@@ -102,34 +104,34 @@ impl Requests {
                 let (accepted, rejected) = (refused.accepted as u64, refused.refused.len() as u64);
                 Counter::DirectRequestsTotal.add(accepted, [("kind", kind), ("outcome", "accepted")]);
                 Counter::DirectRequestsTotal.add(rejected, [("kind", kind), ("outcome", "rejected")]);
-                reject::items(&self.letters, direct, &refused.refused)
+                reject::reject_items(&self.dead_letters, direct, &refused.refused)
             }
             Err(error) => {
-                may_be_told(&error, direct.origin.deliveries)?;
+                check_is_final(&error, direct.origin.deliveries)?;
                 Counter::DirectRequestsTotal.add(1, [("kind", kind), ("outcome", "rejected")]);
-                reject::whole(&self.letters, direct, &error)
+                reject::reject_message(&self.dead_letters, direct, &error)
             }
         }
     }
 
-    async fn carry_out(&self, direct: &Direct) -> Result<many::Summary, ApiError> {
+    async fn run_request(&self, direct: &DirectRequest) -> Result<array::ArraySummary, ApiError> {
         let publisher = direct.publisher()?;
         let kind = direct.kind()?;
         let key = direct.idempotency_key()?;
         if kind == DirectKind::Transactional && json::is_array(&direct.body) {
             let items = read_array(&direct.body).await?;
             let key = IdempotencyKey::of(key, transactional::METHOD, transactional::PATH, &direct.body);
-            return many::accept(&self.ingress, &publisher.caller(), &key, items).await;
+            return array::accept_array(&self.ingress, &publisher.caller(), &key, items).await;
         }
-        let operation = routes::operation(operation_of(kind)).ok_or_else(ApiError::internal)?;
-        let request = call::request(operation, publisher, &direct.body, Some(key), Manner::Told)?;
+        let operation = routes::operation(operation_of_kind(kind)).ok_or_else(ApiError::internal)?;
+        let request = call::request(operation, publisher, &direct.body, Some(key), CallMode::Published)?;
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
         let (parts, content) = response.into_parts();
         if parts.status.is_success() {
-            return Ok(many::Summary::one());
+            return Ok(array::ArraySummary::one());
         }
         let answered = body::to_bytes(content, ANSWER_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
         let retry_after =
@@ -138,15 +140,15 @@ impl Requests {
     }
 }
 
-/// Reads an array; a long one off the reactor, where it would hold up everybody else.
+/// Reads an array on a blocking thread: a long one would hold up the reactor.
 async fn read_array(body: &Bytes) -> Result<Vec<serde_json::Value>, ApiError> {
     let body = body.clone();
-    tokio::task::spawn_blocking(move || json::parse_array(&body, many::MANY_MAX)).await?
+    tokio::task::spawn_blocking(move || json::parse_array(&body, array::ARRAY_MAX)).await?
 }
 
-/// Whether a refusal is the last word. What a repetition may decide otherwise comes again: without end where something is away or the
-/// same request is under way, and for some five minutes where the fault is ours or somebody else is at the same object.
-fn may_be_told(error: &ApiError, deliveries: i64) -> Result<(), StageError> {
+/// Ok if a refusal is final. Otherwise the message is delivered again: without end while a dependency is away or the same request is
+/// being handled, and for about five minutes after an internal error or a conflict with another request.
+fn check_is_final(error: &ApiError, deliveries: i64) -> Result<(), StageError> {
     match error.status {
         StatusCode::SERVICE_UNAVAILABLE => Err(StageError::Unavailable { reason: "unavailable" }),
         StatusCode::CONFLICT if error.code == "idempotency_in_progress" => {
@@ -177,7 +179,7 @@ mod tests {
     #[case::conflict_that_may_end(ApiError::busy("campaign_already_preflight"), 1, false)]
     #[case::conflict_that_lasts(ApiError::busy("campaign_already_preflight"), ATTEMPTS_MAX, true)]
     #[case::too_many(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded"), 1, true)]
-    fn only_the_last_word_is_told(#[case] error: ApiError, #[case] deliveries: i64, #[case] told: bool) {
-        assert_eq!(may_be_told(&error, deliveries).is_ok(), told);
+    fn only_a_final_refusal_is_rejected(#[case] error: ApiError, #[case] deliveries: i64, #[case] is_final: bool) {
+        assert_eq!(check_is_final(&error, deliveries).is_ok(), is_final);
     }
 }

@@ -1,5 +1,5 @@
-//! What becomes of a request that is refused: a dead letter for us, an event for its product. Their ids derive from the request's
-//! place in the stream, so that a repetition tells nothing twice.
+//! A refused request becomes a dead letter for the operator and an event for its product. Their ids derive from the position of the
+//! request in the stream, so that a repeat publishes nothing twice.
 
 use bytes::Bytes;
 use chrono::{SecondsFormat, Utc};
@@ -13,39 +13,47 @@ use schemas::{
 };
 use uuid::Uuid;
 
-use super::{NAME, direct::Direct, letters::Letters};
+use super::{NAME, dead_letter_quota::DeadLetterQuota, direct::DirectRequest};
 use crate::{
-    api::transactional::many::Refused,
+    api::transactional::array::RefusedItem,
     pipeline::{error::ApiError, is_product_tenant_id},
 };
 
-/// Longest piece of a publisher's text that is repeated to him.
+/// Longest piece of a publisher's text that the event repeats.
 const ECHO_MAX_CHARS: usize = 255;
 
-/// All of a message is refused.
-pub(super) fn whole(letters: &Letters, direct: &Direct, error: &ApiError) -> Result<Vec<Publication>, StageError> {
-    tell(letters, direct, None, direct.body.clone(), &error.refusal(), None)
+/// Rejects a whole message.
+pub(super) fn reject_message(
+    quota: &DeadLetterQuota,
+    direct: &DirectRequest,
+    error: &ApiError,
+) -> Result<Vec<Publication>, StageError> {
+    rejections(quota, direct, None, direct.body.clone(), &error.refusal(), None)
 }
 
-/// Some of an array are refused: each is a letter and an event of its own.
-pub(super) fn items(letters: &Letters, direct: &Direct, refused: &[Refused]) -> Result<Vec<Publication>, StageError> {
+/// Rejects items of an array: each becomes a dead letter and an event.
+pub(super) fn reject_items(
+    quota: &DeadLetterQuota,
+    direct: &DirectRequest,
+    refused: &[RefusedItem],
+) -> Result<Vec<Publication>, StageError> {
     if refused.is_empty() {
         return Ok(Vec::new());
     }
     let bodies: Vec<&serde_json::value::RawValue> = serde_json::from_slice(&direct.body).unwrap_or_default();
     let mut publications = Vec::with_capacity(2 * refused.len());
     for item in refused {
-        // A letter holds an array of the one, so that a replay is taken as what it was a part of.
+        // The dead letter holds an array of one item, so that a replay is handled as an array again.
         let body = bodies.get(item.index).map_or_else(Bytes::new, |body| format!("[{body}]").into());
         let key = item.idempotency_key.clone();
-        publications.extend(tell(letters, direct, Some(item.index), body, &item.refusal, key)?);
+        publications.extend(rejections(quota, direct, Some(item.index), body, &item.refusal, key)?);
     }
     Ok(publications)
 }
 
-fn tell(
-    letters: &Letters,
-    direct: &Direct,
+fn rejections(
+    quota: &DeadLetterQuota,
+    direct: &DirectRequest,
     index: Option<usize>,
     body: Bytes,
     refusal: &Refusal,
@@ -64,16 +72,16 @@ fn tell(
         "direct request rejected"
     );
     let detail = refusal.detail.as_deref().unwrap_or_default();
-    let letter =
+    let dead_letter =
         DeadLetter::new(NAME, &direct.origin, body.clone(), &refusal.code, detail).fields(&refusal.fields_line());
-    let letter = match index {
-        Some(index) => letter.part(index),
-        None => letter,
+    let dead_letter = match index {
+        Some(index) => dead_letter.part(index),
+        None => dead_letter,
     };
-    // Beyond its share a product is told, and nothing is kept.
-    let kept = letters.admit(direct.subject_of_publisher(), body.len()).then(|| letter.into_publication());
+    // Beyond its quota a product gets the event only, and no dead letter is kept.
+    let kept = quota.admit(direct.subject_of_publisher(), body.len()).then(|| dead_letter.into_publication());
     let mut publications: Vec<Publication> = kept.into_iter().collect();
-    publications.extend(event(direct, index, &body, refusal, idempotency_key)?);
+    publications.extend(rejected_event(direct, index, &body, refusal, idempotency_key)?);
     Ok(publications)
 }
 
@@ -81,23 +89,25 @@ fn tell(
 fn tenant_named(body: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
-    enum Named {
+    enum RequestTenant {
         One { product_tenant_id: String },
-        Part([Part; 1]),
+        Part([SingleItem; 1]),
     }
     #[derive(serde::Deserialize)]
-    struct Part {
+    struct SingleItem {
         product_tenant_id: String,
     }
     let name = match serde_json::from_slice(body).ok()? {
-        Named::One { product_tenant_id } | Named::Part([Part { product_tenant_id }]) => product_tenant_id,
+        RequestTenant::One { product_tenant_id } | RequestTenant::Part([SingleItem { product_tenant_id }]) => {
+            product_tenant_id
+        }
     };
     is_product_tenant_id(&name).then_some(name)
 }
 
-/// The event. None where the subject does not say whom to tell.
-fn event(
-    direct: &Direct,
+/// The event `request.rejected`. None if the subject names no product.
+fn rejected_event(
+    direct: &DirectRequest,
     index: Option<usize>,
     body: &[u8],
     refusal: &Refusal,

@@ -8,7 +8,7 @@ use schemas::{
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::standalone::standing_alone;
+use super::references::self_contained;
 use crate::{
     bus::{
         calls::{ALIASES, TenantResolved, is_offered},
@@ -25,7 +25,7 @@ use crate::{
 
 /// A call: its request and its answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
+pub(crate) struct CallDescription {
     /// The operation, as the OpenAPI document names it; also the last part of the subject.
     pub operation: &'static str,
     /// Shorter names that call the same.
@@ -71,9 +71,9 @@ fn answer_name(operation: &str) -> String {
 }
 
 /// Every call.
-pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<Call> {
+pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<CallDescription> {
     let named = &http["components"]["schemas"];
-    let mut calls: Vec<Call> = operations
+    let mut calls: Vec<CallDescription> = operations
         .iter()
         .filter(|operation| is_offered(operation))
         .map(|operation| {
@@ -84,8 +84,8 @@ pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<Call> {
             call(
                 (operation.doc)().id(),
                 summary,
-                (standing_alone(schema, named), vec![("request".to_owned(), example)]),
-                (standing_alone(answer, named), answers),
+                (self_contained(schema, named), vec![("request".to_owned(), example)]),
+                (self_contained(answer, named), answers),
             )
         })
         .collect();
@@ -103,7 +103,7 @@ pub(super) fn refusal(http: &Value) -> Described {
             "Refusal",
             "Every answer that is not a success.",
             Side::Outgoing,
-            standing_alone(schema, &http["components"]["schemas"]),
+            self_contained(schema, &http["components"]["schemas"]),
             vec![(
                 "refusal".to_owned(),
                 json!({
@@ -126,16 +126,16 @@ struct ValidateWrite {
     request: Map<String, Value>,
 }
 
-fn validate(operations: &[Operation]) -> Call {
+fn validate(operations: &[Operation]) -> CallDescription {
     let request = json!({"product_tenant_id": "tenant-1", "email": "ann@example.com"});
-    let mut asked = body::<ValidateWrite>(json!({"operation": "createContact", "request": request}));
+    let mut described = body::<ValidateWrite>(json!({"operation": "createContact", "request": request}));
     let writes = operations.iter().filter(|operation| is_offered(operation) && operation.verb.is_write());
     let writes: Value = writes.map(|operation| (operation.doc)().id()).collect();
-    asked.0["$defs"]["ValidateWrite"]["properties"]["operation"]["enum"] = writes;
+    described.0["$defs"]["ValidateWrite"]["properties"]["operation"]["enum"] = writes;
     call(
         "validate",
         "Check whether a write would succeed; nothing is kept",
-        asked,
+        described,
         answer::<WouldAnswer>(json!({"would_answer": 201})),
     )
 }
@@ -152,7 +152,7 @@ struct ResolveTenant {
     engine_tenant_id: Option<Uuid>,
 }
 
-fn resolve_tenant() -> Call {
+fn resolve_tenant() -> CallDescription {
     call(
         "tenant.resolve",
         "Find the engine's id of a tenant",
@@ -161,7 +161,7 @@ fn resolve_tenant() -> Call {
     )
 }
 
-fn find_consumer() -> Call {
+fn find_consumer() -> CallDescription {
     call(
         "events.consumer",
         "Find or create a durable consumer of the product's events, to pull from",
@@ -173,7 +173,7 @@ fn find_consumer() -> Call {
     )
 }
 
-fn contract() -> Call {
+fn contract() -> CallDescription {
     let (schema, example) = no_fields();
     call(
         "asyncapi",
@@ -189,27 +189,32 @@ fn no_fields() -> (Value, Value) {
 }
 
 /// The body of a call that HTTP does not have.
-fn body<T: JsonSchema>(example: Value) -> Shown {
+fn body<T: JsonSchema>(example: Value) -> SchemaWithExamples {
     (standalone(types::body::<T>()), vec![("request".to_owned(), example)])
 }
 
 /// The answer to such a call. The example comes without `ok`.
-fn answer<T: JsonSchema>(mut example: Value) -> Shown {
+fn answer<T: JsonSchema>(mut example: Value) -> SchemaWithExamples {
     example["ok"] = true.into();
     (standalone(types::answer::<T>()), vec![("answer".to_owned(), example)])
 }
 
 fn standalone(schema: Schema) -> Value {
     let (value, named) = schema.into_parts();
-    standing_alone(value, &json!(named))
+    self_contained(value, &json!(named))
 }
 
-type Shown = (Value, Vec<(String, Value)>);
+type SchemaWithExamples = (Value, Vec<(String, Value)>);
 
-fn call(operation: &'static str, summary: &str, request: Shown, answer: Shown) -> Call {
+fn call(
+    operation: &'static str,
+    summary: &str,
+    request: SchemaWithExamples,
+    answer: SchemaWithExamples,
+) -> CallDescription {
     let aliases = ALIASES.iter().filter(|(alias, id)| *id == operation && alias != id).map(|(alias, _)| *alias);
     let address = format!("mail.v1.api.{{product}}.{{environment}}.{operation}");
-    Call {
+    CallDescription {
         operation,
         aliases: aliases.collect(),
         summary: summary.to_owned(),
@@ -332,7 +337,7 @@ fn sample(name: &str, schema: &Value) -> Value {
 }
 
 /// What an operation answers when it is done, and examples.
-fn answer_of(written: &Value) -> Shown {
+fn answer_of(written: &Value) -> SchemaWithExamples {
     let (mut schemas, mut examples) = (Vec::new(), Vec::new());
     for (status, response) in written["responses"].as_object().into_iter().flatten() {
         let content = &response["content"]["application/json"];

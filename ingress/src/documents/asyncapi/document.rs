@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use schemas::catalog::{Described, Header, Side, sorted};
 use serde_json::{Map, Value, json};
 
-use super::{calls::Call, standalone::referring};
+use super::{calls::CallDescription, references::with_references};
 use crate::documents::openapi;
 
 const DESCRIPTION: &str = "\
 A multi-tenant email engine, for internal systems that speak NATS. Everything HTTP offers is here, too.
 
 **Requests** are published to `mail.v1.request.<product>.<environment>.<kind>`. JetStream answers that a request is stored (a \
-PubAck); what becomes of it is told by events. Of each kind a product may have 256 requests waiting in an environment, of at most 256 KB \
-each with their headers: more (`err_code` 10077) and longer ones (10054) are refused in the PubAck. A request that breaks a rule is told by `request.rejected`. With a `Nats-Msg-Id` a \
+PubAck); its outcome comes as events. Of each kind a product may have 256 requests waiting in an environment, of at most 256 KB \
+each with their headers: more (`err_code` 10077) and longer ones (10054) are refused in the PubAck. An invalid request becomes the event `request.rejected`. With a `Nats-Msg-Id` a \
 request has one effect, however often it is published within 24 hours; make it unique over all products.
 
 **Calls** to `mail.v1.api.<product>.<environment>.<operation>` are answered at once, as HTTP would. `Mail-Status` is the status.
@@ -24,17 +24,17 @@ Their attributes are in headers, as CloudEvents has it.
 Within `v1` everything is only ever added: readers ignore fields, events and words they do not know. Channels tagged `internal` are \
 between the engine's own stages and may not be used by others.";
 
-/// Makes it.
-pub(super) fn make(messages: &[Described], calls: &[Call]) -> Value {
-    let mut document = Document::default();
+/// Builds the document from all messages and calls.
+pub(super) fn build_document(messages: &[Described], calls: &[CallDescription]) -> Value {
+    let mut document = AsyncApiDocument::default();
     for message in messages {
         document.describe(message);
     }
     for message in messages {
         match message.side {
-            Side::Internal => document.inner(message),
-            Side::Outgoing if message.stream.is_some() => document.told(message),
-            Side::Incoming if message.stream.is_some() => document.asked(message),
+            Side::Internal => document.add_internal(message),
+            Side::Outgoing if message.stream.is_some() => document.add_event(message),
+            Side::Incoming if message.stream.is_some() => document.add_request(message),
             Side::Outgoing | Side::Incoming => {}
         }
     }
@@ -43,20 +43,20 @@ pub(super) fn make(messages: &[Described], calls: &[Call]) -> Value {
 }
 
 #[derive(Default)]
-struct Document {
+struct AsyncApiDocument {
     channels: Map<String, Value>,
     operations: Map<String, Value>,
     messages: Map<String, Value>,
     schemas: BTreeMap<String, Value>,
 }
 
-impl Document {
-    /// The message itself, and the schemas it needs.
+impl AsyncApiDocument {
+    /// Adds a message and the schemas that it refers to.
     fn describe(&mut self, message: &Described) {
-        let (payload, named) = referring(message.schema.clone());
+        let (payload, named) = with_references(message.schema.clone());
         for (name, schema) in named {
             let known = self.schemas.entry(name.clone()).or_insert_with(|| schema.clone());
-            // Two schemas under one name: the test of the document looks for this mark.
+            // Two schemas have one name: a test of the document fails on this field.
             if *known != schema {
                 *known = json!({"x-conflict": name});
             }
@@ -74,7 +74,7 @@ impl Document {
         self.messages.insert(message.name.clone(), described);
     }
 
-    /// The headers of a message: a reference, for many have the same.
+    /// The schema of a message's headers: a reference, since many messages have the same.
     fn headers(&mut self, list: &[Header]) -> Value {
         let names: Vec<&str> = list.iter().map(|header| header.name).collect();
         let (name, schema) = (format!("headers.{}", names.join(".")), headers(list));
@@ -83,7 +83,7 @@ impl Document {
         if *known == schema { reference } else { schema }
     }
 
-    /// A channel with one message; answers a reference to it.
+    /// Adds a channel with one message.
     fn channel(&mut self, key: &str, message: &Described, tags: Value) {
         let mut channel = json!({
             "address": message.address, "title": message.title, "summary": message.summary,
@@ -108,27 +108,27 @@ impl Document {
         self.operations.insert(key, operation);
     }
 
-    fn told(&mut self, message: &Described) {
+    fn add_event(&mut self, message: &Described) {
         let key = short(&message.name);
         self.channel(&key, message, tags("events"));
         self.operation(format!("tell.{key}"), "send", &key, &message.summary, tags("events"));
     }
 
-    fn asked(&mut self, message: &Described) {
+    fn add_request(&mut self, message: &Described) {
         let key = short(&message.name);
         self.channel(&key, message, tags("requests"));
         self.operation(format!("take.{key}"), "receive", &key, &message.summary, tags("requests"));
     }
 
-    fn inner(&mut self, message: &Described) {
+    fn add_internal(&mut self, message: &Described) {
         let key = short(&message.name);
         self.channel(&key, message, tags("internal"));
         self.operation(format!("send.{key}"), "send", &key, &message.summary, tags("internal"));
         self.operation(format!("receive.{key}"), "receive", &key, &message.summary, tags("internal"));
     }
 
-    /// Requests that are answered: each on a channel of its own, the answers to where the caller listens.
-    fn calls(&mut self, calls: &[Call]) {
+    /// Adds the calls: each on a channel of its own, the answers on the caller's inbox.
+    fn calls(&mut self, calls: &[CallDescription]) {
         let reference = |name: &str| json!({"$ref": format!("#/components/messages/{name}")});
         let mut answers: Map<String, Value> =
             calls.iter().map(|call| (call.operation.to_owned(), reference(&call.answer.name))).collect();
@@ -215,7 +215,7 @@ fn tags(name: &str) -> Value {
     json!([{"name": name}])
 }
 
-/// A message's name without what all have.
+/// A message's name without the common prefix.
 fn short(name: &str) -> String {
     name.strip_prefix("mail.v1.").unwrap_or(name).to_owned()
 }
@@ -254,7 +254,7 @@ fn parameter(name: &str) -> Value {
             "enum": words(Lane::ALL.iter().map(|lane| lane.as_str()).collect()),
         }),
         "kind" => json!({"description": "The kind of request."}),
-        "stage" => json!({"description": "The stage that says it."}),
+        "stage" => json!({"description": "The stage that publishes it."}),
         "source" => json!({"description": "`tracking` or a provider."}),
         "waiter" => json!({"description": "A process's own random token."}),
         _ => json!({"description": name}),

@@ -1,24 +1,24 @@
 //! The contract of the bus: `schemas/asyncapi.json` (AsyncAPI 3.0), made from the types and from the routes themselves, and one JSON
-//! Schema for each message that is kept in a stream or told, in `schemas/json`. Calls carry the bodies of HTTP: the committed document
-//! refers to their schemas in `openapi.json` beside it, and what is served or printed stands alone.
+//! Schema for each message that is kept in a stream or published as an event, in `schemas/json`. Calls carry the bodies of HTTP: the committed document
+//! refers to their schemas in `openapi.json` beside it, and the served and the printed document are self-contained.
 //!
-//! What the engine says among its stages and what it tells is described in `schemas::catalog`, from the types. What callers may ask
-//! is what HTTP takes, so it is made from the OpenAPI document: the same bodies, with what a path names put into them.
+//! Messages between the stages and events are described in `schemas::catalog`, from the types. Requests of callers are those of HTTP, so
+//! they are made from the OpenAPI document: the same bodies, with the path parameters added.
 //!
-//! After a change: `UPDATE=1 cargo test -p ingress --test contract` writes the files, unless the change would break somebody who
-//! relies on what was there (`ingress/tests/contract/compat.rs`). Within `v1` everything is only ever added.
+//! After a change: `UPDATE=1 cargo test -p ingress --test contract` writes the files, unless the change would break a
+//! reader of the old ones (`ingress/tests/contract/compat.rs`). Within `v1` everything is only ever added.
 
 mod calls;
 mod document;
+mod references;
 mod requests;
-mod standalone;
 
 use std::collections::BTreeMap;
 
 use schemas::catalog::{self, Described};
 use serde_json::Value;
 
-use self::calls::Call;
+use self::calls::CallDescription;
 use crate::pipeline::Operation;
 
 /// The dialect of every schema.
@@ -34,7 +34,7 @@ pub struct Asyncapi {
     pub messages: Vec<Described>,
     /// The document.
     pub document: Value,
-    calls: Vec<Call>,
+    calls: Vec<CallDescription>,
 }
 
 impl Asyncapi {
@@ -45,12 +45,12 @@ impl Asyncapi {
         messages.extend(requests::all(operations, http));
         messages.extend(calls.iter().flat_map(|call| [call.request.clone(), call.answer.clone()]));
         messages.push(calls::refusal(http));
-        let document = document::make(&messages, &calls);
+        let document = document::build_document(&messages, &calls);
         Self { messages, document, calls }
     }
 
     /// A call over the bus, by its operation.
-    pub(crate) fn call(&self, operation: &str) -> Option<&Call> {
+    pub(crate) fn call(&self, operation: &str) -> Option<&CallDescription> {
         self.calls.iter().find(|call| call.operation == operation)
     }
 
@@ -64,20 +64,20 @@ impl Asyncapi {
     #[must_use]
     pub fn committed(&self, http: &Value) -> String {
         let schemas = &http["components"]["schemas"];
-        catalog::printed(&standalone::leaning_on(self.document.clone(), "openapi.json", schemas))
+        catalog::printed(&references::without_shared_schemas(self.document.clone(), "openapi.json", schemas))
     }
 
     /// The JSON Schemas that are committed, by the names of their files: those of every message but the calls, which are HTTP's.
     #[must_use]
     pub fn files(&self) -> BTreeMap<String, String> {
         let own = self.messages.iter().filter(|message| !message.name.starts_with(CALLS));
-        own.map(|message| (format!("{}.json", message.name), catalog::printed(&standing(message)))).collect()
+        own.map(|message| (format!("{}.json", message.name), catalog::printed(&schema_file(message)))).collect()
     }
 }
 
-/// A message's schema as its file has it: with a name, a line about it, and examples.
+/// The schema of a message as its file has it: with an id, a title, a description and examples.
 #[must_use]
-pub fn standing(message: &Described) -> Value {
+pub fn schema_file(message: &Described) -> Value {
     let mut schema = message.schema.clone();
     schema["$schema"] = DIALECT.into();
     schema["$id"] = format!("urn:postrider:{}", message.name).into();

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::{
     calls::{add, extensible, request_of},
-    standalone::standing_alone,
+    references::self_contained,
 };
-use crate::{bus::calls::operation_of, pipeline::Operation};
+use crate::{bus::calls::operation_of_kind, pipeline::Operation};
 
 /// Most transactional messages one request may hold.
 const TRANSACTIONAL_MAX: usize = 500;
@@ -35,7 +35,7 @@ const HEADERS: &[Header] = &[
 /// Every kind.
 pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<Described> {
     let of = |kind: &DirectKind| {
-        let id = operation_of(*kind);
+        let id = operation_of_kind(*kind);
         let operation = operations.iter().find(|operation| (operation.doc)().id() == id)?;
         let summary = http["paths"][operation.path][operation.verb.as_str().to_lowercase()]["summary"].as_str()?;
         let (schema, example) = request_of(http, operation);
@@ -54,7 +54,7 @@ pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<Described> {
         if *kind == DirectKind::Transactional {
             or_several(http, &mut described);
         }
-        described.schema = standing_alone(described.schema, &http["components"]["schemas"]);
+        described.schema = self_contained(described.schema, &http["components"]["schemas"]);
         Some(described)
     };
     DirectKind::ALL.iter().filter_map(of).collect()

@@ -1,4 +1,4 @@
-//! From routes to the document: what all of them have in common is added here, once.
+//! Makes the OpenAPI document from the routes. What all operations have in common is added here.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::{VERSION, tags};
 use crate::pipeline::{
     Access, Doc, Operation, Verb,
-    doc::{Answer, Content},
-    schema::{Field, Schema},
+    doc::{AnswerContent, DocumentedAnswer},
+    schema::{Schema, SchemaField},
 };
 
 const DESCRIPTION: &str = "\
@@ -26,7 +26,7 @@ const EXAMPLE_TENANT: &str = "tenant-1";
 /// Parameters that many operations have.
 const SHARED_PARAMETERS: [&str; 5] = ["id", "product_tenant_id", "engine_tenant_id", "limit", "cursor"];
 
-/// The refusals of the road that are the same for every keyed operation: status, name of the component, codes.
+/// The refusals of the pipeline that are the same for every operation with a key: status, name of the component, codes.
 const SHARED: [(u16, &str, &[&str]); 6] = [
     (
         401,
@@ -47,7 +47,7 @@ pub fn document(operations: &[Operation]) -> Value {
     let mut components = Components::default();
     let docs: Vec<(&Operation, Doc)> = operations.iter().map(|operation| (operation, (operation.doc)())).collect();
     for (operation, doc) in &docs {
-        let written = Written { operation, doc, all: &docs };
+        let written = OperationWriter { operation, doc, all: &docs };
         let item = paths.entry(operation.path).or_default();
         item.insert(operation.verb.as_str().to_lowercase(), written.operation(&mut components));
     }
@@ -269,11 +269,11 @@ fn security_schemes() -> Value {
 }
 
 /// The fields that name the tenant: in a body, and in a query, where nothing is null.
-fn tenant_fields(verb: Verb) -> [Field; 2] {
+fn tenant_fields(verb: Verb) -> [SchemaField; 2] {
     let is_body = verb.is_write();
     let field = |name: &str, component: &str, required: bool, schema: Value| {
         let schema = Schema::raw(schema);
-        Field { name: name.to_owned(), schema: if is_body { schema.named(component) } else { schema }, required }
+        SchemaField { name: name.to_owned(), schema: if is_body { schema.named(component) } else { schema }, required }
     };
     let product = json!({
         "type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$",
@@ -293,13 +293,13 @@ fn tenant_fields(verb: Verb) -> [Field; 2] {
 }
 
 /// One operation, being written down.
-struct Written<'a> {
+struct OperationWriter<'a> {
     operation: &'a Operation,
     doc: &'a Doc,
     all: &'a [(&'a Operation, Doc)],
 }
 
-impl Written<'_> {
+impl OperationWriter<'_> {
     fn operation(&self, components: &mut Components) -> Value {
         let Operation { verb, path, access, .. } = *self.operation;
         let mut operation = json!({
@@ -416,7 +416,7 @@ impl Written<'_> {
         }
         for (position, answer) in self.doc.answers.iter().enumerate() {
             let status = answer.status.to_string();
-            // A status that is a refusal of the road, too: either shape.
+            // A status that the pipeline refuses with, too: either shape.
             let codes = self.refusals().remove(&answer.status);
             responses.insert(status, self.answer(position, answer, codes.as_deref(), components));
         }
@@ -441,13 +441,19 @@ impl Written<'_> {
         }
     }
 
-    fn answer(&self, position: usize, answer: &Answer, codes: Option<&[String]>, components: &mut Components) -> Value {
+    fn answer(
+        &self,
+        position: usize,
+        answer: &DocumentedAnswer,
+        codes: Option<&[String]>,
+        components: &mut Components,
+    ) -> Value {
         let mut response = json!({
             "description": answer.description,
             "headers": headers_of(answer.status, self.operation.verb, self.is_keyed()),
         });
         match &answer.content {
-            Content::Json { schema, example } => {
+            AnswerContent::Json { schema, example } => {
                 let schema = self.named_answer(position, schema);
                 let schema = components.schema(&schema);
                 let schema = match codes {
@@ -456,13 +462,13 @@ impl Written<'_> {
                 };
                 response["content"] = json!({"application/json": {"schema": schema, "example": example}});
             }
-            Content::Other(content_type) => {
+            AnswerContent::Other(content_type) => {
                 response["content"] = json!({*content_type: {"schema": {"type": "string"}}});
                 if let Some(codes) = codes {
                     response["content"]["application/json"] = json!({"schema": error_with(codes)});
                 }
             }
-            Content::Nothing => {}
+            AnswerContent::Nothing => {}
         }
         if !answer.links.is_empty() {
             let links = answer.links.iter().map(|(target, field)| ((*target).to_owned(), self.link(target, field)));
@@ -473,7 +479,7 @@ impl Written<'_> {
 
     /// An answer's schema under a name of its own; one that is the same as an answer before has the name of that.
     fn named_answer(&self, position: usize, schema: &Schema) -> Schema {
-        let same = |answer: &&Answer| matches!(&answer.content, Content::Json { schema: known, .. } if known == schema);
+        let same = |answer: &&DocumentedAnswer| matches!(&answer.content, AnswerContent::Json { schema: known, .. } if known == schema);
         let first = self.doc.answers[..position].iter().find(same).unwrap_or(&self.doc.answers[position]);
         let is_first = self.doc.answers.first().is_some_and(|answer| answer.status == first.status);
         schema.clone().named_unless_it_is(|| {
@@ -491,7 +497,7 @@ impl Written<'_> {
         json!({"operationId": target, "parameters": parameters})
     }
 
-    /// Every error code by status, those of the road first.
+    /// Every error code by status, those of the pipeline first.
     fn refusals(&self) -> BTreeMap<u16, Vec<String>> {
         let mut all: BTreeMap<u16, Vec<String>> = BTreeMap::new();
         let mut add = |status: u16, code: &str| {

@@ -17,16 +17,16 @@
 //! }
 //! ```
 //!
-//! - Bodies, queries and answers are the types that the handler reads and answers with (`Reply::ok(&FieldAnswer { field })`, which
+//! - Bodies, queries and answers are the types that the handler reads and answers with (`ApiReply::ok(&FieldAnswer { field })`, which
 //!   adds `ok: true`). They derive `schemars::JsonSchema`; doc comments become descriptions, and each type is a component under its
 //!   name, so a name stands once in the crate.
 //! - A body type has `#[serde(deny_unknown_fields)]`. An `Option` or a [`Patch`](crate::pipeline::Patch) may be left out or null; a field with
 //!   `#[serde(default)]` may be left out. Limits come from the constants the checks use: `#[schemars(length(max = NOTE_MAX))]`,
 //!   `#[schemars(extend("enum" = STATUSES))]`, and `#[schemars(with = "Name<NAME_MAX>")]` with the kinds of text in `types`, which also
 //!   makes an `Option` that the handler requires a field that must be there.
-//! - Say only what is the route's own: its parameters, body, answers with an example, and the codes its act refuses with
+//! - Describe only what is the route's own: its parameters, body, answers with an example, and the error codes of its handler
 //!   (`.refuses(404, &["field_not_found"])`). Credentials, `product_tenant_id`, `engine_tenant_id`, `Idempotency-Key`, headers and
-//!   the refusals of the road (400, 401, 403, 404 `tenant_not_found`, 408, 409, 413, 415, 422, 429, 500, 503) are added here.
+//!   the refusals of the pipeline (400, 401, 403, 404 `tenant_not_found`, 408, 409, 413, 415, 422, 429, 500, 503) are added here.
 //! - After a change: `UPDATE=1 cargo test -p ingress --test contract` writes `schemas/openapi.json`. Every answer that a test of
 //!   the ingress receives is checked against the document, so a status, a code or a field that is missing in it fails a test.
 

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 /// A group of sections, each with its tag and what it holds.
-type Group = (&'static str, &'static [(&'static str, &'static str)]);
+type TagGroup = (&'static str, &'static [(&'static str, &'static str)]);
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [TagGroup; 7] = [
     (
         "Send",
         &[

@@ -1,7 +1,7 @@
-//! Nonces, the rate limit and the name of the tenant: one statement for all, and for all requests that are waiting together.
+//! Checks nonce, rate limit and tenant of requests: one statement for all three, and for all requests that wait at the same time.
 //!
-//! A request that comes alone is admitted at once; those that come while a group is being admitted (under load, and a millisecond longer)
-//! are the next group. Each would else cost a transaction of its own, a third of what Postgres spends on a small read.
+//! A single request is admitted at once. Requests that arrive while a group is being admitted (under load, and a millisecond longer)
+//! form the next group. One transaction for each would cost a third of what Postgres spends on a small read.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ pub const WINDOW_SECONDS: u32 = 60;
 const GROUP_MAX: usize = 64;
 /// Requests waiting for a group; more wait their turn.
 const QUEUE: usize = 1_024;
-/// More go together under load and share what a group costs whatever its size. Where there is none, nobody waits.
+/// Under load larger groups form and share the cost of a group. Without load, no request waits.
 const GATHERING: Gathering = Gathering { most: GROUP_MAX, busy: 3, window: Duration::from_millis(1) };
-/// How long a request waits to be admitted. Whoever waited so long finds Postgres away.
-const PATIENCE: Duration = Duration::from_secs(12);
+/// How long a request waits to be admitted. After it, Postgres counts as away.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Where a key stands in its sliding minute.
+/// The requests of a key in its sliding minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateState {
     /// Requests allowed in a minute.
@@ -50,9 +50,9 @@ impl RateState {
     }
 }
 
-/// A tenant as a request names it.
+/// The tenant that a request names.
 #[derive(Debug, Clone)]
-pub struct Named {
+pub struct NamedTenant {
     /// The product of the key.
     pub product: String,
     /// The environment of the key.
@@ -61,20 +61,20 @@ pub struct Named {
     pub product_tenant_id: String,
 }
 
-/// What a request asks for before its act.
+/// What is checked of a request before its handler runs.
 #[derive(Debug, Clone)]
-pub struct Wanted {
-    /// Who calls.
+pub struct AdmissionRequest {
+    /// The API key.
     pub key_id: Uuid,
-    /// The nonce to burn, if it is signed.
+    /// The nonce to record, if the request is signed.
     pub nonce: Option<String>,
     /// Requests allowed in a minute; 0 for any number.
     pub limit: u32,
     /// The tenant to find, if one is named.
-    pub named: Option<Named>,
+    pub named: Option<NamedTenant>,
 }
 
-/// What became of a nonce, a count and a name.
+/// The result for a nonce, a count and a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
     /// The nonce was not seen before (or none was asked about).
@@ -94,45 +94,45 @@ impl From<NotCommitted> for ApiError {
     }
 }
 
-/// A request that waits, and who hears of it.
-struct Entry {
-    wanted: Wanted,
+/// A waiting request, and where its result is sent.
+struct QueuedAdmission {
+    wanted: AdmissionRequest,
     answer: oneshot::Sender<Result<Admission, NotCommitted>>,
 }
 
 /// Admits requests. Ends when it is dropped.
 #[derive(Debug)]
 pub struct Admissions {
-    queue: mpsc::Sender<Entry>,
+    queue: mpsc::Sender<QueuedAdmission>,
 }
 
 impl Admissions {
-    /// Begins to admit, a group at a time. To be called in a runtime; connects when first asked.
+    /// Starts to admit, a group at a time. Must be called in a runtime; connects at the first request.
     #[must_use]
     pub fn start(by_key: PreparedPool) -> Self {
         let (queue, entries) = mpsc::channel(QUEUE);
-        tokio::spawn(carry(by_key, entries));
+        tokio::spawn(run_admissions(by_key, entries));
         Self { queue }
     }
 
-    /// Burns the nonce, if one is given, counts the request, if there is a limit, and finds the tenant, if one is named. All of it
+    /// Records the nonce, if one is given, counts the request, if there is a limit, and finds the tenant, if one is named. All of it
     /// holds over all ingress processes and is committed when this returns.
     ///
-    /// Nothing waits for the disk here: the nonce outlives our restarts, but a crash of Postgres itself can forget those of the last
-    /// fraction of a second, and with them only requests that were signed within it.
+    /// The commit is asynchronous: a nonce survives restarts of the ingress, but a crash of Postgres can lose those of the last fraction of
+    /// a second. Only requests that were signed within it could then be repeated.
     ///
     /// # Errors
     /// 503 when Postgres is away; twelve seconds later at the latest, when it is there and does not answer.
-    pub async fn admit(&self, wanted: Wanted) -> Result<Admission, ApiError> {
+    pub async fn admit(&self, wanted: AdmissionRequest) -> Result<Admission, ApiError> {
         if wanted.nonce.is_none() && wanted.limit == 0 && wanted.named.is_none() {
             return Ok(Admission { nonce_is_fresh: true, rate: None, tenant: None });
         }
-        let (answer, heard) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
         let admitted = async {
-            self.queue.send(Entry { wanted, answer }).await.ok()?;
-            heard.await.ok()
+            self.queue.send(QueuedAdmission { wanted, answer }).await.ok()?;
+            answered.await.ok()
         };
-        match tokio::time::timeout(PATIENCE, admitted).await {
+        match tokio::time::timeout(ADMISSION_TIMEOUT, admitted).await {
             Ok(Some(admission)) => Ok(admission?),
             _ => Err(ApiError::unavailable()),
         }
@@ -140,17 +140,17 @@ impl Admissions {
 }
 
 impl Admissions {
-    /// The tenant that a claim names, if it is linked. Along with the requests that are being admitted: no connection is held for it.
+    /// The tenant that a claim names, if it is linked. Looked up together with the requests that are being admitted.
     ///
     /// # Errors
-    /// As [`Self::admit`].
-    pub async fn find(&self, caller: &Caller, claim: &TenantClaim) -> Result<Option<Uuid>, ApiError> {
-        let named = Named {
+    /// The errors of [`Self::admit`].
+    pub async fn find_tenant(&self, caller: &Caller, claim: &TenantClaim) -> Result<Option<Uuid>, ApiError> {
+        let named = NamedTenant {
             product: caller.product.clone(),
             environment: caller.environment.as_str(),
             product_tenant_id: claim.product_tenant_id.clone(),
         };
-        let wanted = Wanted { key_id: caller.key_id, nonce: None, limit: 0, named: Some(named) };
+        let wanted = AdmissionRequest { key_id: caller.key_id, nonce: None, limit: 0, named: Some(named) };
         Ok(self.admit(wanted).await?.tenant)
     }
 }
@@ -158,19 +158,19 @@ impl Admissions {
 #[async_trait]
 impl mcp::RateLimit for Admissions {
     async fn count(&self, key: Uuid, per_minute: u32) -> Result<Option<u32>, mcp::NotCounted> {
-        let wanted = Wanted { key_id: key, nonce: None, limit: per_minute, named: None };
+        let wanted = AdmissionRequest { key_id: key, nonce: None, limit: per_minute, named: None };
         let admission = self.admit(wanted).await.map_err(|_| mcp::NotCounted)?;
         Ok(admission.rate.filter(|rate| rate.is_exceeded()).map(|rate| rate.resets_in))
     }
 }
 
-/// Admits group after group. While Postgres is away all who wait hear so at once, not a group at a time.
-async fn carry(by_key: PreparedPool, entries: mpsc::Receiver<Entry>) {
+/// Admits group after group. If Postgres is away, all waiting requests are answered at once, not a group at a time.
+async fn run_admissions(by_key: PreparedPool, entries: mpsc::Receiver<QueuedAdmission>) {
     let (mut admitter, mut groups) = (Admitter(by_key), GroupCommitter::new(entries, GATHERING));
     while let Some(mut group) = groups.next().await {
-        // Whoever has given up uses up nothing.
+        // A request that was given up is not counted.
         group.retain(|entry| !entry.answer.is_closed());
-        let (wanted, answers): (Vec<Wanted>, Vec<_>) =
+        let (wanted, answers): (Vec<AdmissionRequest>, Vec<_>) =
             group.into_iter().map(|entry| (entry.wanted, entry.answer)).unzip();
         if wanted.is_empty() {
             continue;
@@ -191,26 +191,26 @@ async fn carry(by_key: PreparedPool, entries: mpsc::Receiver<Entry>) {
 struct Admitter(PreparedPool);
 
 impl Commit for Admitter {
-    type Entry = Wanted;
+    type Entry = AdmissionRequest;
     type Answer = Admission;
     const TASK: (&'static str, &'static str) = ("ingress", "task");
     const RETRY: Option<Backoff> = None;
 
-    async fn commit(&mut self, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
+    async fn commit(&mut self, wanted: &[AdmissionRequest]) -> sqlx::Result<Vec<Admission>> {
         admit_group(&self.0, wanted).await
     }
 }
 
-async fn admit_group(by_key: &PreparedPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
+async fn admit_group(by_key: &PreparedPool, wanted: &[AdmissionRequest]) -> sqlx::Result<Vec<Admission>> {
     let keys: Vec<Uuid> = wanted.iter().map(|one| one.key_id).collect();
     let nonces: Vec<Option<String>> = wanted.iter().map(|one| one.nonce.clone()).collect();
     let limits: Vec<i32> = wanted.iter().map(|one| i32::try_from(one.limit).unwrap_or(i32::MAX / 2)).collect();
-    let of_names = |part: fn(&Named) -> String| -> Vec<Option<String>> {
+    let of_names = |part: fn(&NamedTenant) -> String| -> Vec<Option<String>> {
         wanted.iter().map(|one| one.named.as_ref().map(part)).collect()
     };
     let mut db = by_key.take().await?;
     let rows = sqlx::query_file!(
-        "queries/admit.sql",
+        "queries/admit_requests.sql",
         &keys,
         &nonces as &[Option<String>],
         &limits,

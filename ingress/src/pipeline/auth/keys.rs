@@ -1,4 +1,4 @@
-//! API keys: found by their hash, remembered for a moment.
+//! Looks up API keys by their hash, with a cache of a few seconds.
 
 use std::{
     net::IpAddr,
@@ -16,34 +16,34 @@ use sqlx::PgPool;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-/// How long a key is remembered: a revocation bites within this time.
-const REMEMBERED: Duration = Duration::from_secs(5);
-const REMEMBERED_KEYS_MAX: u64 = 10_000;
-/// Keys looked up at once: those that are not remembered, from whoever is known to bring good ones.
+/// How long a key is cached: a revocation takes effect within this time.
+const CACHED: Duration = Duration::from_secs(5);
+const CACHED_KEYS_MAX: u64 = 10_000;
+/// Concurrent lookups of keys that are not cached, from addresses without many unknown keys.
 const LOOKUPS_AT_ONCE: usize = 4;
-/// Unknown keys an address may bring in a minute. Beyond it, its keys are looked up one at a time over all such addresses: it may be a
-/// proxy of many, so nobody is refused, and whoever makes up keys costs one connection.
+/// Unknown keys an address may send in a minute. Above it, its keys are looked up one at a time over all such addresses. The address may be
+/// a proxy of many callers, so none is refused, and made-up keys use one connection.
 const UNKNOWN_PER_MINUTE: u32 = 60;
 const STRANGERS_MAX: u64 = 10_000;
 
-/// Who calls: what the key's row says.
+/// The caller of a request, from the row of its API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// The key's id: for logs, audit and the scope of idempotency keys.
     pub key_id: Uuid,
     /// The product the key was issued to.
     pub product: String,
-    /// The environment it works in.
+    /// The environment the key was issued for.
     pub environment: Environment,
-    /// What it may do.
+    /// The scopes of the key.
     pub scopes: Vec<String>,
-    /// Set: the key works for this tenant only.
+    /// If set, the key works for this tenant only.
     pub tenant_id: Option<Uuid>,
     last_used_on: Option<NaiveDate>,
 }
 
 impl Caller {
-    /// A product on the bus, where the server's permissions stand for a key: all that a product may do. `id` stands for the key.
+    /// A product on the bus, where the permissions of the NATS user replace a key: it has every scope of a product. `id` replaces the key's.
     #[must_use]
     pub fn on_the_bus(id: Uuid, product: String, environment: Environment) -> Self {
         let scopes = schemas::scope::ALL.iter().map(|scope| (*scope).to_owned()).collect();
@@ -56,7 +56,7 @@ impl Caller {
         self.scopes.iter().any(|held| held == scope)
     }
 
-    /// Who acted, for the audit log.
+    /// The actor in the audit log.
     #[must_use]
     pub fn actor(&self) -> String {
         format!("key:{}", self.key_id)
@@ -65,34 +65,33 @@ impl Caller {
 
 /// The keys in use.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub struct ApiKeys {
     pool: PgPool,
-    remembered: Cache<[u8; 32], Arc<Caller>>,
-    /// Keys that are unknown, for as long as the known ones are remembered.
+    cached: Cache<[u8; 32], Arc<Caller>>,
+    /// Unknown keys, cached as long as known ones.
     unknown: Cache<[u8; 32], ()>,
-    /// How many unknown keys an address brought in the last minute.
+    /// The number of unknown keys that an address sent in the last minute.
     strangers: Cache<IpAddr, Arc<AtomicU32>>,
     lookups: Arc<Semaphore>,
     lookups_of_strangers: Arc<Semaphore>,
-    /// The day that was noted of a key since it was remembered.
-    noted: Cache<Uuid, NaiveDate>,
+    /// The day of last use that was stored for a cached key.
+    last_use: Cache<Uuid, NaiveDate>,
 }
 
-impl Keys {
-    /// Keys as they stand in the database.
+impl ApiKeys {
+    /// Makes an empty cache in front of the database.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        let remembered = Cache::builder().max_capacity(REMEMBERED_KEYS_MAX).time_to_live(REMEMBERED).build();
-        let unknown = Cache::builder().max_capacity(REMEMBERED_KEYS_MAX).time_to_live(REMEMBERED).build();
+        let cached = Cache::builder().max_capacity(CACHED_KEYS_MAX).time_to_live(CACHED).build();
+        let unknown = Cache::builder().max_capacity(CACHED_KEYS_MAX).time_to_live(CACHED).build();
         let strangers = Cache::builder().max_capacity(STRANGERS_MAX).time_to_live(Duration::from_secs(60)).build();
-        let noted = Cache::builder().max_capacity(REMEMBERED_KEYS_MAX).build();
+        let last_use = Cache::builder().max_capacity(CACHED_KEYS_MAX).build();
         let lookups = Arc::new(Semaphore::new(LOOKUPS_AT_ONCE));
         let lookups_of_strangers = Arc::new(Semaphore::new(1));
-        Self { pool, remembered, unknown, strangers, lookups, lookups_of_strangers, noted }
+        Self { pool, cached, unknown, strangers, lookups, lookups_of_strangers, last_use }
     }
 
-    /// The caller a key stands for, brought from this address; `None` when it is unknown, revoked or expired, which all look the same
-    /// from outside.
+    /// Finds the caller of a key that was sent from this address. `None` for a key that is unknown, revoked or expired.
     ///
     /// # Errors
     /// When Postgres is away.
@@ -101,17 +100,18 @@ impl Keys {
             return Ok(None);
         }
         let hash = schemas::key::hash(key);
-        if let Some(caller) = self.remembered.get(&hash).await {
+        if let Some(caller) = self.cached.get(&hash).await {
             return Ok(Some(caller));
         }
         if self.unknown.contains_key(&hash) {
             return Ok(None);
         }
-        let brought = match from {
+        let unknown_count = match from {
             Some(ip) => Some(self.strangers.get_with(ip, async { Arc::default() }).await),
             None => None,
         };
-        let is_stranger = brought.as_ref().is_some_and(|count| count.load(Ordering::Relaxed) >= UNKNOWN_PER_MINUTE);
+        let is_stranger =
+            unknown_count.as_ref().is_some_and(|count| count.load(Ordering::Relaxed) >= UNKNOWN_PER_MINUTE);
         let gate = if is_stranger { &self.lookups_of_strangers } else { &self.lookups };
         // Never closed.
         let _turn = gate.acquire().await.ok();
@@ -126,31 +126,31 @@ impl Keys {
         .await?
         .map(Arc::new);
         if let Some(caller) = &found {
-            self.remembered.insert(hash, Arc::clone(caller)).await;
+            self.cached.insert(hash, Arc::clone(caller)).await;
         } else {
             self.unknown.insert(hash, ()).await;
-            if let Some(count) = brought {
+            if let Some(count) = unknown_count {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         }
         Ok(found)
     }
 
-    /// Notes the day a key was last used, once a day. Best effort: nothing depends on it.
+    /// Stores the day of last use of a key, once a day. Best effort.
     pub async fn note_use(&self, caller: &Caller) {
         let today = Some(chrono::Utc::now().date_naive());
-        if caller.last_used_on == today || self.noted.get(&caller.key_id).await == today {
+        if caller.last_used_on == today || self.last_use.get(&caller.key_id).await == today {
             return;
         }
-        let noted = sqlx::query!(
+        let last_use = sqlx::query!(
             "update api_keys set last_used_on = (now() at time zone 'utc')::date
              where id = $1 and last_used_on is distinct from (now() at time zone 'utc')::date",
             caller.key_id,
         )
         .execute(&self.pool)
         .await;
-        match (noted, today) {
-            (Ok(_), Some(today)) => self.noted.insert(caller.key_id, today).await,
+        match (last_use, today) {
+            (Ok(_), Some(today)) => self.last_use.insert(caller.key_id, today).await,
             _ => tracing::debug!(key_id = %caller.key_id, "last use not noted"),
         }
     }
@@ -167,9 +167,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_key_costs_one_query_however_often_it_is_brought() {
+    async fn an_unknown_key_costs_one_query() {
         let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-        let keys = Keys::new(PgPool::connect(&database.url()).await.unwrap());
+        let keys = ApiKeys::new(PgPool::connect(&database.url()).await.unwrap());
         let key = unknown_key();
         assert_eq!(keys.find(&key, None).await.unwrap(), None);
         keys.pool.close().await;
@@ -178,14 +178,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_makes_up_keys_waits_apart_from_the_others() {
+    async fn unknown_keys_of_a_stranger_wait_in_their_own_queue() {
         let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-        let keys = Keys::new(PgPool::connect(&database.url()).await.unwrap());
+        let keys = ApiKeys::new(PgPool::connect(&database.url()).await.unwrap());
         let stranger = Some(IpAddr::from([192, 0, 2, 1]));
         for _ in 0..UNKNOWN_PER_MINUTE {
             keys.find(&unknown_key(), stranger).await.unwrap();
         }
-        let _apart = keys.lookups_of_strangers.acquire().await.unwrap();
+        let _strangers = keys.lookups_of_strangers.acquire().await.unwrap();
         let waits = tokio::time::timeout(Duration::from_millis(200), keys.find(&unknown_key(), stranger)).await;
         assert!(waits.is_err(), "its keys are looked up one at a time");
         let other = Some(IpAddr::from([192, 0, 2, 2]));

@@ -1,4 +1,4 @@
-//! Who calls and whether they may (API.md §1 "Order of checks", §2).
+//! Authenticates and authorises a request (API.md §1 "Order of checks", §2).
 
 pub mod admission;
 pub mod credentials;
@@ -15,10 +15,10 @@ use http::{StatusCode, request::Parts};
 use uuid::Uuid;
 
 pub use admission::{Admissions, RateState};
-pub use keys::{Caller, Keys};
+pub use keys::{ApiKeys, Caller};
 
 use self::{
-    admission::{Named, Wanted},
+    admission::{AdmissionRequest, NamedTenant},
     credentials::{Credentials, Signed},
     signature::SignedParts,
 };
@@ -27,32 +27,32 @@ use crate::{
     state::Ingress,
 };
 
-/// A request whose caller is known and may do what it asks.
+/// A request whose caller is authenticated and has the scope.
 #[derive(Debug)]
-pub struct Admitted {
-    /// Who calls.
+pub struct AdmittedRequest {
+    /// The caller.
     pub caller: Arc<Caller>,
     /// The body, exactly as received.
     pub body: Bytes,
-    /// The tenant that [`Terms::tenant`] named, if it is linked. Whether the key may work for it is not said yet.
+    /// The tenant that [`AdmissionTerms::tenant`] named, if it is linked. It is not checked yet that the key may use it.
     pub tenant: Option<Uuid>,
 }
 
-/// A caller who was let in elsewhere, by the permissions of the bus. Travels as an extension of a request made in this process:
-/// nothing that comes in over HTTP can carry one.
+/// A caller that the permissions of the bus have authenticated. It is an extension of a request made in this process: no request over
+/// HTTP can have one.
 #[derive(Debug, Clone)]
-pub struct Trusted {
-    /// Who calls.
+pub struct TrustedCaller {
+    /// The caller.
     pub caller: Arc<Caller>,
-    /// Carry it out, answer, and undo it.
-    pub dry: bool,
-    /// Nobody waits for what comes after the commit: it is answered as soon as it is committed.
-    pub unwaited: bool,
+    /// Run the handler, answer, and roll back.
+    pub dry_run: bool,
+    /// Answer at the commit: the caller does not wait for an outcome after it.
+    pub skips_outcome: bool,
 }
 
-/// What is to be admitted, and under which conditions.
+/// The conditions under which a request is admitted.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms<'a> {
+pub struct AdmissionTerms<'a> {
     /// The scope the key must have.
     pub scope: &'static str,
     /// The longest body, in bytes.
@@ -70,10 +70,10 @@ pub async fn admit(
     ingress: &Ingress,
     parts: &Parts,
     unread: Body,
-    terms: Terms<'_>,
+    terms: AdmissionTerms<'_>,
     rate: &mut Option<RateState>,
-) -> Result<Admitted, ApiError> {
-    if let Some(Trusted { caller, .. }) = parts.extensions.get() {
+) -> Result<AdmittedRequest, ApiError> {
+    if let Some(TrustedCaller { caller, .. }) = parts.extensions.get() {
         return admit_trusted(ingress, Arc::clone(caller), unread, parts, terms).await;
     }
     let credentials = Credentials::read(&parts.headers)?;
@@ -97,24 +97,24 @@ pub async fn admit(
         return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
     }
     ingress.keys.note_use(&caller).await;
-    Ok(Admitted { caller, body, tenant })
+    Ok(AdmittedRequest { caller, body, tenant })
 }
 
-/// Whoever is let in elsewhere has neither signature nor nonce nor a rate; the scope is checked all the same.
+/// Admits a caller of the bus. It has no signature, nonce or rate limit; its scope is checked.
 async fn admit_trusted(
     ingress: &Ingress,
     caller: Arc<Caller>,
     unread: Body,
     parts: &Parts,
-    terms: Terms<'_>,
-) -> Result<Admitted, ApiError> {
+    terms: AdmissionTerms<'_>,
+) -> Result<AdmittedRequest, ApiError> {
     let body = body::read(unread, &parts.headers, terms.body_max_bytes, ingress.settings.http_body_timeout).await?;
     if !caller.may(terms.scope) {
         return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
     }
-    let wanted = Wanted { key_id: caller.key_id, nonce: None, limit: 0, named: named(&caller, terms.tenant) };
+    let wanted = AdmissionRequest { key_id: caller.key_id, nonce: None, limit: 0, named: named(&caller, terms.tenant) };
     let tenant = ingress.admissions.admit(wanted).await?.tenant;
-    Ok(Admitted { caller, body, tenant })
+    Ok(AdmittedRequest { caller, body, tenant })
 }
 
 fn check_timestamp(signed: &Signed) -> Result<(), ApiError> {
@@ -142,7 +142,7 @@ fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), Ap
         .detail("the signature does not match method, path, timestamp, nonce and body"))
 }
 
-/// Answers the tenant that is named, if it is linked.
+/// Returns the tenant that the request names, if it is linked.
 async fn check_nonce_and_rate(
     ingress: &Ingress,
     caller: &Caller,
@@ -158,7 +158,7 @@ async fn check_nonce_and_rate(
         Credentials::Bearer { .. } => None,
     };
     let limit = ingress.settings.rate_limit_per_minute;
-    let wanted = Wanted { key_id: caller.key_id, nonce, limit, named: named(caller, tenant) };
+    let wanted = AdmissionRequest { key_id: caller.key_id, nonce, limit, named: named(caller, tenant) };
     let admission = ingress.admissions.admit(wanted).await?;
     *rate = admission.rate;
     if !admission.nonce_is_fresh {
@@ -173,8 +173,8 @@ async fn check_nonce_and_rate(
     }
 }
 
-fn named(caller: &Caller, tenant: Option<&str>) -> Option<Named> {
-    tenant.map(|product_tenant_id| Named {
+fn named(caller: &Caller, tenant: Option<&str>) -> Option<NamedTenant> {
+    tenant.map(|product_tenant_id| NamedTenant {
         product: caller.product.clone(),
         environment: caller.environment.as_str(),
         product_tenant_id: product_tenant_id.to_owned(),

@@ -1,28 +1,28 @@
-//! Signed mode: what is signed, and how long a signature holds (specification, Authentication).
+//! Request signatures: the signed parts, and how long a signature is valid (specification, Authentication).
 
 use chrono::{DateTime, TimeDelta, Utc};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Either way of server time.
+/// Largest difference between a timestamp and server time.
 const SKEW_MAX: TimeDelta = TimeDelta::minutes(5);
 const NONCE_MAX_CHARS: usize = 128;
 const SCHEME: &str = "sha256=";
 const HEX_CHARS: usize = 64;
 
-/// Whether a timestamp is readable and within five minutes of now, either way.
+/// True if a timestamp is well-formed and within five minutes of now, before or after.
 #[must_use]
 pub fn is_fresh(timestamp: &str, now: DateTime<Utc>) -> bool {
     DateTime::parse_from_rfc3339(timestamp).is_ok_and(|at| (now - at.to_utc()).abs() <= SKEW_MAX)
 }
 
-/// Whether a nonce is 1 to 128 visible ASCII characters.
+/// True if a nonce is 1 to 128 visible ASCII characters.
 #[must_use]
 pub fn is_nonce(nonce: &str) -> bool {
     (1..=NONCE_MAX_CHARS).contains(&nonce.len()) && nonce.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// What the caller signed: method, raw path, timestamp, nonce and body, all exactly as received.
+/// The parts that the caller signed: method, raw path, timestamp, nonce and body, all exactly as received.
 #[derive(Debug, Clone, Copy)]
 pub struct SignedParts<'a> {
     /// The method, in capitals.
@@ -55,7 +55,7 @@ impl SignedParts<'_> {
         format!("{SCHEME}{digest}")
     }
 
-    /// Whether a signature is right, in constant time; only lower-case hex is a signature.
+    /// True if a signature is correct. Compares in constant time; only lower-case hex is accepted.
     #[must_use]
     pub fn is_signed_by(&self, key: &str, signature: &str) -> bool {
         let Some(digits) = signature.strip_prefix(SCHEME) else { return false };
@@ -121,7 +121,7 @@ mod tests {
     #[case("2026-01-02T03:04:05", false)]
     #[case("1767323045", false)]
     #[case("", false)]
-    fn a_timestamp_holds_five_minutes_either_way(#[case] timestamp: &str, #[case] fresh: bool) {
+    fn a_timestamp_is_fresh_within_five_minutes(#[case] timestamp: &str, #[case] fresh: bool) {
         let now = DateTime::parse_from_rfc3339("2026-01-02T03:04:05Z").unwrap().to_utc();
         assert_eq!(is_fresh(timestamp, now), fresh);
     }

@@ -1,22 +1,22 @@
-//! The heads of HTTP/1 requests as they stand on the wire.
+//! Checks the heads of HTTP/1 requests as they arrive, against request smuggling.
 //!
-//! hyper mends in silence what a proxy before us may read in another way: of a request with both `Content-Length` and
-//! `Transfer-Encoding` it drops the length (RFC 9112 §6.1 lets us refuse, and asks to close the connection). And what it refuses it
-//! answers without a body. So each head is looked at here, as its bytes come, before hyper sees its end.
+//! hyper repairs silently what a proxy in front may read differently: of a request with both `Content-Length` and `Transfer-Encoding` it
+//! drops the length (RFC 9112 §6.1 allows a refusal, and asks to close the connection). And its own refusals have no body. So each
+//! head is checked here before hyper sees its end.
 
-/// The longest head that is looked at; hyper answers longer ones.
+/// The longest head that is checked; hyper answers longer ones.
 const HEAD_MAX_BYTES: usize = super::HEAD_MAX_BYTES;
 
 /// Follows the bytes of a connection from request to request.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
-    place: Place,
+pub(super) struct HeadChecker {
+    position: HeadPosition,
 }
 
 /// Where in a request the next byte stands.
 #[derive(Debug)]
-enum Place {
-    Head(Head),
+enum HeadPosition {
+    Head(RequestHead),
     /// In a body of which so many bytes are to come.
     Body(u64),
     /// In the size of a chunk: the digits so far, and whether its extensions have begun.
@@ -25,19 +25,19 @@ enum Place {
     Chunk(u64),
     /// In what follows the last chunk, so many characters into a line.
     Trailer(usize),
-    /// In what hyper refuses, or in another protocol: nothing is looked at any more.
+    /// In what hyper refuses, or in another protocol: nothing is checked any more.
     Unknown,
 }
 
-impl Default for Place {
+impl Default for HeadPosition {
     fn default() -> Self {
-        Self::Head(Head::default())
+        Self::Head(RequestHead::default())
     }
 }
 
 /// A head that has not ended.
 #[derive(Debug, Default)]
-struct Head {
+struct RequestHead {
     /// Bytes of it so far.
     bytes: usize,
     lines: usize,
@@ -57,9 +57,9 @@ enum Coding {
 
 /// A head that is refused.
 #[derive(Debug, PartialEq, Eq)]
-struct Refused;
+struct RefusedHead;
 
-impl Heads {
+impl HeadChecker {
     /// Looks at a piece.
     ///
     /// # Errors
@@ -68,35 +68,35 @@ impl Heads {
         let (mut at, mut begun) = (0, 0);
         while let Some(&byte) = piece.get(at) {
             let rest = (piece.len() - at) as u64;
-            match &mut self.place {
-                Place::Unknown => return Ok(()),
-                Place::Body(left) => {
+            match &mut self.position {
+                HeadPosition::Unknown => return Ok(()),
+                HeadPosition::Body(left) => {
                     let step = rest.min(*left);
                     *left -= step;
                     if *left == 0 {
-                        self.place = Place::default();
+                        self.position = HeadPosition::default();
                     }
                     at += usize::try_from(step).unwrap_or(usize::MAX).max(1);
                 }
-                Place::Chunk(left) if *left > 0 => {
+                HeadPosition::Chunk(left) if *left > 0 => {
                     let step = rest.min(*left);
                     *left -= step;
                     at += usize::try_from(step).unwrap_or(usize::MAX);
                 }
-                Place::Head(head) => {
+                HeadPosition::Head(head) => {
                     if head.bytes == 0 {
                         begun = at;
                     }
                     match head.take(byte) {
                         Ok(None) => {}
-                        Ok(Some(next)) => self.place = next,
-                        Err(Refused) => return Err(begun),
+                        Ok(Some(next)) => self.position = next,
+                        Err(RefusedHead) => return Err(begun),
                     }
                     at += 1;
                 }
                 other => {
                     let next = after(other, byte);
-                    self.place = next;
+                    self.position = next;
                     at += 1;
                 }
             }
@@ -106,39 +106,39 @@ impl Heads {
 }
 
 /// What follows a byte between chunks.
-fn after(place: &Place, byte: u8) -> Place {
-    match (place, byte) {
-        (Place::ChunkSize(0, _), b'\n') => Place::Trailer(0),
-        (Place::ChunkSize(size, _), b'\n') => Place::Chunk(*size),
-        (Place::ChunkSize(size, _), b'\r') => Place::ChunkSize(*size, true),
-        (Place::ChunkSize(size, true), _) | (Place::ChunkSize(size, false), b';' | b' ' | b'\t') => {
-            Place::ChunkSize(*size, true)
+fn after(position: &HeadPosition, byte: u8) -> HeadPosition {
+    match (position, byte) {
+        (HeadPosition::ChunkSize(0, _), b'\n') => HeadPosition::Trailer(0),
+        (HeadPosition::ChunkSize(size, _), b'\n') => HeadPosition::Chunk(*size),
+        (HeadPosition::ChunkSize(size, _), b'\r') => HeadPosition::ChunkSize(*size, true),
+        (HeadPosition::ChunkSize(size, true), _) | (HeadPosition::ChunkSize(size, false), b';' | b' ' | b'\t') => {
+            HeadPosition::ChunkSize(*size, true)
         }
-        (Place::ChunkSize(size, false), digit) => {
+        (HeadPosition::ChunkSize(size, false), digit) => {
             let digit = char::from(digit).to_digit(16).map(u64::from);
             let size = digit.and_then(|digit| size.checked_mul(16)?.checked_add(digit));
-            size.map_or(Place::Unknown, |size| Place::ChunkSize(size, false))
+            size.map_or(HeadPosition::Unknown, |size| HeadPosition::ChunkSize(size, false))
         }
-        (Place::Chunk(_), b'\r') => Place::Chunk(0),
-        (Place::Chunk(_), b'\n') => Place::ChunkSize(0, false),
-        (Place::Trailer(0), b'\n') => Place::default(),
-        (Place::Trailer(_), b'\n') => Place::Trailer(0),
-        (Place::Trailer(length), b'\r') => Place::Trailer(*length),
-        (Place::Trailer(length), _) => Place::Trailer(length.saturating_add(1)),
-        _ => Place::Unknown,
+        (HeadPosition::Chunk(_), b'\r') => HeadPosition::Chunk(0),
+        (HeadPosition::Chunk(_), b'\n') => HeadPosition::ChunkSize(0, false),
+        (HeadPosition::Trailer(0), b'\n') => HeadPosition::default(),
+        (HeadPosition::Trailer(_), b'\n') => HeadPosition::Trailer(0),
+        (HeadPosition::Trailer(length), b'\r') => HeadPosition::Trailer(*length),
+        (HeadPosition::Trailer(length), _) => HeadPosition::Trailer(length.saturating_add(1)),
+        _ => HeadPosition::Unknown,
     }
 }
 
-impl Head {
+impl RequestHead {
     /// Takes a byte; answers what follows the head, at its end.
-    fn take(&mut self, byte: u8) -> Result<Option<Place>, Refused> {
+    fn take(&mut self, byte: u8) -> Result<Option<HeadPosition>, RefusedHead> {
         // Empty lines may stand before a request (RFC 9112 §2.2).
         if self.bytes == 0 && matches!(byte, b'\r' | b'\n') {
             return Ok(None);
         }
         self.bytes += 1;
         if self.bytes > HEAD_MAX_BYTES {
-            return Ok(Some(Place::Unknown));
+            return Ok(Some(HeadPosition::Unknown));
         }
         match byte {
             b'\n' => {
@@ -147,12 +147,12 @@ impl Head {
                 self.end_line(&line)
             }
             // A carriage return stands before a line feed only.
-            _ if self.has_return => Err(Refused),
+            _ if self.has_return => Err(RefusedHead),
             b'\r' => {
                 self.has_return = true;
                 Ok(None)
             }
-            byte if byte.is_ascii_control() && byte != b'\t' => Err(Refused),
+            byte if byte.is_ascii_control() && byte != b'\t' => Err(RefusedHead),
             byte => {
                 self.line.push(byte);
                 Ok(None)
@@ -160,21 +160,21 @@ impl Head {
         }
     }
 
-    fn end_line(&mut self, line: &[u8]) -> Result<Option<Place>, Refused> {
+    fn end_line(&mut self, line: &[u8]) -> Result<Option<HeadPosition>, RefusedHead> {
         self.lines += 1;
         if self.lines == 1 {
             self.is_tunnel = line.starts_with(b"CONNECT ");
-            return Ok(line.starts_with(b"PRI * HTTP/2").then_some(Place::Unknown));
+            return Ok(line.starts_with(b"PRI * HTTP/2").then_some(HeadPosition::Unknown));
         }
         if line.is_empty() {
             return Ok(Some(self.end()));
         }
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else { return Ok(Some(Place::Unknown)) };
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { return Ok(Some(HeadPosition::Unknown)) };
         let (name, value) = line.split_at(colon);
         let (name, value) = (name.trim_ascii(), value.get(1..).unwrap_or_default().trim_ascii());
         if name.eq_ignore_ascii_case(b"content-length") {
             let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-            let Some(length) = length else { return Ok(Some(Place::Unknown)) };
+            let Some(length) = length else { return Ok(Some(HeadPosition::Unknown)) };
             self.length = Some(length);
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
@@ -182,17 +182,17 @@ impl Head {
             self.coding = Some(if is_chunked { Coding::Chunked } else { Coding::Other });
         }
         // One that hyper refuses for its length must be refused here for having both.
-        if self.length.is_some() && self.coding.is_some() { Err(Refused) } else { Ok(None) }
+        if self.length.is_some() && self.coding.is_some() { Err(RefusedHead) } else { Ok(None) }
     }
 
     /// What follows the head.
-    fn end(&self) -> Place {
+    fn end(&self) -> HeadPosition {
         match (self.coding, self.length) {
-            _ if self.is_tunnel => Place::Unknown,
-            (Some(Coding::Chunked), _) => Place::ChunkSize(0, false),
-            (Some(Coding::Other), _) => Place::Unknown,
-            (None, None | Some(0)) => Place::default(),
-            (None, Some(length)) => Place::Body(length),
+            _ if self.is_tunnel => HeadPosition::Unknown,
+            (Some(Coding::Chunked), _) => HeadPosition::ChunkSize(0, false),
+            (Some(Coding::Other), _) => HeadPosition::Unknown,
+            (None, None | Some(0)) => HeadPosition::default(),
+            (None, Some(length)) => HeadPosition::Body(length),
         }
     }
 }
@@ -208,19 +208,19 @@ mod tests {
     const BARE: &str = "GET /b HTTP/1.1\r\n\r\n";
 
     fn refused(bytes: &str) -> Option<usize> {
-        Heads::default().follow(bytes.as_bytes()).err()
+        HeadChecker::default().follow(bytes.as_bytes()).err()
     }
 
     #[rstest]
     #[case::both("POST / HTTP/1.1\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n")]
-    #[case::both_the_other_way("POST / HTTP/1.1\r\nTRANSFER-ENCODING: chunked\r\nx: y\r\nContent-Length: 6\r\n\r\n")]
+    #[case::both_reversed("POST / HTTP/1.1\r\nTRANSFER-ENCODING: chunked\r\nx: y\r\nContent-Length: 6\r\n\r\n")]
     #[case::odd_coding("POST / HTTP/1.1\r\ntransfer-encoding: xchunked\r\ncontent-length: 6\r\n\r\n")]
     #[case::nul("GET / HTTP/1.1\r\nx: a\0b\r\n\r\n")]
     #[case::escape("GET / HTTP/1.1\r\nx: a\u{1b}b\r\n\r\n")]
     #[case::delete("GET / HTTP/1.1\r\nx: a\u{7f}b\r\n\r\n")]
     #[case::bare_return("GET / HTTP/1.1\r\nx: a\rb: c\r\n\r\n")]
     #[case::in_the_line("GET /\u{1} HTTP/1.1\r\n\r\n")]
-    fn a_head_that_can_be_read_in_two_ways_is_refused_wherever_it_stands(#[case] head: &str) {
+    fn an_ambiguous_head_is_refused_wherever_it_stands(#[case] head: &str) {
         for before in ["", GOOD, CHUNKED, BARE, "\r\n"] {
             assert!(refused(&format!("{before}{head}")).is_some(), "{before}");
         }
@@ -248,7 +248,7 @@ mod tests {
         ) {
             let bytes = parts.concat();
             let whole = refused(&bytes).is_some();
-            let (mut heads, mut rest, mut found) = (Heads::default(), bytes.as_bytes(), false);
+            let (mut heads, mut rest, mut found) = (HeadChecker::default(), bytes.as_bytes(), false);
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() || found {
                     break;
@@ -262,7 +262,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Heads::default().follow(&bytes);
+            let _ = HeadChecker::default().follow(&bytes);
         }
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn health() -> Doc {
     });
     Doc::new(
         "getHealth",
-        "Whether the service works",
+        "Check the health of the service",
         "Needs no credentials. `degraded` without the bus: requests are accepted and announced later.",
     )
     .answer::<Health>(200, "Process and database are healthy", healthy)

@@ -1,4 +1,4 @@
-//! Whose events they are, and how many may come.
+//! The connections of provider webhooks: a cache of their secrets, and their rate limits.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -15,30 +15,30 @@ use crate::pipeline::error::ApiError;
 
 /// The vault's purpose for the secrets that events are checked with.
 pub const HOOK_PURPOSE: &str = "provider_hook";
-/// How long a connection is kept in mind, also that there is none: a changed secret counts after this time.
+/// How long a connection, or its absence, is cached: a changed secret takes effect after this time.
 const LIFE: Duration = Duration::from_secs(5);
 const KEPT: u64 = 10_000;
-/// A rate is counted by the second.
+/// The window of the rate limit.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// A connection, as far as its events go.
+/// The fields of a provider connection that its events need.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct HookConnection {
     pub tenant_id: Uuid,
     pub provider: String,
-    /// Any of them counts.
+    /// Each of them is valid.
     pub secrets: Vec<SecretString>,
-    /// SNS topics whose messages count.
+    /// SNS topics whose messages are accepted.
     pub topics: Vec<String>,
 }
 
-type Window = Arc<Mutex<(Instant, u32)>>;
+type RateWindow = Arc<Mutex<(Instant, u32)>>;
 
-/// The connections that events came for.
+/// The cached connections and their request counts.
 #[derive(Debug)]
 pub(super) struct Connections {
-    found: Cache<Uuid, Option<Arc<Connection>>>,
-    windows: Cache<Uuid, Window>,
+    found: Cache<Uuid, Option<Arc<HookConnection>>>,
+    windows: Cache<Uuid, RateWindow>,
     per_second: u32,
 }
 
@@ -51,7 +51,7 @@ impl Connections {
         }
     }
 
-    /// Whether one more request may come for this connection in this second. Counted before anything is looked up.
+    /// True if one more request of this connection fits into its limit of this second. Counted before the lookup.
     pub async fn admit(&self, id: Uuid) -> bool {
         let window = self.windows.get_with(id, async { Arc::new(Mutex::new((Instant::now(), 0))) }).await;
         let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ impl Connections {
     }
 
     /// The connection; `None`: there is none.
-    pub async fn find(&self, pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<Arc<Connection>>, ApiError> {
+    pub async fn find(&self, pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<Arc<HookConnection>>, ApiError> {
         if let Some(found) = self.found.get(&id).await {
             return Ok(found);
         }
@@ -73,7 +73,7 @@ impl Connections {
     }
 }
 
-async fn look_up(pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<Connection>, ApiError> {
+async fn look_up(pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<HookConnection>, ApiError> {
     let row = sqlx::query!(
         r#"select tenant_id as "tenant_id!", provider as "provider!", hook_secret, hook_topics as "hook_topics!"
            from hook_connection($1)"#,
@@ -86,5 +86,5 @@ async fn look_up(pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<Connec
     let text = opened.map_err(|error| ApiError::unexpected(&error))?.map(String::from_utf8).transpose();
     let text = text.map_err(|error| ApiError::unexpected(&error))?.unwrap_or_default();
     let secrets = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(SecretString::from).collect();
-    Ok(Some(Connection { tenant_id: row.tenant_id, provider: row.provider, secrets, topics: row.hook_topics }))
+    Ok(Some(HookConnection { tenant_id: row.tenant_id, provider: row.provider, secrets, topics: row.hook_topics }))
 }

@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::{EventTaken, HookPath, ProviderEvent};
+use super::{EventTaken, HookPath, ProviderEventBody};
 use crate::pipeline::Doc;
 
 pub(super) fn take() -> Doc {
     Doc::new(
         "takeProviderEvent",
-        "Take a provider's event",
+        "Receive a provider's event",
         "Called by the providers of tenants' own accounts: Amazon SES through SNS, Postmark, SendGrid, Mailgun, Resend, with their \
          bodies, up to 1 MB; inbound mail of Postmark, SendGrid or Mailgun for the tenant, up to 40 MB. Each event must carry its \
          provider's proof (SNS signature and topic; Postmark's user and password; the signatures of SendGrid, Mailgun, Resend) and \
@@ -17,7 +17,7 @@ pub(super) fn take() -> Doc {
          the event is stored. An event without proof is refused and not stored.",
     )
     .path_parameters::<HookPath>()
-    .body::<ProviderEvent>(json!({"RecordType": "Delivery"}))
+    .body::<ProviderEventBody>(json!({"RecordType": "Delivery"}))
     .answer::<EventTaken>(200, "Stored, or known already", json!({}))
     .refuses(400, &["incomplete_body"])
     .refuses(401, &["invalid_signature", "stale_timestamp", "replayed_event"])

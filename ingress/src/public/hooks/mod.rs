@@ -1,12 +1,11 @@
-//! `POST /hooks/<provider>/<connection id>`: events of providers about mail they took for a tenant's own account.
+//! `POST /hooks/<provider>/<connection id>`: webhook events of providers about mail of a tenant's own account.
 //!
-//! No API key: the connection in the path says whose event it is, and the event must prove that it comes from the provider, for
-//! this account, now, and for the first time. A 2xx means that the raw event is committed; what it says is read by the engagement
-//! stage. Whatever is not proven is answered 401 and stored nowhere.
+//! There is no API key: the connection in the path names the tenant, and the provider's signature proves that the event comes from
+//! it, for this account, now and for the first time. A 2xx means that the raw event is committed; the engagement stage reads it.
+//! An event without a valid signature is answered 401 and not stored.
 //!
-//! A provider repeats a request whose answer it did not hear. One that was signed anew is a second delivery: 200, nothing more is
-//! stored. One that is the same to the byte of its proof cannot be told from a replay, and is answered as one: what it says is in
-//! the ledger already, so nothing is lost by it.
+//! A provider repeats a request without an answer. A repeat with a new signature is a second delivery: it is answered 200 and not
+//! stored again. A repeat with the same signature is answered like a replay attack: the event is in the ledger already.
 
 mod check;
 mod connection;
@@ -33,12 +32,12 @@ use uuid::Uuid;
 
 pub use self::{check::fault, connection::HOOK_PURPOSE};
 use self::{
-    check::{Checked, Proof, Refusal},
-    connection::Connection,
+    check::{EventCheck, EventRefusal, Proof},
+    connection::HookConnection,
     raw::Raw,
 };
 use crate::{
-    pipeline::{Reply, Routes, error::ApiError, observe::no_such_path, open},
+    pipeline::{ApiReply, Routes, error::ApiError, observe::no_such_path, open},
     state::Ingress,
 };
 
@@ -68,7 +67,8 @@ struct HookPath {
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[expect(dead_code, reason = "described, not built")]
-enum ProviderEvent {
+#[schemars(rename = "ProviderEvent")]
+enum ProviderEventBody {
     One(Map<String, Value>),
     Many(Vec<Map<String, Value>>),
 }
@@ -89,7 +89,7 @@ async fn take(
     match accept(&ingress, provider, &connection, headers, body).await {
         Ok(outcome) => {
             count(provider, outcome);
-            Reply::ok(&EventTaken {}).into_response()
+            ApiReply::ok(&EventTaken {}).into_response()
         }
         Err(error) => {
             let outcome = match error.status {
@@ -108,7 +108,7 @@ fn count(provider: &'static str, outcome: &'static str) {
     Counter::HookRequestsTotal.add(1, [("provider", provider), ("outcome", outcome)]);
 }
 
-/// Checks and stores one event; answers the outcome for the metric.
+/// Checks and stores one event. Returns the outcome for the metric.
 async fn accept(
     ingress: &Arc<Ingress>,
     provider: &'static str,
@@ -117,32 +117,32 @@ async fn accept(
     body: Body,
 ) -> Result<&'static str, ApiError> {
     let hooks = &ingress.hooks;
-    // The same answer for a connection that is not there as for an event that is not its provider's.
-    let id = schemas::parse_id(connection).map_err(|_| Refusal::Forged)?;
+    // An unknown connection is answered like a forged event.
+    let id = schemas::parse_id(connection).map_err(|_| EventRefusal::Forged)?;
     if !hooks.connections.admit(id).await {
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded").retry_after(RETRY_SECONDS));
     }
     let connection = hooks.connections.find(&ingress.pool, &ingress.vault, id).await?;
-    let connection = connection.filter(|found| found.provider == provider).ok_or(Refusal::Forged)?;
+    let connection = connection.filter(|found| found.provider == provider).ok_or(EventRefusal::Forged)?;
     let raw = Raw::read(provider, body, &headers, ingress.settings.http_body_timeout).await?;
     let permit = tokio::time::timeout(PERMIT_TIMEOUT, hooks.permits.acquire()).await;
     let _permit = permit.ok().and_then(Result::ok).ok_or_else(ApiError::unavailable)?;
     let proof = match check::check(&hooks.sns, provider, &connection, &headers, &raw, Utc::now()).await? {
-        Checked::Event(proof) => proof,
-        Checked::Confirmed { topic } => {
+        EventCheck::Event(proof) => proof,
+        EventCheck::Confirmed { topic } => {
             tracing::info!(provider, connection = %id, tenant_id = %connection.tenant_id, "subscription confirmed");
-            keep_record(ingress, &connection, id, &topic).await?;
+            audit_confirmation(ingress, &connection, id, &topic).await?;
             return Ok("confirmed");
         }
-        Checked::Nothing => return Ok("ignored"),
+        EventCheck::Nothing => return Ok("ignored"),
     };
-    keep(ingress, connection, id, proof, raw.kept).await
+    store_event(ingress, connection, id, proof, raw.kept).await
 }
 
-/// Stores an event in a task of its own: it is stored also if the provider hangs up meanwhile.
-async fn keep(
+/// Stores an event in a task of its own: it is stored even if the provider disconnects.
+async fn store_event(
     ingress: &Arc<Ingress>,
-    connection: Arc<Connection>,
+    connection: Arc<HookConnection>,
     id: Uuid,
     proof: Proof,
     raw: Bytes,
@@ -151,17 +151,22 @@ async fn keep(
     let work = async move { store::store(&shared.pool, &connection, id, &proof, &raw).await };
     let stored = ingress.tasks.spawn(work).await??;
     match stored {
-        store::Stored::New => {
+        store::StoreResult::New => {
             ingress.hooks.stored.notify();
             Ok("stored")
         }
-        store::Stored::Again => Ok("repeated"),
-        store::Stored::Replay => Err(Refusal::Replayed.into()),
+        store::StoreResult::Again => Ok("repeated"),
+        store::StoreResult::Replay => Err(EventRefusal::Replayed.into()),
     }
 }
 
-async fn keep_record(ingress: &Arc<Ingress>, connection: &Connection, id: Uuid, topic: &str) -> Result<(), ApiError> {
+async fn audit_confirmation(
+    ingress: &Arc<Ingress>,
+    connection: &HookConnection,
+    id: Uuid,
+    topic: &str,
+) -> Result<(), ApiError> {
     let (shared, tenant, topic) = (Arc::clone(ingress), connection.tenant_id, topic.to_owned());
-    let work = async move { store::confirmed(&shared.pool, tenant, id, &topic).await };
+    let work = async move { store::audit_confirmed(&shared.pool, tenant, id, &topic).await };
     Ok(ingress.tasks.spawn(work).await??)
 }

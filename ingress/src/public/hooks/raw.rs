@@ -29,7 +29,7 @@ pub(super) struct Raw {
     pub is_cut: bool,
     /// SHA-256 of all of it.
     pub whole: Digest,
-    /// The same behind the text of SendGrid's timestamp, as SendGrid signs it.
+    /// The digest of timestamp and body, as SendGrid signs them.
     pub stamped: Digest,
 }
 
@@ -38,14 +38,19 @@ impl Raw {
     ///
     /// # Errors
     /// 413 `body_too_large`, 408, 400, 503 when other bodies hold the memory.
-    pub async fn read(provider: &str, body: Body, headers: &HeaderMap, patience: Duration) -> Result<Self, ApiError> {
+    pub async fn read(
+        provider: &str,
+        body: Body,
+        headers: &HeaderMap,
+        body_timeout: Duration,
+    ) -> Result<Self, ApiError> {
         // SES refers to what is long, and Resend never sends it.
         let takes_mail = matches!(provider, "postmark" | "sendgrid" | "mailgun");
         let most = if takes_mail { MAIL_MAX_BYTES } else { KEPT_MAX_BYTES };
         let (mut whole, mut stamped) = (Context::new(&SHA256), Context::new(&SHA256));
         stamped.update(single(headers, STAMP_HEADER).unwrap_or_default().as_bytes());
-        let (mut kept, mut length) = (body::Gathered::default(), 0_usize);
-        body::pour(body, headers, most, patience, |data| {
+        let (mut kept, mut length) = (body::ReceivedBody::default(), 0_usize);
+        body::read_pieces(body, headers, most, body_timeout, |data| {
             whole.update(data);
             stamped.update(data);
             length += data.len();

@@ -1,4 +1,4 @@
-//! What all requests of providers share.
+//! The state that all provider webhooks share.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::settings::HookSettings;
 
 /// Events stored within this time are one notification: its subscriber reads all there are.
 const GATHER: Duration = Duration::from_millis(10);
-/// Requests checked and stored at once in each process: they share the pool with the API.
-const AT_ONCE: usize = 8;
+/// Requests checked and stored at a time in each process: they share the pool with the API.
+const CONCURRENT_MAX: usize = 8;
 
-/// What the hooks share.
+/// The state of provider webhooks.
 #[derive(Debug)]
 pub struct Hooks {
     pub(super) connections: Connections,
@@ -34,7 +34,7 @@ impl Hooks {
         Ok(Self {
             connections: Connections::new(settings.hook_rate_per_second),
             sns: Sns::new(Outbound::new(outbound)?, &settings.hook_sns_hosts),
-            permits: Semaphore::new(AT_ONCE),
+            permits: Semaphore::new(CONCURRENT_MAX),
             stored: Notifier::default(),
         })
     }

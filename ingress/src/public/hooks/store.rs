@@ -1,31 +1,31 @@
-//! Raw events into the ledger, before they are announced.
+//! Stores raw provider events, before they are announced.
 
 use runtime::db::begin_for_tenant;
 use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{check::Proof, connection::Connection};
+use super::{check::Proof, connection::HookConnection};
 
-/// What became of an event.
+/// The result of storing an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
-    /// It is committed now.
+pub(super) enum StoreResult {
+    /// It is new and committed.
     New,
-    /// It was before; the provider has signed it anew.
+    /// It was stored before; the provider has signed it again.
     Again,
-    /// It was before, and this is the very same request.
+    /// It was stored before, by the same request.
     Replay,
 }
 
 /// Stores an event once.
 pub(super) async fn store(
     pool: &PgPool,
-    connection: &Connection,
+    connection: &HookConnection,
     id: Uuid,
     proof: &Proof,
     raw: &[u8],
-) -> sqlx::Result<Stored> {
+) -> sqlx::Result<StoreResult> {
     let mut tx = begin_for_tenant(pool, connection.tenant_id).await?;
     let inserted = sqlx::query!(
         "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw)
@@ -43,7 +43,7 @@ pub(super) async fn store(
     .rows_affected();
     if inserted == 1 {
         tx.commit().await?;
-        return Ok(Stored::New);
+        return Ok(StoreResult::New);
     }
     // A statement of its own: it sees what the insert waited for.
     let is_replay = sqlx::query_scalar!(
@@ -57,11 +57,11 @@ pub(super) async fn store(
     .fetch_optional(&mut *tx)
     .await?;
     tx.rollback().await?;
-    Ok(if is_replay == Some(true) { Stored::Replay } else { Stored::Again })
+    Ok(if is_replay == Some(true) { StoreResult::Replay } else { StoreResult::Again })
 }
 
-/// Notes that a topic's subscription was confirmed.
-pub(super) async fn confirmed(pool: &PgPool, tenant: Uuid, connection: Uuid, topic: &str) -> sqlx::Result<()> {
+/// Writes the confirmed subscription of a topic into the audit log.
+pub(super) async fn audit_confirmed(pool: &PgPool, tenant: Uuid, connection: Uuid, topic: &str) -> sqlx::Result<()> {
     let mut tx = begin_for_tenant(pool, tenant).await?;
     sqlx::query!(
         "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, 'provider', $3, $4, $5)",

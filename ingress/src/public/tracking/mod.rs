@@ -26,7 +26,7 @@ use crate::{
 /// A transparent GIF of one pixel.
 const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x01D\x00;";
 
-/// What every answer to a recipient carries: nobody keeps it, indexes it, or is told where it came from.
+/// The headers of every answer to a recipient: no caching, no indexing, no referrer.
 pub(crate) const QUIET: [(HeaderName, HeaderValue); 4] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store, max-age=0")),
     (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
@@ -89,8 +89,8 @@ fn click(claims: &TokenClaims) -> Option<(u16, String)> {
     claims.click().map(|(link, url)| (link, url.to_owned()))
 }
 
-/// A signed target as a header value. One that is no web address is no target, whoever signed it: `javascript:` and the like have
-/// no place in a redirect. What is not plain ASCII is written in its URL form.
+/// A signed target as a header value. Only web addresses are followed: `javascript:` and the like must not be in a redirect, signed or
+/// not. Other characters than ASCII are percent-encoded.
 fn location(url: &str) -> Option<HeaderValue> {
     let parsed = url::Url::parse(url).ok().filter(|parsed| matches!(parsed.scheme(), "http" | "https"))?;
     let plain = url.bytes().all(|byte| byte.is_ascii_graphic());

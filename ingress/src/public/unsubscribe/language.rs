@@ -2,13 +2,13 @@
 
 use http::{HeaderMap, header};
 
-use super::texts::{ALL, Texts};
+use super::texts::{ALL, PageTexts};
 
 /// Languages of one header that are looked at.
 const LANGUAGES_MAX: usize = 32;
 
 /// The texts for a recipient. `locale` is the contact's, as `de-AT`.
-pub(super) fn choose(headers: &HeaderMap, locale: Option<&str>) -> &'static Texts {
+pub(super) fn choose(headers: &HeaderMap, locale: Option<&str>) -> &'static PageTexts {
     let asked = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let [english, ..] = ALL;
     preferred(asked, locale).or_else(|| locale.and_then(named)).unwrap_or(english)
@@ -16,11 +16,11 @@ pub(super) fn choose(headers: &HeaderMap, locale: Option<&str>) -> &'static Text
 
 /// The best of what a browser accepts (RFC 9110 §12.5.4): by weight, then in its order. `*` is every language not named: the
 /// contact's own, if it is none of those that are refused.
-fn preferred(header: &str, locale: Option<&str>) -> Option<&'static Texts> {
+fn preferred(header: &str, locale: Option<&str>) -> Option<&'static PageTexts> {
     let mut ranges: Vec<(&str, f32)> = header.split(',').take(LANGUAGES_MAX).filter_map(range).collect();
     // A stable sort: of equals, the first stays first.
     ranges.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    let refused = |texts: &Texts| {
+    let refused = |texts: &PageTexts| {
         ranges.iter().any(|(tag, weight)| *weight == 0.0 && named(tag).is_some_and(|named| named.lang == texts.lang))
     };
     ranges.iter().filter(|(_, weight)| *weight > 0.0).find_map(|(tag, _)| match *tag {
@@ -42,7 +42,7 @@ fn range(text: &str) -> Option<(&str, f32)> {
 }
 
 /// The texts of a language: `de`, `de-CH` and `de_AT` are all German.
-fn named(tag: &str) -> Option<&'static Texts> {
+fn named(tag: &str) -> Option<&'static PageTexts> {
     let primary = tag.split(['-', '_']).next()?;
     ALL.into_iter().find(|texts| texts.lang.eq_ignore_ascii_case(primary))
 }

@@ -26,7 +26,7 @@ use schemas::{
 };
 use sqlx::PgConnection;
 
-use self::page::Reader;
+use self::page::PageWriter;
 use super::tracking::signals;
 use crate::pipeline::peer::Peer;
 use crate::{
@@ -49,8 +49,8 @@ pub(crate) fn routes() -> Routes {
 
 async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> Response {
     let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
-    let reader = reader(&ingress, claims.as_ref(), &headers).await;
-    claims.map_or_else(|| reader.no_such_link(), |claims| reader.ask(&preferences_token(&ingress, &claims)))
+    let page = page_writer(&ingress, claims.as_ref(), &headers).await;
+    claims.map_or_else(|| page.no_such_link(), |claims| page.ask(&preferences_token(&ingress, &claims)))
 }
 
 async fn leave(
@@ -61,20 +61,20 @@ async fn leave(
     body: Body,
 ) -> Response {
     let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
-    let reader = reader(&ingress, claims.as_ref(), &headers).await;
-    let Some(claims) = claims else { return reader.no_such_link() };
+    let page = page_writer(&ingress, claims.as_ref(), &headers).await;
+    let Some(claims) = claims else { return page.no_such_link() };
     let body = match body::read(body, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await {
         Ok(body) => body,
-        Err(error) => return reader.not_left(error.status),
+        Err(error) => return page.not_left(error.status),
     };
-    let Some(method) = method(&body) else { return reader.ask_again(&preferences_token(&ingress, &claims)) };
+    let Some(method) = method(&body) else { return page.ask_again(&preferences_token(&ingress, &claims)) };
     // In a task of its own: a client that hangs up after the POST has left all the same.
-    let work = Leaving { ingress: Arc::clone(&ingress), claims: claims.clone(), method, peer, headers };
-    match ingress.tasks.spawn(work.carry_out()).await {
-        Ok(Ok(OptOut::Recorded | OptOut::Already)) => reader.done(&preferences_token(&ingress, &claims)),
-        Ok(Ok(OptOut::UnknownSend)) => reader.no_such_link(),
-        Ok(Err(error)) => reader.not_left(error.status),
-        Err(panicked) => reader.not_left(ApiError::from(panicked).status),
+    let work = OptOutRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), method, peer, headers };
+    match ingress.tasks.spawn(work.apply()).await {
+        Ok(Ok(OptOut::Recorded | OptOut::Already)) => page.done(&preferences_token(&ingress, &claims)),
+        Ok(Ok(OptOut::UnknownSend)) => page.no_such_link(),
+        Ok(Err(error)) => page.not_left(error.status),
+        Err(panicked) => page.not_left(ApiError::from(panicked).status),
     }
 }
 
@@ -84,7 +84,7 @@ fn preferences_token(ingress: &Ingress, claims: &TokenClaims) -> String {
 }
 
 /// One opt-out.
-struct Leaving {
+struct OptOutRequest {
     ingress: Arc<Ingress>,
     claims: TokenClaims,
     method: &'static str,
@@ -92,16 +92,16 @@ struct Leaving {
     headers: HeaderMap,
 }
 
-impl Leaving {
-    /// Commits the opt-out and its fact before anybody is answered: once the answer is out, no fence passes any more.
-    async fn carry_out(self) -> Result<OptOut, ApiError> {
+impl OptOutRequest {
+    /// Commits the opt-out and its fact before the answer: after it, no fence passes for this recipient.
+    async fn apply(self) -> Result<OptOut, ApiError> {
         let Self { ingress, claims, method, peer, headers } = self;
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
         let mut tx = ingress.by_key.begin_for_tenant(claims.tenant_id).await?;
         let found = opt_out(&mut tx, &claims, method, evidence).await?;
         tx.commit().await?;
-        opted_out(&ingress, found);
+        count_opt_out(&ingress, found);
         Ok(found)
     }
 }
@@ -125,23 +125,23 @@ async fn opt_out(
     }
 }
 
-/// Counts an opt-out that is committed, and notifies who tells products of it.
-fn opted_out(ingress: &Ingress, found: OptOut) {
+/// Counts a committed opt-out and notifies the webhooks stage.
+fn count_opt_out(ingress: &Ingress, found: OptOut) {
     if found == OptOut::Recorded {
         Counter::SignalsTotal.add(1, [("kind", "unsubscribed"), ("outcome", "recorded")]);
     }
     ingress.facts.notify();
 }
 
-/// Who reads: the language, and who sends, for people to recognise. The page works without either.
-async fn reader(ingress: &Ingress, claims: Option<&TokenClaims>, headers: &HeaderMap) -> Reader {
+/// A page writer with the recipient's language and the tenant's name, if they are known.
+async fn page_writer(ingress: &Ingress, claims: Option<&TokenClaims>, headers: &HeaderMap) -> PageWriter {
     let known = match claims {
         Some(claims) => known(ingress, claims).await.ok().flatten(),
         None => None,
     };
     let (organisation, locale) = known.unwrap_or_default();
     let organisation = organisation.filter(|name| !name.trim().is_empty());
-    Reader { texts: language::choose(headers, locale.as_deref()), organisation }
+    PageWriter { texts: language::choose(headers, locale.as_deref()), organisation }
 }
 
 /// The tenant's name and the recipient's locale.
@@ -191,7 +191,7 @@ mod tests {
     #[case(b"confirm=no", None)]
     #[case(b"List-Unsubscribe=", None)]
     #[case(b"", None)]
-    fn a_mail_programs_click_is_told_from_the_pages_button(#[case] body: &[u8], #[case] expected: Option<&str>) {
+    fn one_click_and_the_pages_button_are_told_apart(#[case] body: &[u8], #[case] expected: Option<&str>) {
         assert_eq!(method(body), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! The pages a recipient sees. Plain HTML without scripts: it works in every mail program's browser and with every screen reader.
+//! The HTML pages for recipients. They have no scripts, so that every browser and screen reader can show them.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode, header};
 use ledger::preferences::{Recipient, Topic};
 use sha2::{Digest, Sha256};
 
-use super::texts::{Message, Texts};
+use super::texts::{PageText, PageTexts};
 use crate::public::tracking::QUIET;
 
 const PAGE: &str = include_str!("page.html");
@@ -22,14 +22,14 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Who reads a page: the language, and who sends, where that is known.
+/// Writes pages in the recipient's language, with the sender's name if it is known.
 #[derive(Debug, Clone)]
-pub(super) struct Reader {
-    pub(super) texts: &'static Texts,
+pub(super) struct PageWriter {
+    pub(super) texts: &'static PageTexts,
     pub(super) organisation: Option<String>,
 }
 
-impl Reader {
+impl PageWriter {
     /// A text with the sender's name in it.
     fn say(&self, text: &str) -> String {
         let from = match &self.organisation {
@@ -44,7 +44,7 @@ impl Reader {
         self.asking(StatusCode::OK, "", preferences)
     }
 
-    /// Asks again: what came was neither the page's button nor a mail program's click.
+    /// Asks again after a form that is not the page's own.
     pub(super) fn ask_again(&self, preferences: &str) -> Response {
         let text = self.texts.preferences.not_understood;
         let alert = format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n");
@@ -63,7 +63,7 @@ impl Reader {
         self.page(status, texts.title, &body)
     }
 
-    /// Says that it is done.
+    /// Confirms the opt-out.
     pub(super) fn done(&self, preferences: &str) -> Response {
         let texts = &self.texts.unsubscribe;
         let body = format!(
@@ -74,9 +74,9 @@ impl Reader {
         self.page(StatusCode::OK, texts.done.title, &body)
     }
 
-    /// For a link that names nothing.
+    /// 404 for a link without a valid token.
     pub(super) fn no_such_link(&self) -> Response {
-        let Message { title, text } = self.texts.no_link;
+        let PageText { title, text } = self.texts.no_link;
         self.page(StatusCode::NOT_FOUND, title, &format!("<p>{text}</p>"))
     }
 
@@ -90,33 +90,33 @@ impl Reader {
         self.try_again(status, &self.texts.not_stored)
     }
 
-    fn try_again(&self, status: StatusCode, message: &Message) -> Response {
+    fn try_again(&self, status: StatusCode, message: &PageText) -> Response {
         let body = format!("<p role=\"alert\" class=\"trouble\">{}</p>", message.text);
         let mut response = self.page(status, message.title, &body);
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
         response
     }
 
-    /// What a recipient may choose, and what came of the last choice.
-    pub(super) fn preferences(&self, recipient: &Recipient, topics: &[Topic], told: Option<Told>) -> Response {
+    /// The preferences form, and the result of the last submission.
+    pub(super) fn preferences(&self, recipient: &Recipient, topics: &[Topic], result: Option<FormResult>) -> Response {
         let texts = &self.texts.preferences;
-        let (status, told) = match told {
+        let (status, result) = match result {
             None => (StatusCode::OK, String::new()),
-            Some(Told::NotUnderstood) => {
+            Some(FormResult::NotUnderstood) => {
                 let text = texts.not_understood;
                 (StatusCode::BAD_REQUEST, format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n"))
             }
-            Some(Told::Saved) => (StatusCode::OK, status_line(texts.saved)),
-            Some(Told::Back) => (StatusCode::OK, status_line(texts.is_back)),
-            Some(Told::Left) => (StatusCode::OK, status_line(&self.say(texts.has_left))),
+            Some(FormResult::Saved) => (StatusCode::OK, status_line(texts.saved)),
+            Some(FormResult::Back) => (StatusCode::OK, status_line(texts.is_back)),
+            Some(FormResult::Left) => (StatusCode::OK, status_line(&self.say(texts.has_left))),
         };
         let about = self
             .say(texts.about)
             .replace("{address}", &format!("<strong>{}</strong>", escape(&masked(&recipient.address))));
         let held =
             if recipient.held { format!("<p class=\"trouble\">{}</p>\n", self.say(texts.held)) } else { String::new() };
-        let forms = if recipient.left { self.return_form(told.is_empty()) } else { self.choices(topics) };
-        self.page(status, texts.title, &format!("{told}<p>{about}</p>\n{held}{forms}"))
+        let forms = if recipient.left { self.return_form(result.is_empty()) } else { self.choices(topics) };
+        self.page(status, texts.title, &format!("{result}<p>{about}</p>\n{held}{forms}"))
     }
 
     fn choices(&self, topics: &[Topic]) -> String {
@@ -171,9 +171,9 @@ impl Reader {
     }
 }
 
-/// What came of a form.
+/// The result of a submitted form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum FormResult {
     Saved,
     Left,
     Back,
@@ -199,7 +199,7 @@ fn topic(topic: &Topic) -> String {
     )
 }
 
-/// Enough of an address for its owner to know it, and not enough for somebody else to use it.
+/// Masks an address so that only its owner recognises it.
 fn masked(address: &str) -> String {
     let (local, domain) = address.split_once('@').unwrap_or((address, ""));
     let first: String = local.chars().take(1).collect();
@@ -234,8 +234,8 @@ mod tests {
         String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
     }
 
-    fn reader(texts: &'static Texts, organisation: Option<&str>) -> Reader {
-        Reader { texts, organisation: organisation.map(str::to_owned) }
+    fn reader(texts: &'static PageTexts, organisation: Option<&str>) -> PageWriter {
+        PageWriter { texts, organisation: organisation.map(str::to_owned) }
     }
 
     fn recipient(left: bool) -> Recipient {
@@ -268,8 +268,8 @@ mod tests {
                 reader.not_left(StatusCode::SERVICE_UNAVAILABLE),
                 reader.not_stored(StatusCode::SERVICE_UNAVAILABLE),
                 reader.preferences(&recipient(false), &[], None),
-                reader.preferences(&recipient(true), &[], Some(Told::Left)),
-                reader.preferences(&recipient(false), &[], Some(Told::NotUnderstood)),
+                reader.preferences(&recipient(true), &[], Some(FormResult::Left)),
+                reader.preferences(&recipient(false), &[], Some(FormResult::NotUnderstood)),
             ] {
                 let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
                 assert!(policy.starts_with("default-src 'none'") && policy.contains("form-action 'self'"), "{policy}");

@@ -1,5 +1,5 @@
-//! `/p/<token>`: what a recipient gets. GET shows and never acts; POST leaves and joins topics, leaves everything, or comes back.
-//! Each form sets a state, so sending it twice is sending it once.
+//! `/p/<token>`: the preferences of a recipient. GET shows them and changes nothing; POST leaves and joins topics, opts out of everything, or
+//! opts in again. Each form sets a state, so that a second submission has no effect.
 
 use std::sync::Arc;
 
@@ -17,26 +17,26 @@ use schemas::{
 };
 use uuid::Uuid;
 
-use super::{BODY_MAX_BYTES, opt_out, opted_out, page::Told, reader};
+use super::{BODY_MAX_BYTES, count_opt_out, opt_out, page::FormResult, page_writer};
 use crate::{
     pipeline::{body, error::ApiError, peer::Peer},
     public::tracking::signals,
     state::Ingress,
 };
 
-/// What a form asks for.
+/// The change that a form asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Wish {
-    /// Of the topics that were on the page, these.
+enum PreferenceChange {
+    /// Keep only these of the topics that were on the page.
     Save { shown: Vec<Uuid>, chosen: Vec<Uuid> },
-    /// None of it any more.
+    /// Opt out of everything.
     Leave,
-    /// All of it again.
+    /// Opt in again.
     Return,
 }
 
-/// `None` for a form that is none of ours.
-fn read_form(form: &[u8]) -> Option<Wish> {
+/// Reads a form. `None` if it is not one of the page's.
+fn read_form(form: &[u8]) -> Option<PreferenceChange> {
     let pairs: Vec<(String, String)> = url::form_urlencoded::parse(form).into_owned().collect();
     let ids = |name: &str| {
         let values = pairs.iter().filter(|(field, _)| field == name);
@@ -44,9 +44,9 @@ fn read_form(form: &[u8]) -> Option<Wish> {
     };
     let mut actions = pairs.iter().filter(|(field, _)| field == "action").map(|(_, value)| value.as_str());
     match (actions.next(), actions.next()) {
-        (Some("save"), None) => Some(Wish::Save { shown: ids("shown")?, chosen: ids("topic")? }),
-        (Some("leave"), None) => Some(Wish::Leave),
-        (Some("return"), None) => Some(Wish::Return),
+        (Some("save"), None) => Some(PreferenceChange::Save { shown: ids("shown")?, chosen: ids("topic")? }),
+        (Some("leave"), None) => Some(PreferenceChange::Leave),
+        (Some("return"), None) => Some(PreferenceChange::Return),
         _ => None,
     }
 }
@@ -57,12 +57,12 @@ pub(super) async fn show(
     headers: HeaderMap,
 ) -> Response {
     let claims = ingress.tokens.open(Purpose::Preferences, &token).ok();
-    let reader = reader(&ingress, claims.as_ref(), &headers).await;
-    let Some(claims) = claims else { return reader.no_such_link() };
-    match standing(&ingress, &claims).await {
-        Ok(Some((recipient, topics))) => reader.preferences(&recipient, &topics, None),
-        Ok(None) => reader.no_such_link(),
-        Err(error) => reader.not_stored(error.status),
+    let page = page_writer(&ingress, claims.as_ref(), &headers).await;
+    let Some(claims) = claims else { return page.no_such_link() };
+    match find_preferences(&ingress, &claims).await {
+        Ok(Some((recipient, topics))) => page.preferences(&recipient, &topics, None),
+        Ok(None) => page.no_such_link(),
+        Err(error) => page.not_stored(error.status),
     }
 }
 
@@ -74,34 +74,38 @@ pub(super) async fn change(
     body: Body,
 ) -> Response {
     let claims = ingress.tokens.open(Purpose::Preferences, &token).ok();
-    let reader = reader(&ingress, claims.as_ref(), &headers).await;
-    let Some(claims) = claims else { return reader.no_such_link() };
+    let page = page_writer(&ingress, claims.as_ref(), &headers).await;
+    let Some(claims) = claims else { return page.no_such_link() };
     let form: Bytes = match body::read(body, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await {
         Ok(form) => form,
-        Err(error) => return reader.not_stored(error.status),
+        Err(error) => return page.not_stored(error.status),
     };
-    let told = match read_form(&form) {
-        None => Told::NotUnderstood,
-        Some(wish) => {
-            // In a task of its own: a client that hangs up after the POST has chosen all the same.
-            let choosing = Choosing { ingress: Arc::clone(&ingress), claims: claims.clone(), wish, peer, headers };
-            match ingress.tasks.spawn(choosing.carry_out()).await {
-                Ok(Ok(Some(told))) => told,
-                Ok(Ok(None)) => return reader.no_such_link(),
-                Ok(Err(error)) => return reader.not_stored(error.status),
-                Err(panicked) => return reader.not_stored(ApiError::from(panicked).status),
+    let result = match read_form(&form) {
+        None => FormResult::NotUnderstood,
+        Some(change) => {
+            // In a task of its own: the change is applied even if the client disconnects after the POST.
+            let request =
+                ChangeRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), change, peer, headers };
+            match ingress.tasks.spawn(request.apply()).await {
+                Ok(Ok(Some(result))) => result,
+                Ok(Ok(None)) => return page.no_such_link(),
+                Ok(Err(error)) => return page.not_stored(error.status),
+                Err(panicked) => return page.not_stored(ApiError::from(panicked).status),
             }
         }
     };
-    match standing(&ingress, &claims).await {
-        Ok(Some((recipient, topics))) => reader.preferences(&recipient, &topics, Some(told)),
-        Ok(None) => reader.no_such_link(),
-        Err(error) => reader.not_stored(error.status),
+    match find_preferences(&ingress, &claims).await {
+        Ok(Some((recipient, topics))) => page.preferences(&recipient, &topics, Some(result)),
+        Ok(None) => page.no_such_link(),
+        Err(error) => page.not_stored(error.status),
     }
 }
 
-/// The recipient and his topics, as they are now.
-async fn standing(ingress: &Ingress, claims: &TokenClaims) -> Result<Option<(Recipient, Vec<Topic>)>, ApiError> {
+/// The recipient and the current topics.
+async fn find_preferences(
+    ingress: &Ingress,
+    claims: &TokenClaims,
+) -> Result<Option<(Recipient, Vec<Topic>)>, ApiError> {
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
     let recipient = preferences::recipient(&mut tx, claims.tenant_id, claims.send_id, claims.contact()).await?;
     let Some(recipient) = recipient else { return Ok(None) };
@@ -110,19 +114,19 @@ async fn standing(ingress: &Ingress, claims: &TokenClaims) -> Result<Option<(Rec
     Ok(Some((recipient, topics)))
 }
 
-/// One choice.
-struct Choosing {
+/// A submitted change.
+struct ChangeRequest {
     ingress: Arc<Ingress>,
     claims: TokenClaims,
-    wish: Wish,
+    change: PreferenceChange,
     peer: Peer,
     headers: HeaderMap,
 }
 
-impl Choosing {
-    /// Commits before anybody is told. `None`: there is no such recipient.
-    async fn carry_out(self) -> Result<Option<Told>, ApiError> {
-        let Self { ingress, claims, wish, peer, headers } = self;
+impl ChangeRequest {
+    /// Applies and commits the change. `None`: there is no such recipient.
+    async fn apply(self) -> Result<Option<FormResult>, ApiError> {
+        let Self { ingress, claims, change, peer, headers } = self;
         let (tenant, send) = (claims.tenant_id, claims.send_id);
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
         let recipient = preferences::recipient(&mut tx, tenant, send, claims.contact()).await?;
@@ -132,26 +136,26 @@ impl Choosing {
         let agent = signals::user_agent(&headers);
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
         let mut left = None;
-        let told = match &wish {
-            Wish::Save { shown, chosen } => {
+        let result = match &change {
+            PreferenceChange::Save { shown, chosen } => {
                 preferences::choose(&mut tx, tenant, contact, send, shown, chosen, evidence).await?;
-                Told::Saved
+                FormResult::Saved
             }
-            Wish::Leave => {
+            PreferenceChange::Leave => {
                 left = Some(opt_out(&mut tx, &claims, "preferences", evidence).await?);
-                Told::Left
+                FormResult::Left
             }
-            Wish::Return => {
+            PreferenceChange::Return => {
                 preferences::opt_in(&mut tx, tenant, contact, send, evidence).await?;
-                Told::Back
+                FormResult::Back
             }
         };
         tx.commit().await?;
         match left {
-            Some(found) => opted_out(&ingress, found),
+            Some(found) => count_opt_out(&ingress, found),
             None => ingress.facts.notify(),
         }
-        Ok(Some(told))
+        Ok(Some(result))
     }
 }
 
@@ -164,16 +168,16 @@ mod tests {
     const B: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e30";
 
     #[test]
-    fn a_form_says_what_was_shown_and_what_is_chosen() {
-        let wish = read_form(format!("shown={A}&shown={B}&topic={B}&action=save").as_bytes());
+    fn a_form_has_the_shown_and_the_chosen_topics() {
+        let change = read_form(format!("shown={A}&shown={B}&topic={B}&action=save").as_bytes());
         let (a, b) = (parse_id(A).unwrap(), parse_id(B).unwrap());
-        assert_eq!(wish, Some(Wish::Save { shown: vec![a, b], chosen: vec![b] }));
-        assert_eq!(read_form(b"action=leave"), Some(Wish::Leave));
-        assert_eq!(read_form(b"action=return"), Some(Wish::Return));
+        assert_eq!(change, Some(PreferenceChange::Save { shown: vec![a, b], chosen: vec![b] }));
+        assert_eq!(read_form(b"action=leave"), Some(PreferenceChange::Leave));
+        assert_eq!(read_form(b"action=return"), Some(PreferenceChange::Return));
     }
 
     #[test]
-    fn what_is_no_form_of_ours_asks_for_nothing() {
+    fn a_form_of_another_page_changes_nothing() {
         let forms: [&[u8]; 6] =
             [b"", b"action=", b"action=delete", b"action=leave&action=save", b"shown=x&action=save", b"\xff\x00=1"];
         for form in forms {

@@ -1,7 +1,7 @@
 //! Pauses campaigns as the API does, and notifies the owner.
 
 use anyhow::{Context, bail};
-use ingress::api::campaigns::{self, HoldRefused};
+use ingress::api::campaigns::{self, PauseRefused};
 use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -12,13 +12,13 @@ use crate::{find_tenant, invocation::AuditEntry, operator};
 pub(super) async fn set_paused(pool: &PgPool, id: Uuid, paused: bool, reason: Option<&str>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     let tenant = find_tenant::of_campaign(&mut tx, id).await?.context("no such campaign")?;
-    let was = match campaigns::hold(&mut tx, tenant, id, paused).await {
+    let was = match campaigns::set_paused(&mut tx, tenant, id, paused).await {
         Ok(was) => was,
-        Err(HoldRefused::NotFound) => bail!("no such campaign"),
-        Err(HoldRefused::Already(status)) => {
+        Err(PauseRefused::NotFound) => bail!("no such campaign"),
+        Err(PauseRefused::Already(status)) => {
             bail!("the campaign is {status}: only a scheduled or sending one can be paused")
         }
-        Err(HoldRefused::Store(error)) => return Err(error.into()),
+        Err(PauseRefused::Store(error)) => return Err(error.into()),
     };
     let subject = id.to_string();
     let outcome = match (was == paused, paused) {

@@ -124,7 +124,7 @@ mod tests {
     #[case("<!--[if mso]><p><![endif]--!>")]
     #[case("<!-- x <![endif]-->")]
     #[case("<![if mso] x>")]
-    fn what_could_be_read_in_two_ways_is_unclear(#[case] comment: &str) {
+    fn an_ambiguous_comment_is_unclear(#[case] comment: &str) {
         assert_eq!(read(comment), Err(Unclear));
     }
 }

@@ -329,10 +329,10 @@ impl Elements {
         }
     }
 
-    /// Takes back the last so many.
-    pub(super) fn forget(&mut self, count: usize) {
+    /// Removes the last `count` elements.
+    pub(super) fn remove_last(&mut self, count: usize) {
         let length = self.open.len().saturating_sub(count);
-        // What is kept stands for all: it hides if one of them hides.
+        // The element that stays replaces the removed ones: it hides if one of them hides.
         let hides = self.open.iter().skip(length).any(|element| !element.is_plain);
         self.truncate(length);
         if hides

@@ -1,8 +1,8 @@
 //! Quoted-printable (RFC 2045 §6.7), for text that is encoded in pieces.
 //!
-//! A slot's value is encoded apart from the text around it. That works because a slot always begins in column 0 and,
-//! if it holds anything, ends with a soft line break: the text after it begins in column 0 again. So no line depends
-//! on how long a value is, and none exceeds 76 characters.
+//! A placeholder's value is encoded independently of the text around it: a placeholder always begins in column 0 and,
+//! unless it is empty, ends with a soft line break, so that the text after it begins in column 0 again. No line depends on
+//! the length of a value, and none exceeds 76 characters.
 
 /// Longest line before the `=` of a soft line break.
 const LINE: usize = 75;
@@ -38,11 +38,11 @@ impl Encoder {
                 _ => byte.is_ascii_graphic(),
             };
             if is_plain {
-                self.room(1);
+                self.break_line_for(1);
                 self.out.push(char::from(byte));
                 self.column += 1;
             } else {
-                self.room(3);
+                self.break_line_for(3);
                 self.out.push('=');
                 self.out.push(hex(byte >> 4));
                 self.out.push(hex(byte & 15));
@@ -52,7 +52,7 @@ impl Encoder {
         }
     }
 
-    /// Goes to column 0 without a line end in the decoded text.
+    /// Adds a soft line break, unless in column 0: the decoded text has no line end there.
     pub(super) fn soft_break(&mut self) {
         if self.column != 0 {
             self.out.push_str(SOFT_BREAK);
@@ -60,12 +60,12 @@ impl Encoder {
         }
     }
 
-    /// What was encoded since the last call.
+    /// Returns the text that was encoded since the last call.
     pub(super) fn take(&mut self) -> String {
         std::mem::take(&mut self.out)
     }
 
-    fn room(&mut self, wanted: usize) {
+    fn break_line_for(&mut self, wanted: usize) {
         if self.column + wanted > LINE {
             self.out.push_str(SOFT_BREAK);
             self.column = 0;
@@ -73,7 +73,7 @@ impl Encoder {
     }
 }
 
-/// A slot's value: from column 0 to column 0.
+/// Encodes a placeholder's value: from column 0 to column 0.
 pub(super) fn slot(text: &str) -> String {
     let mut encoder = Encoder { out: String::with_capacity(text.len() + text.len() / 24 + 3), column: 0 };
     encoder.text(text);

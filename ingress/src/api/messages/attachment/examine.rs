@@ -9,7 +9,7 @@ use runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Refusal, TOTAL_MAX_BYTES, image, kind::Kind, ole, ooxml, pdf, text, text::Charset};
+use super::{AttachmentRefusal, TOTAL_MAX_BYTES, image, kind::FileKind, ole, ooxml, pdf, text, text::Charset};
 use crate::pipeline::error::ApiError;
 
 /// What the look into one file may cost. A step is a byte looked at or unpacked; what is held is an archive within the document, the
@@ -33,25 +33,25 @@ pub(super) enum Finding {
         charset: Option<Charset>,
     },
     /// It is not passed on.
-    Refused(Refusal),
+    Refused(AttachmentRefusal),
 }
 
 /// Why a look ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum InspectionFault {
     /// The file is not passed on.
-    Refused(Refusal),
+    Refused(AttachmentRefusal),
     /// The budget is used up.
     Spent(Spent),
 }
 
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
+impl From<AttachmentRefusal> for InspectionFault {
+    fn from(refusal: AttachmentRefusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<Spent> for Fault {
+impl From<Spent> for InspectionFault {
     fn from(spent: Spent) -> Self {
         Self::Spent(spent)
     }
@@ -73,17 +73,17 @@ impl Unpacked {
     }
 
     /// Counts what was unpacked, before it is looked at.
-    pub(super) fn add(&mut self, bytes: usize, budget: &Budget) -> Result<(), Fault> {
+    pub(super) fn add(&mut self, bytes: usize, budget: &Budget) -> Result<(), InspectionFault> {
         budget.take_steps(bytes as u64)?;
         self.bytes += bytes as u64;
         let is_sane =
             self.bytes <= self.most && (self.bytes <= UNPACKED_FREE || self.bytes / self.ratio <= self.packed);
-        if is_sane { Ok(()) } else { Err(Refusal::Bomb.into()) }
+        if is_sane { Ok(()) } else { Err(AttachmentRefusal::Bomb.into()) }
     }
 }
 
 /// The bytes of a job: the kind, and the file. `None`: this is not base64.
-pub(super) fn job(kind: Kind, base64: &str) -> Option<Vec<u8>> {
+pub(super) fn job(kind: FileKind, base64: &str) -> Option<Vec<u8>> {
     let mut job = Vec::with_capacity(1 + base64.len() / 4 * 3);
     job.push(kind.to_byte());
     STANDARD.decode_vec(base64, &mut job).ok()?;
@@ -95,15 +95,16 @@ pub(super) fn job(kind: Kind, base64: &str) -> Option<Vec<u8>> {
 /// # Errors
 /// [`Spent::Time`]: another time the same look may be done.
 pub(super) fn run(job: &[u8]) -> Result<Finding, Spent> {
-    let Some((kind, content)) = job.split_first().and_then(|(kind, content)| Some((Kind::of_byte(*kind)?, content)))
+    let Some((kind, content)) =
+        job.split_first().and_then(|(kind, content)| Some((FileKind::of_byte(*kind)?, content)))
     else {
-        return Ok(Finding::Refused(Refusal::Mismatch));
+        return Ok(Finding::Refused(AttachmentRefusal::Mismatch));
     };
     match examine(kind, content, &Budget::new(LIMITS)) {
         Ok(charset) => Ok(Finding::Good { charset }),
-        Err(Fault::Refused(refusal)) => Ok(Finding::Refused(refusal)),
-        Err(Fault::Spent(spent)) if spent.is_transient() => Err(spent),
-        Err(Fault::Spent(_)) => Ok(Finding::Refused(Refusal::Bomb)),
+        Err(InspectionFault::Refused(refusal)) => Ok(Finding::Refused(refusal)),
+        Err(InspectionFault::Spent(spent)) if spent.is_transient() => Err(spent),
+        Err(InspectionFault::Spent(_)) => Ok(Finding::Refused(AttachmentRefusal::Bomb)),
     }
 }
 
@@ -118,28 +119,28 @@ pub(crate) const JOB: Job =
 pub(super) async fn read(reader: &Reader, job: Vec<u8>) -> Result<Finding, ApiError> {
     match reader.read(&JOB, job).await {
         Ok(finding) => serde_json::from_slice(&finding).map_err(|error| ApiError::unexpected(&error)),
-        // That file's fault, and nobody else's.
-        Err(ReaderError::Crashed) => Ok(Finding::Refused(Refusal::Damaged)),
-        Err(ReaderError::Spent(spent)) if !spent.is_transient() => Ok(Finding::Refused(Refusal::Bomb)),
+        // The fault of this file only.
+        Err(ReaderError::Crashed) => Ok(Finding::Refused(AttachmentRefusal::Damaged)),
+        Err(ReaderError::Spent(spent)) if !spent.is_transient() => Ok(Finding::Refused(AttachmentRefusal::Bomb)),
         Err(error) if error.is_transient() => Err(ApiError::unavailable()),
         Err(error) => Err(ApiError::unexpected(&error)),
     }
 }
 
 /// Whether the content is what the extension says; for a text, how it is encoded.
-pub(super) fn examine(kind: Kind, content: &[u8], budget: &Budget) -> Result<Option<Charset>, Fault> {
+pub(super) fn examine(kind: FileKind, content: &[u8], budget: &Budget) -> Result<Option<Charset>, InspectionFault> {
     budget.take_input(content.len())?;
     if content.is_empty() {
-        return Err(Refusal::Empty.into());
+        return Err(AttachmentRefusal::Empty.into());
     }
     match kind {
-        Kind::Pdf => pdf::inspect(content, budget)?,
-        Kind::Docx => ooxml::inspect(content, ooxml::Document::Word, budget)?,
-        Kind::Xlsx => ooxml::inspect(content, ooxml::Document::Sheet, budget)?,
-        Kind::Xls => ole::inspect(content, budget)?,
-        Kind::Png => image::inspect_png(content, budget)?,
-        Kind::Jpeg => image::inspect_jpeg(content, budget)?,
-        Kind::Csv | Kind::Txt => return text::inspect(content, budget).map(Some),
+        FileKind::Pdf => pdf::inspect(content, budget)?,
+        FileKind::Docx => ooxml::inspect(content, ooxml::OoxmlDocument::Word, budget)?,
+        FileKind::Xlsx => ooxml::inspect(content, ooxml::OoxmlDocument::Sheet, budget)?,
+        FileKind::Xls => ole::inspect(content, budget)?,
+        FileKind::Png => image::inspect_png(content, budget)?,
+        FileKind::Jpeg => image::inspect_jpeg(content, budget)?,
+        FileKind::Csv | FileKind::Txt => return text::inspect(content, budget).map(Some),
     }
     Ok(None)
 }

@@ -8,7 +8,7 @@ pub(in crate::api::messages) const EXTENSIONS: [&str; 9] =
 
 /// A kind of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Pdf,
     Xlsx,
     Xls,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Txt,
 }
 
-impl Kind {
+impl FileKind {
     /// By extension, in any case.
     pub(super) fn of_extension(extension: &str) -> Option<Self> {
         Some(match extension.to_ascii_lowercase().as_str() {

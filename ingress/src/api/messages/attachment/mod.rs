@@ -1,6 +1,6 @@
 //! Attachments: extension, declared type and content must agree, and nothing active, encrypted or explosive is passed on.
 //!
-//! The caller is known and the mail is his; what is refused here is what receivers refuse or what would hurt whoever opens it.
+//! The caller is known and the mail is his; an attachment is refused if receivers refuse it or if it could harm the recipient.
 //! Every look into a file has a budget ([`LIMITS`]), keeps next to nothing of it, and happens before a connection to Postgres is taken.
 
 mod archive;
@@ -33,8 +33,8 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub(crate) use examine::JOB;
-use examine::{Fault, Finding, Unpacked};
-use kind::{Declared, EXTENSIONS, Kind};
+use examine::{Finding, InspectionFault, Unpacked};
+use kind::{Declared, EXTENSIONS, FileKind};
 use name::NAME_MAX_CHARS;
 
 use crate::pipeline::{
@@ -77,10 +77,10 @@ fn about_extensions() -> String {
     format!("With one of the extensions {}.", EXTENSIONS.join(", "))
 }
 
-/// An attachment whose name and declared type are good, and into which nobody has looked yet.
+/// An attachment with a valid name and declared type. Its content is not inspected yet.
 pub(super) struct Upload {
     filename: String,
-    kind: Kind,
+    kind: FileKind,
     declared: Declared,
     base64: String,
 }
@@ -92,7 +92,7 @@ impl std::fmt::Debug for Upload {
 }
 
 /// An attachment that may be sent.
-pub(super) struct Attachment {
+pub(super) struct ValidAttachment {
     pub(super) filename: String,
     pub(super) media_type: &'static str,
     /// Base64 in lines, as it goes over the wire.
@@ -101,7 +101,7 @@ pub(super) struct Attachment {
 
 /// Why a content is not passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Refusal {
+enum AttachmentRefusal {
     NotBase64,
     Empty,
     Mismatch,
@@ -115,7 +115,7 @@ enum Refusal {
     NotInspectable,
 }
 
-impl Refusal {
+impl AttachmentRefusal {
     fn code(self) -> &'static str {
         match self {
             Self::NotBase64 => "invalid_base64",
@@ -149,7 +149,7 @@ impl Refusal {
     }
 }
 
-/// Checks what can be told without looking inside.
+/// Checks name, type and size, without the content.
 ///
 /// # Errors
 /// 413 `attachments_too_large`.
@@ -198,7 +198,7 @@ fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Uplo
 
 const TYPE_MISMATCH: &str = "content_type_mismatch";
 
-fn type_mismatch(kind: Kind) -> String {
+fn type_mismatch(kind: FileKind) -> String {
     format!("must be {} for this extension, with parameters that are true of the file", kind.media_type())
 }
 
@@ -222,7 +222,7 @@ pub(super) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// 400 `validation_failed` with every fault, 503 when there is no time to look.
-pub(super) async fn inspect(reader: &Reader, uploads: Vec<Upload>) -> Result<Vec<Attachment>, ApiError> {
+pub(super) async fn inspect(reader: &Reader, uploads: Vec<Upload>) -> Result<Vec<ValidAttachment>, ApiError> {
     let (mut attachments, mut faults) = (Vec::with_capacity(uploads.len()), Vec::new());
     for (place, upload) in uploads.into_iter().enumerate() {
         let fault = |field: &str, code: &'static str, detail: String| {
@@ -239,7 +239,7 @@ pub(super) async fn inspect(reader: &Reader, uploads: Vec<Upload>) -> Result<Vec
             }
             Finding::Good { charset } => {
                 let encoded = tokio::task::spawn_blocking(move || lines(&base64)).await?;
-                attachments.push(Attachment { filename, media_type: kind.sent_as(charset), encoded });
+                attachments.push(ValidAttachment { filename, media_type: kind.sent_as(charset), encoded });
             }
         }
     }
@@ -247,16 +247,16 @@ pub(super) async fn inspect(reader: &Reader, uploads: Vec<Upload>) -> Result<Vec
 }
 
 /// What one file is. Gives its base64 back.
-async fn look_into(reader: &Reader, kind: Kind, base64: String) -> Result<(String, Finding), ApiError> {
+async fn look_into(reader: &Reader, kind: FileKind, base64: String) -> Result<(String, Finding), ApiError> {
     let kib = u32::try_from(decoded_bytes(&base64) * INSPECTION_WEIGHT / 1024).unwrap_or(u32::MAX);
     let kib = kib.clamp(INSPECTION_KIB_MIN, INSPECTIONS_KIB);
-    let _room = INSPECTIONS.acquire_many(kib).await.map_err(|error| ApiError::unexpected(&error))?;
+    let _memory = INSPECTIONS.acquire_many(kib).await.map_err(|error| ApiError::unexpected(&error))?;
     let (base64, job) = tokio::task::spawn_blocking(move || {
         let job = examine::job(kind, &base64);
         (base64, job)
     })
     .await?;
-    let Some(job) = job else { return Ok((base64, Finding::Refused(Refusal::NotBase64))) };
+    let Some(job) = job else { return Ok((base64, Finding::Refused(AttachmentRefusal::NotBase64))) };
     Ok((base64, examine::read(reader, job).await?))
 }
 

@@ -2,7 +2,7 @@
 
 use unicode_normalization::is_nfc;
 
-use super::kind::{EXTENSIONS, Kind};
+use super::kind::{EXTENSIONS, FileKind};
 
 /// Longest file name, in characters.
 pub(in crate::api::messages) const NAME_MAX_CHARS: usize = 200;
@@ -63,7 +63,7 @@ impl NameFault {
 }
 
 /// The kind of file a name says.
-pub(super) fn check(name: &str) -> Result<Kind, NameFault> {
+pub(super) fn check(name: &str) -> Result<FileKind, NameFault> {
     if name.trim().is_empty() {
         return Err(NameFault::Empty);
     }
@@ -77,7 +77,7 @@ pub(super) fn check(name: &str) -> Result<Kind, NameFault> {
         return Err(NameFault::Invisible);
     }
     let (stem, extension) = name.rsplit_once('.').ok_or(NameFault::Extension)?;
-    let kind = Kind::of_extension(extension).ok_or(NameFault::Extension)?;
+    let kind = FileKind::of_extension(extension).ok_or(NameFault::Extension)?;
     if stem.is_empty() || stem.starts_with(['.', ' ']) || stem.ends_with(['.', ' ']) || !is_nfc(name) {
         return Err(NameFault::Shape);
     }

@@ -4,8 +4,8 @@
 use runtime::Budget;
 
 use super::{
-    Fault, Refusal, Unpacked,
-    archive::{self, Entry},
+    AttachmentRefusal, InspectionFault, Unpacked,
+    archive::{self, ArchiveEntry},
     ole, xml,
 };
 
@@ -24,14 +24,14 @@ const CONTENT_TYPES: &str = "[content_types].xml";
 
 /// What a document has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Document {
+pub(super) enum OoxmlDocument {
     Word,
     Sheet,
     /// Embedded: any document without macros.
     Any,
 }
 
-impl Document {
+impl OoxmlDocument {
     fn main_part(self) -> Option<&'static str> {
         match self {
             Self::Word => Some("application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"),
@@ -42,7 +42,7 @@ impl Document {
 }
 
 /// Checks a document.
-pub(super) fn inspect(content: &[u8], document: Document, budget: &Budget) -> Result<(), Fault> {
+pub(super) fn inspect(content: &[u8], document: OoxmlDocument, budget: &Budget) -> Result<(), InspectionFault> {
     ole::refuse_encrypted(content, budget)?;
     let mut looking = Looking {
         budget,
@@ -62,7 +62,7 @@ struct Looking<'a> {
 }
 
 /// What an entry turned out to be.
-enum Part<'a> {
+enum OoxmlPart<'a> {
     Text(Vec<u8>),
     Archive(Vec<u8>),
     /// Stands in the archive as it is.
@@ -71,11 +71,11 @@ enum Part<'a> {
 }
 
 impl Looking<'_> {
-    fn look(&mut self, content: &[u8], document: Document) -> Result<(), Fault> {
+    fn look(&mut self, content: &[u8], document: OoxmlDocument) -> Result<(), InspectionFault> {
         // A chart holds its workbook; nothing holds more than that.
         let _level = self.budget.enter()?;
         if !content.starts_with(archive::MAGIC) {
-            return Err(Refusal::Mismatch.into());
+            return Err(AttachmentRefusal::Mismatch.into());
         }
         let entries = archive::entries(content, self.entries_left, self.budget)?;
         self.entries_left -= entries.len();
@@ -83,7 +83,7 @@ impl Looking<'_> {
         for entry in &entries {
             check_name(&entry.name)?;
             match self.read(entry)? {
-                Part::Text(text) => {
+                OoxmlPart::Text(text) => {
                     self.budget.take_steps(text.len() as u64)?;
                     if entry.name == CONTENT_TYPES {
                         check_types(&text, document)?;
@@ -93,19 +93,19 @@ impl Looking<'_> {
                     }
                     self.budget.release(text.len());
                 }
-                Part::Archive(inner) => {
-                    self.look(&inner, Document::Any)?;
+                OoxmlPart::Archive(inner) => {
+                    self.look(&inner, OoxmlDocument::Any)?;
                     self.budget.release(inner.len());
                 }
-                Part::StoredArchive(inner) => self.look(inner, Document::Any)?,
-                Part::Other => {}
+                OoxmlPart::StoredArchive(inner) => self.look(inner, OoxmlDocument::Any)?,
+                OoxmlPart::Other => {}
             }
         }
-        if has_types { Ok(()) } else { Err(Refusal::Mismatch.into()) }
+        if has_types { Ok(()) } else { Err(AttachmentRefusal::Mismatch.into()) }
     }
 
     /// Unpacks one entry. Kept is what is looked into: the parts that are read, and an archive.
-    fn read<'a>(&mut self, entry: &Entry<'a>) -> Result<Part<'a>, Fault> {
+    fn read<'a>(&mut self, entry: &ArchiveEntry<'a>) -> Result<OoxmlPart<'a>, InspectionFault> {
         let is_read = entry.name == CONTENT_TYPES || entry.name.ends_with(".rels");
         let start = archive::MAGIC.len().max(ole::MAGIC.len());
         let stored = entry.stored();
@@ -118,7 +118,7 @@ impl Looking<'_> {
             if is_read || (is_archive && stored.is_none()) {
                 let most = if is_read { PART_MAX } else { inner_max };
                 if kept.len() + piece.len() > most {
-                    return Err(Refusal::NotInspectable.into());
+                    return Err(AttachmentRefusal::NotInspectable.into());
                 }
                 budget.hold(piece.len())?;
                 kept.extend_from_slice(piece);
@@ -131,52 +131,52 @@ impl Looking<'_> {
         })?;
         if kept.starts_with(ole::MAGIC) {
             // An OLE object or an old document with whatever is in it.
-            return Err(Refusal::Embedded.into());
+            return Err(AttachmentRefusal::Embedded.into());
         }
         if is_read {
-            return Ok(Part::Text(kept));
+            return Ok(OoxmlPart::Text(kept));
         }
         let is_archive = kept.starts_with(archive::MAGIC);
         if is_archive && stored.is_none() {
-            return Ok(Part::Archive(kept));
+            return Ok(OoxmlPart::Archive(kept));
         }
         budget.release(kept.len());
-        Ok(stored.filter(|_| is_archive).map_or(Part::Other, Part::StoredArchive))
+        Ok(stored.filter(|_| is_archive).map_or(OoxmlPart::Other, OoxmlPart::StoredArchive))
     }
 }
 
-fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_name(name: &str) -> Result<(), AttachmentRefusal> {
     if name.split('/').any(|part| part == "..") || name.starts_with('/') {
-        return Err(Refusal::Damaged);
+        return Err(AttachmentRefusal::Damaged);
     }
     let has = |part: &str| name.contains(part);
     if has("vbaproject") || has("vbadata") || has("macrosheets/") {
-        return Err(Refusal::Macros);
+        return Err(AttachmentRefusal::Macros);
     }
     if has("activex/") || has("customui/") {
-        return Err(Refusal::Active);
+        return Err(AttachmentRefusal::Active);
     }
     Ok(())
 }
 
 /// The declared parts: the right main part, none with macros.
-fn check_types(document: &[u8], wanted: Document) -> Result<(), Refusal> {
+fn check_types(document: &[u8], wanted: OoxmlDocument) -> Result<(), AttachmentRefusal> {
     let mut has_main = wanted.main_part().is_none();
     xml::elements(document, |element| {
         for value in element.values("ContentType") {
             let value = value.trim().to_ascii_lowercase();
             if value.contains("macroenabled") || value.contains("vbaproject") {
-                return Err(Refusal::Macros);
+                return Err(AttachmentRefusal::Macros);
             }
             has_main |= wanted.main_part() == Some(value.as_str());
         }
         Ok(())
     })?;
-    if has_main { Ok(()) } else { Err(Refusal::Mismatch) }
+    if has_main { Ok(()) } else { Err(AttachmentRefusal::Mismatch) }
 }
 
 /// Relationships to elsewhere that are followed when the document is opened. Links and pictures may lead outside.
-fn check_relationships(document: &[u8]) -> Result<(), Refusal> {
+fn check_relationships(document: &[u8]) -> Result<(), AttachmentRefusal> {
     let followed = ["attachedtemplate", "oleobject", "frame", "subdocument", "package", "control", "vbaproject"];
     xml::elements(document, |element| {
         if !element.name.eq_ignore_ascii_case("Relationship") {
@@ -187,6 +187,6 @@ fn check_relationships(document: &[u8]) -> Result<(), Refusal> {
             let kind = kind.trim().to_ascii_lowercase();
             kind.rsplit('/').next().is_some_and(|last| followed.iter().any(|word| last.contains(word)))
         };
-        if outside && element.values("Type").any(is_followed) { Err(Refusal::Active) } else { Ok(()) }
+        if outside && element.values("Type").any(is_followed) { Err(AttachmentRefusal::Active) } else { Ok(()) }
     })
 }

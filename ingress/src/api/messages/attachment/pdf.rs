@@ -9,9 +9,9 @@ use std::{collections::HashSet, io::Read};
 use flate2::bufread::ZlibDecoder;
 use runtime::Budget;
 
-use super::{Fault, Refusal, Unpacked};
+use super::{AttachmentRefusal, InspectionFault, Unpacked};
 
-/// Where `%%EOF` must stand, from the end.
+/// How far from the end `%%EOF` may be.
 const END_WITHIN: usize = 2_048;
 /// Most object streams of one document. A writer puts a hundred objects and more into each.
 const STREAMS_MAX: usize = 4_096;
@@ -26,29 +26,29 @@ const READINGS_FREE: u64 = 64 * 1024;
 const DECODER_BYTES: usize = 64 * 1024;
 
 /// Names that no ordinary document carries, and what each is refused as.
-const REFUSED: [(&[u8], Refusal); 9] = [
-    (b"Encrypt", Refusal::Encrypted),
-    (b"JavaScript", Refusal::Active),
-    (b"JS", Refusal::Active),
-    (b"Launch", Refusal::Active),
-    (b"RichMedia", Refusal::Active),
-    (b"EmbeddedFile", Refusal::Embedded),
-    (b"EmbeddedFiles", Refusal::Embedded),
-    (b"ImportData", Refusal::Active),
-    (b"GoToE", Refusal::Embedded),
+const REFUSED: [(&[u8], AttachmentRefusal); 9] = [
+    (b"Encrypt", AttachmentRefusal::Encrypted),
+    (b"JavaScript", AttachmentRefusal::Active),
+    (b"JS", AttachmentRefusal::Active),
+    (b"Launch", AttachmentRefusal::Active),
+    (b"RichMedia", AttachmentRefusal::Active),
+    (b"EmbeddedFile", AttachmentRefusal::Embedded),
+    (b"EmbeddedFiles", AttachmentRefusal::Embedded),
+    (b"ImportData", AttachmentRefusal::Active),
+    (b"GoToE", AttachmentRefusal::Embedded),
 ];
 
 /// Checks a document.
-pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<(), Fault> {
-    let version = content.strip_prefix(b"%PDF-").ok_or(Refusal::Mismatch)?;
+pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
+    let version = content.strip_prefix(b"%PDF-").ok_or(AttachmentRefusal::Mismatch)?;
     if !matches!(version.first(), Some(b'1' | b'2')) {
-        return Err(Refusal::Mismatch.into());
+        return Err(AttachmentRefusal::Mismatch.into());
     }
     check_end(content)?;
     let marked = check_names(content, budget)?;
     let streams = object_streams(content, budget)?;
     if !are_covered(&marked, &streams) {
-        return Err(Refusal::NotInspectable.into());
+        return Err(AttachmentRefusal::NotInspectable.into());
     }
     let mut unpacked = Unpacked::new(content.len(), UNPACKED_MAX, RATIO_MAX);
     let mut seen = HashSet::new();
@@ -61,16 +61,16 @@ pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<(), Fault> {
 }
 
 /// The end is where it belongs, and no archive follows it.
-fn check_end(content: &[u8]) -> Result<(), Refusal> {
+fn check_end(content: &[u8]) -> Result<(), AttachmentRefusal> {
     let tail = content.get(content.len().saturating_sub(END_WITHIN)..).unwrap_or_default();
-    let end = tail.windows(5).rposition(|window| window == b"%%EOF").ok_or(Refusal::Damaged)?;
+    let end = tail.windows(5).rposition(|window| window == b"%%EOF").ok_or(AttachmentRefusal::Damaged)?;
     let trailer = tail.get(end + 5..).unwrap_or_default();
     let hides = |signature: &[u8]| trailer.windows(signature.len()).any(|window| window == signature);
-    if hides(b"PK\x05\x06") || hides(b"PK\x03\x04") { Err(Refusal::Mismatch) } else { Ok(()) }
+    if hides(b"PK\x05\x06") || hides(b"PK\x03\x04") { Err(AttachmentRefusal::Mismatch) } else { Ok(()) }
 }
 
 /// Refuses the names of the whole file; answers where it says that an object stream is.
-fn check_names(content: &[u8], budget: &Budget) -> Result<Vec<usize>, Fault> {
+fn check_names(content: &[u8], budget: &Budget) -> Result<Vec<usize>, InspectionFault> {
     budget.take_steps(content.len() as u64)?;
     let mut marked = Vec::new();
     let mut names = Names::default();
@@ -81,7 +81,7 @@ fn check_names(content: &[u8], budget: &Budget) -> Result<Vec<usize>, Fault> {
         }
         if name == b"ObjStm" {
             if marked.len() >= STREAMS_MAX {
-                return Err(Refusal::NotInspectable);
+                return Err(AttachmentRefusal::NotInspectable);
             }
             marked.push(at);
         }
@@ -93,7 +93,7 @@ fn check_names(content: &[u8], budget: &Budget) -> Result<Vec<usize>, Fault> {
     Ok(marked)
 }
 
-fn refuse(name: &[u8]) -> Result<(), Refusal> {
+fn refuse(name: &[u8]) -> Result<(), AttachmentRefusal> {
     REFUSED.iter().find(|(refused, _)| *refused == name).map_or(Ok(()), |(_, refusal)| Err(*refusal))
 }
 
@@ -205,7 +205,7 @@ struct ObjectStream {
 
 /// Every object stream: a stream whose dictionary has the type `/ObjStm`, or `/First`, without which no reader finds the objects.
 /// Outlines have `/First`, too, and are no streams.
-fn object_streams(content: &[u8], budget: &Budget) -> Result<Vec<ObjectStream>, Fault> {
+fn object_streams(content: &[u8], budget: &Budget) -> Result<Vec<ObjectStream>, InspectionFault> {
     budget.take_steps(content.len() as u64)?;
     let mut left = READINGS_MAX * content.len() as u64 + READINGS_FREE;
     let mut streams = Vec::new();
@@ -224,7 +224,7 @@ fn object_streams(content: &[u8], budget: &Budget) -> Result<Vec<ObjectStream>, 
             continue;
         }
         if streams.len() >= STREAMS_MAX {
-            return Err(Refusal::NotInspectable.into());
+            return Err(AttachmentRefusal::NotInspectable.into());
         }
         budget.hold(size_of::<ObjectStream>())?;
         streams.push(ObjectStream { from, data, is_packed: dictionary.is_packed()? });
@@ -262,7 +262,7 @@ struct Dictionary<'a> {
 
 impl Dictionary<'_> {
     /// Reads to the keyword `stream`; answers where the data begin. `None`: this is no stream.
-    fn read(&mut self) -> Result<Option<usize>, Refusal> {
+    fn read(&mut self) -> Result<Option<usize>, AttachmentRefusal> {
         let mut depth = 0_usize;
         let mut is_begun = false;
         while let Some(byte) = self.next()? {
@@ -311,16 +311,16 @@ impl Dictionary<'_> {
         self.bytes.get(self.at).copied()
     }
 
-    fn next(&mut self) -> Result<Option<u8>, Refusal> {
+    fn next(&mut self) -> Result<Option<u8>, AttachmentRefusal> {
         let byte = self.peek();
         self.at += usize::from(byte.is_some());
         // What must be read again and again is made so that it hides something.
-        self.left = self.left.checked_sub(1).ok_or(Refusal::NotInspectable)?;
+        self.left = self.left.checked_sub(1).ok_or(AttachmentRefusal::NotInspectable)?;
         Ok(byte)
     }
 
     /// A text in parentheses, which may hold others.
-    fn skip_text(&mut self) -> Result<(), Refusal> {
+    fn skip_text(&mut self) -> Result<(), AttachmentRefusal> {
         let mut depth = 1_usize;
         while depth > 0 {
             match self.next()? {
@@ -334,7 +334,7 @@ impl Dictionary<'_> {
         Ok(())
     }
 
-    fn read_name(&mut self) -> Result<(), Refusal> {
+    fn read_name(&mut self) -> Result<(), AttachmentRefusal> {
         let start = self.at;
         while self.peek().is_some_and(is_regular) {
             self.next()?;
@@ -354,7 +354,7 @@ impl Dictionary<'_> {
                 other if other.ends_with(b"Decode") => self.filters += 1,
                 _ => {}
             }
-            Ok::<(), Refusal>(())
+            Ok::<(), AttachmentRefusal>(())
         };
         names.feed(spelt, &mut take)?;
         names.end(spelt.len(), &mut take)
@@ -368,19 +368,19 @@ impl Dictionary<'_> {
     }
 
     /// Whether the stream is compressed, in the one way that is looked into.
-    fn is_packed(&self) -> Result<bool, Refusal> {
+    fn is_packed(&self) -> Result<bool, AttachmentRefusal> {
         match (self.has_text, self.filters, self.has_deflate) {
             // Such a dictionary holds numbers and names.
-            (true, ..) => Err(Refusal::NotInspectable),
+            (true, ..) => Err(AttachmentRefusal::NotInspectable),
             (false, 0, _) if !self.is_filtered => Ok(false),
             (false, 1, true) => Ok(true),
-            _ => Err(Refusal::NotInspectable),
+            _ => Err(AttachmentRefusal::NotInspectable),
         }
     }
 }
 
 /// Looks at the names of an object stream, as it is unpacked.
-fn unpack(data: &[u8], unpacked: &mut Unpacked, budget: &Budget) -> Result<(), Fault> {
+fn unpack(data: &[u8], unpacked: &mut Unpacked, budget: &Budget) -> Result<(), InspectionFault> {
     let mut names = Names::default();
     let mut chunk = [0; 16 * 1024];
     budget.hold(DECODER_BYTES)?;

@@ -12,7 +12,7 @@ use hostile::{Shape, check_growth, fuzz};
 use runtime::{Budget, Used};
 
 /// The media type to send it with, if the content is what the extension says.
-fn media_type(kind: Kind, content: &[u8]) -> Result<&'static str, Refusal> {
+fn media_type(kind: FileKind, content: &[u8]) -> Result<&'static str, AttachmentRefusal> {
     let job = [[kind.to_byte()].as_slice(), content].concat();
     match examine::run(&job).unwrap() {
         Finding::Good { charset } => Ok(kind.sent_as(charset)),
@@ -21,7 +21,7 @@ fn media_type(kind: Kind, content: &[u8]) -> Result<&'static str, Refusal> {
 }
 
 /// What a look into these bytes costs, whatever comes of it.
-fn cost(kind: Kind, content: &[u8]) -> Used {
+fn cost(kind: FileKind, content: &[u8]) -> Used {
     let budget = Budget::new(LIMITS);
     let _ = examine::examine(kind, content, &budget);
     budget.used()
@@ -156,137 +156,137 @@ fn jpeg(width: u16, height: u16, more: &[u8]) -> Vec<u8> {
 }
 
 #[rstest]
-#[case::pdf(Kind::Pdf, pdf(b""), "application/pdf")]
-#[case::pdf_with_object_stream(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << /Type /Page >>")), "application/pdf")]
+#[case::pdf(FileKind::Pdf, pdf(b""), "application/pdf")]
+#[case::pdf_with_object_stream(FileKind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << /Type /Page >>")), "application/pdf")]
 #[case::pdf_with_outline(
-    Kind::Pdf,
+    FileKind::Pdf,
     pdf(b"4 0 obj\n<< /Title (a) /First 5 0 R >>\nendobj\n5 0 obj\n<<>>\nstream\nx\nendstream"),
     "application/pdf"
 )]
-#[case::docx(Kind::Docx, docx(&[]), Kind::Docx.media_type())]
-#[case::docx_with_link(Kind::Docx, docx(&[("word/_rels/document.xml.rels", b"<Relationships><Relationship Type=\"x/hyperlink\" Target=\"https://a.test/?a=1&amp;b\" TargetMode=\"External\"/></Relationships>")]), Kind::Docx.media_type())]
-#[case::xlsx(Kind::Xlsx, xlsx(&[("xl/worksheets/sheet1.xml", b"<sheet/>")]), Kind::Xlsx.media_type())]
-#[case::chart_with_its_workbook(Kind::Docx, docx(&[("word/embeddings/sheet.xlsx", &xlsx(&[]))]), Kind::Docx.media_type())]
-#[case::xls(Kind::Xls, xls(&[sheet(0)], &[]), "application/vnd.ms-excel")]
-#[case::png(Kind::Png, png(10, 20, b""), "image/png")]
-#[case::jpeg(Kind::Jpeg, jpeg(10, 20, b"camera data"), "image/jpeg")]
-#[case::csv(Kind::Csv, "\u{feff}name;town\r\nZoë;Köln\r\n".as_bytes().to_vec(), "text/csv; charset=utf-8")]
-#[case::old_csv(Kind::Csv, b"Zo\xeb;K\xf6ln\n".to_vec(), "text/csv; charset=windows-1252")]
-#[case::txt(Kind::Txt, b"Hello <b> {{ name }}\n".to_vec(), "text/plain; charset=utf-8")]
-fn a_file_that_is_what_it_says_is_taken(#[case] kind: Kind, #[case] content: Vec<u8>, #[case] expected: &str) {
+#[case::docx(FileKind::Docx, docx(&[]), FileKind::Docx.media_type())]
+#[case::docx_with_link(FileKind::Docx, docx(&[("word/_rels/document.xml.rels", b"<Relationships><Relationship Type=\"x/hyperlink\" Target=\"https://a.test/?a=1&amp;b\" TargetMode=\"External\"/></Relationships>")]), FileKind::Docx.media_type())]
+#[case::xlsx(FileKind::Xlsx, xlsx(&[("xl/worksheets/sheet1.xml", b"<sheet/>")]), FileKind::Xlsx.media_type())]
+#[case::chart_with_its_workbook(FileKind::Docx, docx(&[("word/embeddings/sheet.xlsx", &xlsx(&[]))]), FileKind::Docx.media_type())]
+#[case::xls(FileKind::Xls, xls(&[sheet(0)], &[]), "application/vnd.ms-excel")]
+#[case::png(FileKind::Png, png(10, 20, b""), "image/png")]
+#[case::jpeg(FileKind::Jpeg, jpeg(10, 20, b"camera data"), "image/jpeg")]
+#[case::csv(FileKind::Csv, "\u{feff}name;town\r\nZoë;Köln\r\n".as_bytes().to_vec(), "text/csv; charset=utf-8")]
+#[case::old_csv(FileKind::Csv, b"Zo\xeb;K\xf6ln\n".to_vec(), "text/csv; charset=windows-1252")]
+#[case::txt(FileKind::Txt, b"Hello <b> {{ name }}\n".to_vec(), "text/plain; charset=utf-8")]
+fn a_file_that_is_what_it_says_is_taken(#[case] kind: FileKind, #[case] content: Vec<u8>, #[case] expected: &str) {
     assert_eq!(media_type(kind, &content), Ok(expected));
 }
 
 #[rstest]
-#[case::empty(Kind::Pdf, b"".to_vec(), Refusal::Empty)]
-#[case::first_far_before_the_stream(Kind::Pdf, untyped_stream(&format!("/First 4 /N 1 /Pad [{}]", "0 ".repeat(4_000))), Refusal::Active)]
-#[case::end_in_the_dictionary(Kind::Pdf, untyped_stream("/First 4 /X << /Y endobj >>"), Refusal::Active)]
-#[case::decoy_comment(Kind::Pdf, untyped_stream("/First 4 %endobj\n"), Refusal::NotInspectable)]
-#[case::decoy_object(Kind::Pdf, untyped_stream("/First 4 /X (8 0 obj)"), Refusal::NotInspectable)]
-#[case::spelt_first(Kind::Pdf, untyped_stream("/#46irst 4"), Refusal::Active)]
-#[case::no_dictionary(Kind::Pdf, pdf(b"2 0 obj /ObjStm endobj"), Refusal::NotInspectable)]
-#[case::small_bomb(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 11 * 1024 * 1024])), Refusal::Bomb)]
-#[case::tab_in_relationship(Kind::Docx, rels(b"<Relationships><Relationship\tType='x/attachedTemplate' Target='http://e.test' TargetMode='External'/></Relationships>"), Refusal::Active)]
-#[case::prefix_in_relationship(Kind::Docx, rels(b"<r:Relationships xmlns:r='x'><r:Relationship Type='x/attachedTemplate' TargetMode='External'/></r:Relationships>"), Refusal::Active)]
+#[case::empty(FileKind::Pdf, b"".to_vec(), AttachmentRefusal::Empty)]
+#[case::first_far_before_the_stream(FileKind::Pdf, untyped_stream(&format!("/First 4 /N 1 /Pad [{}]", "0 ".repeat(4_000))), AttachmentRefusal::Active)]
+#[case::end_in_the_dictionary(FileKind::Pdf, untyped_stream("/First 4 /X << /Y endobj >>"), AttachmentRefusal::Active)]
+#[case::decoy_comment(FileKind::Pdf, untyped_stream("/First 4 %endobj\n"), AttachmentRefusal::NotInspectable)]
+#[case::decoy_object(FileKind::Pdf, untyped_stream("/First 4 /X (8 0 obj)"), AttachmentRefusal::NotInspectable)]
+#[case::spelt_first(FileKind::Pdf, untyped_stream("/#46irst 4"), AttachmentRefusal::Active)]
+#[case::no_dictionary(FileKind::Pdf, pdf(b"2 0 obj /ObjStm endobj"), AttachmentRefusal::NotInspectable)]
+#[case::small_bomb(FileKind::Pdf, object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 11 * 1024 * 1024])), AttachmentRefusal::Bomb)]
+#[case::tab_in_relationship(FileKind::Docx, rels(b"<Relationships><Relationship\tType='x/attachedTemplate' Target='http://e.test' TargetMode='External'/></Relationships>"), AttachmentRefusal::Active)]
+#[case::prefix_in_relationship(FileKind::Docx, rels(b"<r:Relationships xmlns:r='x'><r:Relationship Type='x/attachedTemplate' TargetMode='External'/></r:Relationships>"), AttachmentRefusal::Active)]
 #[case::greater_in_relationship(
-    Kind::Docx,
+    FileKind::Docx,
     rels(b"<Relationships><Relationship Id='>' Type='x/attachedTemplate' TargetMode = \"External\"/></Relationships>"),
-    Refusal::Active
+    AttachmentRefusal::Active
 )]
-#[case::utf16_without_mark(Kind::Docx, rels(&"<Relationship Type='x/attachedTemplate' TargetMode='External'/>".bytes().flat_map(|byte| [byte, 0]).collect::<Vec<u8>>()), Refusal::NotInspectable)]
+#[case::utf16_without_mark(FileKind::Docx, rels(&"<Relationship Type='x/attachedTemplate' TargetMode='External'/>".bytes().flat_map(|byte| [byte, 0]).collect::<Vec<u8>>()), AttachmentRefusal::NotInspectable)]
 #[case::declared_utf16(
-    Kind::Docx,
+    FileKind::Docx,
     rels(b"<?xml version='1.0' encoding='UTF-16'?><Relationships/>"),
-    Refusal::NotInspectable
+    AttachmentRefusal::NotInspectable
 )]
 #[case::document_type(
-    Kind::Docx,
+    FileKind::Docx,
     rels(b"<!DOCTYPE r [<!ENTITY e 'External'>]><Relationship TargetMode='&e;'/>"),
-    Refusal::NotInspectable
+    AttachmentRefusal::NotInspectable
 )]
-#[case::not_utf8(Kind::Docx, rels(b"<Relationships a='\xff'/>"), Refusal::NotInspectable)]
+#[case::not_utf8(FileKind::Docx, rels(b"<Relationships a='\xff'/>"), AttachmentRefusal::NotInspectable)]
 #[case::unquoted(
-    Kind::Docx,
+    FileKind::Docx,
     rels(b"<Relationship TargetMode=External Type='x/attachedTemplate'/>"),
-    Refusal::NotInspectable
+    AttachmentRefusal::NotInspectable
 )]
-#[case::inner_archive_that_shrinks(Kind::Docx, docx(&[("a.xlsx", &[archive::MAGIC, &vec![0; 2 * 1024 * 1024]].concat())]), Refusal::NotInspectable)]
-#[case::two_of_a_name(Kind::Docx, docx(&[("A.xml", b"x"), ("a.xml", b"y")]), Refusal::Damaged)]
-#[case::many_entries(Kind::Docx, many_entries(2_001), Refusal::Bomb)]
-#[case::table_named_too_often(Kind::Xls, listed_table(), Refusal::Damaged)]
-#[case::program_as_pdf(Kind::Pdf, b"MZ\x90\0".to_vec(), Refusal::Mismatch)]
-#[case::junk_before_pdf(Kind::Pdf, [b"GIF89a".as_slice(), &pdf(b"")].concat(), Refusal::Mismatch)]
-#[case::cut_pdf(Kind::Pdf, b"%PDF-1.4\n1 0 obj".to_vec(), Refusal::Damaged)]
-#[case::encrypted_pdf(Kind::Pdf, pdf(b"trailer << /Encrypt 5 0 R >>"), Refusal::Encrypted)]
+#[case::inner_archive_that_shrinks(FileKind::Docx, docx(&[("a.xlsx", &[archive::MAGIC, &vec![0; 2 * 1024 * 1024]].concat())]), AttachmentRefusal::NotInspectable)]
+#[case::two_of_a_name(FileKind::Docx, docx(&[("A.xml", b"x"), ("a.xml", b"y")]), AttachmentRefusal::Damaged)]
+#[case::many_entries(FileKind::Docx, many_entries(2_001), AttachmentRefusal::Bomb)]
+#[case::table_named_too_often(FileKind::Xls, listed_table(), AttachmentRefusal::Damaged)]
+#[case::program_as_pdf(FileKind::Pdf, b"MZ\x90\0".to_vec(), AttachmentRefusal::Mismatch)]
+#[case::junk_before_pdf(FileKind::Pdf, [b"GIF89a".as_slice(), &pdf(b"")].concat(), AttachmentRefusal::Mismatch)]
+#[case::cut_pdf(FileKind::Pdf, b"%PDF-1.4\n1 0 obj".to_vec(), AttachmentRefusal::Damaged)]
+#[case::encrypted_pdf(FileKind::Pdf, pdf(b"trailer << /Encrypt 5 0 R >>"), AttachmentRefusal::Encrypted)]
 #[case::script_pdf(
-    Kind::Pdf,
+    FileKind::Pdf,
     pdf(b"2 0 obj << /OpenAction << /S /JavaScript /JS (app.alert\\(1\\)) >> >> endobj"),
-    Refusal::Active
+    AttachmentRefusal::Active
 )]
-#[case::spelt_script_pdf(Kind::Pdf, pdf(b"2 0 obj << /S /J#61va#53cript >> endobj"), Refusal::Active)]
-#[case::launch_pdf(Kind::Pdf, pdf(b"<</S/Launch/F(cmd.exe)>>"), Refusal::Active)]
-#[case::file_in_pdf(Kind::Pdf, pdf(b"<< /Names << /EmbeddedFiles 3 0 R >> >>"), Refusal::Embedded)]
-#[case::packed_script_pdf(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << /S /JavaScript /JS 4 0 R >>")), Refusal::Active)]
+#[case::spelt_script_pdf(FileKind::Pdf, pdf(b"2 0 obj << /S /J#61va#53cript >> endobj"), AttachmentRefusal::Active)]
+#[case::launch_pdf(FileKind::Pdf, pdf(b"<</S/Launch/F(cmd.exe)>>"), AttachmentRefusal::Active)]
+#[case::file_in_pdf(FileKind::Pdf, pdf(b"<< /Names << /EmbeddedFiles 3 0 R >> >>"), AttachmentRefusal::Embedded)]
+#[case::packed_script_pdf(FileKind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << /S /JavaScript /JS 4 0 R >>")), AttachmentRefusal::Active)]
 #[case::packed_otherwise(
-    Kind::Pdf,
+    FileKind::Pdf,
     object_stream("/Filter [/ASCIIHexDecode /FlateDecode]", b"00>"),
-    Refusal::NotInspectable
+    AttachmentRefusal::NotInspectable
 )]
-#[case::filter_by_reference(Kind::Pdf, object_stream("/Filter 9 0 R", &deflated(b"x")), Refusal::NotInspectable)]
-#[case::decoy_in_the_dictionary(Kind::Pdf, object_stream("/X (stream) /Filter /FlateDecode", &deflated(b"x")), Refusal::NotInspectable)]
-#[case::object_stream_bomb(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 65 * 1024 * 1024])), Refusal::Bomb)]
-#[case::pdf_with_archive_behind(Kind::Pdf, [pdf(b""), archive(&[("a", b"b")])].concat(), Refusal::Mismatch)]
-#[case::text_as_docx(Kind::Docx, b"hello".to_vec(), Refusal::Mismatch)]
-#[case::archive_as_docx(Kind::Docx, archive(&[("a.txt", b"hello")]), Refusal::Mismatch)]
-#[case::sheet_as_docx(Kind::Docx, xlsx(&[]), Refusal::Mismatch)]
-#[case::macro_docx(Kind::Docx, docx(&[("word/vbaProject.bin", b"x")]), Refusal::Macros)]
-#[case::macro_types(Kind::Xlsx, office("application/vnd.ms-excel.sheet.macroEnabled.main+xml", &[]), Refusal::Macros)]
-#[case::excel_4_macros(Kind::Xlsx, xlsx(&[("xl/macrosheets/sheet1.xml", b"x")]), Refusal::Macros)]
-#[case::active_x(Kind::Docx, docx(&[("word/activeX/activeX1.xml", b"x")]), Refusal::Active)]
-#[case::remote_template(Kind::Docx, docx(&[("word/_rels/settings.xml.rels", b"<Relationships><Relationship Type='x/attachedTemplate' Target='http://e.test/t.dotm' TargetMode='External'/></Relationships>")]), Refusal::Active)]
-#[case::spelt_relationship(Kind::Docx, docx(&[("word/_rels/a.rels", b"<Relationship TargetMode=\"&#69;xternal\"/>")]), Refusal::NotInspectable)]
-#[case::ole_object(Kind::Docx, docx(&[("word/embeddings/oleObject1.bin", &compound(&[("/a", b"b")]))]), Refusal::Embedded)]
-#[case::macros_in_an_embedded_document(Kind::Docx, docx(&[("word/embeddings/a.xlsx", &xlsx(&[("xl/vbaProject.bin", b"x")]))]), Refusal::Macros)]
-#[case::nested_too_deep(Kind::Docx, docx(&[("a.zip", &docx(&[("b.zip", &docx(&[]))]))]), Refusal::Bomb)]
-#[case::bomb(Kind::Xlsx, xlsx(&[("xl/sheet.xml", &vec![b'0'; 20 * 1024 * 1024])]), Refusal::Bomb)]
-#[case::encrypted_docx(Kind::Docx, compound(&[("/EncryptedPackage", b"x"), ("/EncryptionInfo", b"x")]), Refusal::Encrypted)]
-#[case::prefixed_archive(Kind::Docx, [b"PK\x03\x04junk".as_slice(), &docx(&[])].concat(), Refusal::Damaged)]
-#[case::archive_with_a_tail(Kind::Docx, [docx(&[]), b"tail".to_vec()].concat(), Refusal::Damaged)]
-#[case::cut_archive(Kind::Docx, docx(&[])[..100].to_vec(), Refusal::Damaged)]
-#[case::docx_as_xls(Kind::Xls, docx(&[]), Refusal::Mismatch)]
-#[case::compound_without_workbook(Kind::Xls, compound(&[("/WordDocument", b"x")]), Refusal::Mismatch)]
-#[case::vba_xls(Kind::Xls, xls(&[], &[("/_VBA_PROJECT_CUR/VBA/dir", b"x")]), Refusal::Macros)]
-#[case::obproj_xls(Kind::Xls, xls(&[record(0x00d3, &[])], &[]), Refusal::Macros)]
-#[case::macro_sheet_xls(Kind::Xls, xls(&[sheet(1)], &[]), Refusal::Macros)]
-#[case::password_xls(Kind::Xls, xls(&[record(0x002f, &[0, 0])], &[]), Refusal::Encrypted)]
-#[case::packager_xls(Kind::Xls, xls(&[], &[("/MBD1/\u{1}Ole10Native", b"x")]), Refusal::Embedded)]
-#[case::workbook_of_nothing(Kind::Xls, compound(&[("/Workbook", b"")]), Refusal::Damaged)]
-#[case::cut_xls(Kind::Xls, xls(&[], &[])[..600].to_vec(), Refusal::Damaged)]
-#[case::png_as_jpeg(Kind::Jpeg, png(1, 1, b""), Refusal::Mismatch)]
-#[case::png_with_a_tail(Kind::Png, png(1, 1, b"PK\x03\x04"), Refusal::Damaged)]
-#[case::huge_png(Kind::Png, png(65_000, 65_000, b""), Refusal::TooManyPixels)]
-#[case::flat_png(Kind::Png, png(0, 5, b""), Refusal::Damaged)]
-#[case::huge_jpeg(Kind::Jpeg, jpeg(19_000, 19_000, b""), Refusal::TooManyPixels)]
-#[case::jpeg_with_archive_behind(Kind::Jpeg, jpeg(1, 1, &archive(&[("a", b"b")])), Refusal::Mismatch)]
-#[case::jpeg_without_end(Kind::Jpeg, jpeg(1, 1, b"")[..28].to_vec(), Refusal::Damaged)]
-#[case::html_as_txt(Kind::Txt, b"\n <HTML><script>".to_vec(), Refusal::Mismatch)]
-#[case::program_as_csv(Kind::Csv, b"MZ\x90\0\x03".to_vec(), Refusal::Mismatch)]
-#[case::utf16(Kind::Txt, b"\xff\xfeh\0i\0".to_vec(), Refusal::Mismatch)]
-#[case::escape_codes(Kind::Txt, b"\x1b]0;x\x07".to_vec(), Refusal::Mismatch)]
+#[case::filter_by_reference(FileKind::Pdf, object_stream("/Filter 9 0 R", &deflated(b"x")), AttachmentRefusal::NotInspectable)]
+#[case::decoy_in_the_dictionary(FileKind::Pdf, object_stream("/X (stream) /Filter /FlateDecode", &deflated(b"x")), AttachmentRefusal::NotInspectable)]
+#[case::object_stream_bomb(FileKind::Pdf, object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 65 * 1024 * 1024])), AttachmentRefusal::Bomb)]
+#[case::pdf_with_archive_behind(FileKind::Pdf, [pdf(b""), archive(&[("a", b"b")])].concat(), AttachmentRefusal::Mismatch)]
+#[case::text_as_docx(FileKind::Docx, b"hello".to_vec(), AttachmentRefusal::Mismatch)]
+#[case::archive_as_docx(FileKind::Docx, archive(&[("a.txt", b"hello")]), AttachmentRefusal::Mismatch)]
+#[case::sheet_as_docx(FileKind::Docx, xlsx(&[]), AttachmentRefusal::Mismatch)]
+#[case::macro_docx(FileKind::Docx, docx(&[("word/vbaProject.bin", b"x")]), AttachmentRefusal::Macros)]
+#[case::macro_types(FileKind::Xlsx, office("application/vnd.ms-excel.sheet.macroEnabled.main+xml", &[]), AttachmentRefusal::Macros)]
+#[case::excel_4_macros(FileKind::Xlsx, xlsx(&[("xl/macrosheets/sheet1.xml", b"x")]), AttachmentRefusal::Macros)]
+#[case::active_x(FileKind::Docx, docx(&[("word/activeX/activeX1.xml", b"x")]), AttachmentRefusal::Active)]
+#[case::remote_template(FileKind::Docx, docx(&[("word/_rels/settings.xml.rels", b"<Relationships><Relationship Type='x/attachedTemplate' Target='http://e.test/t.dotm' TargetMode='External'/></Relationships>")]), AttachmentRefusal::Active)]
+#[case::spelt_relationship(FileKind::Docx, docx(&[("word/_rels/a.rels", b"<Relationship TargetMode=\"&#69;xternal\"/>")]), AttachmentRefusal::NotInspectable)]
+#[case::ole_object(FileKind::Docx, docx(&[("word/embeddings/oleObject1.bin", &compound(&[("/a", b"b")]))]), AttachmentRefusal::Embedded)]
+#[case::macros_in_an_embedded_document(FileKind::Docx, docx(&[("word/embeddings/a.xlsx", &xlsx(&[("xl/vbaProject.bin", b"x")]))]), AttachmentRefusal::Macros)]
+#[case::nested_too_deep(FileKind::Docx, docx(&[("a.zip", &docx(&[("b.zip", &docx(&[]))]))]), AttachmentRefusal::Bomb)]
+#[case::bomb(FileKind::Xlsx, xlsx(&[("xl/sheet.xml", &vec![b'0'; 20 * 1024 * 1024])]), AttachmentRefusal::Bomb)]
+#[case::encrypted_docx(FileKind::Docx, compound(&[("/EncryptedPackage", b"x"), ("/EncryptionInfo", b"x")]), AttachmentRefusal::Encrypted)]
+#[case::prefixed_archive(FileKind::Docx, [b"PK\x03\x04junk".as_slice(), &docx(&[])].concat(), AttachmentRefusal::Damaged)]
+#[case::archive_with_a_tail(FileKind::Docx, [docx(&[]), b"tail".to_vec()].concat(), AttachmentRefusal::Damaged)]
+#[case::cut_archive(FileKind::Docx, docx(&[])[..100].to_vec(), AttachmentRefusal::Damaged)]
+#[case::docx_as_xls(FileKind::Xls, docx(&[]), AttachmentRefusal::Mismatch)]
+#[case::compound_without_workbook(FileKind::Xls, compound(&[("/WordDocument", b"x")]), AttachmentRefusal::Mismatch)]
+#[case::vba_xls(FileKind::Xls, xls(&[], &[("/_VBA_PROJECT_CUR/VBA/dir", b"x")]), AttachmentRefusal::Macros)]
+#[case::obproj_xls(FileKind::Xls, xls(&[record(0x00d3, &[])], &[]), AttachmentRefusal::Macros)]
+#[case::macro_sheet_xls(FileKind::Xls, xls(&[sheet(1)], &[]), AttachmentRefusal::Macros)]
+#[case::password_xls(FileKind::Xls, xls(&[record(0x002f, &[0, 0])], &[]), AttachmentRefusal::Encrypted)]
+#[case::packager_xls(FileKind::Xls, xls(&[], &[("/MBD1/\u{1}Ole10Native", b"x")]), AttachmentRefusal::Embedded)]
+#[case::workbook_of_nothing(FileKind::Xls, compound(&[("/Workbook", b"")]), AttachmentRefusal::Damaged)]
+#[case::cut_xls(FileKind::Xls, xls(&[], &[])[..600].to_vec(), AttachmentRefusal::Damaged)]
+#[case::png_as_jpeg(FileKind::Jpeg, png(1, 1, b""), AttachmentRefusal::Mismatch)]
+#[case::png_with_a_tail(FileKind::Png, png(1, 1, b"PK\x03\x04"), AttachmentRefusal::Damaged)]
+#[case::huge_png(FileKind::Png, png(65_000, 65_000, b""), AttachmentRefusal::TooManyPixels)]
+#[case::flat_png(FileKind::Png, png(0, 5, b""), AttachmentRefusal::Damaged)]
+#[case::huge_jpeg(FileKind::Jpeg, jpeg(19_000, 19_000, b""), AttachmentRefusal::TooManyPixels)]
+#[case::jpeg_with_archive_behind(FileKind::Jpeg, jpeg(1, 1, &archive(&[("a", b"b")])), AttachmentRefusal::Mismatch)]
+#[case::jpeg_without_end(FileKind::Jpeg, jpeg(1, 1, b"")[..28].to_vec(), AttachmentRefusal::Damaged)]
+#[case::html_as_txt(FileKind::Txt, b"\n <HTML><script>".to_vec(), AttachmentRefusal::Mismatch)]
+#[case::program_as_csv(FileKind::Csv, b"MZ\x90\0\x03".to_vec(), AttachmentRefusal::Mismatch)]
+#[case::utf16(FileKind::Txt, b"\xff\xfeh\0i\0".to_vec(), AttachmentRefusal::Mismatch)]
+#[case::escape_codes(FileKind::Txt, b"\x1b]0;x\x07".to_vec(), AttachmentRefusal::Mismatch)]
 fn a_file_that_would_hurt_is_refused_with_its_reason(
-    #[case] kind: Kind,
+    #[case] kind: FileKind,
     #[case] content: Vec<u8>,
-    #[case] expected: Refusal,
+    #[case] expected: AttachmentRefusal,
 ) {
     assert_eq!(media_type(kind, &content), Err(expected));
 }
 
 #[rstest]
-#[case("certificate.pdf", Ok(Kind::Pdf))]
-#[case("Übersicht 2026 (final).XLSX", Ok(Kind::Xlsx))]
-#[case("report.v1.2.pdf", Ok(Kind::Pdf))]
-#[case("invoice-acme.com.pdf", Ok(Kind::Pdf))]
-#[case("写真.jpeg", Ok(Kind::Jpeg))]
+#[case("certificate.pdf", Ok(FileKind::Pdf))]
+#[case("Übersicht 2026 (final).XLSX", Ok(FileKind::Xlsx))]
+#[case("report.v1.2.pdf", Ok(FileKind::Pdf))]
+#[case("invoice-acme.com.pdf", Ok(FileKind::Pdf))]
+#[case("写真.jpeg", Ok(FileKind::Jpeg))]
 #[case("", Err("empty"))]
 #[case("noextension", Err("extension_not_allowed"))]
 #[case("x.pdf.exe", Err("extension_not_allowed"))]
@@ -305,7 +305,7 @@ fn a_file_that_would_hurt_is_refused_with_its_reason(
 #[case(".hidden.pdf", Err("bad_name"))]
 #[case("a .pdf", Err("bad_name"))]
 #[case("u\u{308}.pdf", Err("bad_name"))]
-fn a_file_name_is_plain(#[case] name: &str, #[case] expected: Result<Kind, &str>) {
+fn a_file_name_is_plain(#[case] name: &str, #[case] expected: Result<FileKind, &str>) {
     assert_eq!(name::check(name).map_err(name::NameFault::code), expected);
 }
 
@@ -324,7 +324,7 @@ fn a_file_name_has_a_longest_length() {
 #[case("data:text/plain;base64,SGVsbG8=", false)]
 #[case("SGVs-_8=", false)]
 fn base64_has_one_form(#[case] base64: &str, #[case] good: bool) {
-    assert_eq!(examine::job(Kind::Txt, base64).is_some(), good);
+    assert_eq!(examine::job(FileKind::Txt, base64).is_some(), good);
 }
 
 fn upload(declared: Option<&str>, content: &[u8]) -> Result<Vec<Upload>, ApiError> {
@@ -422,7 +422,7 @@ fn the_cost_of_a_pdf_grows_with_its_length() {
         ("unpacks", |n| object_stream("/Filter /FlateDecode", &deflated(&b"/Page ".repeat(n)))),
         ("unpacks blanks", |n| object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 50 * n]))),
     ];
-    check_growth(&shapes, 30_000, 200_000, |content| cost(Kind::Pdf, content));
+    check_growth(&shapes, 30_000, 200_000, |content| cost(FileKind::Pdf, content));
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn the_cost_of_a_document_grows_with_its_length() {
             docx(&[("a.xlsx", &xlsx(&[("b.xml", &(0..n).flat_map(|at| at.to_le_bytes()).collect::<Vec<u8>>())]))])
         }),
     ];
-    check_growth(&shapes, 30_000, 300_000, |content| cost(Kind::Docx, content));
+    check_growth(&shapes, 30_000, 300_000, |content| cost(FileKind::Docx, content));
 }
 
 #[test]
@@ -448,22 +448,22 @@ fn the_cost_of_the_other_kinds_grows_with_their_length() {
         ("records", |n| xls(&(0..n / 100).map(|_| record(0x0042, &[0; 90])).collect::<Vec<_>>(), &[])),
         ("a table named again and again", |n| [listed_table(), vec![0; n.next_multiple_of(4_096)]].concat()),
     ];
-    check_growth(&xls_shapes, 100_000, 200_000, |content| cost(Kind::Xls, content));
+    check_growth(&xls_shapes, 100_000, 200_000, |content| cost(FileKind::Xls, content));
     let images: [Shape; 2] = [
         ("a trailer", |n| jpeg(1, 1, &b"PK\x03".repeat(n / 3))),
         ("segments", |n| around(b"\xff\xd8", b"\xff\xe0\0\x02", n, b"")),
     ];
-    check_growth(&images, 30_000, 1_000, |content| cost(Kind::Jpeg, content));
+    check_growth(&images, 30_000, 1_000, |content| cost(FileKind::Jpeg, content));
     let texts: [Shape; 2] = [("letters", |n| vec![b'a'; n]), ("blanks", |n| vec![b' '; n])];
-    check_growth(&texts, 30_000, 1_000, |content| cost(Kind::Txt, content));
+    check_growth(&texts, 30_000, 1_000, |content| cost(FileKind::Txt, content));
 }
 
 #[test]
 fn a_bomb_is_not_held() {
     let bomb = object_stream("/Filter /FlateDecode", &deflated(&vec![0; 67_000_000]));
-    assert!(cost(Kind::Pdf, &bomb).held_bytes < 256 * 1024);
+    assert!(cost(FileKind::Pdf, &bomb).held_bytes < 256 * 1024);
     let inner = [archive::MAGIC, &vec![0; 75 * 1024 * 1024]].concat();
-    assert!(cost(Kind::Docx, &docx(&[("a.xlsx", &inner)])).held_bytes < 1024 * 1024);
+    assert!(cost(FileKind::Docx, &docx(&[("a.xlsx", &inner)])).held_bytes < 1024 * 1024);
 }
 
 #[test]
@@ -499,7 +499,7 @@ fn fuzz_pdf() {
         b"\x78\x9c",
     ];
     fuzz(TOKENS, |input| {
-        cost(Kind::Pdf, &[b"%PDF-1.7\n", input, b"\n%%EOF"].concat());
+        cost(FileKind::Pdf, &[b"%PDF-1.7\n", input, b"\n%%EOF"].concat());
     });
 }
 
@@ -539,8 +539,8 @@ fn fuzz_document() {
         b"a.xml",
     ];
     fuzz(TOKENS, |input| {
-        cost(Kind::Docx, &rels(input));
-        cost(Kind::Docx, &[archive::MAGIC, input].concat());
+        cost(FileKind::Docx, &rels(input));
+        cost(FileKind::Docx, &[archive::MAGIC, input].concat());
     });
 }
 
@@ -559,12 +559,12 @@ fn fuzz_workbook() {
     ];
     let whole = xls(&[sheet(0)], &[]);
     fuzz(TOKENS, |input| {
-        cost(Kind::Xls, &compound(&[("/Workbook", input)]));
+        cost(FileKind::Xls, &compound(&[("/Workbook", input)]));
         // Over the tables of a good one.
         let mut content = whole.clone();
         let at = input.len() * 37 % content.len();
         content.splice(at..content.len().min(at + input.len()), input.iter().copied());
-        cost(Kind::Xls, &content);
+        cost(FileKind::Xls, &content);
     });
 }
 
@@ -586,8 +586,8 @@ fn fuzz_image() {
         b"PK\x03\x04",
     ];
     fuzz(TOKENS, |input| {
-        cost(Kind::Png, &[b"\x89PNG\r\n\x1a\n", input].concat());
-        cost(Kind::Jpeg, &[b"\xff\xd8", input].concat());
+        cost(FileKind::Png, &[b"\x89PNG\r\n\x1a\n", input].concat());
+        cost(FileKind::Jpeg, &[b"\xff\xd8", input].concat());
     });
 }
 
@@ -602,11 +602,11 @@ mod any_bytes {
             which in 0..5_usize, at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(),
         ) {
             let (kind, mut content) = match which {
-                0 => (Kind::Docx, docx(&[])),
-                1 => (Kind::Xls, xls(&[sheet(0)], &[])),
-                2 => (Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << >>"))),
-                3 => (Kind::Png, png(3, 3, b"")),
-                _ => (Kind::Jpeg, jpeg(3, 3, b"")),
+                0 => (FileKind::Docx, docx(&[])),
+                1 => (FileKind::Xls, xls(&[sheet(0)], &[])),
+                2 => (FileKind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << >>"))),
+                3 => (FileKind::Png, png(3, 3, b"")),
+                _ => (FileKind::Jpeg, jpeg(3, 3, b"")),
             };
             let place = at.index(content.len());
             content[place] = byte;

@@ -12,8 +12,8 @@ async fn connections(database: &TestDatabase) -> PreparedPool {
     PreparedPool::new(&pool, 2)
 }
 
-fn signed(key: u128, nonce: &str, limit: u32) -> Wanted {
-    Wanted { key_id: Uuid::from_u128(key), nonce: Some(nonce.to_owned()), limit, named: None }
+fn signed(key: u128, nonce: &str, limit: u32) -> AdmissionRequest {
+    AdmissionRequest { key_id: Uuid::from_u128(key), nonce: Some(nonce.to_owned()), limit, named: None }
 }
 
 /// What one request after the other would be told: whether its nonce is fresh, and its number in the minute; 0 for one too many.
@@ -29,7 +29,7 @@ fn number(rate: RateState) -> u32 {
 }
 
 impl OneByOne {
-    fn admit(&mut self, wanted: &Wanted) -> (bool, Option<u32>) {
+    fn admit(&mut self, wanted: &AdmissionRequest) -> (bool, Option<u32>) {
         let is_fresh = wanted.nonce.as_ref().is_none_or(|nonce| self.nonces.insert((wanted.key_id, nonce.clone())));
         let used = (is_fresh && wanted.limit > 0).then(|| {
             let used = self.used.entry(wanted.key_id).or_default();
@@ -51,8 +51,8 @@ async fn requests_admitted_together_are_told_what_one_after_the_other_would_be()
         let mut dice = StdRng::seed_from_u64(seed);
         let (mut told, mut expected, mut model) = (Vec::new(), Vec::new(), OneByOne::default());
         for _ in 0..60 {
-            let group: Vec<Wanted> = (0..dice.random_range(1..=GROUP_MAX))
-                .map(|_| Wanted {
+            let group: Vec<AdmissionRequest> = (0..dice.random_range(1..=GROUP_MAX))
+                .map(|_| AdmissionRequest {
                     key_id: Uuid::from_u128(u128::from(seed) << 64 | dice.random_range(1..=3)),
                     nonce: dice.random_bool(0.9).then(|| dice.random_range(0..600_u32).to_string()),
                     limit: if dice.random_bool(0.8) { 120 } else { 0 },
@@ -82,7 +82,7 @@ async fn no_sixty_seconds_have_more_than_the_limit_wherever_they_begin() {
     const LIMIT: u32 = 12;
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = connections(&database).await;
-    let wanted = Wanted { nonce: None, ..signed(1, "", LIMIT) };
+    let wanted = AdmissionRequest { nonce: None, ..signed(1, "", LIMIT) };
     let mut admitted_at: Vec<i32> = Vec::new();
     // Four a step, asked for without a pause, over more than three minutes.
     for step in 0..34 {
@@ -110,7 +110,7 @@ async fn a_refused_request_hears_when_there_is_room_and_there_is() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = connections(&database).await;
     let ask = async |count: usize| {
-        let wanted = Wanted { nonce: None, ..signed(1, "", 3) };
+        let wanted = AdmissionRequest { nonce: None, ..signed(1, "", 3) };
         let admitted = admit_group(&pool, &vec![wanted; count]).await.unwrap();
         admitted.into_iter().map(|one| one.rate.unwrap()).collect::<Vec<RateState>>()
     };
@@ -149,10 +149,10 @@ async fn a_tenant_is_found_by_the_name_of_its_own_product_and_environment_only()
         ("shop", "sandbox", "acme", None),
         ("shop", "production", "other", None),
     ];
-    let wanted: Vec<Wanted> = names
+    let wanted: Vec<AdmissionRequest> = names
         .iter()
-        .map(|(product, environment, product_tenant_id, _)| Wanted {
-            named: Some(Named {
+        .map(|(product, environment, product_tenant_id, _)| AdmissionRequest {
+            named: Some(NamedTenant {
                 product: (*product).to_owned(),
                 environment,
                 product_tenant_id: (*product_tenant_id).to_owned(),
@@ -210,7 +210,7 @@ async fn while_postgres_is_stuck_everybody_is_refused_in_time_and_afterwards_adm
     let mut lock = owner.begin().await.unwrap();
     sqlx::query("lock table nonces").execute(&mut *lock).await.unwrap();
     let asked = (0..REQUESTS).map(|n| admissions.admit(signed(1, &n.to_string(), 0)));
-    let told = tokio::time::timeout(PATIENCE * 2, futures::future::join_all(asked)).await.unwrap();
+    let told = tokio::time::timeout(ADMISSION_TIMEOUT * 2, futures::future::join_all(asked)).await.unwrap();
     assert!(told.iter().all(|one| one.as_ref().is_err_and(|error| error.status == 503)), "{told:?}");
     lock.rollback().await.unwrap();
     let admission = admissions.admit(signed(1, "afterwards", 0)).await.unwrap();

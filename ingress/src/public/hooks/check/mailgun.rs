@@ -7,14 +7,14 @@ use feedback::form;
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::proof::{Proof, Refusal, any, is_fresh, unix};
+use super::proof::{EventRefusal, Proof, any, is_fresh, unix};
 
 /// Mailgun repeats for eight hours.
 const WINDOW: TimeDelta = TimeDelta::hours(9);
 const TOKEN_MAX_BYTES: usize = 128;
 
 #[derive(Deserialize)]
-struct Request {
+struct MailgunRequest {
     signature: Signature,
 }
 
@@ -25,18 +25,18 @@ struct Signature {
     signature: String,
 }
 
-pub(super) fn check(secrets: &[SecretString], raw: &[u8], now: DateTime<Utc>) -> Result<Proof, Refusal> {
-    let signature = of_event(raw).or_else(|| of_mail(raw)).ok_or(Refusal::Forged)?;
+pub(super) fn check(secrets: &[SecretString], raw: &[u8], now: DateTime<Utc>) -> Result<Proof, EventRefusal> {
+    let signature = of_event(raw).or_else(|| of_mail(raw)).ok_or(EventRefusal::Forged)?;
     let timestamp = match &signature.timestamp {
         serde_json::Value::String(text) => text.clone(),
         serde_json::Value::Number(number) => number.to_string(),
-        _ => return Err(Refusal::Forged),
+        _ => return Err(EventRefusal::Forged),
     };
-    let given = hex::decode(&signature.signature).map_err(|_| Refusal::Forged)?;
+    let given = hex::decode(&signature.signature).map_err(|_| EventRefusal::Forged)?;
     let is_token = (1..=TOKEN_MAX_BYTES).contains(&signature.token.len())
         && signature.token.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_token {
-        return Err(Refusal::Forged);
+        return Err(EventRefusal::Forged);
     }
     let signed = format!("{timestamp}{}", signature.token);
     any(secrets, |secret| {
@@ -47,7 +47,7 @@ pub(super) fn check(secrets: &[SecretString], raw: &[u8], now: DateTime<Utc>) ->
 }
 
 fn of_event(raw: &[u8]) -> Option<Signature> {
-    serde_json::from_slice::<Request>(raw).ok().map(|request| request.signature)
+    serde_json::from_slice::<MailgunRequest>(raw).ok().map(|request| request.signature)
 }
 
 /// Of a form, whose fields are texts.

@@ -14,20 +14,20 @@ use chrono::{DateTime, Utc};
 use http::HeaderMap;
 
 pub(super) use self::{
-    proof::{Checked, Proof, Refusal},
+    proof::{EventCheck, EventRefusal, Proof},
     sns::Sns,
 };
-use super::{connection::Connection, raw::Raw};
+use super::{connection::HookConnection, raw::Raw};
 
 /// Checks an event by the rules of its provider.
 pub(super) async fn check(
     sns: &Sns,
     provider: &str,
-    connection: &Connection,
+    connection: &HookConnection,
     headers: &HeaderMap,
     raw: &Raw,
     now: DateTime<Utc>,
-) -> Result<Checked, Refusal> {
+) -> Result<EventCheck, EventRefusal> {
     let secrets = &connection.secrets;
     let proof = match provider {
         "ses" => return sns.check(&connection.topics, &raw.kept, now).await,
@@ -35,9 +35,9 @@ pub(super) async fn check(
         "sendgrid" => sendgrid::check(secrets, headers, raw, now),
         "mailgun" => mailgun::check(secrets, &raw.kept, now),
         "resend" => resend::check(secrets, headers, &raw.kept, now),
-        _ => Err(Refusal::Forged),
+        _ => Err(EventRefusal::Forged),
     };
-    proof.map(Checked::Event)
+    proof.map(EventCheck::Event)
 }
 
 /// What is wrong with the secret or the topics that events of a provider are to be checked with; `None`: nothing.

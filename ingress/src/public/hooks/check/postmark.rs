@@ -6,16 +6,16 @@ use http::{HeaderMap, header::AUTHORIZATION};
 use secrecy::SecretString;
 use subtle::ConstantTimeEq;
 
-use super::proof::{Proof, Refusal, any, single};
+use super::proof::{EventRefusal, Proof, any, single};
 use crate::public::hooks::raw::Raw;
 
-pub(super) fn check(secrets: &[SecretString], headers: &HeaderMap, raw: &Raw) -> Result<Proof, Refusal> {
+pub(super) fn check(secrets: &[SecretString], headers: &HeaderMap, raw: &Raw) -> Result<Proof, EventRefusal> {
     let given = single(headers, AUTHORIZATION.as_str())?;
-    let (scheme, encoded) = given.split_once(' ').ok_or(Refusal::Forged)?;
+    let (scheme, encoded) = given.split_once(' ').ok_or(EventRefusal::Forged)?;
     if !scheme.eq_ignore_ascii_case("basic") {
-        return Err(Refusal::Forged);
+        return Err(EventRefusal::Forged);
     }
-    let given = STANDARD.decode(encoded.trim()).map_err(|_| Refusal::Forged)?;
+    let given = STANDARD.decode(encoded.trim()).map_err(|_| EventRefusal::Forged)?;
     any(secrets, |secret| secret.as_bytes().ct_eq(&given).into())?;
     Ok(Proof { event: raw.digest(), request: schemas::new_id().to_string() })
 }

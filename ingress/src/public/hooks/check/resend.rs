@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use http::HeaderMap;
 use secrecy::SecretString;
 
-use super::proof::{Proof, Refusal, any, is_fresh, single, unix};
+use super::proof::{EventRefusal, Proof, any, is_fresh, single, unix};
 
 const WINDOW: TimeDelta = TimeDelta::minutes(5);
 const ID_MAX_BYTES: usize = 256;
@@ -16,12 +16,12 @@ pub(super) fn check(
     headers: &HeaderMap,
     raw: &[u8],
     now: DateTime<Utc>,
-) -> Result<Proof, Refusal> {
+) -> Result<Proof, EventRefusal> {
     let id = named(headers, "id")?;
     let timestamp = named(headers, "timestamp")?;
     let signatures = named(headers, "signature")?;
     if !(1..=ID_MAX_BYTES).contains(&id.len()) {
-        return Err(Refusal::Forged);
+        return Err(EventRefusal::Forged);
     }
     let signed = [id.as_bytes(), b".", timestamp.as_bytes(), b".", raw].concat();
     let given: Vec<Vec<u8>> = signatures
@@ -37,7 +37,7 @@ pub(super) fn check(
 }
 
 /// Svix' own name of a header, or that of Standard Webhooks.
-fn named<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refusal> {
+fn named<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, EventRefusal> {
     single(headers, &format!("svix-{name}")).or_else(|_| single(headers, &format!("webhook-{name}")))
 }
 

@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use http::HeaderMap;
 use secrecy::SecretString;
 
-use super::proof::{Proof, Refusal, any, is_fresh, single, unix};
+use super::proof::{EventRefusal, Proof, any, is_fresh, single, unix};
 use crate::public::hooks::raw::{Raw, STAMP_HEADER};
 
 /// SendGrid repeats for 24 hours.
@@ -21,10 +21,10 @@ pub(super) fn check(
     headers: &HeaderMap,
     raw: &Raw,
     now: DateTime<Utc>,
-) -> Result<Proof, Refusal> {
+) -> Result<Proof, EventRefusal> {
     let timestamp = single(headers, STAMP_HEADER)?;
     let signature = single(headers, "x-twilio-email-event-webhook-signature")?;
-    let signature = STANDARD.decode(signature.trim()).map_err(|_| Refusal::Forged)?;
+    let signature = STANDARD.decode(signature.trim()).map_err(|_| EventRefusal::Forged)?;
     any(secrets, |key| verifies(key, &raw.stamped, &signature))?;
     is_fresh(unix(timestamp)?, now, WINDOW)?;
     // A signature can be made anew over the same bytes, so it says nothing about the request.

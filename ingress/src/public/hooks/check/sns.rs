@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use url::Url;
 use webpki::EndEntityCert;
 
-use super::proof::{Checked, Proof, Refusal, is_fresh};
+use super::proof::{EventCheck, EventRefusal, Proof, is_fresh};
 
 /// SNS repeats for an hour at most.
 const WINDOW: TimeDelta = TimeDelta::minutes(75);
@@ -35,7 +35,7 @@ const LIMITS: OutboundLimits = OutboundLimits { timeout: Duration::from_secs(5),
 /// A message.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Envelope {
+struct SnsMessage {
     #[serde(rename = "Type")]
     kind: String,
     message_id: String,
@@ -60,7 +60,7 @@ pub(in super::super) struct Sns {
     stand_ins: Vec<String>,
     certificates: Cache<Url, Arc<Vec<u8>>>,
     fetches: Semaphore,
-    faults: Cache<Url, Refusal>,
+    faults: Cache<Url, EventRefusal>,
 }
 
 impl Sns {
@@ -74,59 +74,59 @@ impl Sns {
         }
     }
 
-    /// Checks a message of one of these topics. A topic that asks whether we want its messages is told so.
-    pub async fn check(&self, topics: &[String], raw: &[u8], now: DateTime<Utc>) -> Result<Checked, Refusal> {
-        let envelope: Envelope = serde_json::from_slice(raw).map_err(|_| Refusal::Forged)?;
-        let topic = topics.iter().find(|topic| **topic == envelope.topic_arn).ok_or(Refusal::Forged)?;
+    /// Checks a message of one of these topics. A request to confirm a subscription is confirmed.
+    pub async fn check(&self, topics: &[String], raw: &[u8], now: DateTime<Utc>) -> Result<EventCheck, EventRefusal> {
+        let envelope: SnsMessage = serde_json::from_slice(raw).map_err(|_| EventRefusal::Forged)?;
+        let topic = topics.iter().find(|topic| **topic == envelope.topic_arn).ok_or(EventRefusal::Forged)?;
         let url = self.own_url(&envelope.certificate, topic).filter(|url| self.is_certificate(url));
-        let url = url.ok_or(Refusal::Forged)?;
-        let signed = envelope.signed().ok_or(Refusal::Forged)?;
-        let signature = STANDARD.decode(&envelope.signature).map_err(|_| Refusal::Forged)?;
+        let url = url.ok_or(EventRefusal::Forged)?;
+        let signed = envelope.signed().ok_or(EventRefusal::Forged)?;
+        let signature = STANDARD.decode(&envelope.signature).map_err(|_| EventRefusal::Forged)?;
         let algorithm = match envelope.signature_version.as_str() {
             "1" => &RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
             "2" => &RSA_PKCS1_2048_8192_SHA256,
-            _ => return Err(Refusal::Forged),
+            _ => return Err(EventRefusal::Forged),
         };
         let key = self.certificate(url).await?;
-        let key = ParsedPublicKey::new(algorithm, key.as_slice()).map_err(|_| Refusal::Forged)?;
-        key.verify_sig(signed.as_bytes(), &signature).map_err(|_| Refusal::Forged)?;
-        let at = DateTime::parse_from_rfc3339(&envelope.timestamp).map_err(|_| Refusal::Forged)?;
+        let key = ParsedPublicKey::new(algorithm, key.as_slice()).map_err(|_| EventRefusal::Forged)?;
+        key.verify_sig(signed.as_bytes(), &signature).map_err(|_| EventRefusal::Forged)?;
+        let at = DateTime::parse_from_rfc3339(&envelope.timestamp).map_err(|_| EventRefusal::Forged)?;
         is_fresh(at.to_utc(), now, WINDOW)?;
         if !(1..=ID_MAX_BYTES).contains(&envelope.message_id.len()) {
-            return Err(Refusal::Forged);
+            return Err(EventRefusal::Forged);
         }
         match envelope.kind.as_str() {
             "SubscriptionConfirmation" => self.confirm(envelope.subscribe.as_deref(), topic).await,
-            // Somebody ended the subscription. SNS would take it up again by the link; it was an act of the account's owner.
-            "UnsubscribeConfirmation" => Ok(Checked::Nothing),
+            // The account's owner ended the subscription, so it is not confirmed again.
+            "UnsubscribeConfirmation" => Ok(EventCheck::Nothing),
             // A repetition is the same to the byte.
-            _ => Ok(Checked::Event(Proof { event: envelope.message_id.clone(), request: envelope.message_id })),
+            _ => Ok(EventCheck::Event(Proof { event: envelope.message_id.clone(), request: envelope.message_id })),
         }
     }
 
-    async fn confirm(&self, subscribe: Option<&str>, topic: &str) -> Result<Checked, Refusal> {
-        let url = subscribe.and_then(|url| self.own_url(url, topic)).ok_or(Refusal::Forged)?;
+    async fn confirm(&self, subscribe: Option<&str>, topic: &str) -> Result<EventCheck, EventRefusal> {
+        let url = subscribe.and_then(|url| self.own_url(url, topic)).ok_or(EventRefusal::Forged)?;
         let names = |key: &str, value: &str| url.query_pairs().any(|pair| pair.0 == key && pair.1 == value);
         if !names("Action", "ConfirmSubscription") || !names("TopicArn", topic) {
-            return Err(Refusal::Forged);
+            return Err(EventRefusal::Forged);
         }
-        let answer = self.client.get(&url, HeaderMap::new(), LIMITS).await.map_err(|_| Refusal::Unavailable)?;
+        let answer = self.client.get(&url, HeaderMap::new(), LIMITS).await.map_err(|_| EventRefusal::Unavailable)?;
         if !answer.status.is_success() {
             tracing::warn!(status = answer.status.as_u16(), "SNS did not confirm a subscription");
-            return Err(Refusal::Unavailable);
+            return Err(EventRefusal::Unavailable);
         }
-        Ok(Checked::Confirmed { topic: topic.to_owned() })
+        Ok(EventCheck::Confirmed { topic: topic.to_owned() })
     }
 
     /// The public key of a certificate, fetched once.
-    async fn certificate(&self, url: Url) -> Result<Arc<Vec<u8>>, Refusal> {
+    async fn certificate(&self, url: Url) -> Result<Arc<Vec<u8>>, EventRefusal> {
         if let Some(fault) = self.faults.get(&url).await {
             return Err(fault);
         }
         if let Some(key) = self.certificates.get(&url).await {
             return Ok(key);
         }
-        let _fetch = self.fetches.try_acquire().map_err(|_| Refusal::Unavailable)?;
+        let _fetch = self.fetches.try_acquire().map_err(|_| EventRefusal::Unavailable)?;
         let fetched = self.certificates.try_get_with(url.clone(), self.fetch(&url)).await;
         match fetched {
             Ok(key) => Ok(key),
@@ -138,19 +138,19 @@ impl Sns {
     }
 
     /// That Amazon serves it under its own name is what it is trusted for: the certificate is not checked further.
-    async fn fetch(&self, url: &Url) -> Result<Arc<Vec<u8>>, Refusal> {
+    async fn fetch(&self, url: &Url) -> Result<Arc<Vec<u8>>, EventRefusal> {
         let answer = self.client.get(url, HeaderMap::new(), LIMITS).await.map_err(|error| {
             tracing::warn!(code = error.code(), "an SNS certificate cannot be fetched");
-            Refusal::Unavailable
+            EventRefusal::Unavailable
         })?;
         if answer.status.is_server_error() {
-            return Err(Refusal::Unavailable);
+            return Err(EventRefusal::Unavailable);
         }
         if !answer.status.is_success() || answer.is_cut {
-            return Err(Refusal::Forged);
+            return Err(EventRefusal::Forged);
         }
-        let certificate = CertificateDer::from_pem_slice(&answer.body).map_err(|_| Refusal::Forged)?;
-        let certificate = EndEntityCert::try_from(&certificate).map_err(|_| Refusal::Forged)?;
+        let certificate = CertificateDer::from_pem_slice(&answer.body).map_err(|_| EventRefusal::Forged)?;
+        let certificate = EndEntityCert::try_from(&certificate).map_err(|_| EventRefusal::Forged)?;
         Ok(Arc::new(certificate.subject_public_key_info().to_vec()))
     }
 
@@ -198,7 +198,7 @@ pub(super) fn region(topic: &str) -> Option<&str> {
     (arn == "arn" && partition.starts_with("aws") && service == "sns" && is_region).then_some(region)
 }
 
-impl Envelope {
+impl SnsMessage {
     /// The text that is signed. `None`: a kind there is not, or what its text needs is missing.
     fn signed(&self) -> Option<String> {
         let mut pairs: Vec<(&str, &str)> = vec![("Message", &self.message), ("MessageId", &self.message_id)];

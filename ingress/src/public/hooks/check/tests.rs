@@ -9,7 +9,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use super::{Checked, Refusal, Sns, fault, proof::is_fresh, sns::region};
+use super::{EventCheck, EventRefusal, Sns, fault, proof::is_fresh, sns::region};
 
 const TOPIC: &str = "arn:aws:sns:us-west-2:123456789012:MyTopic";
 /// Made with openssl: a certificate of its own, and a signature of version 1 (RSA over SHA-1), which aws-lc-rs does not make.
@@ -68,12 +68,12 @@ async fn a_signature_of_the_first_version_counts_as_one_of_the_second_does() {
     let topics = [TOPIC.to_owned()];
     let now = at("2026-05-02T01:00:00Z");
     let good = sns.check(&topics, message(SIGNATURE, "1").as_bytes(), now).await;
-    assert!(matches!(good, Ok(Checked::Event(_))), "{good:?}");
-    assert_eq!(sns.check(&topics, message(SIGNATURE, "2").as_bytes(), now).await, Err(Refusal::Forged));
-    assert_eq!(sns.check(&topics, message("AAAA", "1").as_bytes(), now).await, Err(Refusal::Forged));
-    assert_eq!(sns.check(&[], message(SIGNATURE, "1").as_bytes(), now).await, Err(Refusal::Forged));
+    assert!(matches!(good, Ok(EventCheck::Event(_))), "{good:?}");
+    assert_eq!(sns.check(&topics, message(SIGNATURE, "2").as_bytes(), now).await, Err(EventRefusal::Forged));
+    assert_eq!(sns.check(&topics, message("AAAA", "1").as_bytes(), now).await, Err(EventRefusal::Forged));
+    assert_eq!(sns.check(&[], message(SIGNATURE, "1").as_bytes(), now).await, Err(EventRefusal::Forged));
     let late = at("2026-05-02T03:00:00Z");
-    assert_eq!(sns.check(&topics, message(SIGNATURE, "1").as_bytes(), late).await, Err(Refusal::Stale));
+    assert_eq!(sns.check(&topics, message(SIGNATURE, "1").as_bytes(), late).await, Err(EventRefusal::Stale));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! German.
 
-use super::{Message, Preferences, Texts, Unsubscribe};
+use super::{PageText, PageTexts, Preferences, Unsubscribe};
 
-pub(super) const TEXTS: Texts = Texts {
+pub(super) const TEXTS: PageTexts = PageTexts {
     lang: "de",
     sender: "diesem Absender",
     unsubscribe: Unsubscribe {
@@ -10,7 +10,7 @@ pub(super) const TEXTS: Texts = Texts {
         question: "Möchten Sie keine Werbe-E-Mails mehr von {from} erhalten? Die Abmeldung gilt sofort.",
         button: "Abmelden",
         rather: "Lieber Themen auswählen",
-        done: Message {
+        done: PageText {
             title: "Sie sind abgemeldet",
             text: "Sie erhalten keine Werbe-E-Mails mehr von {from}. Nachrichten zu Ihren Bestellungen oder Ihrem Konto können Sie weiterhin erreichen.",
         },
@@ -34,15 +34,15 @@ pub(super) const TEXTS: Texts = Texts {
         held: "Zurzeit können Werbe-E-Mails von {from} Sie aus einem Grund nicht erreichen, der sich hier nicht ändern lässt. Bitte fragen Sie dort nach.",
         not_understood: "Mit dem Formular stimmte etwas nicht. Es wurde nichts geändert; bitte versuchen Sie es noch einmal.",
     },
-    no_link: Message {
+    no_link: PageText {
         title: "Dieser Link funktioniert nicht",
         text: "Vielleicht hat ein Mailprogramm ihn abgeschnitten. Öffnen Sie ihn noch einmal aus der Nachricht selbst.",
     },
-    not_left: Message {
+    not_left: PageText {
         title: "Etwas ist schiefgegangen",
         text: "Sie sind <strong>noch nicht</strong> abgemeldet. Bitte versuchen Sie es in einer Minute noch einmal.",
     },
-    not_stored: Message {
+    not_stored: PageText {
         title: "Etwas ist schiefgegangen",
         text: "Ihre Auswahl ist <strong>noch nicht</strong> gespeichert. Bitte versuchen Sie es in einer Minute noch einmal.",
     },

@@ -1,8 +1,8 @@
 //! English.
 
-use super::{Message, Preferences, Texts, Unsubscribe};
+use super::{PageText, PageTexts, Preferences, Unsubscribe};
 
-pub(super) const TEXTS: Texts = Texts {
+pub(super) const TEXTS: PageTexts = PageTexts {
     lang: "en",
     sender: "this sender",
     unsubscribe: Unsubscribe {
@@ -10,7 +10,7 @@ pub(super) const TEXTS: Texts = Texts {
         question: "Do you want to stop marketing e-mail from {from}? It takes effect at once.",
         button: "Unsubscribe",
         rather: "Choose topics instead",
-        done: Message {
+        done: PageText {
             title: "You are unsubscribed",
             text: "You will get no more marketing e-mail from {from}. Messages about your orders or your account may still reach you.",
         },
@@ -34,15 +34,15 @@ pub(super) const TEXTS: Texts = Texts {
         held: "At the moment {from} cannot send you marketing e-mail, for a reason that cannot be changed here. Please ask them.",
         not_understood: "Something was wrong with the form. Nothing was changed; please try again.",
     },
-    no_link: Message {
+    no_link: PageText {
         title: "This link does not work",
         text: "It may have been cut in two by a mail program. Open it once more from the message itself.",
     },
-    not_left: Message {
+    not_left: PageText {
         title: "Something went wrong",
         text: "You are <strong>not yet</strong> unsubscribed. Please try again in a minute.",
     },
-    not_stored: Message {
+    not_stored: PageText {
         title: "Something went wrong",
         text: "Your choice is <strong>not yet</strong> stored. Please try again in a minute.",
     },

@@ -1,8 +1,8 @@
 //! Spanish.
 
-use super::{Message, Preferences, Texts, Unsubscribe};
+use super::{PageText, PageTexts, Preferences, Unsubscribe};
 
-pub(super) const TEXTS: Texts = Texts {
+pub(super) const TEXTS: PageTexts = PageTexts {
     lang: "es",
     sender: "este remitente",
     unsubscribe: Unsubscribe {
@@ -10,7 +10,7 @@ pub(super) const TEXTS: Texts = Texts {
         question: "¿Quiere dejar de recibir correos publicitarios de {from}? La baja tiene efecto inmediato.",
         button: "Darse de baja",
         rather: "Prefiero elegir temas",
-        done: Message {
+        done: PageText {
             title: "Se ha dado de baja",
             text: "Ya no recibirá correos publicitarios de {from}. Aún podrán llegarle mensajes sobre sus pedidos o su cuenta.",
         },
@@ -34,15 +34,15 @@ pub(super) const TEXTS: Texts = Texts {
         held: "Por el momento {from} no puede enviarle correos publicitarios, por un motivo que no se puede cambiar aquí. Póngase en contacto con el remitente.",
         not_understood: "Había un error en el formulario. No se ha cambiado nada; inténtelo de nuevo.",
     },
-    no_link: Message {
+    no_link: PageText {
         title: "Este enlace no funciona",
         text: "Puede que un programa de correo lo haya cortado. Ábralo de nuevo desde el propio mensaje.",
     },
-    not_left: Message {
+    not_left: PageText {
         title: "Algo ha salido mal",
         text: "<strong>Todavía no</strong> se ha dado de baja. Inténtelo de nuevo dentro de un minuto.",
     },
-    not_stored: Message {
+    not_stored: PageText {
         title: "Algo ha salido mal",
         text: "Su elección <strong>todavía no</strong> se ha guardado. Inténtelo de nuevo dentro de un minuto.",
     },

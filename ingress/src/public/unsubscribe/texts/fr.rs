@@ -1,8 +1,8 @@
 //! French.
 
-use super::{Message, Preferences, Texts, Unsubscribe};
+use super::{PageText, PageTexts, Preferences, Unsubscribe};
 
-pub(super) const TEXTS: Texts = Texts {
+pub(super) const TEXTS: PageTexts = PageTexts {
     lang: "fr",
     sender: "cet expéditeur",
     unsubscribe: Unsubscribe {
@@ -10,7 +10,7 @@ pub(super) const TEXTS: Texts = Texts {
         question: "Souhaitez-vous ne plus recevoir d’e-mails publicitaires de la part de {from} ? La demande prend effet immédiatement.",
         button: "Se désabonner",
         rather: "Choisir plutôt des thèmes",
-        done: Message {
+        done: PageText {
             title: "Vous êtes désabonné(e)",
             text: "Vous ne recevrez plus d’e-mails publicitaires de la part de {from}. Les messages concernant vos commandes ou votre compte pourront encore vous parvenir.",
         },
@@ -34,15 +34,15 @@ pub(super) const TEXTS: Texts = Texts {
         held: "Pour le moment, les e-mails publicitaires de la part de {from} ne peuvent pas vous être envoyés, pour une raison qui ne peut pas être modifiée ici. Merci de vous adresser à l’expéditeur.",
         not_understood: "Le formulaire contenait une erreur. Rien n’a été modifié ; veuillez réessayer.",
     },
-    no_link: Message {
+    no_link: PageText {
         title: "Ce lien ne fonctionne pas",
         text: "Un logiciel de messagerie l’a peut-être coupé en deux. Ouvrez-le de nouveau depuis le message lui-même.",
     },
-    not_left: Message {
+    not_left: PageText {
         title: "Un problème est survenu",
         text: "Vous n’êtes <strong>pas encore</strong> désabonné(e). Veuillez réessayer dans une minute.",
     },
-    not_stored: Message {
+    not_stored: PageText {
         title: "Un problème est survenu",
         text: "Votre choix n’est <strong>pas encore</strong> enregistré. Veuillez réessayer dans une minute.",
     },

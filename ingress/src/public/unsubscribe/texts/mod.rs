@@ -1,4 +1,4 @@
-//! What the pages say, a file per language. `{from}` is who sends, `{address}` the recipient's address, half hidden.
+//! The texts of the pages, one file per language. `{from}` is the sender's name, `{address}` the masked address of the recipient.
 
 mod de;
 mod en;
@@ -7,23 +7,23 @@ mod fr;
 
 /// All texts of one language.
 #[derive(Debug)]
-pub(super) struct Texts {
+pub(super) struct PageTexts {
     /// The language, as `lang` names it.
     pub(super) lang: &'static str,
-    /// Who sends, where nobody knows.
+    /// The sender, if its name is unknown.
     pub(super) sender: &'static str,
     pub(super) unsubscribe: Unsubscribe,
     pub(super) preferences: Preferences,
-    pub(super) no_link: Message,
+    pub(super) no_link: PageText,
     /// An opt-out that could not be stored.
-    pub(super) not_left: Message,
+    pub(super) not_left: PageText,
     /// A choice that could not be stored.
-    pub(super) not_stored: Message,
+    pub(super) not_stored: PageText,
 }
 
-/// A page with a title and one thing to say.
+/// The title and text of a page.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct PageText {
     pub(super) title: &'static str,
     pub(super) text: &'static str,
 }
@@ -36,7 +36,7 @@ pub(super) struct Unsubscribe {
     pub(super) button: &'static str,
     /// Leads to the preferences page.
     pub(super) rather: &'static str,
-    pub(super) done: Message,
+    pub(super) done: PageText,
     /// Leads to the preferences page, afterwards.
     pub(super) changed_mind: &'static str,
 }
@@ -64,4 +64,4 @@ pub(super) struct Preferences {
 }
 
 /// Every language, the first where nothing else is wanted.
-pub(super) const ALL: [&Texts; 4] = [&en::TEXTS, &de::TEXTS, &fr::TEXTS, &es::TEXTS];
+pub(super) const ALL: [&PageTexts; 4] = [&en::TEXTS, &de::TEXTS, &fr::TEXTS, &es::TEXTS];

@@ -57,7 +57,7 @@ impl Rewriter<'_> {
             } else {
                 0
             };
-            self.elements.forget(doubled);
+            self.elements.remove_last(doubled);
             self.blocks.pop();
             return Ok(());
         }

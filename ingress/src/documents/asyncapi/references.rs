@@ -1,24 +1,24 @@
-//! Schemas that refer to named ones: taken out of one document, put into another.
+//! Moves schemas between documents: resolves references to named schemas, and makes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-/// Where named schemas stand in OpenAPI and AsyncAPI documents.
+/// The prefix of references to named schemas in OpenAPI and AsyncAPI documents.
 pub(super) const COMPONENTS: &str = "#/components/schemas/";
-/// Where they stand in a schema of its own.
+/// The prefix of such references in a self-contained schema.
 const DEFINITIONS: &str = "#/$defs/";
 
 /// A schema with everything it refers to in `$defs`, from the named schemas of a document.
-pub(super) fn standing_alone(mut schema: Value, named: &Value) -> Value {
+pub(super) fn self_contained(mut schema: Value, named: &Value) -> Value {
     let mut definitions = BTreeMap::new();
     gather(&schema, named, &mut definitions);
-    turn(&mut schema, COMPONENTS, DEFINITIONS);
+    replace_prefix(&mut schema, COMPONENTS, DEFINITIONS);
     if !definitions.is_empty() {
         schema["$defs"] = definitions
             .into_iter()
             .map(|(name, mut value)| {
-                turn(&mut value, COMPONENTS, DEFINITIONS);
+                replace_prefix(&mut value, COMPONENTS, DEFINITIONS);
                 (name, value)
             })
             .collect::<Map<String, Value>>()
@@ -27,17 +27,17 @@ pub(super) fn standing_alone(mut schema: Value, named: &Value) -> Value {
     schema
 }
 
-/// A schema that stood alone, referring to named schemas of a document, and those.
-pub(super) fn referring(mut schema: Value) -> (Value, BTreeMap<String, Value>) {
+/// A self-contained schema with references to named schemas of a document, and those schemas.
+pub(super) fn with_references(mut schema: Value) -> (Value, BTreeMap<String, Value>) {
     let definitions = schema.as_object_mut().and_then(|object| {
         object.remove("$schema");
         object.remove("$defs")
     });
-    turn(&mut schema, DEFINITIONS, COMPONENTS);
+    replace_prefix(&mut schema, DEFINITIONS, COMPONENTS);
     let mut named = BTreeMap::new();
     if let Some(Value::Object(definitions)) = definitions {
         for (name, mut value) in definitions {
-            turn(&mut value, DEFINITIONS, COMPONENTS);
+            replace_prefix(&mut value, DEFINITIONS, COMPONENTS);
             named.insert(name, value);
         }
     }
@@ -65,12 +65,12 @@ fn named_in<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
     path.strip_prefix(prefix)?.split('/').next()
 }
 
-fn turn(value: &mut Value, from: &str, to: &str) {
+fn replace_prefix(value: &mut Value, from: &str, to: &str) {
     redirect(value, &|path| path.strip_prefix(from).map(|name| format!("{to}{name}")));
 }
 
-/// A document without the schemas that another has, too: it refers to those of the other, which stands beside it under `file`.
-pub(super) fn leaning_on(mut document: Value, file: &str, others: &Value) -> Value {
+/// A document without the schemas that it shares with another: it refers to those in `file` beside it.
+pub(super) fn without_shared_schemas(mut document: Value, file: &str, others: &Value) -> Value {
     let mut left_out = BTreeSet::new();
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
         schemas.retain(|name, schema| {
@@ -107,27 +107,27 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_stood_alone_refers_again_to_the_same() {
+    fn a_self_contained_schema_refers_again_to_the_same() {
         let named = json!({
             "Rule": {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Rule"}, {"$ref": "#/components/schemas/Leaf"}]},
             "Leaf": {"type": "integer"}, "Other": {},
         });
         let schema = json!({"type": "array", "items": {"$ref": "#/components/schemas/Rule"}});
-        let alone = standing_alone(schema.clone(), &named);
+        let alone = self_contained(schema.clone(), &named);
         assert_eq!(alone["items"]["$ref"], "#/$defs/Rule");
         assert_eq!(alone["$defs"]["Rule"]["anyOf"][2]["$ref"], "#/$defs/Leaf");
-        let (again, found) = referring(alone);
+        let (again, found) = with_references(alone);
         assert_eq!(again, schema);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["Leaf", "Rule"]);
         assert_eq!(found["Rule"], named["Rule"]);
     }
 
     #[test]
-    fn a_document_leans_on_the_schemas_that_another_has() {
+    fn a_document_refers_to_the_schemas_that_it_shares() {
         let others = json!({"Same": {"type": "string"}, "Other": {"type": "string"}});
         let refer = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
         let schemas = json!({"Same": {"type": "string"}, "Other": {"type": "integer"}, "Own": refer("Same/type")});
-        let made = leaning_on(
+        let made = without_shared_schemas(
             json!({"a": refer("Same"), "b": refer("Other"), "components": {"schemas": schemas}}),
             "o.json",
             &others,

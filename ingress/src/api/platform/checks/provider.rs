@@ -1,24 +1,24 @@
-//! Whether the relay and the providers answer.
+//! The relay and the providers: do they answer?
 
-use super::{Check, Status};
-use crate::api::platform::facts::Ping;
+use super::{HealthCheck, HealthStatus};
+use crate::api::platform::facts::ProviderPing;
 
-/// A way out that has not answered for so long is down.
+/// A relay or provider without an answer for so long is down.
 const SILENT_PROVIDER_SECONDS: i64 = 120;
-/// A way out that nobody has asked for so long.
+/// A relay or provider that was not pinged for so long is a warning.
 const UNASKED_PROVIDER_SECONDS: i64 = 180;
 
-pub(super) fn check(pings: Option<&[Ping]>) -> Check {
-    let check = Check::new("provider", "sending", "The way out", "");
-    let Some(pings) = pings else { return check.unseen() };
+pub(super) fn check(pings: Option<&[ProviderPing]>) -> HealthCheck {
+    let check = HealthCheck::new("provider", "sending", "Relay and providers", "");
+    let Some(pings) = pings else { return check.unavailable() };
     let fix = &[
         "check the relay's or provider's own status",
         "check smtp-url and what lies between",
         "mail waits and goes out when it is back",
     ];
-    let Some(worst) = pings.iter().max_by_key(|ping| (standing(ping), ping.asked_seconds)) else {
-        return Check { observation: "never asked".to_owned(), ..check }.because(
-            Status::Warn,
+    let Some(worst) = pings.iter().max_by_key(|ping| (status_of(ping), ping.asked_seconds)) else {
+        return HealthCheck { observation: "never asked".to_owned(), ..check }.because(
+            HealthStatus::Warn,
             "no delivery process has pinged it yet",
             &["see whether the stage delivery runs"],
             "relay-unreachable",
@@ -39,11 +39,11 @@ pub(super) fn check(pings: Option<&[Ping]>) -> Check {
             ),
         })
         .collect();
-    let check = Check { observation: observed.join("; "), ..check };
-    match standing(worst) {
-        Status::Ok => check,
-        Status::Warn if worst.ok => check.because(
-            Status::Warn,
+    let check = HealthCheck { observation: observed.join("; "), ..check };
+    match status_of(worst) {
+        HealthStatus::Ok => check,
+        HealthStatus::Warn if worst.ok => check.because(
+            HealthStatus::Warn,
             format!("{} was not asked for {} s", worst.provider, worst.asked_seconds),
             &["see whether the stage delivery runs"],
             "relay-unreachable",
@@ -52,11 +52,11 @@ pub(super) fn check(pings: Option<&[Ping]>) -> Check {
     }
 }
 
-fn standing(ping: &Ping) -> Status {
+fn status_of(ping: &ProviderPing) -> HealthStatus {
     match (ping.ok, ping.answered_seconds) {
-        (false, Some(seconds)) if seconds < SILENT_PROVIDER_SECONDS => Status::Warn,
-        (false, _) => Status::Crit,
-        (true, _) if ping.asked_seconds >= UNASKED_PROVIDER_SECONDS => Status::Warn,
-        (true, _) => Status::Ok,
+        (false, Some(seconds)) if seconds < SILENT_PROVIDER_SECONDS => HealthStatus::Warn,
+        (false, _) => HealthStatus::Crit,
+        (true, _) if ping.asked_seconds >= UNASKED_PROVIDER_SECONDS => HealthStatus::Warn,
+        (true, _) => HealthStatus::Ok,
     }
 }

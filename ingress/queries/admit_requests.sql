@@ -1,30 +1,30 @@
--- What every request of the API costs before its act, for all requests that are waiting together: burns the nonces, counts the requests
--- against the limits of their keys, and finds the tenants they name. Of two with one nonce the first is fresh; nothing is counted or
--- found for a nonce that was seen before. Answers one row for each, by its position from 1.
+-- Admits requests, for all that wait at the same time: records the nonces, counts the requests against the limits of their keys, and
+-- finds the tenants they name. Of two requests with one nonce the first is fresh; nothing is counted or found for a nonce that was used
+-- before. Returns one row for each request, by its position from 1.
 -- The limit holds over any sixty seconds: requests are counted by two seconds, and these count as long as any of them is within the
--- minute. Only what is admitted is counted, so that a caller who does not stop asking is served at the rate that is his.
--- Nonces and counts are written in the order of their keys, in which everybody locks them. By primary key, all of it.
--- The commit waits for no disk: the last condition is always true, and spares a begin and a commit.
+-- minute. Only admitted requests are counted, so that a caller above its limit is still served at the limit.
+-- Nonces and counts are locked in the order of their keys, as in every other statement. Every access is by primary key.
+-- Asynchronous commit: the last condition is always true and saves the round trips of begin and commit.
 -- $1 keys, $2 nonces, $3 limits (0: none), $4 products, $5 environments, $6 the products' own tenants.
 with asked as materialized (
     select a.*, a.allowed > 0 as is_limited
     from unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[]) with ordinality
         as a (key_id, nonce, allowed, product, environment, product_tenant_id, place)
-), burnt as (
+), recorded as (
     insert into nonces (key_id, nonce)
     select a.key_id, a.nonce from asked a where a.nonce is not null order by a.key_id, a.nonce
     on conflict do nothing
     returning nonces.key_id, nonces.nonce
-), judged as materialized (
+), checked as materialized (
     select a.*,
            a.nonce is null
                or b.nonce is not null and row_number() over (partition by a.key_id, a.nonce order by a.place) = 1 as is_fresh
     from asked a
-    left join burnt b on b.key_id = a.key_id and b.nonce = a.nonce
+    left join recorded b on b.key_id = a.key_id and b.nonce = a.nonce
 ), keyed as (
     select j.key_id, count(*)::integer as requests, max(j.allowed) as allowed,
            floor(extract(epoch from now()) / 2)::bigint as bucket
-    from judged j
+    from checked j
     where j.is_fresh and j.is_limited
     group by j.key_id
 ), counted as (
@@ -51,7 +51,7 @@ with asked as materialized (
 ), numbered as (
     -- Those of one key come one after the other.
     select j.*, count(*) filter (where j.is_fresh and j.is_limited) over (partition by j.key_id order by j.place) as number
-    from judged j
+    from checked j
 )
 select n.place as "place!", n.is_fresh as "nonce_is_fresh!",
        case when n.is_fresh and n.is_limited then (c.was + n.number)::integer end as used_now,

@@ -1,27 +1,27 @@
-//! How full the streams are: a full work queue refuses what comes.
+//! How full the streams are: a full work queue refuses new messages.
 
 use schemas::subjects::stream;
 
-use super::{Check, Status};
+use super::{HealthCheck, HealthStatus};
 use crate::api::platform::facts::StreamFacts;
 
 /// As the alert StreamNearlyFull.
 const WARN_PERCENT: u64 = 70;
 
-pub(super) fn check(streams: Option<&[StreamFacts]>) -> Check {
-    let check = Check::new("queue.full", "queues", "Room in the streams", "");
-    let Some(streams) = streams else { return check.unseen() };
-    // Dead letters leave by age: theirs forgets the oldest.
+pub(super) fn check(streams: Option<&[StreamFacts]>) -> HealthCheck {
+    let check = HealthCheck::new("queue.full", "queues", "Capacity of the streams", "");
+    let Some(streams) = streams else { return check.unavailable() };
+    // The stream of dead letters drops its oldest when it is full.
     let bounded = streams.iter().filter(|facts| facts.name != stream::DEAD && facts.bytes_max > 0);
     let Some((percent, name)) = bounded.map(|facts| (percent(facts), facts.name)).max() else { return check };
-    let check = Check { observation: format!("the fullest, {name}, holds {percent} % of what it may"), ..check };
+    let check = HealthCheck { observation: format!("the fullest, {name}, is {percent} % full"), ..check };
     if percent < WARN_PERCENT {
         return check;
     }
     check.because(
-        Status::Warn,
-        format!("{name} is nearly full; then it refuses, and signals or direct requests are lost or turned away"),
-        &["start the stage that reads it, or more of it", "`postrider streams report` says who reads what"],
+        HealthStatus::Warn,
+        format!("{name} is nearly full; a full stream refuses signals and direct requests"),
+        &["start the stage that reads it, or more of it", "`postrider streams report` lists the consumers"],
         "nats",
     )
 }
@@ -39,10 +39,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_will_refuse_is_told_and_one_that_forgets_is_not() {
-        assert_eq!(check(Some(&[of(stream::SIGNALS, 690), of(stream::DEAD, 990)])).status, Status::Ok);
+    fn a_nearly_full_work_queue_is_a_warning() {
+        assert_eq!(check(Some(&[of(stream::SIGNALS, 690), of(stream::DEAD, 990)])).status, HealthStatus::Ok);
         let nearly = check(Some(&[of(stream::SIGNALS, 700), of(stream::REQUESTS, 1)]));
-        assert_eq!(nearly.status, Status::Warn);
+        assert_eq!(nearly.status, HealthStatus::Warn);
         assert!(nearly.cause.is_some_and(|cause| cause.contains(stream::SIGNALS)));
     }
 }

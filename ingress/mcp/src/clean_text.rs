@@ -1,4 +1,4 @@
-//! Texts that callers wrote, such as a campaign's name: made safe to hand to an assistant.
+//! Cleans texts that callers wrote, such as a campaign's name, before an assistant reads them.
 
 const NAME_MAX_CHARS: usize = 200;
 const IN_PLACE_OF_AN_ADDRESS: &str = "[address]";
@@ -18,8 +18,8 @@ fn looks_like_an_address(word: &str) -> bool {
     word.contains(['@', '\u{fe6b}', '\u{ff20}']) || word.to_ascii_lowercase().contains("%40")
 }
 
-/// Whether a proposal's text can be stored and read again: no control characters but line breaks and tabs.
-pub(crate) fn is_plain(text: &str) -> bool {
+/// True if the text has no control characters but line breaks and tabs.
+pub(crate) fn is_plain_text(text: &str) -> bool {
     text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }
 
@@ -34,8 +34,8 @@ mod tests {
     #[case("<ann@example.com>, bob＠example.com", "[address] [address]")]
     #[case("mailto:ann%40example.com", "[address]")]
     #[case("a\u{0}b\nann@example.com", "a b [address]")]
-    fn a_name_carries_no_address(#[case] text: &str, #[case] told: &str) {
-        assert_eq!(name(text), told);
+    fn a_name_carries_no_address(#[case] text: &str, #[case] shown: &str) {
+        assert_eq!(name(text), shown);
     }
 
     #[test]

@@ -1,58 +1,58 @@
-//! From what was seen to how it stands. Pure: a table test covers it.
+//! The checks of the platform: pure functions from facts to a status with cause and fix.
 
-mod full;
 mod owed;
 mod pacing;
 mod paused;
 mod provider;
+mod stream_capacity;
 
 use schemas::subjects::stream;
 
 use super::{
-    Check, Status,
-    facts::{Backlog, Domains, Facts, StageFacts, StreamFacts, Total, Webhooks},
+    HealthCheck, HealthStatus,
+    facts::{BacklogFacts, DomainFacts, EventTotal, PlatformFacts, StageFacts, StreamFacts, WebhookFacts},
 };
 
-/// The stages mail goes through: without one of them nothing is sent.
+/// The stages of the mail pipeline: without one of them nothing is sent.
 const SENDING: [&str; 4] = ["audience", "compliance", "rendering", "delivery"];
-/// Settings whose default is right on a developer's machine only, and the stage that reads them.
-const NEEDED: [(&str, &str, &str); 2] = [
+/// Settings whose default only fits a developer's machine: stage, setting, and what goes wrong without it.
+const REQUIRED_SETTINGS: [(&str, &str, &str); 2] = [
     ("rendering", "public-url", "links in mail lead to localhost"),
-    ("delivery", "smtp-url", "mail is handed to 127.0.0.1:25"),
+    ("delivery", "smtp-url", "mail is sent to 127.0.0.1:25"),
 ];
 
-/// Seconds of Postgres's answer that are too many.
+/// Postgres is slow if it takes so long to answer.
 const DATABASE_SLOW_SECONDS: f64 = 1.0;
-/// A message waits for a stage.
+/// Age of the oldest message in a stream between the stages.
 const QUEUE_WARN_SECONDS: i64 = 120;
 const QUEUE_CRIT_SECONDS: i64 = 900;
-/// Work stands in the ledger and nothing happens to it. "Worker pickup about 60 seconds" (specification, Limits).
+/// Age of the oldest unfinished work in the ledger. "Worker pickup about 60 seconds" (specification, Limits).
 const STUCK_WARN_SECONDS: f64 = 120.0;
 const STUCK_CRIT_SECONDS: f64 = 900.0;
-/// A batch was rung for so often and is not done.
-const RUNG_TOO_OFTEN: i32 = 20;
-/// A dead letter is news for so long.
-const DEAD_LETTER_NEWS_SECONDS: i64 = 3_600;
-/// Fewer sends than this say nothing about a share.
+/// A batch that was announced so often and is not done needs attention.
+const ANNOUNCED_TOO_OFTEN: i32 = 20;
+/// A dead letter younger than this is a warning.
+const DEAD_LETTER_WARN_SECONDS: i64 = 3_600;
+/// With fewer sends than this, no share is computed.
 const ENOUGH_SENDS: i64 = 20;
 const FAILED_WARN_PERCENT: i64 = 10;
 const FAILED_CRIT_PERCENT: i64 = 50;
 const UNKNOWN_WARN_PERCENT: i64 = 1;
-/// Signals may wait a while: no mail depends on them.
+/// Age of the oldest signal. No mail depends on signals.
 const SIGNALS_WARN_SECONDS: i64 = 300;
-/// Products may hear a little late: their mail does not depend on it.
+/// Age of the oldest event without a delivery. No mail depends on webhooks.
 const WEBHOOKS_WARN_SECONDS: f64 = 300.0;
-/// Fewer attempts than this say nothing about a share.
+/// With fewer attempts than this, no share is computed.
 const ENOUGH_ATTEMPTS: i64 = 20;
 const DEAD_WARN_PERCENT: i64 = 10;
-/// So many of a hundred proven domains broken at once are not their owners' doing.
+/// Share of degraded domains at which our resolver is suspected rather than their owners.
 const DEGRADED_WARN_PERCENT: i64 = 5;
 /// Reasons named in one observation.
 const REASONS_NAMED: usize = 5;
 
-/// All checks, in the order an operator would ask.
+/// Runs all checks, in the order an operator would ask.
 #[must_use]
-pub fn checks(facts: &Facts) -> Vec<Check> {
+pub fn run_checks(facts: &PlatformFacts) -> Vec<HealthCheck> {
     let mut checks = vec![database(facts), bus(facts.streams.as_deref())];
     checks.extend(SENDING.iter().map(|stage| heartbeat(stage, facts.stages.as_deref())));
     checks.push(paused::check(facts.pauses.as_ref()));
@@ -61,7 +61,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     checks.push(queues(facts.streams.as_deref()));
     checks.push(stuck(facts.backlog.as_ref()));
     checks.push(owed::check(facts.owed.as_deref(), facts.stages.as_deref()));
-    checks.push(full::check(facts.streams.as_deref()));
+    checks.push(stream_capacity::check(facts.streams.as_deref()));
     checks.push(failed_sends(facts.totals.as_deref()));
     checks.push(pacing::check(facts.pacing.as_ref()));
     checks.push(engagement(facts));
@@ -72,13 +72,13 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     checks
 }
 
-impl Check {
+impl HealthCheck {
     fn new(id: impl Into<String>, area: &'static str, name: impl Into<String>, observation: impl Into<String>) -> Self {
         Self {
             id: id.into(),
             area,
             name: name.into(),
-            status: Status::Ok,
+            status: HealthStatus::Ok,
             observation: observation.into(),
             cause: None,
             fix: Vec::new(),
@@ -86,7 +86,7 @@ impl Check {
         }
     }
 
-    fn because(self, status: Status, cause: impl Into<String>, fix: &[&str], runbook: &str) -> Self {
+    fn because(self, status: HealthStatus, cause: impl Into<String>, fix: &[&str], runbook: &str) -> Self {
         Self {
             status,
             cause: Some(cause.into()),
@@ -96,29 +96,30 @@ impl Check {
         }
     }
 
-    /// For what could not be looked at: its own cause is another check's to name.
-    fn unseen(self) -> Self {
-        Self { status: Status::Warn, observation: "could not be looked at".to_owned(), ..self }
+    /// A warning that the facts could not be read. Another check has the cause.
+    fn unavailable(self) -> Self {
+        Self { status: HealthStatus::Warn, observation: "could not be checked".to_owned(), ..self }
     }
 }
 
-fn database(facts: &Facts) -> Check {
-    let check = Check::new("database", "storage", "Postgres", "");
+fn database(facts: &PlatformFacts) -> HealthCheck {
+    let check = HealthCheck::new("database", "storage", "Postgres", "");
     match facts.database {
         Some(took) => {
-            let check = Check { observation: format!("answered in {:.1} ms", took.as_secs_f64() * 1_000.0), ..check };
+            let check =
+                HealthCheck { observation: format!("answered in {:.1} ms", took.as_secs_f64() * 1_000.0), ..check };
             if took.as_secs_f64() < DATABASE_SLOW_SECONDS {
                 return check;
             }
             check.because(
-                Status::Warn,
+                HealthStatus::Warn,
                 "Postgres is slow",
                 &["look for long statements and a full disk in pg_stat_activity"],
                 "api-slow",
             )
         }
-        None => Check { observation: "no answer within two seconds".to_owned(), ..check }.because(
-            Status::Crit,
+        None => HealthCheck { observation: "no answer within two seconds".to_owned(), ..check }.because(
+            HealthStatus::Crit,
             "Postgres is away, or all connections are in use",
             &[
                 "check that Postgres runs and that database-url reaches it",
@@ -129,13 +130,13 @@ fn database(facts: &Facts) -> Check {
     }
 }
 
-fn bus(streams: Option<&[StreamFacts]>) -> Check {
-    let check = Check::new("bus", "storage", "JetStream", "all streams answer");
+fn bus(streams: Option<&[StreamFacts]>) -> HealthCheck {
+    let check = HealthCheck::new("bus", "storage", "JetStream", "all streams answer");
     if streams.is_some() {
         return check;
     }
-    Check { observation: "no answer, or a stream is missing".to_owned(), ..check }.because(
-        Status::Crit,
+    HealthCheck { observation: "no answer, or a stream is missing".to_owned(), ..check }.because(
+        HealthStatus::Crit,
         "NATS is away, JetStream is switched off (a full disk does so), or the streams were not made",
         &[
             "check that nats-server runs and has disk left",
@@ -150,35 +151,35 @@ fn of_stage<'a>(stages: &'a [StageFacts], stage: &str) -> Option<&'a StageFacts>
     stages.iter().find(|facts| facts.stage == stage)
 }
 
-fn heartbeat(stage: &str, stages: Option<&[StageFacts]>) -> Check {
-    let check = Check::new(format!("heartbeat.{stage}"), "workers", format!("Stage {stage}"), "");
-    let Some(stages) = stages else { return check.unseen() };
+fn heartbeat(stage: &str, stages: Option<&[StageFacts]>) -> HealthCheck {
+    let check = HealthCheck::new(format!("heartbeat.{stage}"), "workers", format!("Stage {stage}"), "");
+    let Some(stages) = stages else { return check.unavailable() };
     let (alive, silent) = of_stage(stages, stage).map_or((0, 0), |facts| (facts.alive, facts.silent));
     let observation = match silent {
-        0 => format!("{alive} process(es) heard of"),
-        silent => format!("{alive} process(es) heard of, {silent} fell silent in the last minutes"),
+        0 => format!("{alive} process(es) alive"),
+        silent => format!("{alive} process(es) alive, {silent} fell silent in the last minutes"),
     };
-    let check = Check { observation, ..check };
+    let check = HealthCheck { observation, ..check };
     match (alive, silent) {
         (0, _) => check.because(
-            Status::Crit,
+            HealthStatus::Crit,
             format!("no process runs the stage {stage}"),
             &["start it: `postrider stage <name>`", "read the log of the process that stopped"],
             "process-down",
         ),
         (_, 0) => check,
         (_, _) => check.because(
-            Status::Warn,
-            "a process died without saying so, or cannot reach Postgres; the others do its work",
+            HealthStatus::Warn,
+            "a process crashed or cannot reach Postgres; the others do its work",
             &["read its log"],
             "process-down",
         ),
     }
 }
 
-fn failing_sweeps(stages: Option<&[StageFacts]>) -> Check {
-    let check = Check::new("failures.sweeps", "failures", "Sweeps", "no sweep fails");
-    let Some(stages) = stages else { return check.unseen() };
+fn failing_sweeps(stages: Option<&[StageFacts]>) -> HealthCheck {
+    let check = HealthCheck::new("failures.sweeps", "failures", "Sweeps", "no sweep fails");
+    let Some(stages) = stages else { return check.unavailable() };
     let failing: Vec<String> = stages
         .iter()
         .flat_map(|facts| facts.failing_sweeps.iter().map(move |sweep| format!("{}/{sweep}", facts.stage)))
@@ -186,8 +187,8 @@ fn failing_sweeps(stages: Option<&[StageFacts]>) -> Check {
     if failing.is_empty() {
         return check;
     }
-    Check { observation: format!("last run failed: {}", failing.join(", ")), ..check }.because(
-        Status::Warn,
+    HealthCheck { observation: format!("last run failed: {}", failing.join(", ")), ..check }.because(
+        HealthStatus::Warn,
         "work that the bus lost is not announced again while its sweep fails",
         &["read the log for `sweep failed`: it has the error"],
         "sweep-failing",
@@ -198,30 +199,30 @@ fn of_stream<'a>(streams: &'a [StreamFacts], name: &str) -> Option<&'a StreamFac
     streams.iter().find(|facts| facts.name == name)
 }
 
-fn dead_letters(streams: Option<&[StreamFacts]>) -> Check {
-    let check = Check::new("failures.dead_letters", "failures", "Dead letters", "none");
-    let Some(dead) = streams.and_then(|streams| of_stream(streams, stream::DEAD)) else { return check.unseen() };
+fn dead_letters(streams: Option<&[StreamFacts]>) -> HealthCheck {
+    let check = HealthCheck::new("failures.dead_letters", "failures", "Dead letters", "none");
+    let Some(dead) = streams.and_then(|streams| of_stream(streams, stream::DEAD)) else { return check.unavailable() };
     if dead.messages == 0 {
         return check;
     }
-    let check = Check {
+    let check = HealthCheck {
         observation: format!("{} kept, the newest {} minutes ago", dead.messages, dead.newest_seconds / 60),
         ..check
     };
-    if dead.newest_seconds >= DEAD_LETTER_NEWS_SECONDS {
+    if dead.newest_seconds >= DEAD_LETTER_WARN_SECONDS {
         return check;
     }
     check.because(
-        Status::Warn,
+        HealthStatus::Warn,
         "a worker could not handle a message and set it aside",
         &["`postrider dead list` says what and why", "mend the cause, then `postrider dead replay`"],
         "dead-letters",
     )
 }
 
-fn queues(streams: Option<&[StreamFacts]>) -> Check {
-    let check = Check::new("queue.depth", "queues", "Streams between the stages", "");
-    let Some(streams) = streams else { return check.unseen() };
+fn queues(streams: Option<&[StreamFacts]>) -> HealthCheck {
+    let check = HealthCheck::new("queue.depth", "queues", "Streams between the stages", "");
+    let Some(streams) = streams else { return check.unavailable() };
     let between: Vec<&StreamFacts> =
         streams.iter().filter(|facts| ![stream::DEAD, stream::SIGNALS].contains(&facts.name)).collect();
     let waiting: Vec<String> = between
@@ -230,11 +231,11 @@ fn queues(streams: Option<&[StreamFacts]>) -> Check {
         .map(|facts| format!("{} {} (oldest {} s)", facts.name, facts.messages, facts.oldest_seconds))
         .collect();
     let observation = if waiting.is_empty() { "empty".to_owned() } else { waiting.join(", ") };
-    let check = Check { observation, ..check };
+    let check = HealthCheck { observation, ..check };
     let Some(oldest) = between.iter().max_by_key(|facts| facts.oldest_seconds) else { return check };
     let status = match oldest.oldest_seconds {
-        QUEUE_CRIT_SECONDS.. => Status::Crit,
-        QUEUE_WARN_SECONDS.. => Status::Warn,
+        QUEUE_CRIT_SECONDS.. => HealthStatus::Crit,
+        QUEUE_WARN_SECONDS.. => HealthStatus::Warn,
         _ => return check,
     };
     check.because(
@@ -248,12 +249,12 @@ fn queues(streams: Option<&[StreamFacts]>) -> Check {
     )
 }
 
-fn stuck(backlog: Option<&Backlog>) -> Check {
-    let check = Check::new("queue.stuck", "queues", "Work in the ledger", "");
-    let Some(backlog) = backlog else { return check.unseen() };
-    let check = Check {
+fn stuck(backlog: Option<&BacklogFacts>) -> HealthCheck {
+    let check = HealthCheck::new("queue.stuck", "queues", "Work in the ledger", "");
+    let Some(backlog) = backlog else { return check.unavailable() };
+    let check = HealthCheck {
         observation: format!(
-            "{} request(s) accepted, {} priority batch(es) open, {} campaign batch(es) handed on, {} waiting",
+            "{} request(s) accepted, {} priority batch(es) open, {} campaign batch(es) dispatched, {} waiting",
             backlog.requests, backlog.priority, backlog.bulk_announced, backlog.bulk_waiting
         ),
         ..check
@@ -261,9 +262,9 @@ fn stuck(backlog: Option<&Backlog>) -> Check {
     let oldest = |age: Option<f64>| age.unwrap_or(0.0);
     let waits = oldest(backlog.requests_oldest).max(oldest(backlog.priority_oldest));
     let status = if waits >= STUCK_CRIT_SECONDS {
-        Status::Crit
-    } else if waits >= STUCK_WARN_SECONDS || backlog.bulk_announcements >= RUNG_TOO_OFTEN {
-        Status::Warn
+        HealthStatus::Crit
+    } else if waits >= STUCK_WARN_SECONDS || backlog.bulk_announcements >= ANNOUNCED_TOO_OFTEN {
+        HealthStatus::Warn
     } else {
         return check;
     };
@@ -280,9 +281,9 @@ fn stuck(backlog: Option<&Backlog>) -> Check {
     )
 }
 
-fn failed_sends(totals: Option<&[Total]>) -> Check {
-    let check = Check::new("sends.failed", "sending", "Failed sends", "");
-    let Some(totals) = totals else { return check.unseen() };
+fn failed_sends(totals: Option<&[EventTotal]>) -> HealthCheck {
+    let check = HealthCheck::new("sends.failed", "sending", "Failed sends", "");
+    let Some(totals) = totals else { return check.unavailable() };
     let of = |event: &str| {
         let counted = totals
             .iter()
@@ -290,7 +291,7 @@ fn failed_sends(totals: Option<&[Total]>) -> Check {
         counted.map(|total| total.count).sum::<i64>()
     };
     let (sent, failed, unknown) = (of("sent"), of("failed"), of("unknown"));
-    let mut reasons: Vec<&Total> = totals.iter().filter(|total| total.kind == "failure").collect();
+    let mut reasons: Vec<&EventTotal> = totals.iter().filter(|total| total.kind == "failure").collect();
     reasons.sort_by_key(|total| std::cmp::Reverse(total.count));
     let named: Vec<String> =
         reasons.iter().take(REASONS_NAMED).map(|total| format!("{} {}", total.event, total.count)).collect();
@@ -298,15 +299,15 @@ fn failed_sends(totals: Option<&[Total]>) -> Check {
     if !named.is_empty() {
         observation.push_str(&format!(" ({})", named.join(", ")));
     }
-    let check = Check { observation, ..check };
+    let check = HealthCheck { observation, ..check };
     let tried = sent + failed + unknown;
     if tried < ENOUGH_SENDS {
         return check;
     }
     let percent = |count: i64| count * 100 / tried;
     let status = match (percent(failed + unknown), percent(unknown)) {
-        (FAILED_CRIT_PERCENT.., _) => Status::Crit,
-        (FAILED_WARN_PERCENT.., _) | (_, UNKNOWN_WARN_PERCENT..) => Status::Warn,
+        (FAILED_CRIT_PERCENT.., _) => HealthStatus::Crit,
+        (FAILED_WARN_PERCENT.., _) | (_, UNKNOWN_WARN_PERCENT..) => HealthStatus::Warn,
         _ => return check,
     };
     check.because(
@@ -320,16 +321,16 @@ fn failed_sends(totals: Option<&[Total]>) -> Check {
     )
 }
 
-fn engagement(facts: &Facts) -> Check {
-    let check = Check::new("engagement", "engagement", "Opens, clicks and opt-outs", "");
+fn engagement(facts: &PlatformFacts) -> HealthCheck {
+    let check = HealthCheck::new("engagement", "engagement", "Opens, clicks and opt-outs", "");
     let (Some(stages), Some(streams)) = (facts.stages.as_deref(), facts.streams.as_deref()) else {
-        return check.unseen();
+        return check.unavailable();
     };
-    let Some(signals) = of_stream(streams, stream::SIGNALS) else { return check.unseen() };
+    let Some(signals) = of_stream(streams, stream::SIGNALS) else { return check.unavailable() };
     let alive = of_stage(stages, "engagement").map_or(0, |facts| facts.alive);
-    let check = Check {
+    let check = HealthCheck {
         observation: format!(
-            "{alive} process(es) heard of, {} signal(s) wait, the oldest for {} s",
+            "{alive} process(es) alive, {} signal(s) wait, the oldest for {} s",
             signals.messages, signals.oldest_seconds
         ),
         ..check
@@ -337,26 +338,31 @@ fn engagement(facts: &Facts) -> Check {
     // Mail goes out without it, and an opt-out is committed at the edge: never more than a warning.
     if alive == 0 {
         return check.because(
-            Status::Warn,
+            HealthStatus::Warn,
             "no process runs the stage engagement; signals are kept",
             &["start it: `postrider stage engagement`"],
             "process-down",
         );
     }
     if signals.oldest_seconds >= SIGNALS_WARN_SECONDS {
-        return check.because(Status::Warn, "the stage engagement is behind", &["start more of it"], "lane-behind");
+        return check.because(
+            HealthStatus::Warn,
+            "the stage engagement is behind",
+            &["start more of it"],
+            "lane-behind",
+        );
     }
     check
 }
 
-fn webhooks(facts: &Facts) -> Check {
-    let check = Check::new("webhooks", "webhooks", "Outbound webhook deliveries", "");
+fn webhooks(facts: &PlatformFacts) -> HealthCheck {
+    let check = HealthCheck::new("webhooks", "webhooks", "Outbound webhook deliveries", "");
     let (Some(stages), Some(webhooks)) = (facts.stages.as_deref(), facts.webhooks.as_ref()) else {
-        return check.unseen();
+        return check.unavailable();
     };
-    let Webhooks { active, failing, due, delivered, failed, dead, .. } = *webhooks;
-    let waits = webhooks.oldest.unwrap_or(0.0).max(webhooks.untold.unwrap_or(0.0));
-    let check = Check {
+    let WebhookFacts { active, failing, due, delivered, failed, dead, .. } = *webhooks;
+    let waits = webhooks.oldest.unwrap_or(0.0).max(webhooks.unfanned.unwrap_or(0.0));
+    let check = HealthCheck {
         observation: format!(
             "{active} active subscription(s), {failing} failing for an hour; {due} delivery(s) due, the oldest for {waits:.0} s; \
              this hour and the last: {delivered} delivered, {failed} to be tried again, {dead} given up"
@@ -364,17 +370,17 @@ fn webhooks(facts: &Facts) -> Check {
         ..check
     };
     let alive = of_stage(stages, "webhooks").map_or(0, |facts| facts.alive);
-    if alive == 0 && (active > 0 || webhooks.untold.is_some()) {
+    if alive == 0 && (active > 0 || webhooks.unfanned.is_some()) {
         return check.because(
-            Status::Warn,
-            "no process runs the stage webhooks; what is to be told is kept",
+            HealthStatus::Warn,
+            "no process runs the stage webhooks; events are kept",
             &["start it: `postrider stage webhooks`"],
             "process-down",
         );
     }
     if waits >= WEBHOOKS_WARN_SECONDS {
         return check.because(
-            Status::Warn,
+            HealthStatus::Warn,
             "deliveries are behind: too few processes, or receivers that answer slowly",
             &["look at mail_webhooks_in_flight and mail_webhook_attempt_seconds", "start more of the stage webhooks"],
             "webhooks-behind",
@@ -383,8 +389,8 @@ fn webhooks(facts: &Facts) -> Check {
     let ended = delivered + dead;
     if ended >= ENOUGH_ATTEMPTS && dead * 100 >= ended * DEAD_WARN_PERCENT {
         return check.because(
-            Status::Warn,
-            "many deliveries are given up: receivers are away, or we cannot reach anybody",
+            HealthStatus::Warn,
+            "many deliveries are given up: receivers are away, or this installation cannot reach them",
             &["mail_webhook_failures_total says why", "`GET /v1/webhooks/{id}/deliveries` says which"],
             "webhooks-failing",
         );
@@ -392,11 +398,11 @@ fn webhooks(facts: &Facts) -> Check {
     check
 }
 
-fn domains(domains: Option<&Domains>) -> Check {
-    let check = Check::new("domains", "sending", "Sending domains", "");
-    let Some(domains) = domains else { return check.unseen() };
-    let Domains { verified, degraded, failed, stale } = *domains;
-    let check = Check {
+fn domains(domains: Option<&DomainFacts>) -> HealthCheck {
+    let check = HealthCheck::new("domains", "sending", "Sending domains", "");
+    let Some(domains) = domains else { return check.unavailable() };
+    let DomainFacts { verified, degraded, failed, stale } = *domains;
+    let check = HealthCheck {
         observation: format!(
             "{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"
         ),
@@ -404,7 +410,7 @@ fn domains(domains: Option<&Domains>) -> Check {
     };
     if degraded > 0 && degraded * 100 >= (verified + degraded) * DEGRADED_WARN_PERCENT {
         return check.because(
-            Status::Warn,
+            HealthStatus::Warn,
             "required DNS records of many domains are gone, or our resolver sees them so",
             &["check dns-servers first", "owners see which record on `GET /v1/domains`; they have 72 hours"],
             "blocked",
@@ -412,7 +418,7 @@ fn domains(domains: Option<&Domains>) -> Check {
     }
     if stale > 0 {
         return check.because(
-            Status::Warn,
+            HealthStatus::Warn,
             "proven domains were not checked again",
             &["`POST /v1/domains/{id}/verify` checks one now", "check dns-servers"],
             "blocked",
@@ -421,15 +427,15 @@ fn domains(domains: Option<&Domains>) -> Check {
     check
 }
 
-fn configuration(stages: Option<&[StageFacts]>) -> Check {
-    let check = Check::new(
+fn configuration(stages: Option<&[StageFacts]>) -> HealthCheck {
+    let check = HealthCheck::new(
         "configuration",
         "configuration",
         "Settings (names only)",
         "every setting that has no right default is given",
     );
-    let Some(stages) = stages else { return check.unseen() };
-    let missing: Vec<&(&str, &str, &str)> = NEEDED
+    let Some(stages) = stages else { return check.unavailable() };
+    let missing: Vec<&(&str, &str, &str)> = REQUIRED_SETTINGS
         .iter()
         .filter(|(stage, setting, _)| {
             of_stage(stages, stage)
@@ -441,8 +447,8 @@ fn configuration(stages: Option<&[StageFacts]>) -> Check {
     }
     let names: Vec<String> = missing.iter().map(|(stage, setting, _)| format!("{setting} ({stage})")).collect();
     let causes: Vec<&str> = missing.iter().map(|(_, _, consequence)| *consequence).collect();
-    Check { observation: format!("not given: {}", names.join(", ")), ..check }.because(
-        Status::Warn,
+    HealthCheck { observation: format!("not given: {}", names.join(", ")), ..check }.because(
+        HealthStatus::Warn,
         causes.join("; "),
         &["set it as flag or as POSTRIDER_… and start the process again"],
         "process-down",

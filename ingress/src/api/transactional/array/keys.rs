@@ -1,4 +1,4 @@
-//! The keys of single items: each act happens once, whichever array names it, and whether it came alone before.
+//! The idempotency keys of single items: a request has one effect, alone or in any array.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,28 +9,28 @@ use uuid::Uuid;
 
 use super::{
     super::{ACCEPTED, accepted},
-    Items, Standing,
+    ArrayItems, ItemState,
 };
 use crate::pipeline::error::ApiError;
 
-/// What stands under a key that was taken before.
-struct Found {
+/// What is stored under a key that was used before.
+struct StoredKey {
     fingerprint: Vec<u8>,
     status: Option<i16>,
     body: Option<Vec<u8>>,
 }
 
-/// Takes the keys of all items that have one, and settles those whose key was taken before.
+/// Claims the keys of all items that have one, and answers those whose key was used before.
 ///
 /// # Errors
-/// 409 when one of them is being carried out, for the whole array: it comes again in a moment.
-pub(super) async fn claim(db: &mut PgConnection, key_id: Uuid, items: &mut Items) -> Result<(), ApiError> {
-    let wanted = distinct(items);
-    if wanted.is_empty() {
+/// 409 for the whole array if a request with one of the keys is being handled: the array is delivered again.
+pub(super) async fn claim_keys(db: &mut PgConnection, key_id: Uuid, items: &mut ArrayItems) -> Result<(), ApiError> {
+    let valid = distinct_keys(items);
+    if valid.is_empty() {
         return Ok(());
     }
-    let (keys, fingerprints): (Vec<String>, Vec<Vec<u8>>) = wanted.into_iter().unzip();
-    // In order, so that two arrays with the same keys do not wait for each other in a circle.
+    let (keys, fingerprints): (Vec<String>, Vec<Vec<u8>>) = valid.into_iter().unzip();
+    // In order, so that two arrays with the same keys do not deadlock.
     let claimed = sqlx::query_scalar!(
         "insert into idempotency_keys as k (key_id, idempotency_key, fingerprint, locked_until)
          select $1, w.idempotency_key, w.fingerprint, now()
@@ -48,7 +48,7 @@ pub(super) async fn claim(db: &mut PgConnection, key_id: Uuid, items: &mut Items
     .await?;
     let claimed: HashSet<String> = claimed.into_iter().collect();
     let taken: Vec<String> = keys.into_iter().filter(|key| !claimed.contains(key)).collect();
-    let found = if taken.is_empty() { HashMap::new() } else { find(db, key_id, &taken).await? };
+    let found = if taken.is_empty() { HashMap::new() } else { find_keys(db, key_id, &taken).await? };
     for item in items.open_mut() {
         let Some(key) = &item.key else { continue };
         if claimed.contains(&key.value) {
@@ -59,13 +59,13 @@ pub(super) async fn claim(db: &mut PgConnection, key_id: Uuid, items: &mut Items
             item.refuse_key();
             continue;
         }
-        item.standing = answered(found)?;
+        item.state = stored_state(found)?;
     }
     Ok(())
 }
 
-/// Each key once. A second item with a key is the same request, or one that may not have it.
-fn distinct(items: &mut Items) -> HashMap<String, Vec<u8>> {
+/// Each key once. A second item with a key is either the same request or refused.
+fn distinct_keys(items: &mut ArrayItems) -> HashMap<String, Vec<u8>> {
     let mut first: HashMap<String, Vec<u8>> = HashMap::new();
     for item in items.open_mut() {
         let Some(key) = &item.key else { continue };
@@ -73,14 +73,14 @@ fn distinct(items: &mut Items) -> HashMap<String, Vec<u8>> {
             None => {
                 first.insert(key.value.clone(), key.fingerprint.to_vec());
             }
-            Some(fingerprint) if *fingerprint == key.fingerprint => item.standing = Standing::Repeated,
+            Some(fingerprint) if *fingerprint == key.fingerprint => item.state = ItemState::Repeated,
             Some(_) => item.refuse_key(),
         }
     }
     first
 }
 
-async fn find(db: &mut PgConnection, key_id: Uuid, keys: &[String]) -> sqlx::Result<HashMap<String, Found>> {
+async fn find_keys(db: &mut PgConnection, key_id: Uuid, keys: &[String]) -> sqlx::Result<HashMap<String, StoredKey>> {
     let rows = sqlx::query!(
         "select idempotency_key, fingerprint, status, body from idempotency_keys
          where key_id = $1 and idempotency_key = any ($2)",
@@ -89,34 +89,34 @@ async fn find(db: &mut PgConnection, key_id: Uuid, keys: &[String]) -> sqlx::Res
     )
     .fetch_all(db)
     .await?;
-    let found = rows
-        .into_iter()
-        .map(|row| (row.idempotency_key, Found { fingerprint: row.fingerprint, status: row.status, body: row.body }));
+    let found = rows.into_iter().map(|row| {
+        (row.idempotency_key, StoredKey { fingerprint: row.fingerprint, status: row.status, body: row.body })
+    });
     Ok(found.collect())
 }
 
-/// The answer that was given before.
-fn answered(found: &Found) -> Result<Standing, ApiError> {
+/// The state that follows from a stored answer.
+fn stored_state(found: &StoredKey) -> Result<ItemState, ApiError> {
     let status = found.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
     let status = status.ok_or_else(in_progress)?;
     if status.is_success() {
-        return Ok(Standing::Repeated);
+        return Ok(ItemState::Repeated);
     }
     let refusal = ApiError::read(status, found.body.as_deref().unwrap_or_default()).refusal();
-    Ok(Standing::Refused { refusal, kept: true })
+    Ok(ItemState::Refused { refusal, kept: true })
 }
 
-/// Stores the answer of each item whose key was taken now.
+/// Stores the answer of each item whose key was claimed now.
 ///
 /// # Errors
 /// When Postgres is away.
-pub(super) async fn complete(db: &mut PgConnection, key_id: Uuid, items: &Items) -> Result<(), ApiError> {
+pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &ArrayItems) -> Result<(), ApiError> {
     let (mut keys, mut statuses, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
     for item in items.iter() {
         let Some(key) = &item.key else { continue };
-        let (status, body) = match &item.standing {
-            Standing::Accepted(send) => (ACCEPTED.as_u16(), accepted(*send)?.into_body()),
-            Standing::Refused { refusal, kept: false } => {
+        let (status, body) = match &item.state {
+            ItemState::Accepted(send) => (ACCEPTED.as_u16(), accepted(*send)?.into_body()),
+            ItemState::Refused { refusal, kept: false } => {
                 let body = json!({
                     "ok": false, "error": refusal.code, "detail": refusal.detail, "fields": refusal.fields,
                 });

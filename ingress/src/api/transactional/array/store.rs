@@ -1,4 +1,4 @@
-//! What many requests look up, and the rows they become: a statement for each, whatever their number.
+//! The lookups and rows of an array: one statement for each step, whatever the number of requests.
 
 use std::collections::HashMap;
 
@@ -7,22 +7,22 @@ use schemas::{DomainStatus, RequestKind, messages::TransactionalPayload};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::Items;
+use super::ArrayItems;
 use crate::{
     api::senders::store::Readiness,
     pipeline::{WRITE_STATEMENT_MAX, auth::keys::Caller, check_tenant},
 };
 
-/// Bounds the transaction's statements in time.
-pub(super) async fn bound(db: &mut PgConnection) -> sqlx::Result<()> {
+/// Sets the statement timeout of the transaction.
+pub(super) async fn set_statement_timeout(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!("select set_config('statement_timeout', $1, true)", WRITE_STATEMENT_MAX.as_millis().to_string())
         .fetch_one(db)
         .await
         .map(drop)
 }
 
-/// Finds the tenant of each item; refuses those that name none of the caller's.
-pub(super) async fn find_tenants(db: &mut PgConnection, caller: &Caller, items: &mut Items) -> sqlx::Result<()> {
+/// Finds the tenant of each item. Refuses items whose tenant is not linked to the caller's product.
+pub(super) async fn find_tenants(db: &mut PgConnection, caller: &Caller, items: &mut ArrayItems) -> sqlx::Result<()> {
     let mut names: Vec<String> =
         items.iter().filter_map(|item| item.claim.as_ref()).map(|claim| claim.product_tenant_id.clone()).collect();
     names.sort_unstable();
@@ -47,8 +47,8 @@ pub(super) async fn find_tenants(db: &mut PgConnection, caller: &Caller, items: 
     Ok(())
 }
 
-/// The content each template has now, of those that there are and that are not archived.
-pub(super) async fn contents(
+/// The current content of each template that exists and is not archived.
+pub(super) async fn find_contents(
     db: &mut PgConnection,
     tenant: Uuid,
     templates: &[Uuid],
@@ -63,14 +63,14 @@ pub(super) async fn contents(
     Ok(rows.into_iter().map(|row| (row.id, row.content_id)).collect())
 }
 
-/// Senders that requests name, and the default.
+/// The senders that requests name, and the tenant's default.
 #[derive(Debug, Default)]
-pub(super) struct Senders {
+pub(super) struct ArraySenders {
     named: HashMap<Uuid, Readiness>,
     default: Option<Readiness>,
 }
 
-impl Senders {
+impl ArraySenders {
     /// The sender that is named, or the default.
     pub(super) fn of(&self, named: Option<Uuid>) -> Option<Readiness> {
         match named {
@@ -81,7 +81,7 @@ impl Senders {
 }
 
 /// The senders with these ids, and the tenant's default.
-pub(super) async fn senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Senders> {
+pub(super) async fn find_senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<ArraySenders> {
     let rows = sqlx::query!(
         r#"select s.id, s.is_default, s.status = 'active' as "active!", d.status as "domain_status: DomainStatus"
            from senders s
@@ -92,7 +92,7 @@ pub(super) async fn senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -
     )
     .fetch_all(db)
     .await?;
-    let mut senders = Senders::default();
+    let mut senders = ArraySenders::default();
     for row in rows {
         let readiness = Readiness { id: row.id, active: row.active, domain_status: row.domain_status };
         senders.named.insert(row.id, readiness);

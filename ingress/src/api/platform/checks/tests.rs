@@ -1,0 +1,202 @@
+use std::time::Duration;
+
+use chrono::Utc;
+use rstest::rstest;
+
+use super::*;
+use crate::api::platform::{HealthReport, facts::ProviderPing};
+
+fn stage(name: &str) -> StageFacts {
+    let settings = ["public-url", "smtp-url"].map(str::to_owned).to_vec();
+    StageFacts { stage: name.to_owned(), alive: 1, settings, ..StageFacts::default() }
+}
+
+fn streams(change: impl Fn(&mut StreamFacts)) -> Option<Vec<StreamFacts>> {
+    let names = [
+        stream::REQUESTS,
+        stream::ACCEPTED,
+        stream::RESOLVED,
+        stream::CLEARED,
+        stream::RENDERED,
+        stream::SIGNALS,
+        stream::DEAD,
+    ];
+    let empty =
+        |name| StreamFacts { name, messages: 0, oldest_seconds: 0, newest_seconds: 0, bytes: 100, bytes_max: 1_000 };
+    let mut all: Vec<StreamFacts> = names.into_iter().map(empty).collect();
+    all.iter_mut().for_each(change);
+    Some(all)
+}
+
+fn total(kind: &str, event: &str, count: i64) -> EventTotal {
+    EventTotal { kind: kind.to_owned(), event: event.to_owned(), count }
+}
+
+fn ping(ok: bool, asked_seconds: i64, answered_seconds: Option<i64>) -> ProviderPing {
+    let error_code = (!ok).then(|| "connect".to_owned());
+    ProviderPing {
+        provider: "smtp".to_owned(),
+        ok,
+        error_code,
+        latency_ms: ok.then_some(3),
+        asked_seconds,
+        answered_seconds,
+    }
+}
+
+/// A platform that is well.
+fn well() -> PlatformFacts {
+    PlatformFacts {
+        database: Some(Duration::from_millis(2)),
+        stages: Some([&SENDING[..], &["engagement", "webhooks", "ingress"]].concat().into_iter().map(stage).collect()),
+        streams: streams(|_| ()),
+        pauses: Some(crate::api::platform::facts::PauseFacts::default()),
+        totals: Some(vec![
+            total("campaign", "sent", 1_000),
+            total("campaign", "failed", 5),
+            total("failure", "hard", 5),
+        ]),
+        backlog: Some(BacklogFacts::default()),
+        owed: Some(Vec::new()),
+        pacing: Some(crate::api::platform::facts::PacingFacts::default()),
+        domains: Some(DomainFacts { verified: 40, ..DomainFacts::default() }),
+        webhooks: Some(WebhookFacts {
+            active: 3,
+            due: 2,
+            oldest: Some(1.0),
+            delivered: 500,
+            failed: 9,
+            ..WebhookFacts::default()
+        }),
+        pings: Some(vec![ping(true, 10, Some(10))]),
+    }
+}
+
+fn of_all(facts: &mut PlatformFacts, change: impl Fn(&mut StageFacts)) {
+    facts.stages.iter_mut().flatten().for_each(change);
+}
+
+fn waits(name: &'static str, seconds: i64) -> impl Fn(&mut StreamFacts) {
+    move |facts| {
+        if facts.name == name {
+            *facts = StreamFacts { messages: 3, oldest_seconds: seconds, newest_seconds: seconds, ..facts.clone() };
+        }
+    }
+}
+
+/// What is changed about a platform that is well, and which check says so, how loudly.
+#[rstest]
+#[case::no_database(|facts: &mut PlatformFacts| facts.database = None, "database", HealthStatus::Crit)]
+#[case::slow_database(|facts: &mut PlatformFacts| facts.database = Some(Duration::from_millis(1_500)), "database", HealthStatus::Warn)]
+#[case::no_bus(|facts: &mut PlatformFacts| facts.streams = None, "bus", HealthStatus::Crit)]
+#[case::a_stage_is_missing(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "rendering" { stage.alive = 0 }), "heartbeat.rendering", HealthStatus::Crit)]
+#[case::a_stage_never_ran(|facts: &mut PlatformFacts| facts.stages = Some(Vec::new()), "heartbeat.delivery", HealthStatus::Crit)]
+#[case::one_of_two_died(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "delivery" { stage.silent = 1 }), "heartbeat.delivery", HealthStatus::Warn)]
+#[case::a_sweep_fails(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "audience" { stage.failing_sweeps = vec!["batches".to_owned()] }), "failures.sweeps", HealthStatus::Warn)]
+#[case::a_fresh_dead_letter(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::DEAD, 60)), "failures.dead_letters", HealthStatus::Warn)]
+#[case::an_old_dead_letter(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::DEAD, 7_200)), "failures.dead_letters", HealthStatus::Ok)]
+#[case::a_short_queue(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::RENDERED, 119)), "queue.depth", HealthStatus::Ok)]
+#[case::a_queue(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::RENDERED, 120)), "queue.depth", HealthStatus::Warn)]
+#[case::a_long_queue(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::CLEARED, 900)), "queue.depth", HealthStatus::Crit)]
+#[case::signals_wait(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::SIGNALS, 3_000)), "engagement", HealthStatus::Warn)]
+#[case::nobody_takes_signals(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "engagement" { stage.alive = 0 }), "engagement", HealthStatus::Warn)]
+#[case::a_request_waits(|facts: &mut PlatformFacts| facts.backlog = Some(BacklogFacts { requests: 1, requests_oldest: Some(130.0), ..BacklogFacts::default() }), "queue.stuck", HealthStatus::Warn)]
+#[case::a_message_is_stuck(|facts: &mut PlatformFacts| facts.backlog = Some(BacklogFacts { priority: 1, priority_oldest: Some(901.0), ..BacklogFacts::default() }), "queue.stuck", HealthStatus::Crit)]
+#[case::a_batch_goes_round(|facts: &mut PlatformFacts| facts.backlog = Some(BacklogFacts { bulk_announced: 1, bulk_announcements: 20, ..BacklogFacts::default() }), "queue.stuck", HealthStatus::Warn)]
+#[case::a_tenth_fails(|facts: &mut PlatformFacts| facts.totals = Some(vec![total("campaign", "sent", 90), total("campaign", "failed", 10)]), "sends.failed", HealthStatus::Warn)]
+#[case::half_fails(|facts: &mut PlatformFacts| facts.totals = Some(vec![total("campaign", "sent", 10), total("transactional", "failed", 10)]), "sends.failed", HealthStatus::Crit)]
+#[case::some_are_in_doubt(|facts: &mut PlatformFacts| facts.totals = Some(vec![total("campaign", "sent", 99), total("campaign", "unknown", 1)]), "sends.failed", HealthStatus::Warn)]
+#[case::too_few_to_tell(|facts: &mut PlatformFacts| facts.totals = Some(vec![total("campaign", "failed", 19)]), "sends.failed", HealthStatus::Ok)]
+#[case::domains_break(|facts: &mut PlatformFacts| facts.domains = Some(DomainFacts { verified: 90, degraded: 10, ..DomainFacts::default() }), "domains", HealthStatus::Warn)]
+#[case::one_owners_domain(|facts: &mut PlatformFacts| facts.domains = Some(DomainFacts { verified: 99, degraded: 1, ..DomainFacts::default() }), "domains", HealthStatus::Ok)]
+#[case::nobody_checks(|facts: &mut PlatformFacts| facts.domains = Some(DomainFacts { verified: 5, stale: 1, ..DomainFacts::default() }), "domains", HealthStatus::Warn)]
+#[case::nobody_tells(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "webhooks" { stage.alive = 0 }), "webhooks", HealthStatus::Warn)]
+#[case::nobody_tells_and_nobody_asked(|facts: &mut PlatformFacts| { facts.webhooks = Some(WebhookFacts::default()); facts.stages.iter_mut().flatten().for_each(|stage| stage.alive = i64::from(stage.stage != "webhooks")); }, "webhooks", HealthStatus::Ok)]
+#[case::deliveries_wait(|facts: &mut PlatformFacts| facts.webhooks = Some(WebhookFacts { due: 1, oldest: Some(400.0), ..WebhookFacts::default() }), "webhooks", HealthStatus::Warn)]
+#[case::facts_are_not_told(|facts: &mut PlatformFacts| facts.webhooks = Some(WebhookFacts { unfanned: Some(400.0), ..WebhookFacts::default() }), "webhooks", HealthStatus::Warn)]
+#[case::many_are_given_up(|facts: &mut PlatformFacts| facts.webhooks = Some(WebhookFacts { delivered: 80, dead: 20, ..WebhookFacts::default() }), "webhooks", HealthStatus::Warn)]
+#[case::a_default_that_is_wrong(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "rendering" { stage.settings.clear() }), "configuration", HealthStatus::Warn)]
+#[case::the_relay_hiccups(|facts: &mut PlatformFacts| facts.pings = Some(vec![ping(false, 5, Some(40))]), "provider", HealthStatus::Warn)]
+#[case::the_relay_is_down(|facts: &mut PlatformFacts| facts.pings = Some(vec![ping(false, 5, Some(300))]), "provider", HealthStatus::Crit)]
+#[case::the_relay_never_answered(|facts: &mut PlatformFacts| facts.pings = Some(vec![ping(false, 5, None)]), "provider", HealthStatus::Crit)]
+#[case::nobody_asks_it(|facts: &mut PlatformFacts| facts.pings = Some(vec![ping(true, 600, Some(600))]), "provider", HealthStatus::Warn)]
+#[case::nobody_ever_asked(|facts: &mut PlatformFacts| facts.pings = Some(Vec::new()), "provider", HealthStatus::Warn)]
+fn what_is_wrong_is_said_by_its_check(
+    #[case] change: fn(&mut PlatformFacts),
+    #[case] id: &str,
+    #[case] status: HealthStatus,
+) {
+    let mut facts = well();
+    change(&mut facts);
+    let checks = run_checks(&facts);
+    let Some(check) = checks.iter().find(|check| check.id == id) else { panic!("no check {id}") };
+    assert_eq!(check.status, status, "{check:?}");
+    // What is not well says why, what to do and where to read more; what is well says nothing of the kind.
+    assert_eq!(check.cause.is_some(), status > HealthStatus::Ok, "{check:?}");
+    assert_eq!((check.fix.is_empty(), check.link.is_none()), (status == HealthStatus::Ok, status == HealthStatus::Ok));
+    let report = HealthReport::from_facts(&facts, Utc::now());
+    assert!(report.overall >= status && report.ok == (report.overall < HealthStatus::Crit));
+}
+
+#[test]
+fn a_platform_that_is_well_is_ok() {
+    let report = HealthReport::from_facts(&well(), Utc::now());
+    let odd: Vec<&HealthCheck> = report.checks.iter().filter(|check| check.status != HealthStatus::Ok).collect();
+    assert!(report.ok && odd.is_empty(), "{odd:?}");
+}
+
+#[test]
+fn every_check_the_specification_names_is_there_and_names_are_unique() {
+    let report = HealthReport::from_facts(&well(), Utc::now());
+    let mut ids: Vec<&str> = report.checks.iter().map(|check| check.id.as_str()).collect();
+    for wanted in [
+        "database",
+        "heartbeat.delivery",
+        "failures.dead_letters",
+        "queue.depth",
+        "queue.stuck",
+        "queue.owed",
+        "queue.full",
+        "pacing",
+        "sends.failed",
+        "engagement",
+        "webhooks",
+        "domains",
+        "configuration",
+        "provider",
+    ] {
+        assert!(ids.contains(&wanted), "{wanted}");
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), report.checks.len());
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_a_warning_and_its_own_cause_is_named_once() {
+    let report = HealthReport::from_facts(&PlatformFacts::default(), Utc::now());
+    let critical: Vec<&str> = report
+        .checks
+        .iter()
+        .filter(|check| check.status == HealthStatus::Crit)
+        .map(|check| check.id.as_str())
+        .collect();
+    assert_eq!(critical, ["database", "bus"]);
+    assert!(report.checks.iter().all(|check| check.status != HealthStatus::Ok));
+}
+
+#[test]
+fn every_link_is_a_runbook_that_is_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let reports = [HealthReport::from_facts(&PlatformFacts::default(), Utc::now()), {
+        let mut facts = well();
+        facts.pings = Some(vec![ping(false, 5, None)]);
+        facts.totals = Some(vec![total("campaign", "failed", 99)]);
+        facts.webhooks = Some(WebhookFacts { delivered: 80, dead: 20, ..WebhookFacts::default() });
+        facts.domains = Some(DomainFacts { verified: 5, stale: 1, ..DomainFacts::default() });
+        HealthReport::from_facts(&facts, Utc::now())
+    }];
+    for link in reports.iter().flat_map(|report| &report.checks).filter_map(|check| check.link.as_ref()) {
+        assert!(root.join(link).is_file(), "{link}");
+    }
+}

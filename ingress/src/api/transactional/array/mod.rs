@@ -1,0 +1,198 @@
+//! An array of up to 500 transactional requests that an internal system publishes.
+//!
+//! One transaction with one statement for each step, whatever the number. Each request is validated like a single one, by the same
+//! code in the same order. Valid requests are accepted, each other one is refused with its index. Requests with the same content
+//! and sender become one batch: their ids say so. As for single requests on the bus, there is no rate limit, and the compliance
+//! stage checks the send quota.
+
+mod item;
+mod keys;
+mod store;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use runtime::{Publication, trace};
+use schemas::{Environment, RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, rejected::Refusal, subjects};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use self::item::{ArrayItems, ItemState};
+use super::{ACCEPTED, ready, template_not_found};
+use crate::{
+    pipeline::{IdempotencyKey, KeyClaim, announce, auth::keys::Caller, error::ApiError},
+    state::Ingress,
+};
+
+/// The most requests of one array.
+pub(crate) const ARRAY_MAX: usize = schemas::ids::BATCH_MAX;
+
+/// The outcome of an array. Stored as its answer, so that a repeat gets the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ArraySummary {
+    /// How many are accepted, now or before.
+    pub accepted: usize,
+    /// The refused ones.
+    pub refused: Vec<RefusedItem>,
+}
+
+impl ArraySummary {
+    /// The summary of one accepted request.
+    pub(crate) fn one() -> Self {
+        Self { accepted: 1, refused: Vec::new() }
+    }
+}
+
+/// A refused item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RefusedItem {
+    /// Its index, from 0.
+    pub index: usize,
+    /// Its idempotency key, if it has one.
+    pub idempotency_key: Option<String>,
+    /// The reason.
+    pub refusal: Refusal,
+}
+
+/// Accepts the valid requests of an array, once for each key.
+///
+/// # Errors
+/// If the array cannot be handled now: 409 while another array with the key is being handled, 422 for a key that was another request's,
+/// 503 when Postgres is away.
+pub(crate) async fn accept_array(
+    ingress: &Arc<Ingress>,
+    caller: &Caller,
+    key: &IdempotencyKey,
+    bodies: Vec<Value>,
+) -> Result<ArraySummary, ApiError> {
+    let mut items = tokio::task::spawn_blocking(move || ArrayItems::read(bodies)).await?;
+    let mut tx = ingress.pool.begin().await?;
+    store::set_statement_timeout(&mut tx).await?;
+    match key.claim(&mut tx, caller.key_id, std::time::Duration::ZERO).await? {
+        KeyClaim::Taken => {}
+        KeyClaim::Answered(stored) => {
+            tx.rollback().await?;
+            return serde_json::from_slice(&stored.body).map_err(|error| ApiError::unexpected(&error));
+        }
+        KeyClaim::Waiting(_) => return Err(ApiError::conflict("idempotency_in_progress")),
+    }
+    store::find_tenants(&mut tx, caller, &mut items).await?;
+    keys::claim_keys(&mut tx, caller.key_id, &mut items).await?;
+    let mut announcements = Vec::new();
+    for tenant in items.check_requests() {
+        announcements.extend(accept_for_tenant(&mut tx, caller, tenant, &mut items).await?);
+    }
+    keys::store_answers(&mut tx, caller.key_id, &items).await?;
+    let summary = items.summary();
+    let stored = serde_json::to_vec(&summary).map_err(|error| ApiError::unexpected(&error))?;
+    key.store_answer(&mut tx, caller.key_id, ACCEPTED, &stored).await?;
+    tx.commit().await?;
+    ingress.facts.notify();
+    announce(ingress, announcements);
+    Ok(summary)
+}
+
+/// Accepts or refuses one tenant's requests. Returns the announcements of the accepted ones.
+async fn accept_for_tenant(
+    db: &mut PgConnection,
+    caller: &Caller,
+    tenant: Uuid,
+    items: &mut ArrayItems,
+) -> Result<Vec<Publication>, ApiError> {
+    runtime::db::confine(db, tenant).await?;
+    let contents = store::find_contents(db, tenant, &items.templates(tenant)).await?;
+    let senders = store::find_senders(db, tenant, &items.senders(tenant)).await?;
+    let mut batches = NewBatches::default();
+    let mut payloads = Vec::new();
+    for item in items.of_mut(tenant) {
+        item.decide(|valid| {
+            let content = contents.get(&valid.template_id).copied().ok_or_else(template_not_found)?;
+            let sender = ready(senders.of(valid.sender_id), valid.sender_id)?;
+            let send = batches.next_send(content, sender);
+            payloads.push(valid.payload(send, content, sender));
+            Ok(send)
+        });
+    }
+    if payloads.is_empty() {
+        return Ok(Vec::new());
+    }
+    store::insert_requests(db, tenant, caller, &payloads).await?;
+    trace::keep_each(db, batches.0.values().map(|(batch, _)| (tenant, *batch))).await?;
+    batches.announcements(tenant, &caller.product, caller.environment)
+}
+
+/// The batches of the accepted requests: one for each content and sender.
+#[derive(Debug, Default)]
+struct NewBatches(BTreeMap<(Uuid, Uuid), (Uuid, u16)>);
+
+impl NewBatches {
+    /// The id of the next send with this content and sender.
+    fn next_send(&mut self, content: Uuid, sender: Uuid) -> Uuid {
+        let (batch, size) = self.0.entry((content, sender)).or_insert_with(|| (schemas::new_batch_id(), 0));
+        let send = SendId::of(*batch, *size);
+        *size += 1;
+        send.0
+    }
+
+    /// One announcement of all small batches, and one of the large ones, which do not belong in the prompt queue.
+    fn announcements(
+        &self,
+        tenant: Uuid,
+        product: &str,
+        environment: Environment,
+    ) -> Result<Vec<Publication>, ApiError> {
+        let is_prompt = |size: u16| usize::from(size) <= PROMPT_BATCH_MAX;
+        let (prompt, large): (Vec<_>, Vec<_>) = self.0.values().copied().partition(|(_, size)| is_prompt(*size));
+        let prompt =
+            announcement(tenant, &prompt, subjects::accepted(product, environment, RequestKind::Transactional))?;
+        let large = announcement(tenant, &large, subjects::accepted_array(product, environment))?;
+        Ok([prompt, large].into_iter().flatten().collect())
+    }
+}
+
+fn announcement(tenant: Uuid, batches: &[(Uuid, u16)], subject: String) -> Result<Option<Publication>, ApiError> {
+    let Some(((first, _), more)) = batches.split_first() else { return Ok(None) };
+    let count: u32 = batches.iter().map(|(_, size)| u32::from(*size)).sum();
+    let announced = RequestAnnounced {
+        more: more.iter().map(|(batch, _)| *batch).collect(),
+        count: Some(count),
+        ..RequestAnnounced::of(tenant, *first, RequestKind::Transactional)
+    };
+    let publication = Publication::json(subject, format!("request-{}", first.simple()), &announced);
+    publication.map(Some).map_err(|error| ApiError::unexpected(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_with_one_content_and_sender_are_one_batch() {
+        let mut batches = NewBatches::default();
+        let (invoice, reminder, sender) = (schemas::new_id(), schemas::new_id(), schemas::new_id());
+        let first = batches.next_send(invoice, sender);
+        let other = batches.next_send(reminder, sender);
+        let second = batches.next_send(invoice, sender);
+        assert_eq!((SendId(first).ordinal(), SendId(second).ordinal(), SendId(other).ordinal()), (0, 1, 0));
+        assert_eq!(SendId(first).batch(), SendId(second).batch());
+        assert_ne!(SendId(first).batch(), SendId(other).batch());
+    }
+
+    #[test]
+    fn large_batches_are_announced_on_their_own_subject() {
+        let mut batches = NewBatches::default();
+        let (invoice, reminder, sender) = (schemas::new_id(), schemas::new_id(), schemas::new_id());
+        for _ in 0..=PROMPT_BATCH_MAX {
+            batches.next_send(invoice, sender);
+        }
+        batches.next_send(reminder, sender);
+        let announcements =
+            batches.announcements(schemas::new_id(), "shop", Environment::Production).unwrap_or_default();
+        let subjects: Vec<&str> = announcements.iter().map(|one| one.subject.as_str()).collect();
+        assert_eq!(
+            subjects,
+            ["mail.v1.accepted.shop.production.transactional", "mail.v1.accepted.shop.production.transactional-array"]
+        );
+    }
+}
