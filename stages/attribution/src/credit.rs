@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use runtime::plans::PreparedPool;
+use runtime::{Counter, plans::PreparedPool};
 use schemas::MessageKind;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -70,6 +70,16 @@ pub(crate) struct CreditCounts {
     pub(crate) clicked: u64,
     pub(crate) delivered: u64,
     pub(crate) uncredited: u64,
+}
+
+impl CreditCounts {
+    /// Counts new and changed credits in the metrics.
+    pub(crate) fn count(self) {
+        for (rule, credits) in [("human_click", self.clicked), ("delivered", self.delivered), ("none", self.uncredited)]
+        {
+            Counter::OutcomesCreditedTotal.add(credits, [("rule", rule)]);
+        }
+    }
 }
 
 /// Credits those of these outcomes that are due and not locked by another process.

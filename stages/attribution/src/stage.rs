@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Counter, Publication, plans::PreparedPool};
+use runtime::{Publication, plans::PreparedPool};
 use schemas::{Lane, RequestAnnounced, RequestKind, subjects};
 use uuid::Uuid;
 
-use crate::{
-    credit::{self, CreditCounts},
-    sweeps,
-};
+use crate::{credit, sweeps};
 
 /// The most announcements that are handled together.
 const COALESCE: usize = 200;
@@ -44,16 +41,7 @@ impl Stage for Attribution {
 
     async fn handle(&self, inputs: &[RequestAnnounced]) -> Result<Vec<Publication>, StageError> {
         let outcomes: Vec<(Uuid, Uuid)> = inputs.iter().map(|input| (input.tenant_id, input.request_id)).collect();
-        count_credits(credit::credit_outcomes(&self.0, &outcomes).await?);
+        credit::credit_outcomes(&self.0, &outcomes).await?.count();
         Ok(Vec::new())
-    }
-}
-
-/// Counts new and changed credits in the metrics.
-pub(crate) fn count_credits(counts: CreditCounts) {
-    for (rule, credits) in
-        [("human_click", counts.clicked), ("delivered", counts.delivered), ("none", counts.uncredited)]
-    {
-        Counter::OutcomesCreditedTotal.add(credits, [("rule", rule)]);
     }
 }

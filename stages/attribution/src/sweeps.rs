@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use runner::{StageError, Sweep};
 use runtime::plans::PreparedPool;
 
-use crate::{credit, stage};
+use crate::credit;
 
 /// The most late facts that are taken in one transaction.
 const NOTES_MAX: i64 = 200;
@@ -55,7 +55,7 @@ impl Sweep for DueOutcomes {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let counts = credit::credit_due_outcomes(&self.0).await?;
-        stage::count_credits(counts);
+        counts.count();
         Ok(counts.outcomes)
     }
 }

@@ -38,7 +38,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         reannounce: settings.audience_reannounce,
         launched: Notifier::default(),
     };
-    sweeps::start(deps, settings, &stage.launched);
+    sweeps::start(deps, Audience::NAME, settings, &stage.launched);
     let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {
         lane,
         stream: subjects::stream::ACCEPTED,

@@ -28,8 +28,8 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
+    advance::{advance, fail},
     due::{self, Due},
-    group::{advance, fail},
     moves::{self, Log},
     sequence,
     steps::{DueStep, Effect, StepOutcome},

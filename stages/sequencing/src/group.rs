@@ -12,24 +12,17 @@ use runtime::{
 };
 use schemas::{EnrollmentStatus, ExitReason, StepType};
 use sqlx::PgConnection;
-use uuid::Uuid;
 
 use crate::{
+    advance::{advance, fail},
     calls::{Call, Calls},
     decide::{NextMove, next_move},
-    due::{self, Due, Person},
+    due::{self, Due},
     moves::{self, Log, Move},
-    sequence::{self, Sequence},
-    steps::{self, Announcements, DueStep, Effect, StepResult},
+    sequence,
+    steps::{self, Announcements, DueStep, StepResult},
 };
 
-/// The pauses after failed attempts at a step; after the last one the enrollment fails.
-const BACKOFF: [Duration; 4] = [
-    Duration::from_secs(60),
-    Duration::from_secs(5 * 60),
-    Duration::from_secs(30 * 60),
-    Duration::from_secs(2 * 60 * 60),
-];
 /// Wait before a contact is tried again that another transaction has locked.
 const LATER: Duration = Duration::from_secs(1);
 /// Wait before an enrollment of a suspended or paused tenant is due again.
@@ -146,30 +139,6 @@ pub(crate) fn follow(item: &DueStep<'_>, taken: StepResult, now: DateTime<Utc>) 
             let log = Log::of(item.due, item.step.id, item.step.kind, &effect);
             (advance(item.due, item.sequence, item.person, &effect, now), Some(log))
         }
-    }
-}
-
-/// After a step: to the next one, or to the end.
-pub(crate) fn advance(due: &Due, sequence: &Sequence, person: &Person, effect: &Effect, now: DateTime<Utc>) -> Move {
-    let moved = match (effect.ends, sequence.due(due.next_step + 1, now, person.timezone.as_deref())) {
-        (Some(reason), _) => Move::exit(due, reason),
-        (None, None) => Move::complete(due),
-        (None, Some(at)) => Move::next(due, at),
-    };
-    moved.after(due, effect)
-}
-
-/// After a failed attempt: the same step later, or the end.
-pub(crate) fn fail(
-    due: &Due,
-    step_id: Uuid,
-    kind: StepType,
-    code: &'static str,
-    now: DateTime<Utc>,
-) -> (Move, Option<Log>) {
-    match usize::try_from(due.attempts).ok().and_then(|attempt| BACKOFF.get(attempt)) {
-        Some(pause) => (Move::retry(due, now + *pause, code), None),
-        None => (Move::fail(due, code), Some(Log::failure(due, step_id, kind, code))),
     }
 }
 

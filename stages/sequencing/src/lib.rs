@@ -8,6 +8,7 @@
 //!
 //! [`action`] and [`delay`] are its pure parts: the API checks steps and answers `next_action_at` with them.
 
+mod advance;
 mod calls;
 mod checks;
 mod decide;

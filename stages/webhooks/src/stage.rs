@@ -8,7 +8,7 @@ use runtime::{Publication, plans::PreparedPool};
 use schemas::FactsAnnounced;
 
 use crate::{
-    dispatch::Dispatcher,
+    dispatch::{self, Dispatcher},
     fan_out::{self, FanOutResult, FeedQueue, Taken},
 };
 
@@ -40,7 +40,7 @@ impl Webhooks {
 
 #[async_trait]
 impl Stage for Webhooks {
-    const NAME: &'static str = "webhooks";
+    const NAME: &'static str = dispatch::NAME;
     const SPAN: &'static str = "webhooks fan out";
     type Input = FactsAnnounced;
 

@@ -3,7 +3,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::store::{CampaignRow, VariantRow};
+use super::rows::{CampaignRow, VariantRow};
 use crate::{
     api::templates::{
         content::{self as template_content, TemplateParts},

@@ -11,11 +11,12 @@ use uuid::Uuid;
 
 use super::{
     content::{self, CampaignContent},
+    rows::CampaignRow,
     rules::{
         NewAbTest, NewTripwire, NewVariant, PACE_MAX, RulesBody, RulesWish, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN,
         Variant,
     },
-    store::{CampaignDraft, CampaignRow},
+    store::CampaignDraft,
 };
 use crate::{
     api::segments,

@@ -17,8 +17,9 @@ use uuid::Uuid;
 
 use super::{
     already, content, quota,
+    rows::CampaignRow,
     sample::{self, RecipientRenderFault, Sample},
-    store::{self, CampaignRow},
+    store,
 };
 use crate::{
     api::senders::store as senders,

@@ -8,6 +8,7 @@ mod pause;
 pub(crate) mod quota;
 mod record;
 mod retry;
+pub(crate) mod rows;
 mod rules;
 mod sample;
 mod sends;

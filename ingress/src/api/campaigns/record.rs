@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::{
     draft::{GOALS, MODES, URGENCIES},
+    rows::{CampaignRow, VariantRow},
     rules::{DECIDE_AFTER_MAX, PACE_MAX, WEIGHT_MAX},
-    store::{CampaignRow, VariantRow},
 };
 use crate::pipeline::page::{as_optional_time, as_time};
 

@@ -6,7 +6,7 @@ use schemas::{OnMiss, WinnerMetric};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::store::{CampaignRow, VariantRow};
+use super::rows::{CampaignRow, VariantRow};
 use crate::pipeline::{
     Faults, Id, Patch,
     types::{Line, Name, Words},

@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use templates::{Contact, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateLimits, TemplateSource};
 use uuid::Uuid;
 
-use super::store::CampaignRow;
+use super::rows::CampaignRow;
 use crate::{
     api::templates::{
         merge::{self, Nowhere},

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::store::{ContactRow, ExplainedSender, SuppressionRow};
 use crate::{
     api::{
-        campaigns::store::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
+        campaigns::rows::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
         sequences::store::SequenceRow,
     },
     pipeline::page::as_optional_time,

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use self::gates::{Decision, GATES, Gate};
 use crate::{
     api::{
-        campaigns::store::{self as campaigns, CampaignRow},
+        campaigns::{rows::CampaignRow, store as campaigns},
         enrollments::store as enrollments,
         sends::{self, SendRecord, store as stored_sends},
         sequences::store as sequences,

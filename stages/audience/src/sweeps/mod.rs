@@ -9,7 +9,7 @@ mod tripwire;
 
 use std::sync::Arc;
 
-use runner::{Deps, Stage, Sweep};
+use runner::{Deps, Sweep};
 use runtime::Notifier;
 
 use ledger::{
@@ -18,10 +18,10 @@ use ledger::{
     erasure::Erasures,
 };
 
-use crate::{Settings, retention::Retention, stage::Audience};
+use crate::{Settings, retention::Retention};
 
-/// Starts all of them.
-pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Notifier) {
+/// Starts all of them, in the name of the stage.
+pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launched: &Notifier) {
     let (pool, bus) = (&deps.pool, &deps.bus);
     let limits = DispatchLimits {
         backlog: settings.audience_backlog,
@@ -29,7 +29,7 @@ pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Notifier) {
         reannounce: settings.audience_reannounce,
     };
     let sweeps: [Arc<dyn Sweep>; 11] = [
-        Arc::new(Dispatch::new(pool.clone(), deps.by_key.bulk(Audience::NAME), bus.clone(), limits, launched.clone())),
+        Arc::new(Dispatch::new(pool.clone(), deps.by_key.bulk(stage), bus.clone(), limits, launched.clone())),
         Arc::new(ReannounceBatches::new(pool.clone(), bus.clone(), settings.audience_reannounce)),
         Arc::new(AnnounceRequests::new(pool.clone(), bus.clone())),
         Arc::new(EndStopped::new(pool.clone())),
@@ -39,9 +39,9 @@ pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Notifier) {
         Arc::new(complete::CompleteCampaigns::new(pool.clone())),
         Arc::new(partitions::CreatePartitions::new(pool.clone())),
         Arc::new(Retention::new(pool.clone(), settings.retention.clone())),
-        Arc::new(Erasures(deps.by_key.bulk(Audience::NAME))),
+        Arc::new(Erasures(deps.by_key.bulk(stage))),
     ];
     for sweep in sweeps {
-        deps.runner.start_sweep(Audience::NAME, sweep);
+        deps.runner.start_sweep(stage, sweep);
     }
 }

@@ -10,7 +10,6 @@ use schemas::{Classification, Cleared, MessageKind, SkeletonId};
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use super::one_off;
 use templates::{
     Attached, CompiledMessage, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateLimits,
     TemplateSource, Written, compile, compile_written,
@@ -148,6 +147,11 @@ async fn make(by_key: &PreparedPool, key: ContentKey) -> Result<Content, StageEr
     Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton, sending_domain, tracking_domain))))
 }
 
+/// Where a message's skeleton is stored. Only this message uses it, so it can be purged with the message.
+fn skeleton_id(message: Uuid) -> SkeletonId {
+    SkeletonId(format!("message-{}", message.simple()))
+}
+
 /// A message that its caller wrote out. The message is the batch.
 async fn make_one_off(by_key: &PreparedPool, key: ContentKey, message: Uuid) -> Result<Content, StageError> {
     let Loaded { source, options, attachments, tracking_domain } = load(by_key, key, Some(message)).await?;
@@ -155,7 +159,7 @@ async fn make_one_off(by_key: &PreparedPool, key: ContentKey, message: Uuid) -> 
     let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
     let made = compiled(key, move || compile_written(&written, &options)).await?;
     let Some(compiled) = made else { return Ok(None) };
-    Ok(Some(Arc::new(RenderableMessage::new(compiled, one_off::skeleton_id(message), sending_domain, tracking_domain))))
+    Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton_id(message), sending_domain, tracking_domain))))
 }
 
 /// What a content is compiled from.

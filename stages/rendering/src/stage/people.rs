@@ -7,7 +7,6 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::one_off;
 use templates::{Contact, MergeData};
 
 /// A contact's own fields.
@@ -70,7 +69,7 @@ pub(super) async fn load_merge_data(
         *person = Some(MergeData { send_id: send.send_id.0, date, contact, data: Value::Null });
     }
     fill_data(db, inputs, sends, &mut people).await?;
-    one_off::fill_names(db, inputs, sends, &mut people).await?;
+    fill_names(db, inputs, sends, &mut people).await?;
     Ok(people)
 }
 
@@ -94,6 +93,45 @@ async fn dates(db: &mut PgConnection, inputs: &[Cleared]) -> Result<Vec<Option<D
         }
     }
     Ok(dates)
+}
+
+/// Sets the names of a one-off message's recipients as the caller gave them. The contact's stored name is not used.
+async fn fill_names(
+    db: &mut PgConnection,
+    inputs: &[Cleared],
+    sends: &[OwedRecipient],
+    people: &mut [Option<MergeData>],
+) -> Result<(), StageError> {
+    let is_one_off =
+        |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::OneOff);
+    let wanted: Vec<(usize, &OwedRecipient)> = sends.iter().enumerate().filter(|(_, send)| is_one_off(send)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    for (at, _) in &wanted {
+        if let Some(Some(person)) = people.get_mut(*at) {
+            (person.contact.first_name, person.contact.last_name) = (None, None);
+        }
+    }
+    let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
+    let ids: Vec<Uuid> = wanted.iter().map(|(_, send)| send.send_id.0).collect();
+    let rows = sqlx::query!(
+        r#"select w.place as "place!", r.name as "name!"
+           from unnest($1::uuid[], $2::uuid[]) with ordinality as w (tenant_id, send_id, place)
+           join message_recipients r on r.tenant_id = w.tenant_id and r.send_id = w.send_id
+           where r.name is not null"#,
+        &tenants,
+        &ids
+    )
+    .fetch_all(db)
+    .await?;
+    for row in rows {
+        let at = index(row.place).and_then(|place| wanted.get(place)).map(|(at, _)| *at);
+        if let Some(Some(person)) = at.and_then(|at| people.get_mut(at)) {
+            person.contact.first_name = Some(row.name);
+        }
+    }
+    Ok(())
 }
 
 /// `data` of transactional requests.

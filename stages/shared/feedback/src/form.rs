@@ -19,12 +19,6 @@ pub fn fields<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTre
     if raw.starts_with(b"--") { of_parts(raw, names, budget) } else { of_pairs(raw, names, budget) }
 }
 
-/// A budget for one raw event.
-#[must_use]
-pub fn budget() -> Budget {
-    Budget::new(crate::provider::LIMITS)
-}
-
 /// Whether it begins like a form, and not like JSON.
 pub fn is_form(raw: &[u8]) -> bool {
     !matches!(raw.iter().find(|byte| !byte.is_ascii_whitespace()), None | Some(b'{' | b'['))

@@ -1,22 +1,8 @@
 //! Addresses that come from values: they lead to the web, to a mailbox or to a telephone, and nowhere else.
 
 use super::escape::has_prefix;
+use super::scan::AddressKind;
 use super::sheet;
-
-/// What an attribute holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Where a link leads.
-    Link,
-    /// One address of anything else.
-    Source,
-    /// Addresses with their widths, divided by commas.
-    Sources,
-    /// Declarations of a style, or other text that may hold addresses.
-    Style,
-    /// A value in a style sheet.
-    Sheet,
-}
 
 /// The schemes an address may have.
 const SCHEMES: [&str; 4] = ["http", "https", "mailto", "tel"];
@@ -24,7 +10,7 @@ const SCHEMES: [&str; 4] = ["http", "https", "mailto", "tel"];
 const STYLE_REFUSED: [&str; 8] =
     ["\\", "/*", "expression(", "@import", "image-set(", "-moz-binding", "behavior:", "src("];
 
-impl Kind {
+impl AddressKind {
     /// The attribute with this name (in lower case), if it holds addresses.
     pub(super) fn of(element: &str, attribute: &str) -> Option<Self> {
         Some(match attribute {
@@ -136,8 +122,8 @@ mod tests {
     #[case("blob:https://x.test", false)]
     #[case("a\u{200b}b:x", false)]
     fn only_known_schemes_pass(#[case] address: &str, #[case] allowed: bool) {
-        assert_eq!(Kind::Link.refuses(address).is_none(), allowed);
-        assert_eq!(Kind::Source.refuses(address).is_none(), allowed);
+        assert_eq!(AddressKind::Link.refuses(address).is_none(), allowed);
+        assert_eq!(AddressKind::Source.refuses(address).is_none(), allowed);
     }
 
     #[rstest]
@@ -145,7 +131,7 @@ mod tests {
     #[case("https://a.test 1x, javascript:x 2x", false)]
     #[case("data:image/png;base64,AAAA 1x", false)]
     fn every_source_of_a_set_is_looked_at(#[case] sources: &str, #[case] allowed: bool) {
-        assert_eq!(Kind::Sources.refuses(sources).is_none(), allowed);
+        assert_eq!(AddressKind::Sources.refuses(sources).is_none(), allowed);
     }
 
     #[rstest]
@@ -156,7 +142,7 @@ mod tests {
     #[case("background:\\75rl(javascript:x)", false)]
     #[case("width:expr/**/ession(alert(1))", false)]
     fn a_style_has_no_other_addresses(#[case] style: &str, #[case] allowed: bool) {
-        assert_eq!(Kind::Style.refuses(style).is_none(), allowed);
+        assert_eq!(AddressKind::Style.refuses(style).is_none(), allowed);
     }
 
     #[rstest]

@@ -8,7 +8,8 @@ use super::fault::TemplateFault;
 use super::limits::{FAULTS, TemplateLimits};
 use super::message::compile;
 use super::names::{KnownFields, NameCheck};
-use super::parts::{MessageOptions, Named, Scanned, Sender};
+use super::options::{MessageOptions, Named, Sender};
+use super::parts::Scanned;
 use super::program::{Builder, Context};
 use super::{Part, TemplateSource};
 

@@ -6,20 +6,19 @@ use std::fmt::Write as _;
 use liquid::model::{KString, State, Value, ValueView, ValueViewCmp};
 use runtime::Budget;
 
-use super::address;
 use super::escape;
 use super::fault::RenderFault;
-use super::filters::weigh;
+use super::fixed::Fixed;
 use super::html;
 use super::lexer::Comparison;
 use super::limits::{TemplateLimits, text_steps};
 use super::merge::{Links, MergeData};
-use super::message::Fixed;
 use super::program::{BranchTest, Escape, Instruction, Loop};
-use super::scan::Shown;
+use super::scan::{AddressKind, Shown};
 use super::scope::{Frame, RenderScope};
 use super::sheet::RootStyles;
 use super::syntax::{ConditionTest, Operand, Over};
+use super::values::weigh;
 
 /// Steps for sealing the token of a link: about the time of so many comparisons.
 const LINK_STEPS: u64 = 64;
@@ -176,7 +175,7 @@ impl<'a> Engine<'a> {
         let url = htmlize::unescape_attribute(&written);
         let url = url.trim();
         if !escape::is_web_address(url) {
-            match address::Kind::Link.refuses(url) {
+            match AddressKind::Link.refuses(url) {
                 Some(instead) => out.push_str(instead),
                 None => escape::html(url, out),
             }

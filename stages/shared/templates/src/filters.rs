@@ -11,13 +11,14 @@ use std::sync::LazyLock;
 
 use liquid::model::{ArrayView, KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, ValueViewCmp};
 use liquid::{Object, Parser, ParserBuilder, Template};
-use runtime::{Budget, Spent};
+use runtime::Spent;
 
 use super::arithmetic;
 use super::fault::{FaultCode, Problem, RenderFault};
-use super::limits::{VALUE_BYTES, VALUE_DEPTH, VALUE_ITEMS, text_steps};
+use super::limits::{VALUE_BYTES, VALUE_ITEMS};
 use super::scope::RenderScope;
 use super::syntax::{FilterCall, Operand};
+use super::values::{FilterResult, Run, weigh};
 
 /// Names that change how an output is escaped; they are settled when a template is compiled.
 pub(super) const RAW: &str = "raw";
@@ -46,9 +47,6 @@ const LIQUID: [&str; 17] = [
 ];
 
 static PARSER: LazyLock<Option<Parser>> = LazyLock::new(|| ParserBuilder::with_stdlib().build().ok());
-
-/// What a filter makes of a value. It fails with [`RenderFault::Filter`].
-pub(super) type FilterResult = Result<Value, RenderFault>;
 
 /// A value and the filters it goes through.
 #[derive(Debug)]
@@ -145,40 +143,6 @@ fn render(template: &Template, input: &dyn ValueView, arguments: &[ValueCow<'_>]
     template.render_to(&mut printed, &globals).map_err(|_| RenderFault::Filter)?;
     text(String::from_utf8(printed).map_err(|_| RenderFault::Filter)?)
 }
-
-/// Bytes an item takes beside its text.
-const ITEM_BYTES: usize = 16;
-
-/// Charges for looking at a whole value. Answers roughly how many bytes it holds.
-pub(super) fn weigh(value: &dyn ValueView, budget: &Budget) -> Result<usize, Spent> {
-    weigh_at(value, budget, 0)
-}
-
-fn weigh_at(value: &dyn ValueView, budget: &Budget, depth: u32) -> Result<usize, Spent> {
-    if depth > VALUE_DEPTH {
-        return Err(Spent::Depth);
-    }
-    let mut bytes = 0;
-    if let Some(array) = value.as_array() {
-        budget.take_steps(1)?;
-        for item in array.values() {
-            bytes += ITEM_BYTES + weigh_at(item, budget, depth + 1)?;
-        }
-    } else if let Some(object) = value.as_object() {
-        budget.take_steps(1)?;
-        for (key, item) in object.iter() {
-            budget.take_steps(text_steps(key.len()))?;
-            bytes += ITEM_BYTES + key.len() + weigh_at(item, budget, depth + 1)?;
-        }
-    } else {
-        bytes = value.to_kstr().len();
-        budget.take_steps(text_steps(bytes))?;
-    }
-    Ok(bytes)
-}
-
-/// A filter's work: the input and its evaluated arguments.
-pub(super) type Run = fn(&dyn ValueView, &[ValueCow<'_>]) -> FilterResult;
 
 /// A filter of ours: the fewest and the most arguments it takes, and what it does.
 fn ours(name: &str) -> Option<(usize, usize, Run)> {

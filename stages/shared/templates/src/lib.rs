@@ -26,6 +26,7 @@ mod engine;
 mod escape;
 mod fault;
 mod filters;
+mod fixed;
 mod footer;
 mod header;
 mod html;
@@ -35,6 +36,7 @@ mod markup;
 mod merge;
 mod message;
 mod names;
+mod options;
 mod parts;
 mod placeholder;
 mod plain;
@@ -48,6 +50,7 @@ mod structure;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod values;
 mod written;
 
 pub use attachment::Attached;
@@ -57,7 +60,7 @@ pub use limits::TemplateLimits;
 pub use merge::{Contact, DataFault, DataLimits, Links, MergeData};
 pub use message::{CompiledMessage, MessagePreview, PreviewFault, compile, preview};
 pub use names::KnownFields;
-pub use parts::{MessageOptions, Named, Sender};
+pub use options::{MessageOptions, Named, Sender};
 pub use written::{Written, compile_written};
 
 /// What a template is for; decides which merge fields it may use.

@@ -1,6 +1,5 @@
 //! A whole message: compiled into a skeleton and the programs of its slots; rendered slot by slot.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use runtime::Budget;
@@ -9,9 +8,11 @@ use sha2::{Digest, Sha256};
 
 use super::engine::Engine;
 use super::fault::{Part, RenderFault, TemplateFault};
+use super::fixed::Fixed;
 use super::limits::{SUBJECT_BYTES, TemplateLimits};
 use super::merge::{Links, MergeData};
-use super::parts::{MessageOptions, Named, Prepared, PreparedMessage, Scanned, prepare};
+use super::options::MessageOptions;
+use super::parts::{Prepared, PreparedMessage, Scanned, prepare};
 use super::program::{Builder, Instruction};
 use super::segment::{PartSegment, segments};
 use super::sheet::RootStyles;
@@ -19,35 +20,6 @@ use super::{TemplateSource, escape, header, qp};
 
 /// The date of a message, in UTC. With two digits for the day, which chrono's own format does not promise.
 const RFC_2822: &str = "%a, %d %b %Y %H:%M:%S +0000";
-
-/// What names can mean that is the same for all recipients.
-#[derive(Debug)]
-pub(super) struct Fixed {
-    pub(super) sender_name: String,
-    pub(super) sender_email: String,
-    pub(super) reply_to: Option<String>,
-    pub(super) tenant: Named,
-    pub(super) campaign: Option<Named>,
-    pub(super) physical_address: Option<String>,
-    pub(super) fallbacks: HashMap<String, String>,
-    /// The styles of the template that values printed as HTML are checked with.
-    pub(super) styles: Option<RootStyles>,
-}
-
-impl Fixed {
-    fn of(options: &MessageOptions, styles: Option<RootStyles>) -> Self {
-        Self {
-            sender_name: options.sender.name.clone(),
-            sender_email: options.sender.email.clone(),
-            reply_to: options.sender.reply_to.clone(),
-            tenant: options.tenant.clone(),
-            campaign: options.campaign.clone(),
-            physical_address: options.physical_address.clone(),
-            fallbacks: options.fallbacks.clone(),
-            styles,
-        }
-    }
-}
 
 /// What fills one slot.
 #[derive(Debug)]

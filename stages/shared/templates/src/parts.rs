@@ -1,7 +1,5 @@
 //! From source to the items of each part, with everything the engine adds already in them.
 
-use std::collections::HashMap;
-
 use runtime::{Budget, Spent};
 
 use super::TemplateSource;
@@ -11,66 +9,12 @@ use super::footer;
 use super::html::{self, Inserts};
 use super::limits::TemplateLimits;
 use super::names::Locals;
+use super::options::MessageOptions;
 use super::plain;
 use super::program::Context;
 use super::scan::{Item, ItemKind, Special, scan};
 use super::sheet::RootStyles;
 use super::structure;
-
-/// An id and a name, as `campaign.id` and `campaign.name`.
-#[derive(Debug, Clone)]
-pub struct Named {
-    /// The id, in its canonical form.
-    pub id: String,
-    /// The name.
-    pub name: String,
-}
-
-impl Named {
-    pub(super) fn get(&self, field: &str) -> Option<&String> {
-        match field {
-            "id" => Some(&self.id),
-            "name" => Some(&self.name),
-            _ => None,
-        }
-    }
-}
-
-/// Who the mail is from.
-#[derive(Debug, Clone)]
-pub struct Sender {
-    /// Display name.
-    pub name: String,
-    /// Address.
-    pub email: String,
-    /// Where replies go, if elsewhere.
-    pub reply_to: Option<String>,
-}
-
-/// What is the same for all recipients of a message and does not come from the template.
-#[derive(Debug, Clone)]
-pub struct MessageOptions {
-    /// The tenant.
-    pub tenant: Named,
-    /// The campaign, if it is one.
-    pub campaign: Option<Named>,
-    /// The From and Reply-To.
-    pub sender: Sender,
-    /// The domain of the Message-ID.
-    pub sending_domain: String,
-    /// The postal address for the footer; lines as given.
-    pub physical_address: Option<String>,
-    /// What `contact.fields.<key>` prints for contacts without a value, by key.
-    pub fallbacks: HashMap<String, String>,
-    /// Whether recipients can opt out of this mail: adds the footer and the RFC 8058 headers. True for marketing.
-    pub opt_out: bool,
-    /// Whether links are replaced by tracked ones.
-    pub track_links: bool,
-    /// Whether the open pixel is added.
-    pub track_opens: bool,
-    /// Bounds on the template.
-    pub limits: TemplateLimits,
-}
 
 /// The scanned source of each part.
 pub(super) struct Scanned {

@@ -2,12 +2,11 @@
 
 use liquid::model::KString;
 
-use super::address;
 use super::escape;
 use super::fault::{FaultCode, Part, Problem, TemplateFault};
 use super::filters::{CompiledChain, CompiledFilter, ESCAPES, NEWLINE_TO_BR, RAW};
 use super::names::Locals;
-use super::scan::{Item, ItemKind, Place, Shown, Special};
+use super::scan::{AddressKind, Item, ItemKind, Place, Shown, Special};
 use super::structure::{closes, opens};
 use super::syntax::{Condition, FilterCall, FilterChain, ForLoop, LiquidTag, Operand};
 
@@ -68,7 +67,7 @@ pub(super) enum Instruction {
     },
     /// An address, or something that holds addresses, that comes from a value.
     Address {
-        kind: address::Kind,
+        kind: AddressKind,
         target: Vec<Instruction>,
     },
     OpenPixel,

@@ -5,7 +5,6 @@
 
 use runtime::{Budget, Spent};
 
-use super::address;
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::lexer::brief;
 use super::limits::{END_TAG_BYTES, FAULTS, TemplateLimits, text_steps};
@@ -32,6 +31,21 @@ pub(super) enum ItemKind {
     Special(Special),
 }
 
+/// What an attribute holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AddressKind {
+    /// Where a link leads.
+    Link,
+    /// One address of anything else.
+    Source,
+    /// Addresses with their widths, divided by commas.
+    Sources,
+    /// Declarations of a style, or other text that may hold addresses.
+    Style,
+    /// A value in a style sheet.
+    Sheet,
+}
+
 /// What the engine itself puts into a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Special {
@@ -40,7 +54,7 @@ pub(super) enum Special {
     /// Starts a link whose target is rendered: what stands up to its end tag is the target.
     LinkStart { link: u16 },
     /// Starts an address, or something that holds addresses, that is checked when it is rendered.
-    AddressStart(address::Kind),
+    AddressStart(AddressKind),
     /// The address of the open pixel.
     OpenPixel,
     /// The recipient's unsubscribe address.

@@ -10,9 +10,9 @@ use liquid::model::{DisplayCow, KString, KStringCow, ScalarCow, State, Value, Va
 use runtime::{Budget, Spent};
 use serde_json::{Map, Value as Json};
 
+use super::fixed::Fixed;
 use super::limits::{VALUE_DEPTH, text_steps};
 use super::merge::{Contact, Links, MergeData};
-use super::message::Fixed;
 use super::syntax::{Index, Operand};
 
 /// The value of a name that has none. To a template it is all of: nothing when printed, false, nil, empty, blank and

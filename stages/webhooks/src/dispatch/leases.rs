@@ -3,19 +3,18 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use runner::{Runner, Stage};
+use runner::Runner;
 use runtime::{Gauge, panics::caught};
 use schemas::{SubscriptionStatus, subjects};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    DispatchState,
+    DispatchState, NAME,
     endpoint::{LoadRequest, SubscriberEndpoint},
     lock,
     store::{self, SubscriptionKey},
 };
-use crate::stage::Webhooks;
 
 /// How often due retries and subscriptions are read.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
@@ -107,7 +106,7 @@ impl LeaseManager {
 
     /// True if an operator paused the stage.
     fn is_paused(&self) -> bool {
-        self.runner.pause_gate().is_paused(Webhooks::NAME)
+        self.runner.pause_gate().is_paused(NAME)
     }
 
     /// Closes all endpoints: they finish the attempts in flight, and their leases are released. Due deliveries stay in the queue.
@@ -149,7 +148,7 @@ impl LeaseManager {
         let endpoint = Arc::new(endpoint);
         lock(&self.shared.endpoints).insert(endpoint.id, Arc::clone(&endpoint));
         let shared = Arc::clone(&self.shared);
-        self.runner.spawn("webhooks", async move {
+        self.runner.spawn(NAME, async move {
             let id = endpoint.id;
             // An endpoint that panicked is opened again like one that ended.
             let _ = caught("webhooks", "task", endpoint.run(Arc::clone(&shared))).await;

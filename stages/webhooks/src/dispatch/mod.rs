@@ -41,6 +41,8 @@ use self::{
 };
 use crate::{Settings, fan_out::FreshDelivery};
 
+/// The stage's name.
+pub(crate) const NAME: &str = "webhooks";
 /// The most deliveries of one endpoint in memory, while there are few endpoints …
 const PER_ENDPOINT: usize = 256;
 /// … and the least, however many endpoints there are.
@@ -92,7 +94,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Dispatcher {
     /// Starts delivering, until shut down.
     pub fn start(deps: &Deps, settings: &Settings) -> Self {
-        let by_key = deps.by_key.bulk("webhooks");
+        let by_key = deps.by_key.bulk(NAME);
         let (results, received) = mpsc::channel(RESULTS);
         let (queries, asked) = mpsc::channel(RESULTS);
         let shared = Arc::new(DispatchState {
@@ -115,12 +117,11 @@ impl Dispatcher {
             queries,
             shutdown: deps.shutdown.clone(),
         });
-        deps.runner
-            .spawn("webhooks", AttemptRecorder::new(by_key.clone(), settings.webhook_give_up_after).run(received));
-        deps.runner.spawn("webhooks", subscription_reader::answer_queries(by_key, asked));
+        deps.runner.spawn(NAME, AttemptRecorder::new(by_key.clone(), settings.webhook_give_up_after).run(received));
+        deps.runner.spawn(NAME, subscription_reader::answer_queries(by_key, asked));
         let (keeping, hearing, runner) = (Arc::clone(&shared), Arc::clone(&shared), deps.runner.clone());
-        deps.runner.supervise("webhooks", move || leases::run(Arc::clone(&keeping), runner.clone()));
-        deps.runner.supervise("webhooks", move || leases::receive_due_notifications(Arc::clone(&hearing)));
+        deps.runner.supervise(NAME, move || leases::run(Arc::clone(&keeping), runner.clone()));
+        deps.runner.supervise(NAME, move || leases::receive_due_notifications(Arc::clone(&hearing)));
         Self(shared)
     }
 

@@ -3,7 +3,8 @@
 
 use aws_lc_rs::hmac;
 use chrono::{DateTime, TimeDelta, Utc};
-use feedback::form;
+use feedback::{form, provider::LIMITS};
+use runtime::Budget;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -52,7 +53,7 @@ fn of_event(raw: &[u8]) -> Option<Signature> {
 
 /// Of a form, whose fields are texts.
 fn of_mail(raw: &[u8]) -> Option<Signature> {
-    let mut fields = form::fields(raw, &["timestamp", "token", "signature"], &form::budget()).ok()?;
+    let mut fields = form::fields(raw, &["timestamp", "token", "signature"], &Budget::new(LIMITS)).ok()?;
     let mut field = |name| fields.remove(name);
     Some(Signature { timestamp: field("timestamp")?.into(), token: field("token")?, signature: field("signature")? })
 }

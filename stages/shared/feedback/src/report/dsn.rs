@@ -4,12 +4,13 @@ use runtime::{Budget, Spent};
 use schemas::SignalKind;
 
 use super::{
-    NoFactReason, ReportFinding, diagnostic,
+    NoFactReason, ReportFinding,
+    fact::bounce_fact,
     fields::{FieldGroup, groups},
     parts::MailParts,
     plain,
 };
-use crate::bounce::{BounceReport, Codes, classify};
+use crate::bounce::{BounceReport, Codes};
 
 /// What became of a recipient, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,17 +68,4 @@ fn bounce(group: &FieldGroup, mail: &MailParts) -> SignalKind {
     };
     let report = if written.is_empty() { report } else { BounceReport { text: &written, ..report } };
     bounce_fact(&report)
-}
-
-/// The bounce fact of a failure report.
-pub(super) fn bounce_fact(report: &BounceReport<'_>) -> SignalKind {
-    let (class, rule) = classify(report);
-    let codes = Codes::of(report);
-    SignalKind::Bounced {
-        class,
-        smtp_code: codes.reply.and_then(|code| i16::try_from(code).ok()),
-        enhanced_code: codes.enhanced.map(|code| code.to_string()),
-        diagnostic: diagnostic(report.text),
-        rule: rule.to_owned(),
-    }
 }

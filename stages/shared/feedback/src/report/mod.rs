@@ -5,6 +5,7 @@
 //! [`MailReport`], within a budget.
 
 mod dsn;
+mod fact;
 mod feedback;
 mod fields;
 mod header;
@@ -32,9 +33,6 @@ pub const LIMITS: Limits = Limits {
     steps: 16 * HEAD_BYTES as u64,
     time: Duration::from_secs(5),
 };
-
-/// The most characters of a diagnostic that are stored.
-const DIAGNOSTIC_CHARS: usize = 500;
 
 /// The kind of address a mail arrived at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,17 +155,6 @@ pub fn answer(fields: &[(String, String)], budget: &Budget) -> Result<SignalKind
     let is_report = header.content_type().kind == "multipart/report";
     let automatic = is_report || reply::is_automatic(&header);
     Ok(SignalKind::Replied { message_id: header.message_id(), automatic })
-}
-
-/// A server's text as it is stored: one line, without control characters, cut.
-fn diagnostic(text: &str) -> Option<String> {
-    let line: String = text
-        .split(|character: char| character.is_whitespace() || character.is_control())
-        .filter(|word| !word.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ");
-    let line: String = line.chars().take(DIAGNOSTIC_CHARS).collect();
-    (!line.is_empty()).then_some(line)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Bounces that are written for people only: qmail, older Exim and Exchange, Lotus, and whatever calls itself a mail system.
 
-use super::{NoFactReason, ReportFinding, dsn::bounce_fact, header::MailHeader, parts::MailParts};
+use super::{NoFactReason, ReportFinding, fact::bounce_fact, header::MailHeader, parts::MailParts};
 use crate::bounce::{BounceReport, Codes};
 
 /// Subjects of reports of failure, in lower case, anywhere in them.

@@ -4,63 +4,14 @@ use std::collections::BTreeMap;
 
 use runner::StageError;
 use runtime::{Bus, Publication, trace};
-use schemas::{Environment, Lane, RequestAnnounced, RequestKind, Resolved, SendId, ids::PROMPT_BATCH_MAX, subjects};
+use schemas::{RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::traced::AnnouncementSpans;
-
-/// A batch whose announcement is committed.
-#[derive(Debug, Clone)]
-pub struct AnnouncedBatch {
-    /// The tenant.
-    pub tenant_id: Uuid,
-    /// The batch.
-    pub batch_id: Uuid,
-    /// Its lane.
-    pub lane: Lane,
-    /// How often it was announced, this time included.
-    pub announcement: i32,
-}
-
-impl AnnouncedBatch {
-    /// The message that announces it.
-    ///
-    /// # Errors
-    /// When it cannot be encoded.
-    pub fn publication(&self) -> Result<Publication, StageError> {
-        self.publication_notifying(None)
-    }
-
-    /// The message that announces it; `notify` is the subject of a caller that waits for the outcome.
-    pub fn publication_notifying(&self, notify: Option<String>) -> Result<Publication, StageError> {
-        let message = Resolved {
-            tenant_id: self.tenant_id,
-            batch_id: self.batch_id,
-            lane: self.lane,
-            announcement: self.announcement,
-            notify,
-        };
-        Ok(Publication::json(subjects::resolved(self.lane), message.message_id(), &message)?)
-    }
-}
-
-/// A request whose announcement is committed.
-#[derive(Debug, Clone)]
-pub struct AnnouncedRequest {
-    /// The tenant.
-    pub tenant_id: Uuid,
-    /// The request.
-    pub request_id: Uuid,
-    /// The product that made the request.
-    pub product: String,
-    /// Its environment.
-    pub environment: Environment,
-    /// The kind of request.
-    pub kind: RequestKind,
-    /// How often it was announced, this time included.
-    pub announcements: i32,
-}
+use super::{
+    announced::{AnnouncedBatch, AnnouncedRequest},
+    traced::AnnouncementSpans,
+};
 
 /// The announcement of requests that are handled together: of one, or of transactional ones that will be one batch.
 struct Announcement<'a> {

@@ -17,13 +17,14 @@ use runtime::{Bus, Notifier, plans::PreparedPool};
 use schemas::{Lane, ids::BATCH_MAX};
 use sqlx::PgPool;
 
-use self::announce::AnnouncedBatch;
+use self::announced::AnnouncedBatch;
 
 pub use reannounce::ReannounceBatches;
 pub use requests::AnnounceRequests;
 pub use resume::ResumeTenants;
 
 pub mod announce;
+pub mod announced;
 mod reannounce;
 mod requests;
 mod resume;

@@ -8,7 +8,7 @@ use runtime::Bus;
 use schemas::Lane;
 use sqlx::PgPool;
 
-use super::announce::{self, AnnouncedBatch};
+use super::{announce, announced::AnnouncedBatch};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Batches announced at a time.

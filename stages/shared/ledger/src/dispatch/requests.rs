@@ -9,7 +9,7 @@ use runtime::Bus;
 use schemas::{Environment, RequestKind};
 use sqlx::PgPool;
 
-use super::announce::{self, AnnouncedRequest};
+use super::{announce, announced::AnnouncedRequest};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Requests announced at a time.

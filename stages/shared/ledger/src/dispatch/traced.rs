@@ -10,7 +10,7 @@ use schemas::{RequestKind, SendId};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::dispatch::announce::{AnnouncedBatch, AnnouncedRequest};
+use crate::dispatch::announced::{AnnouncedBatch, AnnouncedRequest};
 
 /// A tenant and a piece of its work: a batch or a request.
 type Key = (Uuid, Uuid);

@@ -12,7 +12,7 @@ use schemas::{Lane, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::T
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::dispatch::announce::AnnouncedBatch;
+use crate::dispatch::announced::AnnouncedBatch;
 use crate::hours::BatchKey;
 
 /// Requests handled in one transaction, about: limits how long its rows are locked.

@@ -2,11 +2,11 @@
 
 use htmlize::unescape_attribute;
 
-use super::super::address::{self, Kind};
+use super::super::address;
 use super::super::escape::{has_prefix, is_web_address};
 use super::super::markup::Attribute;
 use super::super::program::shown;
-use super::super::scan::{Item, ItemKind, Shown, Special};
+use super::super::scan::{AddressKind, Item, ItemKind, Shown, Special};
 use super::super::structure::is_balanced;
 use super::super::syntax::{Block, LiquidTag, Operand};
 use super::{At, Fault, Rewriter, invalid};
@@ -16,7 +16,7 @@ impl Rewriter<'_> {
     pub(super) fn guard(&mut self, id: usize) {
         let Some(items) = self.placeholders.get_mut(id) else { return };
         if items.iter().any(|item| item.output().is_some()) {
-            *items = guarded(Kind::Sheet, std::mem::take(items));
+            *items = guarded(AddressKind::Sheet, std::mem::take(items));
         }
     }
     /// Drops an attribute and the space before it.
@@ -57,8 +57,8 @@ impl Rewriter<'_> {
             self.write_value(attribute, &word);
             return Ok(());
         }
-        let kind = Kind::of(element, name);
-        let kind = kind.filter(|kind| *kind == Kind::Style || (has_output && needs_guard(*kind, &target)));
+        let kind = AddressKind::of(element, name);
+        let kind = kind.filter(|kind| *kind == AddressKind::Style || (has_output && needs_guard(*kind, &target)));
         if let Some(kind) = kind {
             let word = self.placeholders.add(guarded(kind, target));
             self.write_value(attribute, &word);
@@ -79,7 +79,7 @@ impl Rewriter<'_> {
     }
 }
 
-fn guarded(kind: Kind, target: Vec<Item>) -> Vec<Item> {
+fn guarded(kind: AddressKind, target: Vec<Item>) -> Vec<Item> {
     let mut items = vec![Item::special(Special::AddressStart(kind))];
     items.extend(target);
     items.push(Item::tag(LiquidTag::End(Block::Address)));
@@ -87,8 +87,8 @@ fn guarded(kind: Kind, target: Vec<Item>) -> Vec<Item> {
 }
 
 /// Whether a value can decide where an address leads, or what a style loads. Pages of ours are what they are.
-fn needs_guard(kind: Kind, target: &[Item]) -> bool {
-    let is_one = matches!(kind, Kind::Link | Kind::Source);
+fn needs_guard(kind: AddressKind, target: &[Item]) -> bool {
+    let is_one = matches!(kind, AddressKind::Link | AddressKind::Source);
     match target {
         [item] if is_own_page(item) => false,
         [Item { kind: ItemKind::Text(text), .. }, ..] if is_one => !address::has_own_scheme(&unescape_attribute(text)),
