@@ -290,3 +290,27 @@ async fn bounces_beyond_the_first_thousand_stop_dispatch_too() {
     until("it was looked", async || announced_by_tenant(&rig).await.contains_key(&others.id)).await;
     assert_eq!(announced_by_tenant(&rig).await[&tenant.id], 3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn campaigns_that_wait_for_results_hide_no_other() {
+    let rig = Rig::new().await;
+    for _ in 0..5 {
+        let tenant = rig.tenant().await;
+        waiting_and_armed(&rig, &tenant, 3).await;
+    }
+    // Their first thousand are not through, and nothing of them is in flight: each is before the others in turn.
+    sqlx::query(
+        "update batches b set state = 'resting', announce_after = now() + interval '1 hour'
+         from (select tenant_id, id, row_number() over (partition by tenant_id order by id) as number from batches) n
+         where (b.tenant_id, b.id) = (n.tenant_id, n.id) and n.number <= 2",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let other = rig.tenant().await;
+    waiting(&rig, &other, 1).await;
+    // Three campaigns are considered at a time.
+    start(&rig, &["--audience-backlog", "1000", "--audience-connection-backlog", "500"]).await;
+    until("the other is dispatched", async || announced_by_tenant(&rig).await.contains_key(&other.id)).await;
+    assert_eq!(announced(&rig).await, 1);
+}
