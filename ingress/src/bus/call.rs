@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use bytes::Bytes;
 use http::{Method, Request, header};
 use schemas::Environment;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::pipeline::{
     IdempotencyKey, Operation, Verb,
     auth::{TrustedCaller, keys::Caller},
+    body::BODY_MAX_BYTES,
     error::ApiError,
-    json,
+    json, may_read_call,
 };
 
 /// The product that published a message. Its subject says so, and the server's permissions enforce it.
@@ -54,21 +57,23 @@ pub(super) enum CallMode {
 }
 
 /// Makes the request that a call stands for. What the path names is taken out of the body; the rest is the query of a read, the
-/// body of a write.
-pub(super) fn request(
+/// body of a write. The body of a long call is not read: its path names nothing.
+pub(super) async fn request(
     operation: &Operation,
     publisher: &Publisher,
-    payload: &[u8],
+    payload: Bytes,
     message_id: Option<&str>,
     manner: CallMode,
 ) -> Result<Request<Body>, ApiError> {
-    let mut fields = if payload.is_empty() { Map::new() } else { json::parse(payload)? };
+    let is_long = payload.len() > BODY_MAX_BYTES;
+    let _permit = if is_long { None } else { may_read_call(&payload, &publisher.product).await };
+    let mut fields = if payload.is_empty() || is_long { Map::new() } else { json::parse(&payload)? };
     let path = fill(operation.path, &mut fields)?;
     let (dry_run, skips_outcome) = (manner == CallMode::DryRun, manner == CallMode::Published);
     let trusted = TrustedCaller { caller: publisher.caller(), dry_run, skips_outcome };
     let builder = Request::builder().method(method(operation.verb)).extension(trusted);
     let request = if operation.verb.is_write() {
-        let body = serde_json::to_vec(&fields).map_err(|error| ApiError::unexpected(&error))?;
+        let body = if is_long { payload } else { to_bytes(&fields)? };
         let builder = builder.uri(path).header(header::CONTENT_TYPE, "application/json");
         let builder = match message_id.filter(|_| !dry_run) {
             Some(id) => builder.header("idempotency-key", idempotency_key(id)?),
@@ -81,8 +86,18 @@ pub(super) fn request(
     request.map_err(|error| ApiError::unexpected(&error))
 }
 
+fn to_bytes(value: &impl Serialize) -> Result<Bytes, ApiError> {
+    serde_json::to_vec(value).map(Bytes::from).map_err(|error| ApiError::unexpected(&error))
+}
+
 /// What is to be validated: the operation and its body.
-pub(super) fn to_validate(payload: &[u8]) -> Result<(String, Vec<u8>), ApiError> {
+pub(super) async fn to_validate(publisher: &Publisher, payload: Bytes) -> Result<(String, Bytes), ApiError> {
+    let _permit = may_read_call(&payload, &publisher.product).await;
+    // On a blocking thread: a long one would hold up the reactor.
+    tokio::task::spawn_blocking(move || split_validation(&payload)).await?
+}
+
+fn split_validation(payload: &[u8]) -> Result<(String, Bytes), ApiError> {
     let mut fields = json::parse(payload)?;
     let operation = match fields.remove("operation") {
         Some(Value::String(operation)) => operation,
@@ -93,8 +108,7 @@ pub(super) fn to_validate(payload: &[u8]) -> Result<(String, Vec<u8>), ApiError>
     if let Some(name) = fields.keys().next() {
         return Err(ApiError::invalid(name.clone(), "unknown_field", "is no field of this call"));
     }
-    let request = serde_json::to_vec(&request).map_err(|error| ApiError::unexpected(&error))?;
-    Ok((operation, request))
+    Ok((operation, to_bytes(&request)?))
 }
 
 /// Puts fields of the body into the `{…}` of a path.
@@ -176,30 +190,33 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_a_path_names_leaves_the_body_and_a_read_becomes_a_query() {
+    #[tokio::test]
+    async fn what_a_path_names_leaves_the_body_and_a_read_becomes_a_query() {
         let call = br#"{"product_tenant_id":"t","id":"a/b","limit":5}"#;
-        let request = request(&operation("getSend"), &publisher(), call, Some("m-1"), CallMode::Answered).unwrap();
+        let call = Bytes::from_static(call);
+        let request =
+            request(&operation("getSend"), &publisher(), call, Some("m-1"), CallMode::Answered).await.unwrap();
         assert_eq!(request.uri(), "/v1/sends/a%2Fb?limit=5&product_tenant_id=t");
         assert!(request.headers().get("idempotency-key").is_none());
     }
 
-    #[test]
-    fn a_write_is_done_once_for_a_message_id_and_a_dry_one_keeps_none() {
-        let call = br#"{"product_tenant_id":"t"}"#;
-        let key = |dry_run| {
-            let request = request(&operation("createContact"), &publisher(), call, Some("m-1"), dry_run).unwrap();
+    #[tokio::test]
+    async fn a_write_is_done_once_for_a_message_id_and_a_dry_one_keeps_none() {
+        let call = Bytes::from_static(br#"{"product_tenant_id":"t"}"#);
+        let create = operation("createContact");
+        let key = async |mode| {
+            let request = request(&create, &publisher(), call.clone(), Some("m-1"), mode).await.unwrap();
             request.headers().get("idempotency-key").map(|value| value.to_str().unwrap().to_owned())
         };
-        assert_eq!((key(CallMode::Answered).as_deref(), key(CallMode::DryRun)), (Some("m-1"), None));
-        assert!(request(&operation("createContact"), &publisher(), call, Some("a b"), CallMode::Answered).is_err());
+        assert_eq!((key(CallMode::Answered).await.as_deref(), key(CallMode::DryRun).await), (Some("m-1"), None));
+        assert!(request(&create, &publisher(), call, Some("a b"), CallMode::Answered).await.is_err());
     }
 
-    #[test]
-    fn a_call_that_is_no_object_or_lacks_what_the_path_names_is_refused() {
+    #[tokio::test]
+    async fn a_call_that_is_no_object_or_lacks_what_the_path_names_is_refused() {
         for body in ["[1]", "{\"id\":7}", "{}"] {
             assert!(
-                request(&operation("getSend"), &publisher(), body.as_bytes(), None, CallMode::Answered).is_err(),
+                request(&operation("getSend"), &publisher(), body.into(), None, CallMode::Answered).await.is_err(),
                 "{body}"
             );
         }

@@ -9,19 +9,15 @@ pub(crate) mod calls;
 pub(crate) mod feed;
 pub(crate) mod intake;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use async_nats::service::{ServiceExt, endpoint::Endpoint};
-use axum::{Router, body};
+use axum::Router;
 use bytes::Bytes;
 use futures::StreamExt;
 use http::StatusCode;
 use runtime::trace::{self, TraceContext};
 use serde::Serialize;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
@@ -31,7 +27,13 @@ use self::{
 };
 use crate::{
     documents::{asyncapi, openapi},
-    pipeline::{ApiReply, Operation, TenantClaim, error::ApiError, find_tenant, json},
+    pipeline::{
+        Access, ApiReply, Operation, TenantClaim,
+        body::{self, BODY_MAX_BYTES, CALL_MAX_BYTES},
+        error::ApiError,
+        find_tenant, json,
+        shares::{Share, Shares},
+    },
     routes,
     state::Ingress,
 };
@@ -45,8 +47,6 @@ const SUBJECT: &str = "mail.v1.api";
 const STATUS: &str = "Mail-Status";
 const ERROR: &str = "Nats-Service-Error";
 const ERROR_CODE: &str = "Nats-Service-Error-Code";
-/// Longest answer: what one message of the bus may carry.
-const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Pause before the service is announced again when NATS was away.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -77,8 +77,7 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
     let api = Arc::new(BusApi {
         router: routes::router(Arc::clone(ingress)),
         ingress: Arc::clone(ingress),
-        permits: Arc::new(Semaphore::new(ingress.settings.bus_calls.clamp(1, Semaphore::MAX_PERMITS))),
-        products: ProductCalls::new(ingress.settings.bus_calls_per_product),
+        calls: Shares::new(ingress.settings.bus_calls, ingress.settings.bus_calls_per_product),
         prefix: ingress.bus.prefixed(SUBJECT),
     });
     let mut listeners = futures::stream::FuturesUnordered::new();
@@ -109,6 +108,17 @@ enum BusCall {
     Consume,
     /// The AsyncAPI document.
     Contract,
+}
+
+impl BusCall {
+    /// The longest call, in bytes. The server takes none that is longer than [`CALL_MAX_BYTES`].
+    fn max_bytes(&self) -> usize {
+        match self {
+            Self::Operation(Operation { access: Access::Key { body_max_bytes, .. }, .. }) => *body_max_bytes,
+            Self::Validate => CALL_MAX_BYTES,
+            Self::Operation(_) | Self::ResolveTenant | Self::Consume | Self::Contract => BODY_MAX_BYTES,
+        }
+    }
 }
 
 /// Everything that can be called, by name: the operations of products under their own names, and the aliases.
@@ -154,69 +164,28 @@ fn metadata(name: &str, call: &BusCall) -> HashMap<String, String> {
 struct BusApi {
     ingress: Arc<Ingress>,
     router: Router,
-    permits: Arc<Semaphore>,
-    products: ProductCalls,
+    /// Calls in progress, by product and environment.
+    calls: Shares,
     prefix: String,
 }
 
-/// Calls in progress of each product and environment: a product with many calls leaves capacity for the others.
-#[derive(Debug, Clone)]
-struct ProductCalls {
-    most: usize,
-    in_progress: Arc<Mutex<HashMap<String, usize>>>,
-}
-
-/// One call in progress, until dropped.
-#[derive(Debug)]
-struct ProductPermit {
-    product: String,
-    of: ProductCalls,
-}
-
-impl ProductCalls {
-    fn new(most: usize) -> Self {
-        Self { most: most.max(1), in_progress: Arc::default() }
-    }
-
-    /// None: the product has the most calls in progress that it may.
-    fn admit(&self, product: &str) -> Option<ProductPermit> {
-        let mut in_progress = self.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = in_progress.entry(product.to_owned()).or_default();
-        if *count >= self.most {
-            return None;
-        }
-        *count += 1;
-        Some(ProductPermit { product: product.to_owned(), of: self.clone() })
-    }
-}
-
-impl Drop for ProductPermit {
-    fn drop(&mut self) {
-        let mut in_progress = self.of.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = in_progress.get_mut(&self.product) {
-            *count -= 1;
-            // Only products with a call in progress are kept.
-            if *count == 0 {
-                in_progress.remove(&self.product);
-            }
-        }
-    }
-}
-
 async fn listen(api: Arc<BusApi>, mut endpoint: Endpoint, call: BusCall) {
-    while let Some(request) = endpoint.next().await {
-        let own = api.products.admit(api.product_of(&request.message.subject));
-        let permit = Arc::clone(&api.permits).try_acquire_owned().ok();
-        let Some(permits) = own.zip(permit) else {
-            answer(&request, refusal(&ApiError::unavailable().detail("too many calls at once"))).await;
-            continue;
+    while let Some(mut request) = endpoint.next().await {
+        let payload = std::mem::take(&mut request.message.payload);
+        let (permit, payload) = match api.admit(&call, &request.message.subject, payload) {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                answer(&request, refusal(&error)).await;
+                continue;
+            }
         };
         let api = Arc::clone(&api);
         let traced = TraceContext::of_message(request.message.headers.as_ref()).map(|context| context.ambient());
         tokio::spawn(trace::within(traced, async move {
-            let answered = api.handle_call(&request.message, &call).await.unwrap_or_else(|error| refusal(&error));
+            let answered =
+                api.handle_call(&request.message, payload, &call).await.unwrap_or_else(|error| refusal(&error));
             answer(&request, answered).await;
-            drop(permits);
+            drop(permit);
         }));
     }
 }
@@ -234,6 +203,17 @@ async fn answer(request: &async_nats::service::Request, answer: CallAnswer) {
 }
 
 impl BusApi {
+    /// Counts a call and its bytes on receipt, before anything of it is parsed.
+    fn admit(&self, call: &BusCall, subject: &str, payload: Bytes) -> Result<(Share, Bytes), ApiError> {
+        if payload.len() > call.max_bytes() {
+            return Err(body::too_large(call.max_bytes()));
+        }
+        let product = self.product_of(subject);
+        let too_many = || ApiError::unavailable().detail("too many calls at once");
+        let permit = self.calls.try_take(product, 1).ok_or_else(too_many)?;
+        Ok((permit, body::hold_call(payload, product)?))
+    }
+
     /// The product and environment of a call, as its subject says.
     fn product_of<'a>(&self, subject: &'a str) -> &'a str {
         let tokens = subject.strip_prefix(self.prefix.as_str()).unwrap_or_default().trim_start_matches('.');
@@ -241,7 +221,12 @@ impl BusApi {
         &tokens[..end]
     }
 
-    async fn handle_call(&self, message: &async_nats::Message, call: &BusCall) -> Result<CallAnswer, ApiError> {
+    async fn handle_call(
+        &self,
+        message: &async_nats::Message,
+        payload: Bytes,
+        call: &BusCall,
+    ) -> Result<CallAnswer, ApiError> {
         let tokens = message.subject.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_prefix('.'));
         let (publisher, _) = tokens.and_then(Publisher::of_tokens).ok_or_else(unknown_subject)?;
         match call {
@@ -249,24 +234,22 @@ impl BusApi {
                 let headers = message.headers.as_ref();
                 let named = call::KEY_HEADERS.iter().find_map(|name| headers?.get(*name));
                 let message_id = named.map(async_nats::HeaderValue::as_str);
-                self.call_router(call::request(
-                    operation,
-                    &publisher,
-                    &message.payload,
-                    message_id,
-                    CallMode::Answered,
-                )?)
-                .await
+                let request = call::request(operation, &publisher, payload, message_id, CallMode::Answered).await?;
+                self.call_router(request).await
             }
             BusCall::Validate => {
-                let (operation, body) = call::to_validate(&message.payload)?;
+                let (operation, body) = call::to_validate(&publisher, payload.clone()).await?;
                 let operation = routes::operation(&operation)
                     .filter(|known| known.verb.is_write() && is_offered(known))
                     .ok_or_else(|| ApiError::invalid("operation", "unknown", "is no operation that writes"))?;
-                self.call_router(call::request(operation, &publisher, &body, None, CallMode::DryRun)?).await
+                let request = call::request(operation, &publisher, body, None, CallMode::DryRun).await?;
+                let answer = self.call_router(request).await;
+                // Its memory counts for the body that was made of it.
+                drop(payload);
+                answer
             }
-            BusCall::ResolveTenant => self.resolve(&publisher, &message.payload).await,
-            BusCall::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &message.payload).await?),
+            BusCall::ResolveTenant => self.resolve(&publisher, &payload).await,
+            BusCall::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &payload).await?),
             BusCall::Contract => Ok(CallAnswer {
                 status: StatusCode::OK,
                 body: routes::contracts().asyncapi.document.to_string().into(),
@@ -276,13 +259,13 @@ impl BusApi {
     }
 
     /// Sends the request through the same router as HTTP.
-    async fn call_router(&self, request: http::Request<body::Body>) -> Result<CallAnswer, ApiError> {
+    async fn call_router(&self, request: http::Request<axum::body::Body>) -> Result<CallAnswer, ApiError> {
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
         let (parts, content) = response.into_parts();
-        let body = body::to_bytes(content, ANSWER_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
+        let body = axum::body::to_bytes(content, CALL_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
         let error = (!parts.status.is_success()).then(|| code_of(&body));
         Ok(CallAnswer { status: parts.status, body, error })
     }
@@ -323,18 +306,6 @@ fn code_of(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_products_calls_leave_capacity_for_the_others() {
-        let products = ProductCalls::new(2);
-        let first = [products.admit("shop.production"), products.admit("shop.production")];
-        assert!(first.iter().all(Option::is_some));
-        assert!(products.admit("shop.production").is_none());
-        assert!(products.admit("shop.sandbox").is_some() && products.admit("rival.production").is_some());
-        drop(first);
-        assert!(products.admit("shop.production").is_some());
-        assert!(products.in_progress.lock().unwrap_or_else(PoisonError::into_inner).is_empty());
-    }
 
     #[test]
     fn every_short_name_calls_an_operation_that_is_offered() {

@@ -1,14 +1,16 @@
 //! Reads request bodies, bounded in bytes, time and memory.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::pipeline::error::ApiError;
+use super::{
+    error::ApiError,
+    shares::{Share, Shares},
+};
 
 /// The longest body of an ordinary request, in bytes.
 pub const BODY_MAX_BYTES: usize = 1024 * 1024;
@@ -17,41 +19,58 @@ pub const IMPORT_BODY_MAX_BYTES: usize = 32 * 1024 * 1024;
 /// The longest body of a one-off message, in bytes: 15 MB of attachments in base64, and the message.
 pub const MESSAGE_BODY_MAX_BYTES: usize = 24 * 1024 * 1024;
 
+/// The longest call over the bus, and the longest answer to one, in bytes: what one message of the bus may carry.
+pub const CALL_MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// The owner of bodies that no product sends: recipients' forms and providers' events.
+pub const PUBLIC: &str = "";
+
 const KIB: usize = 1024;
 
-/// The memory limit of a process for bodies, from their first byte until they are parsed, in KiB. Over all connections: 176 MiB.
+/// The memory limit of a process for bodies, from their first byte until they are parsed, in KiB. Over all connections: 224 MiB. One
+/// product holds at most half of each kind.
 #[derive(Debug)]
 struct BodyMemory {
     /// For bodies of at most [`BODY_MAX_BYTES`]. They take it as they arrive, so that an idle caller holds none, and are refused
     /// if it is used up.
-    short: Semaphore,
+    short: Shares,
     /// For longer messages. Each waits for all the memory it may need before it is read further: half-read bodies would block
     /// each other.
-    messages: Semaphore,
+    messages: Shares,
     /// For longer imports, so that no message waits for an import.
-    imports: Semaphore,
+    imports: Shares,
+    /// For calls over the bus, which are received as a whole. They are refused if it is used up.
+    calls: Shares,
 }
 
-static MEMORY: BodyMemory = BodyMemory {
-    short: Semaphore::const_new(64 * 1024),
-    messages: Semaphore::const_new(2 * MESSAGE_BODY_MAX_BYTES / KIB),
-    imports: Semaphore::const_new(2 * IMPORT_BODY_MAX_BYTES / KIB),
-};
+impl BodyMemory {
+    /// So much for short bodies, and for two of the longest messages and imports, and six of the longest calls.
+    fn new(short_kib: usize) -> Self {
+        let halves = |kib: usize| Shares::new(kib, kib / 2);
+        Self {
+            short: halves(short_kib),
+            messages: halves(2 * MESSAGE_BODY_MAX_BYTES / KIB),
+            imports: halves(2 * IMPORT_BODY_MAX_BYTES / KIB),
+            calls: halves(6 * CALL_MAX_BYTES / KIB),
+        }
+    }
+}
+
+static MEMORY: LazyLock<BodyMemory> = LazyLock::new(|| BodyMemory::new(64 * 1024));
 
 /// The memory that one body holds until it is dropped.
 #[derive(Debug, Default)]
-struct MemoryShare(Option<SemaphorePermit<'static>>);
+struct MemoryShare(Option<Share>);
 
 impl MemoryShare {
     fn holds(&self, bytes: usize) -> bool {
-        self.0.as_ref().map_or(0, SemaphorePermit::num_permits) >= bytes.div_ceil(KIB)
+        self.0.as_ref().map_or(0, Share::permits) >= bytes.div_ceil(KIB)
     }
 
     /// Takes the memory that a short body of so many bytes still needs.
-    fn grow(&mut self, memory: &'static BodyMemory, bytes: usize) -> Result<(), ApiError> {
-        let held = self.0.as_ref().map_or(0, SemaphorePermit::num_permits);
-        let lacking = kib(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
-        let more = memory.short.try_acquire_many(lacking).map_err(|_| no_memory())?;
+    fn grow(&mut self, short: &Shares, owner: &str, bytes: usize) -> Result<(), ApiError> {
+        let held = self.0.as_ref().map_or(0, Share::permits);
+        let more = short.try_take(owner, bytes.div_ceil(KIB).saturating_sub(held)).ok_or_else(no_memory)?;
         match &mut self.0 {
             Some(permit) => permit.merge(more),
             none => *none = Some(more),
@@ -62,23 +81,44 @@ impl MemoryShare {
     /// Waits for all the memory that a long body may need.
     async fn take_whole(
         &mut self,
-        long: &'static Semaphore,
+        long: &Shares,
+        owner: &str,
         bytes: usize,
         body_timeout: Duration,
     ) -> Result<(), ApiError> {
-        let taken = tokio::time::timeout(body_timeout, long.acquire_many(kib(bytes))).await;
-        let permit = taken.map_err(|_| no_memory())?;
-        self.0 = Some(permit.map_err(|error| ApiError::unexpected(&error))?);
+        let taken = tokio::time::timeout(body_timeout, long.take(owner, bytes.div_ceil(KIB))).await;
+        self.0 = Some(taken.map_err(|_| no_memory())?);
         Ok(())
     }
 }
 
-fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX)
-}
-
 fn no_memory() -> ApiError {
     ApiError::unavailable().detail("too many bodies are being read; repeat the request")
+}
+
+/// A call over the bus, with the memory it holds until it is dropped.
+struct HeldCall {
+    bytes: Bytes,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for HeldCall {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Counts a call over the bus from its receipt until it is dropped.
+///
+/// # Errors
+/// 503 when other calls hold the memory.
+pub fn hold_call(bytes: Bytes, owner: &str) -> Result<Bytes, ApiError> {
+    hold_call_in(&MEMORY, bytes, owner)
+}
+
+fn hold_call_in(memory: &BodyMemory, bytes: Bytes, owner: &str) -> Result<Bytes, ApiError> {
+    let share = memory.calls.try_take(owner, bytes.len().div_ceil(KIB)).ok_or_else(no_memory)?;
+    Ok(Bytes::from_owner(HeldCall { bytes, _share: share }))
 }
 
 /// The bytes of a body so far, with the memory they hold until dropped.
@@ -89,12 +129,12 @@ pub struct ReceivedBody {
 }
 
 impl ReceivedBody {
-    /// Adds a piece of a body of at most [`BODY_MAX_BYTES`].
+    /// Adds a piece of a body of at most [`BODY_MAX_BYTES`] that no product sends.
     ///
     /// # Errors
     /// 503 when other bodies hold the memory.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), ApiError> {
-        self.share.grow(&MEMORY, self.bytes.len() + piece.len())?;
+        self.share.grow(&MEMORY.short, PUBLIC, self.bytes.len() + piece.len())?;
         self.bytes.extend_from_slice(piece);
         Ok(())
     }
@@ -124,23 +164,26 @@ impl From<ReceivedBody> for Bytes {
     }
 }
 
-/// Reads a body of at most `max_bytes`, within `body_timeout`. It holds its share of the memory limit until it is dropped.
+/// Reads a body of at most `max_bytes`, within `body_timeout`. It holds its share of the memory limit until it is dropped. Its
+/// owner is the product that sends it, or [`PUBLIC`].
 ///
 /// # Errors
 /// 413 `body_too_large` (at once when the length is declared), 408 `request_timeout`, 400 when the caller breaks off, 503 when other
 /// bodies hold the memory.
 pub async fn read(
     body: Body,
+    owner: &str,
     headers: &HeaderMap,
     max_bytes: usize,
     body_timeout: Duration,
 ) -> Result<Bytes, ApiError> {
-    read_within(&MEMORY, body, headers, max_bytes, body_timeout).await
+    read_within(&MEMORY, body, owner, headers, max_bytes, body_timeout).await
 }
 
 async fn read_within(
-    memory: &'static BodyMemory,
+    memory: &BodyMemory,
     body: Body,
+    owner: &str,
     headers: &HeaderMap,
     max_bytes: usize,
     body_timeout: Duration,
@@ -153,7 +196,7 @@ async fn read_within(
     let long = if max_bytes > MESSAGE_BODY_MAX_BYTES { &memory.imports } else { &memory.messages };
     let mut share = MemoryShare::default();
     if declared.is_some_and(|length| length > BODY_MAX_BYTES) {
-        share.take_whole(long, most, body_timeout / 2).await?;
+        share.take_whole(long, owner, most, body_timeout / 2).await?;
     }
     // One allocation, filled as the pieces arrive: collecting the pieces first would hold all of it twice.
     let mut bytes = Vec::with_capacity(declared.unwrap_or(0));
@@ -164,8 +207,8 @@ async fn read_within(
             let length = bytes.len() + piece.len();
             match length {
                 _ if share.holds(length) => {}
-                ..=BODY_MAX_BYTES => share.grow(memory, length)?,
-                _ => share.take_whole(long, most, body_timeout / 2).await?,
+                ..=BODY_MAX_BYTES => share.grow(&memory.short, owner, length)?,
+                _ => share.take_whole(long, owner, most, body_timeout / 2).await?,
             }
             bytes.extend_from_slice(&piece);
         }
@@ -272,10 +315,13 @@ mod tests {
     async fn a_body_over_its_limit_is_refused_whether_declared_or_not() {
         let body_timeout = Duration::from_secs(5);
         let mut headers = HeaderMap::new();
-        assert_eq!(read(Body::from("12345"), &headers, 5, body_timeout).await.unwrap(), "12345");
-        assert_eq!(read(Body::from("123456"), &headers, 5, body_timeout).await.unwrap_err().code, "body_too_large");
+        assert_eq!(read(Body::from("12345"), "shop", &headers, 5, body_timeout).await.unwrap(), "12345");
+        assert_eq!(
+            read(Body::from("123456"), "shop", &headers, 5, body_timeout).await.unwrap_err().code,
+            "body_too_large"
+        );
         headers.insert(header::CONTENT_LENGTH, "6".parse().unwrap());
-        assert_eq!(read(Body::empty(), &headers, 5, body_timeout).await.unwrap_err().code, "body_too_large");
+        assert_eq!(read(Body::empty(), "shop", &headers, 5, body_timeout).await.unwrap_err().code, "body_too_large");
     }
 
     /// A body that has sent this much and goes on.
@@ -290,38 +336,37 @@ mod tests {
     }
 
     fn memory(kib: usize) -> &'static BodyMemory {
-        Box::leak(Box::new(BodyMemory {
-            short: Semaphore::new(kib),
-            messages: Semaphore::new(MESSAGE_BODY_MAX_BYTES / KIB),
-            imports: Semaphore::new(IMPORT_BODY_MAX_BYTES / KIB),
-        }))
+        Box::leak(Box::new(BodyMemory::new(kib)))
     }
 
     const MOST: usize = MESSAGE_BODY_MAX_BYTES;
 
     #[tokio::test(start_paused = true)]
     async fn bodies_in_progress_hold_no_more_than_the_limit() {
-        let (memory, none) = (memory(100), HeaderMap::new());
+        let (memory, none) = (memory(200), HeaderMap::new());
         let body_timeout = Duration::from_secs(20);
         let slow = |bytes| {
-            tokio::spawn(async move { read_within(memory, begun(bytes), &HeaderMap::new(), MOST, body_timeout).await })
+            let body = begun(bytes);
+            tokio::spawn(async move { read_within(memory, body, "shop", &HeaderMap::new(), MOST, body_timeout).await })
         };
         let first = [slow(60 * KIB), slow(40 * KIB)];
-        while memory.short.available_permits() > 0 {
+        while memory.short.free() > 100 {
             tokio::task::yield_now().await;
         }
-        let refused = read_within(memory, Body::from("{}"), &none, MOST, body_timeout).await.unwrap_err();
+        let refused = read_within(memory, Body::from("{}"), "shop", &none, MOST, body_timeout).await.unwrap_err();
+        let rival = read_within(memory, Body::from("{}"), "rival", &none, MOST, body_timeout).await;
+        assert_eq!(rival.unwrap(), "{}", "another product has a share of its own");
         assert_eq!((refused.status, refused.retry_after.is_some()), (StatusCode::SERVICE_UNAVAILABLE, true));
         for slow in first {
             assert_eq!(slow.await.unwrap().unwrap_err().code, "request_timeout");
         }
-        let whole = read_within(memory, Body::from("{}"), &none, MOST, body_timeout).await.unwrap();
-        assert_eq!(memory.short.available_permits(), 99, "until it is dropped");
+        let whole = read_within(memory, Body::from("{}"), "shop", &none, MOST, body_timeout).await.unwrap();
+        assert_eq!(memory.short.free(), 199, "until it is dropped");
         let again = whole.clone();
         drop(whole);
-        assert_eq!(memory.short.available_permits(), 99);
+        assert_eq!(memory.short.free(), 199);
         drop(again);
-        assert_eq!(memory.short.available_permits(), 100);
+        assert_eq!(memory.short.free(), 200);
     }
 
     #[rstest]
@@ -332,24 +377,41 @@ mod tests {
         let memory = memory(64 * 1024);
         let body_timeout = Duration::from_secs(20);
         let long = || Body::from(vec![b'x'; MOST]);
-        let held = read_within(memory, long(), &headers, MOST, body_timeout).await.unwrap();
-        let refused = read_within(memory, long(), &headers, MOST, body_timeout).await.unwrap_err();
+        let held = read_within(memory, long(), "shop", &headers, MOST, body_timeout).await.unwrap();
+        let refused = read_within(memory, long(), "shop", &headers, MOST, body_timeout).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
         // Imports and short bodies have memory of their own.
-        read_within(memory, long(), &headers, IMPORT_BODY_MAX_BYTES, body_timeout).await.unwrap();
-        read_within(memory, Body::from("{}"), &HeaderMap::new(), MOST, body_timeout).await.unwrap();
-        let waiting = tokio::spawn(async move { read_within(memory, long(), &headers, MOST, body_timeout).await });
+        read_within(memory, long(), "shop", &headers, IMPORT_BODY_MAX_BYTES, body_timeout).await.unwrap();
+        read_within(memory, Body::from("{}"), "shop", &HeaderMap::new(), MOST, body_timeout).await.unwrap();
+        let again = headers.clone();
+        let waiting =
+            tokio::spawn(async move { read_within(memory, long(), "shop", &again, MOST, body_timeout).await });
         tokio::time::sleep(body_timeout / 4).await;
         assert!(!waiting.is_finished());
+        let begun = tokio::time::Instant::now();
+        let rival = read_within(memory, long(), "rival", &headers, MOST, body_timeout).await.unwrap();
+        assert_eq!((rival.len(), begun.elapsed()), (MOST, Duration::ZERO), "another product does not wait");
+        drop(rival);
         drop(held);
         assert_eq!(waiting.await.unwrap().unwrap().len(), MOST);
-        assert_eq!(memory.short.available_permits(), 64 * 1024);
+        assert_eq!(memory.short.free(), 64 * 1024);
+    }
+
+    #[test]
+    fn calls_hold_memory_until_they_are_read() {
+        let memory = memory(1);
+        let call = || Bytes::from(vec![b'x'; CALL_MAX_BYTES]);
+        let held: Vec<_> = (0..3).map(|_| hold_call_in(memory, call(), "shop").unwrap()).collect();
+        assert_eq!(hold_call_in(memory, call(), "shop").unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(hold_call_in(memory, call(), "rival").unwrap().len(), CALL_MAX_BYTES);
+        drop(held);
+        assert!(hold_call_in(memory, call(), "shop").is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_come_is_a_408() {
         let silent = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-        let error = read(silent, &HeaderMap::new(), 5, Duration::from_secs(5)).await.unwrap_err();
+        let error = read(silent, PUBLIC, &HeaderMap::new(), 5, Duration::from_secs(5)).await.unwrap_err();
         assert_eq!((error.status, error.code.as_ref()), (StatusCode::REQUEST_TIMEOUT, "request_timeout"));
     }
 }

@@ -70,7 +70,7 @@ impl RequestContext {
         label: String,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.deferred.run_blocking(label, work)
+        self.deferred.run_blocking(&self.caller.product, label, work)
     }
 
     /// Waits for a network request while no connection is held, with the same two calls as [`RequestContext::run_blocking`]. The future limits

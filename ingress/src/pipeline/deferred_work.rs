@@ -1,19 +1,25 @@
 //! Long work of a handler that runs while the request holds no connection: parsing and rendering templates, DNS queries.
 
-use std::{any::Any, collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    collections::HashMap,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
-use tokio::sync::Semaphore;
+use super::{error::ApiError, shares::Shares};
 
-use crate::pipeline::error::ApiError;
-
-/// Templates that are parsed or rendered at a time in this process.
+/// Templates that are parsed or rendered at a time in this process, and how many of them for one product.
 const CONCURRENT_MAX: usize = 4;
+const OF_ONE_PRODUCT: usize = 3;
 /// How long a request waits for its turn, before it is answered 503 with `Retry-After`.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Pieces of work one request may have: a campaign and its variants.
 const PIECES_MAX: usize = 16;
 
-static PERMITS: Semaphore = Semaphore::const_new(CONCURRENT_MAX);
+static PERMITS: LazyLock<Shares> = LazyLock::new(|| Shares::new(CONCURRENT_MAX, OF_ONE_PRODUCT));
 
 /// The result of a piece of work.
 type WorkResult = Arc<dyn Any + Send + Sync>;
@@ -34,10 +40,11 @@ pub(crate) struct DeferredWork {
 impl DeferredWork {
     pub(super) fn run_blocking<T: Clone + Send + Sync + 'static>(
         &mut self,
+        product: &str,
         label: String,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.result_or_queue(label, on_a_thread(move || Arc::new(work()) as WorkResult))
+        self.result_or_queue(label, on_a_thread(product.to_owned(), move || Arc::new(work()) as WorkResult))
     }
 
     pub(super) fn wait<T: Clone + Send + Sync + 'static>(
@@ -84,10 +91,12 @@ impl DeferredWork {
 }
 
 /// Runs work on a blocking thread, under the concurrency limit.
-async fn on_a_thread(work: impl FnOnce() -> WorkResult + Send + 'static) -> Result<WorkResult, ApiError> {
+async fn on_a_thread(
+    product: String,
+    work: impl FnOnce() -> WorkResult + Send + 'static,
+) -> Result<WorkResult, ApiError> {
     let busy = || ApiError::unavailable().detail("too many templates are being read; repeat the request");
-    let permit = tokio::time::timeout(WAIT_MAX, PERMITS.acquire()).await.map_err(|_| busy())?;
-    let _permit = permit.map_err(|error| ApiError::unexpected(&error))?;
+    let _permit = tokio::time::timeout(WAIT_MAX, PERMITS.take(&product, 1)).await.map_err(|_| busy())?;
     Ok(tokio::task::spawn_blocking(work).await?)
 }
 
@@ -100,21 +109,24 @@ mod tests {
     async fn work_is_done_once_for_each_label() {
         let mut deferred = DeferredWork::default();
         for label in ["a", "b"] {
-            assert!(deferred.run_blocking(label.to_owned(), move || format!("made {label}")).is_err());
+            assert!(deferred.run_blocking("shop", label.to_owned(), move || format!("made {label}")).is_err());
             assert!(deferred.is_queued());
             deferred.run_queued().await.unwrap();
             assert!(!deferred.is_queued());
         }
-        let again = deferred.run_blocking::<String>("a".to_owned(), || unreachable!());
+        let again = deferred.run_blocking::<String>("shop", "a".to_owned(), || unreachable!());
         assert_eq!(again.unwrap(), "made a");
     }
 
     #[tokio::test(start_paused = true)]
     async fn work_beyond_the_limit_is_answered_503_with_retry_after() {
-        let _all = PERMITS.acquire_many(u32::try_from(CONCURRENT_MAX).unwrap()).await.unwrap();
+        let _all = PERMITS.take("busy", OF_ONE_PRODUCT).await;
         let mut deferred = DeferredWork::default();
-        let _ = deferred.run_blocking("a".to_owned(), || 1);
+        let _ = deferred.run_blocking("busy", "a".to_owned(), || 1);
         let refused = deferred.run_queued().await.unwrap_err();
         assert_eq!((refused.status.as_u16(), refused.retry_after.is_some()), (503, true));
+        let _ = deferred.run_blocking("rival", "a".to_owned(), || 1);
+        deferred.run_queued().await.unwrap();
+        assert_eq!(deferred.run_blocking::<i32>("rival", "a".to_owned(), || unreachable!()).unwrap(), 1);
     }
 }

@@ -1,6 +1,9 @@
 //! The pipeline of a request: admit, find the tenant, replay or run the handler, commit, announce.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use axum::{
     extract::{MatchedPath, Request},
@@ -12,7 +15,6 @@ use runtime::{Publication, plans::AccessPattern, trace};
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
@@ -27,6 +29,7 @@ use super::{
     later::{self, Awaited, OutcomeWaiter},
     observe::RequestTrace,
     reply::ApiReply,
+    shares::{Share, Shares},
     tenant::{self, TenantClaim},
     transaction::{self, Tx},
 };
@@ -37,14 +40,14 @@ pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 /// How long an announcement is tried after a commit; then the sweep announces.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 
-/// Memory for what is parsed from large bodies at a time, beside the bodies themselves: one of the largest, or several smaller ones. Other
-/// requests wait with their bodies. Imports and messages have their own, so that no message waits for an import. So do messages that are
+/// Memory for what is parsed from large bodies at a time, beside the bodies themselves: of each product one of the largest, or several
+/// smaller ones, and twice that in all. Other requests wait with their bodies. Imports and messages have their own, so that no message waits for an import. So do messages that are
 /// being stored, so that a wait for Postgres delays no parsing, and work on a body (a template rendered over it), which takes longest and
 /// holds the body more than once.
-static READ_IMPORTS: ParseCapacity = ParseCapacity::new(body::IMPORT_BODY_MAX_BYTES);
-static READ_MESSAGES: ParseCapacity = ParseCapacity::new(body::MESSAGE_BODY_MAX_BYTES);
-static STORE_MESSAGES: ParseCapacity = ParseCapacity::new(body::MESSAGE_BODY_MAX_BYTES);
-static WORK_ON_BODIES: ParseCapacity = ParseCapacity::new(16 * BODY_MAX_BYTES);
+static READ_IMPORTS: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(body::IMPORT_BODY_MAX_BYTES));
+static READ_MESSAGES: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(body::MESSAGE_BODY_MAX_BYTES));
+static STORE_MESSAGES: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(body::MESSAGE_BODY_MAX_BYTES));
+static WORK_ON_BODIES: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(8 * BODY_MAX_BYTES));
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -291,7 +294,7 @@ impl WriteRequest {
         // A request that does not wait takes no lease: a repeat may wait at once.
         let lease = if skips_outcome { Duration::ZERO } else { later::LEASE };
         let weight = json::weight(&body);
-        let mut permit = capacity.acquire(weight).await?;
+        let mut permit = capacity.acquire(weight, &caller.product).await;
         let mut object = parse(&body).await?;
         // A large body is freed as soon as it is parsed.
         drop(body);
@@ -306,7 +309,7 @@ impl WriteRequest {
             if reads_ahead {
                 // From here on this request only waits for Postgres, and the next may be parsed.
                 drop(permit.take());
-                permit = STORE_MESSAGES.acquire(weight).await?;
+                permit = STORE_MESSAGES.acquire(weight, &caller.product).await;
             }
             let mut tx = transaction::begin_write(&ingress, access).await?;
             let tenant = match &claim {
@@ -411,25 +414,28 @@ impl PendingWrite<'_> {
     }
 }
 
-/// Limits the memory for what is parsed from bodies.
-struct ParseCapacity {
-    kib: usize,
-    permits: Semaphore,
-}
+/// Limits the memory for what is parsed from bodies, in KiB.
+struct ParseCapacity(Shares);
 
 impl ParseCapacity {
-    const fn new(bytes: usize) -> Self {
-        Self { kib: bytes / 1024, permits: Semaphore::const_new(bytes / 1024) }
+    /// So much for one product, and twice that in all.
+    fn new(bytes: usize) -> Self {
+        Self(Shares::new(2 * bytes / 1024, bytes / 1024))
     }
 
-    /// Waits until a body of this [`json::weight`] may be parsed. A small one needs no permit; one above the limit takes all of it.
-    async fn acquire(&'static self, weight: usize) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
+    /// Waits until a body of this [`json::weight`] may be parsed. A small one needs no permit; one above the product's share takes all of
+    /// the share.
+    async fn acquire(&self, weight: usize, product: &str) -> Option<Share> {
         if weight <= BODY_MAX_BYTES {
-            return Ok(None);
+            return None;
         }
-        let kib = u32::try_from((weight / 1024).min(self.kib)).unwrap_or(u32::MAX);
-        self.permits.acquire_many(kib).await.map(Some).map_err(|error| ApiError::unexpected(&error))
+        Some(self.0.take(product, weight / 1024).await)
     }
+}
+
+/// Waits until a call over the bus may be parsed before it becomes a request.
+pub(crate) async fn may_read_call(body: &[u8], product: &str) -> Option<Share> {
+    READ_MESSAGES.acquire(json::weight(body), product).await
 }
 
 /// Parses a body; a large one on a blocking thread, since it would hold up the reactor.

@@ -9,7 +9,8 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use futures::future::join_all;
+use bytes::Bytes;
+use futures::{StreamExt, future::join_all};
 use pipeline::{Client, Rig, eventually, measure, process};
 use serde_json::{Value, json};
 
@@ -274,4 +275,49 @@ async fn attachments_that_unpack_to_much_are_read_within_one_memory() {
     let statuses = target.withstands("scanned attachments", target.statuses("/v1/messages", bodies)).await;
     assert!(matches!(statuses[0], 200 | 400 | 413), "{statuses:?}");
     assert!(statuses[1] < 500, "a good message beside it: {statuses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_eight_megabytes_are_answered_within_the_memory() {
+    const CALLS: usize = 256;
+    // What the server has not handed to the engine yet, in calls: it cuts off a client with more than 64 MB waiting.
+    const ON_THE_WAY: usize = 4;
+    let target = Target::start().await;
+    let env = |name: &str| target.rig.env[name].as_str();
+    let client = async_nats::connect(env("POSTRIDER_NATS_URL")).await.unwrap();
+    let subject = |call: &str| format!("{}mail.v1.api.demo.{call}", env("POSTRIDER_STREAM_PREFIX"));
+    let status =
+        |answer: &async_nats::Message| answer.headers.as_ref()?.get("Mail-Status")?.as_str().parse::<u16>().ok();
+    let resolve = Bytes::from(json!({"product_tenant_id": target.neighbour.tenant()}).to_string());
+    let small = async || {
+        let answer = client.request(subject("sandbox.tenant.resolve"), resolve.clone()).await.ok()?;
+        status(&answer).filter(|status| *status == 200)
+    };
+    eventually("the API to be offered on the bus", WITHIN, &small).await;
+    // Of no tenant, so that a call that is read costs no more than its reading.
+    let large = json!({
+        "product_tenant_id": "nobody", "sender_id": target.rig.sender_id, "subject": "Papers",
+        "to": [{"email": "ann@example.com"}], "html": "<p>Here</p>", "message_class": "business",
+        "attachments": [{"filename": "a.txt", "content_base64": "QUFB".repeat(2_000_000)}],
+    });
+    let large = Bytes::from(large.to_string());
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.unwrap();
+    let attack = async {
+        for n in 0..CALLS {
+            client.publish_with_reply(subject("production.message"), inbox.clone(), large.clone()).await.unwrap();
+            if n % ON_THE_WAY == ON_THE_WAY - 1 {
+                assert_eq!(small().await, Some(200), "another's call is answered behind {n} large ones");
+            }
+        }
+        let mut statuses = Vec::new();
+        while statuses.len() < CALLS {
+            let answer = tokio::time::timeout(WITHIN, answers.next()).await.expect("each is answered").unwrap();
+            statuses.push(status(&answer).unwrap());
+        }
+        statuses
+    };
+    let statuses = target.withstands("calls over the bus", attack).await;
+    let count = |status| statuses.iter().filter(|answered| **answered == status).count();
+    assert!(count(404) > 0 && count(503) > 0 && count(404) + count(503) == CALLS, "{statuses:?}");
 }

@@ -8,14 +8,13 @@ pub mod file;
 mod reader;
 pub mod row;
 
-use std::time::Instant;
+use std::{sync::LazyLock, time::Instant};
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use self::{
@@ -27,7 +26,7 @@ use self::{
 use super::fields;
 use crate::pipeline::{
     ApiReply, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::as_time, read,
-    write_large,
+    shares::Shares, write_large,
 };
 use ledger::suppressions::SuppressionReason;
 
@@ -37,8 +36,10 @@ const SLUG_PATTERN: &str = "^[a-z0-9_-]{1,50}$";
 const TEXT_MAX_CHARS: usize = 1_000;
 /// Files read at one time, in this process.
 const READ_AT_ONCE: usize = 4;
+/// Files of one product among them.
+const READ_OF_ONE_PRODUCT: usize = 3;
 
-static READINGS: Semaphore = Semaphore::const_new(READ_AT_ONCE);
+static READINGS: LazyLock<Shares> = LazyLock::new(|| Shares::new(READ_AT_ONCE, READ_OF_ONE_PRODUCT));
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -214,7 +215,7 @@ async fn prepare(context: PreparationContext, body: CreateImport) -> Result<Prep
     drop(db);
     let rows_max = context.ingress.settings.import_max_rows;
     let CreateImport { csv, name, operation, source_slug, compliance } = body;
-    let _permit = READINGS.acquire().await.map_err(|error| ApiError::unexpected(&error))?;
+    let _permit = READINGS.take(&context.caller.product, 1).await;
     // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
     let reading = move || {
         let mut rows = EncodedRows::default();

@@ -67,7 +67,7 @@ async fn inspect_attachments(
         rate::check(&recent, limit)?;
     }
     attachment::admit(tenant).await?;
-    attachment::inspect(&context.ingress.reader, uploads).await
+    attachment::inspect(&context.ingress.reader, &context.caller.product, uploads).await
 }
 
 async fn send(ctx: &mut RequestContext, prepared: PreparedMessage) -> Result<ApiReply, ApiError> {

@@ -24,13 +24,12 @@ use tower::ServiceExt;
 
 use self::{dead_letter_quota::DeadLetterQuota, direct::DirectRequest, unroutable::UnroutableRequests};
 use super::{
-    ANSWER_MAX_BYTES,
     call::{self, CallMode},
     calls::operation_of_kind,
 };
 use crate::{
     api::transactional::{self, array},
-    pipeline::{IdempotencyKey, error::ApiError, json},
+    pipeline::{IdempotencyKey, body::CALL_MAX_BYTES, error::ApiError, json},
     routes,
     state::Ingress,
 };
@@ -124,7 +123,7 @@ impl DirectRequestStage {
             return array::accept_array(&self.ingress, &publisher.caller(), &key, items).await;
         }
         let operation = routes::operation(operation_of_kind(kind)).ok_or_else(ApiError::internal)?;
-        let request = call::request(operation, publisher, &direct.body, Some(key), CallMode::Published)?;
+        let request = call::request(operation, publisher, direct.body.clone(), Some(key), CallMode::Published).await?;
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -133,7 +132,7 @@ impl DirectRequestStage {
         if parts.status.is_success() {
             return Ok(array::ArraySummary::one());
         }
-        let answered = body::to_bytes(content, ANSWER_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
+        let answered = body::to_bytes(content, CALL_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
         let retry_after =
             parts.headers.get(header::RETRY_AFTER).and_then(|seconds| seconds.to_str().ok()?.parse().ok());
         Err(ApiError { retry_after, ..ApiError::read(parts.status, &answered) })

@@ -74,7 +74,7 @@ pub async fn admit(
     rate: &mut Option<RateState>,
 ) -> Result<AdmittedRequest, ApiError> {
     if let Some(TrustedCaller { caller, .. }) = parts.extensions.get() {
-        return admit_trusted(ingress, Arc::clone(caller), unread, parts, terms).await;
+        return admit_trusted(ingress, Arc::clone(caller), unread, terms).await;
     }
     let credentials = Credentials::read(&parts.headers)?;
     let caller = ingress
@@ -85,7 +85,8 @@ pub async fn admit(
     if let Credentials::Signed(signed) = &credentials {
         check_timestamp(signed)?;
     }
-    let body = body::read(unread, &parts.headers, terms.body_max_bytes, ingress.settings.http_body_timeout).await?;
+    let timeout = ingress.settings.http_body_timeout;
+    let body = body::read(unread, &caller.product, &parts.headers, terms.body_max_bytes, timeout).await?;
     if let Credentials::Signed(signed) = &credentials {
         check_signature(signed, parts, &body)?;
     }
@@ -100,15 +101,16 @@ pub async fn admit(
     Ok(AdmittedRequest { caller, body, tenant })
 }
 
-/// Admits a caller of the bus. It has no signature, nonce or rate limit; its scope is checked.
+/// Admits a caller of the bus. It has no signature, nonce or rate limit; its scope is checked. Its body was received
+/// as a whole, and counted then.
 async fn admit_trusted(
     ingress: &Ingress,
     caller: Arc<Caller>,
     unread: Body,
-    parts: &Parts,
     terms: AdmissionTerms<'_>,
 ) -> Result<AdmittedRequest, ApiError> {
-    let body = body::read(unread, &parts.headers, terms.body_max_bytes, ingress.settings.http_body_timeout).await?;
+    let most = terms.body_max_bytes;
+    let body = axum::body::to_bytes(unread, most).await.map_err(|_| body::too_large(most))?;
     if !caller.may(terms.scope) {
         return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
     }

@@ -63,7 +63,8 @@ async fn leave(
     let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
     let page = page_writer(&ingress, claims.as_ref(), &headers).await;
     let Some(claims) = claims else { return page.no_such_link() };
-    let body = match body::read(body, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await {
+    let body = match body::read(body, body::PUBLIC, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await
+    {
         Ok(body) => body,
         Err(error) => return page.not_left(error.status),
     };

@@ -76,10 +76,11 @@ pub(super) async fn change(
     let claims = ingress.tokens.open(Purpose::Preferences, &token).ok();
     let page = page_writer(&ingress, claims.as_ref(), &headers).await;
     let Some(claims) = claims else { return page.no_such_link() };
-    let form: Bytes = match body::read(body, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await {
-        Ok(form) => form,
-        Err(error) => return page.not_stored(error.status),
-    };
+    let form: Bytes =
+        match body::read(body, body::PUBLIC, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await {
+            Ok(form) => form,
+            Err(error) => return page.not_stored(error.status),
+        };
     let result = match read_form(&form) {
         None => FormResult::NotUnderstood,
         Some(change) => {

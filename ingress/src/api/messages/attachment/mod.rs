@@ -29,7 +29,6 @@ use moka::future::Cache;
 use runtime::Reader;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub(crate) use examine::JOB;
@@ -40,6 +39,7 @@ use name::NAME_MAX_CHARS;
 use crate::pipeline::{
     Faults,
     error::{ApiError, FieldFault},
+    shares::Shares,
     types::Name,
 };
 
@@ -48,10 +48,11 @@ pub(super) const ATTACHMENTS_MAX: usize = 10;
 /// Most bytes of all attachments of one message, decoded.
 const TOTAL_MAX_BYTES: usize = 15 * 1024 * 1024;
 /// Memory for looking into attachments, in KiB, over all messages: the decoded files, and what the look holds.
-static INSPECTIONS: Semaphore = Semaphore::const_new(INSPECTIONS_KIB as usize);
-const INSPECTIONS_KIB: u32 = 48 * 1024;
-/// What one look takes of it at least, however small the file: so at most four are under way.
-const INSPECTION_KIB_MIN: u32 = 12 * 1024;
+static INSPECTIONS: LazyLock<Shares> = LazyLock::new(|| Shares::new(INSPECTIONS_KIB, INSPECTIONS_KIB_OF_ONE_PRODUCT));
+const INSPECTIONS_KIB: usize = 48 * 1024;
+const INSPECTIONS_KIB_OF_ONE_PRODUCT: usize = INSPECTIONS_KIB - INSPECTION_KIB_MIN;
+/// What one look takes of it at least, however small the file: so at most four are under way, and three of one product.
+const INSPECTION_KIB_MIN: usize = 12 * 1024;
 /// How much more than its own size a file takes while it is looked into.
 const INSPECTION_WEIGHT: usize = 3;
 /// Most messages with attachments of one tenant that are looked into in an hour, by each process: taken or refused.
@@ -222,14 +223,18 @@ pub(super) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// 400 `validation_failed` with every fault, 503 when there is no time to look.
-pub(super) async fn inspect(reader: &Reader, uploads: Vec<Upload>) -> Result<Vec<ValidAttachment>, ApiError> {
+pub(super) async fn inspect(
+    reader: &Reader,
+    product: &str,
+    uploads: Vec<Upload>,
+) -> Result<Vec<ValidAttachment>, ApiError> {
     let (mut attachments, mut faults) = (Vec::with_capacity(uploads.len()), Vec::new());
     for (place, upload) in uploads.into_iter().enumerate() {
         let fault = |field: &str, code: &'static str, detail: String| {
             FieldFault::new(format!("attachments[{place}].{field}"), code, detail)
         };
         let Upload { filename, kind, declared, base64 } = upload;
-        let (base64, finding) = look_into(reader, kind, base64).await?;
+        let (base64, finding) = look_into(reader, product, kind, base64).await?;
         match finding {
             Finding::Refused(refusal) => {
                 faults.push(fault("content_base64", refusal.code(), refusal.detail().to_owned()));
@@ -247,10 +252,14 @@ pub(super) async fn inspect(reader: &Reader, uploads: Vec<Upload>) -> Result<Vec
 }
 
 /// What one file is. Gives its base64 back.
-async fn look_into(reader: &Reader, kind: FileKind, base64: String) -> Result<(String, Finding), ApiError> {
-    let kib = u32::try_from(decoded_bytes(&base64) * INSPECTION_WEIGHT / 1024).unwrap_or(u32::MAX);
-    let kib = kib.clamp(INSPECTION_KIB_MIN, INSPECTIONS_KIB);
-    let _memory = INSPECTIONS.acquire_many(kib).await.map_err(|error| ApiError::unexpected(&error))?;
+async fn look_into(
+    reader: &Reader,
+    product: &str,
+    kind: FileKind,
+    base64: String,
+) -> Result<(String, Finding), ApiError> {
+    let kib = decoded_bytes(&base64) * INSPECTION_WEIGHT / 1024;
+    let _memory = INSPECTIONS.take(product, kib.max(INSPECTION_KIB_MIN)).await;
     let (base64, job) = tokio::task::spawn_blocking(move || {
         let job = examine::job(kind, &base64);
         (base64, job)

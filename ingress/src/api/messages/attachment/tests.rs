@@ -341,7 +341,7 @@ fn upload(declared: Option<&str>, content: &[u8]) -> Result<Vec<Upload>, ApiErro
 #[tokio::test]
 async fn what_is_sent_decodes_to_what_was_given() {
     let content = "Hello, ".repeat(100);
-    let attachments = inspect(&Reader::in_process(), upload(None, content.as_bytes()).unwrap()).await.unwrap();
+    let attachments = inspect(&Reader::in_process(), "shop", upload(None, content.as_bytes()).unwrap()).await.unwrap();
     let sent = String::from_utf8(attachments.into_iter().next().unwrap().encoded).unwrap();
     assert!(sent.ends_with("\r\n") && sent.lines().all(|line| line.len() <= LINE_CHARS));
     assert_eq!(STANDARD.decode(sent.replace("\r\n", "")).unwrap(), content.as_bytes());
@@ -368,7 +368,7 @@ async fn a_declared_type_is_true_of_the_file_with_its_parameters(
     #[case] good: bool,
 ) {
     let answer = match upload(Some(declared), content) {
-        Ok(uploads) => inspect(&Reader::in_process(), uploads).await.map(drop),
+        Ok(uploads) => inspect(&Reader::in_process(), "shop", uploads).await.map(drop),
         Err(error) => Err(error),
     };
     let fault = answer.err().map(|error| (error.fields[0].path.clone(), error.fields[0].code.to_string()));
