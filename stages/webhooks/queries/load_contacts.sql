@@ -2,8 +2,4 @@
 select w.tenant_id as "tenant_id!", w.id as "id!", c.address as "address!", c.first_name as "first_name?",
        c.last_name as "last_name?", c.source as "source?", c.created_at as "created_at!"
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-cross join lateral (
-    select c.address, c.first_name, c.last_name, c.source, c.created_at
-    from contacts c where c.tenant_id = w.tenant_id and c.id = w.id and c.status <> 'erased'
-    offset 0
-) c
+join contacts c on c.tenant_id = w.tenant_id and c.id = w.id and c.status <> 'erased'

@@ -74,7 +74,7 @@ async fn decide_some(
         "select b.id
          from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
          cross join lateral (
-             select b.id from batches b where b.tenant_id = w.tenant_id and b.id = w.id offset 0 for no key update
+             select b.id from batches b where b.tenant_id = w.tenant_id and b.id = w.id for no key update
          ) b",
         &tenants,
         &ids,

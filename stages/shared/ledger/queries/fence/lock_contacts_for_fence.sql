@@ -6,7 +6,7 @@
 select c.id as "id!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 cross join lateral (
-    select c.id from contacts c where c.tenant_id = u.tenant_id and c.id = u.id offset 0 for share of c skip locked
+    select c.id from contacts c where c.tenant_id = u.tenant_id and c.id = u.id for share of c skip locked
 ) c
 where u.tenant_id = any (array(
     select t.id from (select distinct t.id from unnest($1::uuid[]) as t (id)) t where try_gate(t.id)

@@ -7,7 +7,7 @@ with asked as (
     select a.tenant_id, a.id, a.month, a.batch_id, s.state
     from asked a
     cross join lateral (
-        select s.state from sends s where s.tenant_id = a.tenant_id and s.id = a.id and s.month = a.month offset 0 for no key update
+        select s.state from sends s where s.tenant_id = a.tenant_id and s.id = a.id and s.month = a.month for no key update
     ) s
     where s.state = any($6)
 ), changed as (
