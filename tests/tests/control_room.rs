@@ -321,6 +321,27 @@ fn only_the_ledger_writes_its_tables() {
     }
 }
 
+/// The order is: state, pipeline, endpoints, table of routes, bus and server. Documents are made from operations they are handed.
+#[test]
+fn imports_of_the_ingress_run_one_way() {
+    let above: [(&str, &[&str]); 4] = [
+        ("pipeline", &["api", "public", "routes", "documents", "bus", "server"]),
+        ("api", &["routes", "documents", "bus", "server"]),
+        ("public", &["routes", "documents", "bus", "server"]),
+        ("documents", &["api", "public", "server"]),
+    ];
+    for (folder, above) in above {
+        for path in sources(&format!("ingress/src/{folder}"), &[".rs"]) {
+            let source = text(&path);
+            let code: String = source.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+            let imports = code.split("crate::").skip(1).filter_map(|rest| rest.split(';').next());
+            let modules = imports.flat_map(|import| import.trim_start_matches('{').split(',').map(str::trim));
+            let is_above = |module: &&str| above.iter().any(|above| module.split("::").next() == Some(above));
+            assert_eq!(modules.clone().find(is_above), None, "{path} imports what stands above {folder}");
+        }
+    }
+}
+
 #[test]
 fn no_stage_is_imported_but_by_the_program() {
     let mut crates = files("stages/shared");
