@@ -27,7 +27,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Waits until everything in hand is answered, after the shutdown token was cancelled.
+    /// Waits until all requests in progress are answered, after the shutdown token was cancelled.
     pub async fn finished(self) {
         if self.finished.await.is_err() {
             tracing::error!("the listener broke off");
@@ -63,7 +63,7 @@ async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: Ca
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, _)) => {
-                // Closed at once: one more would cost memory and file descriptors that those in hand need.
+                // Closed at once: one more would cost memory and file descriptors that open ones need.
                 let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
                 let connection = serve_connection(stream, router.clone(), header_timeout, shutdown.clone());
                 connections.spawn(async move {

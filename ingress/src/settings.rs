@@ -60,13 +60,13 @@ pub struct Settings {
     /// and the rest waits for the next. `postrider warmup` changes it for one domain.
     #[arg(long, env = "POSTRIDER_WARMUP_NEW_DOMAINS", default_value_t = false, action = clap::ArgAction::Set)]
     pub warmup_new_domains: bool,
-    /// What AI assistants may ask, and whose.
+    /// Settings of the assistant endpoint.
     #[command(flatten)]
     pub assistant: mcp::Settings,
     /// Whom webhooks may reach, the platform's own domains, the DNS servers. The stages of the process go by the same.
     #[command(flatten)]
     pub outbound: OutboundSettings,
-    /// What providers may tell.
+    /// Settings of provider webhooks.
     #[command(flatten)]
     pub hooks: HookSettings,
     /// When domains are looked at again.

@@ -63,7 +63,7 @@ pub struct AssistantDeps {
     pub pool: PgPool,
     /// Counts the requests of each approval.
     pub rate: Arc<dyn RateLimit>,
-    /// Calls in hand: awaited at shutdown.
+    /// Calls in progress: awaited at shutdown.
     pub tasks: TaskTracker,
 }
 

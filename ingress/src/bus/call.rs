@@ -52,7 +52,7 @@ pub(super) enum CallMode {
     Answered,
     /// It is rolled back, and the answer says whether it would be accepted.
     DryRun,
-    /// It came from the stream: nobody waits for an answer beyond the commit.
+    /// It came from the stream: no caller waits for an outcome after the commit.
     Published,
 }
 

@@ -1,8 +1,8 @@
 //! A product's own consumers of its own events: durable, so that nothing is missed while its program is away, and anything of the
 //! last seven days is read again when it asks.
 //!
-//! They are made here and nowhere else: a user of the servers may pull from a consumer that bears its name, and may make none. Who
-//! makes consumers says where messages go.
+//! They are made here only: a NATS user may pull from a consumer with its name and may not create one, since a consumer decides where
+//! messages go.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ const DEFAULT: &str = "events";
 const NAME_MAX: usize = 32;
 /// Most a product has in one environment.
 const CONSUMERS_MAX: usize = 10;
-/// How long a message may be in a program's hands before it is handed out again.
+/// How long a message may be unacknowledged before it is delivered again.
 const ACK_WAIT: Duration = Duration::from_secs(30);
-/// Messages a program may have in hand.
+/// Messages a program may have unacknowledged.
 const IN_HAND_MAX: i64 = 1_000;
 
 /// The body of `events.consumer`.

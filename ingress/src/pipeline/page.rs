@@ -105,7 +105,7 @@ impl ListPage {
         Ok(Self { limit, before: position.map(|(at, _)| at), before_id: position.map(|(_, id)| id) })
     }
 
-    /// How many rows to fetch: one more than the limit, which tells whether there is a next page.
+    /// How many rows to fetch: one more than the limit, to know whether there is a next page.
     #[must_use]
     pub fn fetch(&self) -> i64 {
         self.limit + 1

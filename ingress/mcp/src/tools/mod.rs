@@ -60,7 +60,7 @@ tools! {
     ListCampaigns = "list_campaigns", campaigns;
     /// How many people a campaign's audience has, how many would be or were mailed, and how many were left out, by reason.
     AudienceCounts = "audience_counts", audience_counts;
-    /// What became of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail
+    /// The statistics of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail
     /// programs.
     CampaignPerformance = "campaign_performance", performance;
     /// What a campaign still needs for its launch: content, sender, domain, postal address, audience.

@@ -1,4 +1,4 @@
-//! `GET /v1/analytics/campaigns/{id}`: what became of one campaign, and of its A/B test.
+//! `GET /v1/analytics/campaigns/{id}`: statistics of one campaign and its A/B test.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;

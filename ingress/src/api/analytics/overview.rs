@@ -1,4 +1,4 @@
-//! `GET /v1/analytics/overview`: what became of a tenant's mail within a window.
+//! `GET /v1/analytics/overview`: statistics of a tenant's mail within a window.
 
 use std::collections::BTreeMap;
 

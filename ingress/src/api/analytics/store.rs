@@ -32,7 +32,7 @@ pub(super) struct ByReason {
     pub(super) count: i64,
 }
 
-/// A campaign or template, and what became of it.
+/// A campaign or template with its totals.
 #[derive(Debug)]
 pub(super) struct RankedMail {
     pub(super) campaign_id: Option<Uuid>,
@@ -170,7 +170,7 @@ pub(super) async fn variant_names(
     Ok(rows.into_iter().map(|row| (row.variant, row.name)).collect())
 }
 
-/// What became of a campaign, by variant.
+/// The totals of a campaign, by variant.
 pub(super) async fn by_variant(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -180,7 +180,7 @@ pub(super) async fn by_variant(
     Ok(rows.into_iter().map(|row| (row.variant, totals!(row))).collect())
 }
 
-/// What became of sequences' mail, by what enrolled the contacts.
+/// The totals of sequence mail, by enrollment trigger.
 pub(super) async fn sequence_triggers(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::pipeline::types::counts;
 
-/// What became of messages. Unique facts count a message once, however often it was opened.
+/// Totals of messages. Unique facts count a message once, however often it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
 pub(super) struct MessageTotals {

@@ -1,5 +1,5 @@
 //! `POST /v1/campaigns/{id}/launch`: the draft is in preflight while the audience is counted; then it becomes scheduled or sending, and
-//! the audience stage is told. One of many launches at the same time wins; the others are answered 409.
+//! the audience stage is notified. One of many launches at the same time wins; the others are answered 409.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! `/v1/campaigns`: drafts, launches, and what became of them.
+//! `/v1/campaigns`: drafts, launches, and their state.
 
 mod content;
 mod doc;
@@ -88,7 +88,7 @@ fn already(status: CampaignStatus) -> ApiError {
     if status == CampaignStatus::Preflight { conflict.retry_after(RETRY_PREFLIGHT) } else { conflict }
 }
 
-/// What a PATCH asks for; one thing at a time, so that no answer has to say which half was done.
+/// The change of a PATCH: one at a time, so that none is applied in part.
 #[derive(Debug, PartialEq, Eq)]
 enum CampaignChange {
     Nothing,

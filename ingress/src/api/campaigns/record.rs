@@ -86,7 +86,7 @@ struct TripwireView {
     state: String,
 }
 
-/// A test and what became of it.
+/// An A/B test and its result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct AbTest {
     #[schemars(range(min = 1, max = 100))]

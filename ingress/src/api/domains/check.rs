@@ -123,7 +123,7 @@ pub(super) fn can_sign(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> bool
     ingress.vault.open(tenant, DKIM_PURPOSE, &row.dkim_private).is_ok()
 }
 
-/// What became of a check.
+/// The result of a check.
 pub(super) enum CheckOutcome {
     /// It is stored.
     Recorded {

@@ -38,7 +38,7 @@ pub(super) struct ImportTerms<'a> {
     pub compliance: &'a ImportCompliance,
 }
 
-/// What became of the good rows.
+/// The result of the valid rows.
 #[derive(Debug, Default)]
 pub(super) struct ImportOutcome {
     pub created: i64,

@@ -20,7 +20,7 @@ const PIECE_BYTES: usize = 256 * 1024;
 #[derive(Debug, Default)]
 pub struct EncodedRows {
     pieces: Vec<String>,
-    /// The row in hand.
+    /// The current row.
     line: String,
 }
 

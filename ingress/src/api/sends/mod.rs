@@ -1,4 +1,4 @@
-//! `GET /v1/sends/{id}`: what became of one message to one recipient, and why.
+//! `GET /v1/sends/{id}`: the outcome of one message to one recipient, and its reason.
 
 pub(crate) mod doc;
 mod source;

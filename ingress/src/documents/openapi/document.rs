@@ -424,7 +424,7 @@ impl OperationWriter<'_> {
     }
 
     /// The name of an error response that others have, too: its status, who answers it, and the one code that is the operation's own.
-    /// With more codes than that it is nobody else's.
+    /// A response with more codes than that is not shared.
     fn response_name(&self, status: u16) -> Option<String> {
         let kind = match (self.is_keyed(), self.operation.verb.is_write()) {
             (false, _) => "open",

@@ -97,7 +97,7 @@ fn refuse(name: &[u8]) -> Result<(), AttachmentRefusal> {
     REFUSED.iter().find(|(refused, _)| *refused == name).map_or(Ok(()), |(_, refusal)| Err(*refusal))
 }
 
-/// Finds names in bytes that come in pieces, with `#xx` resolved. Nothing is kept but the name in hand.
+/// Finds names in bytes that come in pieces, with `#xx` resolved. Only the current name is kept.
 #[derive(Default)]
 struct Names {
     is_open: bool,
@@ -132,7 +132,7 @@ impl Names {
         Ok(())
     }
 
-    /// Hands over the name in hand, if there is one.
+    /// Emits the current name, if there is one.
     fn end<E>(&mut self, at: usize, found: &mut impl FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
         if !std::mem::take(&mut self.is_open) {
             return Ok(());

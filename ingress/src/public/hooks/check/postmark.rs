@@ -1,5 +1,5 @@
 //! Postmark signs nothing: the URL it is given carries a user and a password (HTTP Basic), which come back with each request. A
-//! request cannot be told from its repetition by anything but what it says, so a repetition is never a replay.
+//! request differs from its repetition in nothing but its content, so a repetition is never a replay.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, header::AUTHORIZATION};

@@ -1,4 +1,4 @@
-//! Amazon SNS, which carries what SES tells: messages signed with RSA, by a certificate that the message names and that counts only
+//! Amazon SNS, which delivers the events of SES: messages signed with RSA, by a certificate that the message names and that counts only
 //! where Amazon itself serves it.
 //!
 //! <https://docs.aws.amazon.com/sns/latest/dg/sns-verify-signature-of-message.html>
@@ -27,7 +27,7 @@ const CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 const FAULT_LIFE: Duration = Duration::from_secs(30);
 const CERTIFICATES: u64 = 100;
 /// Certificates fetched at once. A sender chooses which one is asked for, so one who names many must not hold the places in which all
-/// events are checked: whoever finds none free is asked to come again.
+/// events are checked: a request without a permit is answered 503.
 const FETCHES_AT_ONCE: usize = 2;
 const ID_MAX_BYTES: usize = 256;
 const LIMITS: OutboundLimits = OutboundLimits { timeout: Duration::from_secs(5), body_max_bytes: 64 * 1024 };
