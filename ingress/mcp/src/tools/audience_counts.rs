@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{OfCampaign, ToolFault, arguments, id};
+use super::{CampaignArguments, ToolFault, arguments, id};
 use crate::small_counts;
 
 pub(super) fn schema() -> Value {
@@ -14,7 +14,7 @@ pub(super) fn schema() -> Value {
 }
 
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
-    let given: OfCampaign = arguments(given)?;
+    let given: CampaignArguments = arguments(given)?;
     let campaign = id("campaign_id", &given.campaign_id)?;
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", classification as "classification: Classification", audience_mode,

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{OverDays, ToolFault, arguments};
+use super::{DaysArguments, ToolFault, arguments};
 use crate::small_counts;
 
 /// What is counted, as the rollups call it.
@@ -27,7 +27,7 @@ pub(super) fn schema() -> Value {
 }
 
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
-    let given: OverDays = arguments(given)?;
+    let given: DaysArguments = arguments(given)?;
     let days = given.days()?;
     let events: Vec<String> = EVENTS.iter().map(|event| (*event).to_owned()).collect();
     // Served by the primary key: hours times kinds times events times shards.

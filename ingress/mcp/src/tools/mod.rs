@@ -155,7 +155,7 @@ fn campaign_schema() -> Value {
 /// The arguments of tools about one campaign.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OfCampaign {
+struct CampaignArguments {
     campaign_id: String,
 }
 
@@ -174,11 +174,11 @@ const DAYS_DEFAULT: i32 = 30;
 /// The arguments of tools about the last days.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OverDays {
+struct DaysArguments {
     days: Option<i32>,
 }
 
-impl OverDays {
+impl DaysArguments {
     fn days(&self) -> Result<i32, ToolFault> {
         match self.days {
             None => Ok(DAYS_DEFAULT),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{OfCampaign, ToolFault, arguments, id};
+use super::{CampaignArguments, ToolFault, arguments, id};
 use crate::small_counts;
 
 pub(super) fn schema() -> Value {
@@ -12,7 +12,7 @@ pub(super) fn schema() -> Value {
 }
 
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
-    let given: OfCampaign = arguments(given)?;
+    let given: CampaignArguments = arguments(given)?;
     let campaign = id("campaign_id", &given.campaign_id)?;
     let status = sqlx::query_scalar!("select status from campaigns where tenant_id = $1 and id = $2", tenant, campaign)
         .fetch_optional(&mut *db)

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{OverDays, ToolFault, arguments};
+use super::{DaysArguments, ToolFault, arguments};
 use crate::small_counts;
 
 pub(super) fn schema() -> Value {
@@ -12,7 +12,7 @@ pub(super) fn schema() -> Value {
 }
 
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
-    let given: OverDays = arguments(given)?;
+    let given: DaysArguments = arguments(given)?;
     let days = given.days()?;
     let rows = sqlx::query!(
         r#"select kind, coalesce(sum(count), 0)::bigint as "count!"

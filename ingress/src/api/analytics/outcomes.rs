@@ -13,7 +13,7 @@ const RECORDED: &str = "recorded";
 
 /// A sum of outcomes of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sum {
+pub(super) struct OutcomeTypeSum {
     /// [`RECORDED`], or the kind of mail they are credited to.
     pub(super) kind: Option<MessageKind>,
     pub(super) outcome_type: OutcomeType,
@@ -44,11 +44,13 @@ pub(super) struct CreditedOutcomes {
 }
 
 /// A campaign's, every type in order.
-pub(super) fn of_campaign(sums: &[Sum]) -> Vec<CreditedOutcomes> {
+pub(super) fn of_campaign(sums: &[OutcomeTypeSum]) -> Vec<CreditedOutcomes> {
     OutcomeType::ALL
         .iter()
         .map(|outcome_type| {
-            let of = |pick: fn(&Sum) -> i64| total(sums.iter().filter(|sum| sum.outcome_type == *outcome_type), pick);
+            let of = |pick: fn(&OutcomeTypeSum) -> i64| {
+                total(sums.iter().filter(|sum| sum.outcome_type == *outcome_type), pick)
+            };
             CreditedOutcomes {
                 outcome_type: *outcome_type,
                 outcomes: of(|sum| sum.outcomes),
@@ -76,12 +78,12 @@ pub(super) struct OutcomeTypeTotals {
 }
 
 /// A window's, every type in order.
-pub(super) fn of_window(sums: &[Sum]) -> Vec<OutcomeTypeTotals> {
+pub(super) fn of_window(sums: &[OutcomeTypeSum]) -> Vec<OutcomeTypeTotals> {
     OutcomeType::ALL
         .iter()
         .map(|outcome_type| {
-            let of = |credited: bool, pick: fn(&Sum) -> i64| {
-                let these = |sum: &&Sum| sum.outcome_type == *outcome_type && sum.kind.is_some() == credited;
+            let of = |credited: bool, pick: fn(&OutcomeTypeSum) -> i64| {
+                let these = |sum: &&OutcomeTypeSum| sum.outcome_type == *outcome_type && sum.kind.is_some() == credited;
                 total(sums.iter().filter(these), pick)
             };
             OutcomeTypeTotals {
@@ -117,9 +119,9 @@ struct TriggerRevenue {
 }
 
 /// A window's.
-pub(super) fn revenue(sums: &[Sum]) -> Revenue {
+pub(super) fn revenue(sums: &[OutcomeTypeSum]) -> Revenue {
     let paid = || sums.iter().filter(|sum| sum.outcome_type == OutcomeType::Premium);
-    let amount = |is_meant: &dyn Fn(&Sum) -> bool| {
+    let amount = |is_meant: &dyn Fn(&OutcomeTypeSum) -> bool| {
         Premium(total(paid().filter(|sum| is_meant(sum)), |sum| sum.premium)).dollars()
     };
     Revenue {
@@ -133,12 +135,12 @@ pub(super) fn revenue(sums: &[Sum]) -> Revenue {
 }
 
 /// A campaign's.
-pub(super) fn campaign_revenue(sums: &[Sum]) -> Number {
+pub(super) fn campaign_revenue(sums: &[OutcomeTypeSum]) -> Number {
     let paid = sums.iter().filter(|sum| sum.outcome_type == OutcomeType::Premium);
     Premium(total(paid, |sum| sum.premium)).dollars()
 }
 
-fn total<'a>(sums: impl Iterator<Item = &'a Sum>, pick: fn(&Sum) -> i64) -> i64 {
+fn total<'a>(sums: impl Iterator<Item = &'a OutcomeTypeSum>, pick: fn(&OutcomeTypeSum) -> i64) -> i64 {
     sums.map(pick).sum()
 }
 
@@ -157,8 +159,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn sum(kind: Option<MessageKind>, outcome_type: OutcomeType, share: i64, premium: i64) -> Sum {
-        Sum { kind, outcome_type, outcomes: 1, share, premium, value_cents: 5 }
+    fn sum(kind: Option<MessageKind>, outcome_type: OutcomeType, share: i64, premium: i64) -> OutcomeTypeSum {
+        OutcomeTypeSum { kind, outcome_type, outcomes: 1, share, premium, value_cents: 5 }
     }
 
     #[test]

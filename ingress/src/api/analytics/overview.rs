@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    outcomes::{self, OUTCOMES_NOTE, OutcomeTypeTotals, Revenue, Sum},
+    outcomes::{self, OUTCOMES_NOTE, OutcomeTypeSum, OutcomeTypeTotals, Revenue},
     store::{self, ByReason, DayTotal, RankedMail, TOP},
     totals::{DELIVERED_NOTE, DeliveredBasis, MessageTotals, OPENS_NOTE, RATES_NOTE, Rates, UNTRACKED_NOTE},
     window::HourWindow,
@@ -199,7 +199,7 @@ impl AnalyticsReport {
         new_suppressions: &[ByReason],
         top: Vec<RankedMail>,
         sequences: Vec<(String, MessageTotals)>,
-        outcomes: &[Sum],
+        outcomes: &[OutcomeTypeSum],
     ) -> Self {
         let mut overall = OverallTotals { totals: MessageTotals::default(), opened_total: 0, clicked_total: 0 };
         let mut daily: BTreeMap<NaiveDate, MessageTotals> =

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    outcomes::{self, Sum},
+    outcomes::{self, OutcomeTypeSum},
     totals::MessageTotals,
     window::HourWindow,
 };
@@ -193,12 +193,16 @@ pub(super) async fn sequence_triggers(
 }
 
 /// Outcomes that happened within a window.
-pub(super) async fn outcomes(db: &mut PgConnection, tenant: Uuid, window: &HourWindow) -> sqlx::Result<Vec<Sum>> {
+pub(super) async fn outcomes(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    window: &HourWindow,
+) -> sqlx::Result<Vec<OutcomeTypeSum>> {
     let rows =
         sqlx::query_file!("queries/analytics_outcomes.sql", tenant, window.from, window.to).fetch_all(db).await?;
     Ok(rows
         .into_iter()
-        .map(|row| Sum {
+        .map(|row| OutcomeTypeSum {
             kind: outcomes::kind(&row.kind),
             outcome_type: row.outcome_type,
             outcomes: row.outcomes,
@@ -210,7 +214,11 @@ pub(super) async fn outcomes(db: &mut PgConnection, tenant: Uuid, window: &HourW
 }
 
 /// Outcomes that a campaign is credited with.
-pub(super) async fn campaign_outcomes(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> sqlx::Result<Vec<Sum>> {
+pub(super) async fn campaign_outcomes(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+) -> sqlx::Result<Vec<OutcomeTypeSum>> {
     let rows = sqlx::query!(
         r#"select outcome_type as "outcome_type: OutcomeType", outcomes, share, premium, value_cents from campaign_outcomes
            where tenant_id = $1 and campaign_id = $2"#,
@@ -221,7 +229,7 @@ pub(super) async fn campaign_outcomes(db: &mut PgConnection, tenant: Uuid, campa
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Sum {
+        .map(|row| OutcomeTypeSum {
             kind: Some(schemas::MessageKind::Campaign),
             outcome_type: row.outcome_type,
             outcomes: row.outcomes,

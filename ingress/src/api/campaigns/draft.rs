@@ -13,8 +13,8 @@ use super::{
     content::{self, CampaignContent},
     rows::CampaignRow,
     rules::{
-        NewAbTest, NewTripwire, NewVariant, PACE_MAX, RulesBody, RulesWish, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN,
-        Variant,
+        NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, RulesBody, SOURCE_MAX, VARIANTS_MAX,
+        VARIANTS_MIN, Variant,
     },
     store::CampaignDraft,
 };
@@ -173,7 +173,7 @@ impl CampaignBody {
     }
 }
 
-/// A campaign as asked for, before anything is checked.
+/// A requested campaign, before validation.
 #[derive(Debug, Default)]
 pub(crate) struct CampaignRequest {
     name: Option<String>,
@@ -190,7 +190,7 @@ pub(crate) struct CampaignRequest {
     message_purpose: Option<String>,
     urgency: Option<String>,
     audience_reason: Option<String>,
-    rules: RulesWish,
+    rules: RequestedRules,
     /// What it says already, when the change does not touch that.
     content_id: Option<Uuid>,
 }
@@ -203,7 +203,7 @@ impl CampaignRequest {
 
     /// What a PATCH body makes of a campaign.
     pub(crate) fn of(row: CampaignRow, body: CampaignBody) -> Self {
-        let rules = RulesWish::of(&row);
+        let rules = RequestedRules::of(&row);
         Self {
             rules,
             name: Some(row.name),

@@ -125,9 +125,9 @@ pub(crate) struct RulesBody {
     pub(crate) tripwire: Patch<NewTripwire>,
 }
 
-/// The rules as asked for, before anything is checked.
+/// The requested rules, before validation.
 #[derive(Debug, Default)]
-pub(crate) struct RulesWish {
+pub(crate) struct RequestedRules {
     variants: Option<Vec<NewVariant>>,
     test: Option<NewAbTest>,
     not_after: NotAfter,
@@ -145,7 +145,7 @@ enum NotAfter {
     Asked(String),
 }
 
-impl RulesWish {
+impl RequestedRules {
     /// The stored rules.
     pub(crate) fn of(row: &CampaignRow) -> Self {
         Self {

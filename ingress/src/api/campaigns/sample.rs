@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::rows::CampaignRow;
 use crate::{
     api::templates::{
-        merge::{self, Nowhere},
+        merge::{self, PreviewLinks},
         store as stored,
     },
     pipeline::{RequestContext, error::ApiError},
@@ -68,7 +68,7 @@ fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(
     let size = contacts.len();
     let render = |(contact_id, contact)| {
         let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data: Value::Null };
-        let fault = compiled.render(&data, &Nowhere).err()?;
+        let fault = compiled.render(&data, &PreviewLinks).err()?;
         Some(RecipientRenderFault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
     };
     Sample { size, faults: contacts.into_iter().filter_map(render).collect() }

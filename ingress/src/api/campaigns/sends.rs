@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     api::sends::{
         SendSummary,
-        store::{self, SendRow, Slice},
+        store::{self, SendFilter, SendRow},
     },
     pipeline::{
         ApiReply, Faults, ListPage, RequestContext,
@@ -69,7 +69,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> 
             send.into_iter().filter(is_asked).collect()
         }
         (Some(month), None) => {
-            let slice = Slice { campaign, state, variant, before_id: page.before_id, fetch: page.fetch() };
+            let slice = SendFilter { campaign, state, variant, before_id: page.before_id, fetch: page.fetch() };
             store::of_campaign(ctx.db(), tenant, month, &slice).await?
         }
     };

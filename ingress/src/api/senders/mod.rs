@@ -81,14 +81,14 @@ fn validate(body: CreateSender) -> Result<SenderRequest, ApiError> {
 
 /// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
 async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply, ApiError> {
-    let wish = validate(body)?;
+    let request = validate(body)?;
     let tenant = ctx.tenant;
     let profile_address = store::lock_profile_address(ctx.db(), tenant).await?;
-    if let Some(row) = store::by_email(ctx.db(), tenant, wish.email.as_str()).await? {
+    if let Some(row) = store::by_email(ctx.db(), tenant, request.email.as_str()).await? {
         let wanted = SenderChange {
-            name: Some(wish.name),
-            reply_to: wish.reply_to.map(|address| Some(address.into_string())),
-            physical_address: wish.physical_address.map(Some),
+            name: Some(request.name),
+            reply_to: request.reply_to.map(|address| Some(address.into_string())),
+            physical_address: request.physical_address.map(Some),
             ..SenderChange::default()
         };
         if wanted.alters(&row) {
@@ -97,20 +97,20 @@ async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply
         }
         return ApiReply::ok(&SenderCreated { sender_id: row.id, already_existed: true });
     }
-    let domain = domains::by_name(ctx.db(), tenant, wish.email.domain()).await?;
+    let domain = domains::by_name(ctx.db(), tenant, request.email.domain()).await?;
     let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
     if !domain.status.may_send() {
         return Err(ApiError::unprocessable("domain_not_verified"));
     }
-    if wish.physical_address.is_none() && is_blank(profile_address.as_deref()) {
+    if request.physical_address.is_none() && is_blank(profile_address.as_deref()) {
         return Err(ApiError::unprocessable("physical_address_required"));
     }
     let new = NewSender {
         domain_id: domain.id,
-        email: wish.email.as_str(),
-        name: &wish.name,
-        reply_to: wish.reply_to.as_ref().map(Address::as_str),
-        physical_address: wish.physical_address.as_deref(),
+        email: request.email.as_str(),
+        name: &request.name,
+        reply_to: request.reply_to.as_ref().map(Address::as_str),
+        physical_address: request.physical_address.as_deref(),
     };
     let id = store::insert(ctx.db(), tenant, &new).await?;
     ApiReply::ok(&SenderCreated { sender_id: id, already_existed: false })

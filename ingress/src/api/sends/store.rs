@@ -84,9 +84,9 @@ pub(crate) struct PendingSendRow {
     pub(crate) step_id: Option<Uuid>,
 }
 
-/// Which sends of a campaign are asked for.
+/// The filter of a campaign's sends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slice<'a> {
+pub(crate) struct SendFilter<'a> {
     pub(crate) campaign: Uuid,
     pub(crate) state: Option<SendState>,
     pub(crate) variant: Option<&'a str>,
@@ -178,7 +178,7 @@ pub(crate) async fn of_campaign(
     db: &mut PgConnection,
     tenant: Uuid,
     month: NaiveDate,
-    slice: &Slice<'_>,
+    slice: &SendFilter<'_>,
 ) -> sqlx::Result<Vec<SendRow>> {
     sqlx::query_file_as!(
         SendRow,

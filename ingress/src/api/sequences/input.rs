@@ -121,16 +121,16 @@ impl NewSequence {
     }
 }
 
-/// What the checks need to know of the tenant and the platform.
+/// The facts about tenant and platform that the validation needs.
 #[derive(Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct ValidationContext<'a> {
     pub(super) fields: BTreeMap<String, FieldType>,
     pub(super) rules: &'a TargetRules,
 }
 
 impl CreateSequence {
     /// Checks everything that needs no row of the tenant's.
-    pub(super) fn validate(self, known: &Known<'_>) -> Result<NewSequence, ApiError> {
+    pub(super) fn validate(self, known: &ValidationContext<'_>) -> Result<NewSequence, ApiError> {
         let mut faults = Faults::default();
         let name = faults.name("name", self.name);
         faults.optional("description", self.description.as_deref(), DESCRIPTION_MAX);
@@ -165,7 +165,7 @@ fn is_word(text: &str) -> bool {
 
 impl CreateStep {
     /// `None` for an invalid step; the faults are in `faults`.
-    fn validate(self, path: &str, known: &Known<'_>, faults: &mut Faults) -> Option<NewStep> {
+    fn validate(self, path: &str, known: &ValidationContext<'_>, faults: &mut Faults) -> Option<NewStep> {
         let at = |name: &str| format!("{path}.{name}");
         let kind = faults.required(&at("step_type"), self.step_type);
         let step_type = kind.and_then(|kind| word(&at("step_type"), &kind, StepType::ALL, StepType::as_str, faults));
@@ -206,10 +206,10 @@ fn word<T: Copy>(path: &str, text: &str, all: &[T], as_str: fn(T) -> &'static st
     found
 }
 
-/// Reads objects with the path of what is wrong.
-struct WithPaths;
+/// Reads objects and keeps the path of a fault.
+struct PathReader;
 
-impl Decode<ApiError> for WithPaths {
+impl Decode<ApiError> for PathReader {
     fn decode<T: DeserializeOwned>(&self, object: Map<String, Value>) -> Result<T, ApiError> {
         json::decode(object)
     }
@@ -220,7 +220,7 @@ fn read_action(
     path: &str,
     kind: StepType,
     mut config: Map<String, Value>,
-    known: &Known<'_>,
+    known: &ValidationContext<'_>,
     faults: &mut Faults,
 ) -> Option<(Action, Value)> {
     // Segments and templates say `fields.plan`; the bare key is what is kept.
@@ -229,7 +229,7 @@ fn read_action(
     {
         *field = key.to_owned();
     }
-    match Action::read(kind, config.clone(), &WithPaths) {
+    match Action::read(kind, config.clone(), &PathReader) {
         Ok(action) => {
             check(path, &action, known, faults);
             Some((action, Value::Object(config)))
@@ -245,7 +245,7 @@ fn read_action(
 }
 
 /// The rules of each config.
-fn check(path: &str, action: &Action, known: &Known<'_>, faults: &mut Faults) {
+fn check(path: &str, action: &Action, known: &ValidationContext<'_>, faults: &mut Faults) {
     let at = |name: &str| format!("{path}.{name}");
     let said = |faults: &mut Faults, name: &str, text: &str, max: usize| {
         faults.text(&at(name), text, max);
@@ -293,7 +293,7 @@ fn check(path: &str, action: &Action, known: &Known<'_>, faults: &mut Faults) {
 }
 
 /// A field of the contact's own takes a line of text, a defined one what its type says; null clears either.
-fn check_field(path: &str, update: &UpdateField, known: &Known<'_>, faults: &mut Faults) {
+fn check_field(path: &str, update: &UpdateField, known: &ValidationContext<'_>, faults: &mut Faults) {
     let (field, value) = (format!("{path}.field"), format!("{path}.value"));
     if CONTACT_FIELDS.contains(&update.field.as_str()) {
         match &update.value {
@@ -349,7 +349,7 @@ mod tests {
         let Value::Object(body) = body else { unreachable!() };
         let rules = TargetRules::default();
         let fields = BTreeMap::from([("plan".to_owned(), FieldType::String), ("seats".to_owned(), FieldType::Number)]);
-        let known = Known { fields, rules: &rules };
+        let known = ValidationContext { fields, rules: &rules };
         match json::decode::<CreateSequence>(body).and_then(|body| body.validate(&known)) {
             Ok(_) => Vec::new(),
             Err(error) => error.fields.into_iter().map(|fault| (fault.path, fault.code.into_owned())).collect(),

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 pub(crate) use self::input::STEPS_MAX;
 use self::{
-    input::{CreateSequence, DESCRIPTION_MAX, Known, NewSequence},
+    input::{CreateSequence, DESCRIPTION_MAX, NewSequence, ValidationContext},
     store::{Changes, LockedSequence, SequenceRow, SequenceStep},
 };
 use super::fields;
@@ -60,7 +60,7 @@ struct StepCreated {
 async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiReply, ApiError> {
     let (tenant, caller, ingress) = (ctx.tenant, Arc::clone(&ctx.caller), Arc::clone(&ctx.ingress));
     let rules = ingress.settings.outbound.rules();
-    let known = Known { fields: fields::defined(ctx.db(), tenant).await?, rules: &rules };
+    let known = ValidationContext { fields: fields::defined(ctx.db(), tenant).await?, rules: &rules };
     let new = body.validate(&known)?;
     require_named(ctx, &new).await?;
     if new.activate && new.sends() && new.sender_profile_id.is_none() {

@@ -12,10 +12,10 @@ use crate::pipeline::Faults;
 /// Where links lead in a message that is never sent.
 const NOWHERE: &str = "https://example.com/";
 
-/// Links of a message that is never sent.
-pub(crate) struct Nowhere;
+/// The links of a preview, which lead nowhere.
+pub(crate) struct PreviewLinks;
 
-impl Links for Nowhere {
+impl Links for PreviewLinks {
     fn click(&self, _: u16, url: &str) -> String {
         url.to_owned()
     }
@@ -37,15 +37,15 @@ pub(crate) fn check_data(path: &str, data: &Map<String, Value>, faults: &mut Fau
     }
 }
 
-/// A contact, as far as templates see it.
-pub(crate) struct Merged {
+/// The fields of a contact that templates can use.
+pub(crate) struct MergeContact {
     pub(crate) id: Uuid,
     pub(crate) is_active: bool,
     pub(crate) contact: Contact,
 }
 
 /// These contacts, by their ids; without the erased ones.
-pub(crate) async fn contacts(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<Merged>> {
+pub(crate) async fn contacts(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<MergeContact>> {
     let rows = sqlx::query!(
         r#"select id, status = 'active' as "is_active!", address, first_name, last_name, title, phone, company, timezone, locale,
                   lifecycle_stage, dot_number, fields
@@ -57,7 +57,7 @@ pub(crate) async fn contacts(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) 
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Merged {
+        .map(|row| MergeContact {
             id: row.id,
             is_active: row.is_active,
             contact: Contact {

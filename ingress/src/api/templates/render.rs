@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{
     content,
-    merge::{self, Nowhere},
+    merge::{self, PreviewLinks},
     store, versions,
 };
 use crate::pipeline::{ApiReply, Faults, Id, RequestContext, error::ApiError};
@@ -144,7 +144,7 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
 }
 
 fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<MessagePreview, ApiError> {
-    templates::preview(source, options, data, &Nowhere).map_err(|fault| match fault {
+    templates::preview(source, options, data, &PreviewLinks).map_err(|fault| match fault {
         PreviewFault::Template(faults) => content::refusal(&faults, None),
         PreviewFault::Render(fault) => {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, fault.code()).detail(fault.to_string())

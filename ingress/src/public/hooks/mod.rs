@@ -34,7 +34,7 @@ pub use self::{check::fault, connection::HOOK_PURPOSE};
 use self::{
     check::{EventCheck, EventRefusal, Proof},
     connection::HookConnection,
-    raw::Raw,
+    raw::RawBody,
 };
 use crate::{
     pipeline::{ApiReply, Routes, error::ApiError, observe::no_such_path, open},
@@ -124,7 +124,7 @@ async fn accept(
     }
     let connection = hooks.connections.find(&ingress.pool, &ingress.vault, id).await?;
     let connection = connection.filter(|found| found.provider == provider).ok_or(EventRefusal::Forged)?;
-    let raw = Raw::read(provider, body, &headers, ingress.settings.http_body_timeout).await?;
+    let raw = RawBody::read(provider, body, &headers, ingress.settings.http_body_timeout).await?;
     let permit = tokio::time::timeout(PERMIT_TIMEOUT, hooks.permits.acquire()).await;
     let _permit = permit.ok().and_then(Result::ok).ok_or_else(ApiError::unavailable)?;
     let proof = match check::check(&hooks.sns, provider, &connection, &headers, &raw, Utc::now()).await? {

@@ -22,7 +22,7 @@ pub(super) const MAIL_MAX_BYTES: usize = 40 * 1024 * 1024;
 
 /// A body as received.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(super) struct RawBody {
     /// Its beginning.
     pub kept: Bytes,
     /// There was more.
@@ -33,7 +33,7 @@ pub(super) struct Raw {
     pub stamped: Digest,
 }
 
-impl Raw {
+impl RawBody {
     /// Reads a body. Only one that is a mail may be longer than what is kept of it.
     ///
     /// # Errors

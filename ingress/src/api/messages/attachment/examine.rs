@@ -24,9 +24,9 @@ pub(super) const LIMITS: Limits = Limits {
 /// So much may unpack from whatever little; beyond it the ratio counts.
 const UNPACKED_FREE: u64 = 10 * 1024 * 1024;
 
-/// What was found out about a file.
+/// The result of inspecting a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Finding {
+pub(super) enum InspectionResult {
     /// It is what its extension says. A text is encoded so.
     Good {
         /// For texts.
@@ -36,7 +36,7 @@ pub(super) enum Finding {
     Refused(AttachmentRefusal),
 }
 
-/// Why a look ended.
+/// Why an inspection ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InspectionFault {
     /// The file is not passed on.
@@ -94,17 +94,17 @@ pub(super) fn job(kind: FileKind, base64: &str) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// [`Spent::Time`]: another time the same look may be done.
-pub(super) fn run(job: &[u8]) -> Result<Finding, Spent> {
+pub(super) fn run(job: &[u8]) -> Result<InspectionResult, Spent> {
     let Some((kind, content)) =
         job.split_first().and_then(|(kind, content)| Some((FileKind::of_byte(*kind)?, content)))
     else {
-        return Ok(Finding::Refused(AttachmentRefusal::Mismatch));
+        return Ok(InspectionResult::Refused(AttachmentRefusal::Mismatch));
     };
     match examine(kind, content, &Budget::new(LIMITS)) {
-        Ok(charset) => Ok(Finding::Good { charset }),
-        Err(InspectionFault::Refused(refusal)) => Ok(Finding::Refused(refusal)),
+        Ok(charset) => Ok(InspectionResult::Good { charset }),
+        Err(InspectionFault::Refused(refusal)) => Ok(InspectionResult::Refused(refusal)),
         Err(InspectionFault::Spent(spent)) if spent.is_transient() => Err(spent),
-        Err(InspectionFault::Spent(_)) => Ok(Finding::Refused(AttachmentRefusal::Bomb)),
+        Err(InspectionFault::Spent(_)) => Ok(InspectionResult::Refused(AttachmentRefusal::Bomb)),
     }
 }
 
@@ -116,12 +116,14 @@ pub(crate) const JOB: Job =
 ///
 /// # Errors
 /// 503 when there is no time to look.
-pub(super) async fn read(reader: &Reader, job: Vec<u8>) -> Result<Finding, ApiError> {
+pub(super) async fn read(reader: &Reader, job: Vec<u8>) -> Result<InspectionResult, ApiError> {
     match reader.read(&JOB, job).await {
         Ok(finding) => serde_json::from_slice(&finding).map_err(|error| ApiError::unexpected(&error)),
         // The fault of this file only.
-        Err(ReaderError::Crashed) => Ok(Finding::Refused(AttachmentRefusal::Damaged)),
-        Err(ReaderError::Spent(spent)) if !spent.is_transient() => Ok(Finding::Refused(AttachmentRefusal::Bomb)),
+        Err(ReaderError::Crashed) => Ok(InspectionResult::Refused(AttachmentRefusal::Damaged)),
+        Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
+            Ok(InspectionResult::Refused(AttachmentRefusal::Bomb))
+        }
         Err(error) if error.is_transient() => Err(ApiError::unavailable()),
         Err(error) => Err(ApiError::unexpected(&error)),
     }

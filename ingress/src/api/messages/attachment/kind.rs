@@ -73,9 +73,9 @@ impl FileKind {
     }
 
     /// Whether a caller may declare a file of this name so: the registered type and what programs commonly say. A `name` must be the
-    /// file's, and only a text has a `charset`, which is compared with the content ([`Declared::agrees`]); other parameters say what
+    /// file's, and only a text has a `charset`, which is compared with the content ([`DeclaredType::agrees`]); other parameters say what
     /// nobody checks.
-    pub(super) fn declared(self, text: &str, filename: &str) -> Option<Declared> {
+    pub(super) fn declared(self, text: &str, filename: &str) -> Option<DeclaredType> {
         let mut parts = text.split(';').map(str::trim);
         let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
         let also: &[&str] = match self {
@@ -87,7 +87,7 @@ impl FileKind {
             return None;
         }
         let is_text = matches!(self, Self::Csv | Self::Txt);
-        let mut declared = Declared::default();
+        let mut declared = DeclaredType::default();
         for part in parts {
             let (name, value) = part.split_once('=')?;
             let value = value.trim().trim_matches('"');
@@ -105,13 +105,13 @@ impl FileKind {
     }
 }
 
-/// What a caller declared of the content.
+/// The content type that the caller declared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Declared {
+pub(super) struct DeclaredType {
     charset: Option<String>,
 }
 
-impl Declared {
+impl DeclaredType {
     /// Whether the content is encoded as declared.
     pub(super) fn agrees(&self, found: Option<Charset>) -> bool {
         let Some(declared) = self.charset.as_deref() else { return true };

@@ -32,8 +32,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub(crate) use examine::JOB;
-use examine::{Finding, InspectionFault, Unpacked};
-use kind::{Declared, EXTENSIONS, FileKind};
+use examine::{InspectionFault, InspectionResult, Unpacked};
+use kind::{DeclaredType, EXTENSIONS, FileKind};
 use name::NAME_MAX_CHARS;
 
 use crate::pipeline::{
@@ -82,7 +82,7 @@ fn about_extensions() -> String {
 pub(super) struct Upload {
     filename: String,
     kind: FileKind,
-    declared: Declared,
+    declared: DeclaredType,
     base64: String,
 }
 
@@ -185,7 +185,7 @@ fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Uplo
         }
     };
     let declared = match body.content_type {
-        None => Declared::default(),
+        None => DeclaredType::default(),
         Some(text) => match kind.declared(&text, &filename) {
             Some(declared) => declared,
             None => {
@@ -236,13 +236,13 @@ pub(super) async fn inspect(
         let Upload { filename, kind, declared, base64 } = upload;
         let (base64, finding) = look_into(reader, product, kind, base64).await?;
         match finding {
-            Finding::Refused(refusal) => {
+            InspectionResult::Refused(refusal) => {
                 faults.push(fault("content_base64", refusal.code(), refusal.detail().to_owned()));
             }
-            Finding::Good { charset } if !declared.agrees(charset) => {
+            InspectionResult::Good { charset } if !declared.agrees(charset) => {
                 faults.push(fault("content_type", TYPE_MISMATCH, type_mismatch(kind)));
             }
-            Finding::Good { charset } => {
+            InspectionResult::Good { charset } => {
                 let encoded = tokio::task::spawn_blocking(move || lines(&base64)).await?;
                 attachments.push(ValidAttachment { filename, media_type: kind.sent_as(charset), encoded });
             }
@@ -257,7 +257,7 @@ async fn look_into(
     product: &str,
     kind: FileKind,
     base64: String,
-) -> Result<(String, Finding), ApiError> {
+) -> Result<(String, InspectionResult), ApiError> {
     let kib = decoded_bytes(&base64) * INSPECTION_WEIGHT / 1024;
     let _memory = INSPECTIONS.take(product, kib.max(INSPECTION_KIB_MIN)).await;
     let (base64, job) = tokio::task::spawn_blocking(move || {
@@ -265,7 +265,7 @@ async fn look_into(
         (base64, job)
     })
     .await?;
-    let Some(job) = job else { return Ok((base64, Finding::Refused(AttachmentRefusal::NotBase64))) };
+    let Some(job) = job else { return Ok((base64, InspectionResult::Refused(AttachmentRefusal::NotBase64))) };
     Ok((base64, examine::read(reader, job).await?))
 }
 

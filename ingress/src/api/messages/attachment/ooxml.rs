@@ -44,7 +44,7 @@ impl OoxmlDocument {
 /// Checks a document.
 pub(super) fn inspect(content: &[u8], document: OoxmlDocument, budget: &Budget) -> Result<(), InspectionFault> {
     ole::refuse_encrypted(content, budget)?;
-    let mut looking = Looking {
+    let mut looking = DocumentLimits {
         budget,
         unpacked: Unpacked::new(content.len(), UNPACKED_MAX, RATIO_MAX),
         entries_left: ENTRIES_MAX,
@@ -53,8 +53,8 @@ pub(super) fn inspect(content: &[u8], document: OoxmlDocument, budget: &Budget) 
     looking.look(content, document)
 }
 
-/// What is left for a document and those inside it.
-struct Looking<'a> {
+/// The remaining limits of a document and the documents inside it.
+struct DocumentLimits<'a> {
     budget: &'a Budget,
     unpacked: Unpacked,
     entries_left: usize,
@@ -70,7 +70,7 @@ enum OoxmlPart<'a> {
     Other,
 }
 
-impl Looking<'_> {
+impl DocumentLimits<'_> {
     fn look(&mut self, content: &[u8], document: OoxmlDocument) -> Result<(), InspectionFault> {
         // A chart holds its workbook; nothing holds more than that.
         let _level = self.budget.enter()?;

@@ -73,7 +73,7 @@ fn check_end(content: &[u8]) -> Result<(), AttachmentRefusal> {
 fn check_names(content: &[u8], budget: &Budget) -> Result<Vec<usize>, InspectionFault> {
     budget.take_steps(content.len() as u64)?;
     let mut marked = Vec::new();
-    let mut names = Names::default();
+    let mut names = NameScanner::default();
     let mut check = |at: usize, name: &[u8]| {
         // Two letters occur by chance in compressed data; a script also needs /JavaScript, which does not.
         if name != b"JS" {
@@ -99,23 +99,23 @@ fn refuse(name: &[u8]) -> Result<(), AttachmentRefusal> {
 
 /// Finds names in bytes that come in pieces, with `#xx` resolved. Only the current name is kept.
 #[derive(Default)]
-struct Names {
+struct NameScanner {
     is_open: bool,
     name: [u8; Self::NAME_MAX],
     length: usize,
     /// What began as `#xx` and is not whole yet.
-    spelt: Spelt,
+    spelt: NameEscape,
 }
 
 #[derive(Clone, Copy, Default)]
-enum Spelt {
+enum NameEscape {
     #[default]
     No,
     Begun,
     Half(u8),
 }
 
-impl Names {
+impl NameScanner {
     /// Longer than any name that is looked for.
     const NAME_MAX: usize = 16;
 
@@ -145,15 +145,15 @@ impl Names {
 
     fn push(&mut self, byte: u8) {
         match (self.spelt, hex(byte)) {
-            (Spelt::Begun, Some(_)) => self.spelt = Spelt::Half(byte),
-            (Spelt::Half(high), Some(low)) => {
-                self.spelt = Spelt::No;
+            (NameEscape::Begun, Some(_)) => self.spelt = NameEscape::Half(byte),
+            (NameEscape::Half(high), Some(low)) => {
+                self.spelt = NameEscape::No;
                 self.append(hex(high).unwrap_or_default() << 4 | low);
             }
             _ => {
                 self.spell_out();
                 match byte {
-                    b'#' => self.spelt = Spelt::Begun,
+                    b'#' => self.spelt = NameEscape::Begun,
                     other => self.append(other),
                 }
             }
@@ -163,9 +163,9 @@ impl Names {
     /// What began as `#xx` and was none stands for itself.
     fn spell_out(&mut self) {
         match std::mem::take(&mut self.spelt) {
-            Spelt::No => {}
-            Spelt::Begun => self.append(b'#'),
-            Spelt::Half(digit) => {
+            NameEscape::No => {}
+            NameEscape::Begun => self.append(b'#'),
+            NameEscape::Half(digit) => {
                 self.append(b'#');
                 self.append(digit);
             }
@@ -340,7 +340,7 @@ impl Dictionary<'_> {
             self.next()?;
         }
         let spelt = self.bytes.get(start..self.at).unwrap_or_default();
-        let mut names = Names { is_open: true, ..Names::default() };
+        let mut names = NameScanner { is_open: true, ..NameScanner::default() };
         let mut take = |_: usize, name: &[u8]| {
             match name {
                 b"ObjStm" => self.has_type = true,
@@ -381,7 +381,7 @@ impl Dictionary<'_> {
 
 /// Looks at the names of an object stream, as it is unpacked.
 fn unpack(data: &[u8], unpacked: &mut Unpacked, budget: &Budget) -> Result<(), InspectionFault> {
-    let mut names = Names::default();
+    let mut names = NameScanner::default();
     let mut chunk = [0; 16 * 1024];
     budget.hold(DECODER_BYTES)?;
     let mut decoder = ZlibDecoder::new(data);

@@ -15,8 +15,8 @@ use runtime::{Budget, Used};
 fn media_type(kind: FileKind, content: &[u8]) -> Result<&'static str, AttachmentRefusal> {
     let job = [[kind.to_byte()].as_slice(), content].concat();
     match examine::run(&job).unwrap() {
-        Finding::Good { charset } => Ok(kind.sent_as(charset)),
-        Finding::Refused(refusal) => Err(refusal),
+        InspectionResult::Good { charset } => Ok(kind.sent_as(charset)),
+        InspectionResult::Refused(refusal) => Err(refusal),
     }
 }
 

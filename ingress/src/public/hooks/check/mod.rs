@@ -17,7 +17,7 @@ pub(super) use self::{
     proof::{EventCheck, EventRefusal, Proof},
     sns::Sns,
 };
-use super::{connection::HookConnection, raw::Raw};
+use super::{connection::HookConnection, raw::RawBody};
 
 /// Checks an event by the rules of its provider.
 pub(super) async fn check(
@@ -25,7 +25,7 @@ pub(super) async fn check(
     provider: &str,
     connection: &HookConnection,
     headers: &HeaderMap,
-    raw: &Raw,
+    raw: &RawBody,
     now: DateTime<Utc>,
 ) -> Result<EventCheck, EventRefusal> {
     let secrets = &connection.secrets;

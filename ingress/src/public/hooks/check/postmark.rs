@@ -7,9 +7,9 @@ use secrecy::SecretString;
 use subtle::ConstantTimeEq;
 
 use super::proof::{EventRefusal, Proof, any, single};
-use crate::public::hooks::raw::Raw;
+use crate::public::hooks::raw::RawBody;
 
-pub(super) fn check(secrets: &[SecretString], headers: &HeaderMap, raw: &Raw) -> Result<Proof, EventRefusal> {
+pub(super) fn check(secrets: &[SecretString], headers: &HeaderMap, raw: &RawBody) -> Result<Proof, EventRefusal> {
     let given = single(headers, AUTHORIZATION.as_str())?;
     let (scheme, encoded) = given.split_once(' ').ok_or(EventRefusal::Forged)?;
     if !scheme.eq_ignore_ascii_case("basic") {

@@ -11,7 +11,7 @@ use http::HeaderMap;
 use secrecy::SecretString;
 
 use super::proof::{EventRefusal, Proof, any, is_fresh, single, unix};
-use crate::public::hooks::raw::{Raw, STAMP_HEADER};
+use crate::public::hooks::raw::{RawBody, STAMP_HEADER};
 
 /// SendGrid repeats for 24 hours.
 const WINDOW: TimeDelta = TimeDelta::hours(25);
@@ -19,7 +19,7 @@ const WINDOW: TimeDelta = TimeDelta::hours(25);
 pub(super) fn check(
     secrets: &[SecretString],
     headers: &HeaderMap,
-    raw: &Raw,
+    raw: &RawBody,
     now: DateTime<Utc>,
 ) -> Result<Proof, EventRefusal> {
     let timestamp = single(headers, STAMP_HEADER)?;
