@@ -279,7 +279,7 @@ async fn attachments_that_unpack_to_much_are_read_within_one_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_eight_megabytes_are_answered_within_the_memory() {
-    const CALLS: usize = 80;
+    const CALLS: usize = 40;
     // What the server has not handed to the engine yet, in calls: it cuts off a client with more than 64 MB waiting.
     const ON_THE_WAY: usize = 4;
     let target = Target::start().await;

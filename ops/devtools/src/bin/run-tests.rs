@@ -19,8 +19,8 @@ use serde::Deserialize;
 /// The program that takes longest, by the end of its name.
 const LONGEST: &str = "test pipeline";
 
-/// Programs that run at a time. More than three keep two cores no busier, and make tests wait for each other.
-const AT_A_TIME: usize = 3;
+/// Programs that run at a time. More keep two cores hardly busier, and make tests wait for each other.
+const AT_A_TIME: usize = 2;
 
 /// A line of what cargo writes; of most only the reason is of interest.
 #[derive(Deserialize)]
