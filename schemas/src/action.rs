@@ -1,4 +1,4 @@
-//! The configuration of a step: the `action_config` of each step type (API.md §5). One reading for the API, which refuses what it
+//! The configuration of a step: the `action_config` of each step type. One reading for the API, which refuses what it
 //! cannot read, and for the stage.
 
 use crate::{StepType, parse_id};

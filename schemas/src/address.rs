@@ -1,6 +1,6 @@
 //! E-mail addresses in the one canonical form that contacts, suppressions and sends are keyed by.
 //!
-//! Rule (API.md §3): trim, NFC, IDNA on the domain, ASCII lower case; no quoted local parts, no literals, no dotless hosts.
+//! Rule: trim, NFC, IDNA on the domain, ASCII lower case; no quoted local parts, no literals, no dotless hosts.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! How long a step waits after the one before it (API.md §5). Pure: the API answers `next_action_at` with it, the stage goes by it.
+//! How long a step waits after the one before it. Pure: the API answers `next_action_at` with it, the stage goes by it.
 
 use crate::DelayUnit;
 use chrono::{DateTime, Datelike, Days, LocalResult, NaiveDateTime, TimeDelta, TimeZone, Timelike, Utc, Weekday};

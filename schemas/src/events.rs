@@ -1,4 +1,4 @@
-//! Events for products and internal systems (specification, Events; API.md §7). One body for webhooks and for the bus.
+//! Events for products and internal systems. One body for webhooks and for the bus.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;

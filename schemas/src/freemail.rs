@@ -1,4 +1,4 @@
-//! Domains nobody can own as a tenant (API.md §6): freemail providers, matched exactly and by registrable domain.
+//! Domains nobody can own as a tenant: freemail providers, matched exactly and by registrable domain.
 
 /// Freemail and disposable providers, as registrable domains in A-label form, sorted.
 const FREEMAIL: &[&str] = &[

@@ -1,4 +1,4 @@
-//! API keys: `svc_live_<slug>_<43 base62 + 6 checksum>` and `svc_test_…` (API.md §2). Stored as SHA-256 only.
+//! API keys: `svc_live_<slug>_<43 base62 + 6 checksum>` and `svc_test_…`. Stored as SHA-256 only.
 
 use rand::Rng;
 use sha2::{Digest, Sha256};

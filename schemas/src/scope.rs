@@ -1,6 +1,6 @@
 //! Scopes: what a key may do. A write scope does not imply the read scope.
 
-/// Every scope there is (specification, Endpoints; API.md §1 and §3).
+/// Every scope there is.
 pub const ALL: &[&str] = &[
     "analytics:read",
     "audiences:read",

@@ -1,4 +1,4 @@
-//! Streams and subjects (DESIGN §5). Subjects carry low-cardinality tokens only: no tenant, no id, no address.
+//! Streams and subjects. Subjects carry low-cardinality tokens only: no tenant, no id, no address.
 
 use crate::{Environment, Lane, RequestKind};
 

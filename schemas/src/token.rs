@@ -1,4 +1,4 @@
-//! Tokens in links we put into mail: `v1.<key id>.<payload>.<mac>` (API.md §7).
+//! Tokens in links we put into mail: `v1.<key id>.<payload>.<mac>`.
 //!
 //! The payload holds tenant and send (and for clicks the target), never an address. The MAC is HMAC-SHA256 cut to 128 bits
 //! over purpose and payload, so a pixel token cannot be used to unsubscribe. Tokens hold for years: keys are kept by id.

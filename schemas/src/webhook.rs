@@ -2,7 +2,7 @@
 //!
 //! A secret reads `whsec_<base64 of 32 bytes>`. Two signatures are made with it, and a receiver checks the one it likes:
 //!
-//! - `X-Service-Signature: t=<unix>,v1=<lower-case hex>` (specification, Events): HMAC-SHA256 over `<t>.<body>`. The key is the
+//! - `X-Service-Signature: t=<unix>,v1=<lower-case hex>`: HMAC-SHA256 over `<t>.<body>`. The key is the
 //!   secret **as it was given to the caller**, the whole text with its prefix: nothing has to be decoded.
 //! - `webhook-id`, `webhook-timestamp`, `webhook-signature: v1,<base64>` (Standard Webhooks): HMAC-SHA256 over `<id>.<t>.<body>`.
 //!   The key is the 32 bytes that the part after the prefix encodes, as that standard has it.

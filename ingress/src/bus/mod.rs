@@ -1,4 +1,4 @@
-//! The API over NATS: request and reply, for internal systems (DESIGN §5).
+//! The API over NATS: request and reply, for internal systems.
 //!
 //! A message on `mail.v1.api.<product>.<environment>.<operation>` is the HTTP request of that operation and goes through the same router:
 //! the same code validates, acts and answers. Who publishes is what the subject says, which the server's permissions hold every

@@ -1,4 +1,4 @@
-//! The error answer of the API: `{ok: false, error, detail?, fields?}` (API.md §1).
+//! The error answer of the API: `{ok: false, error, detail?, fields?}`.
 
 use std::borrow::Cow;
 
@@ -268,7 +268,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn an_error_has_the_shape_of_the_specification() {
+    fn an_error_has_the_documented_shape() {
         let error = ApiError::validation(vec![
             FieldFault::new("steps[3].template_id", "required", "is required"),
             FieldFault::new("name", "too_long", "is longer than 200 characters"),

@@ -2,7 +2,7 @@
 //!
 //! A route is `read(scope, handler)` or `write(scope, handler)` with `async fn handler(ctx: &mut RequestContext, input: Input) ->
 //! Result<ApiReply, ApiError>`, registered through [`Routes`] with its documentation (how: see [`crate::documents::openapi`]). The order of
-//! checks is that of API.md §1; what a handler sees is a known caller, a transaction confined to its tenant, and a typed input.
+//! checks is that of [`auth::admit`]; what a handler sees is a known caller, a transaction confined to its tenant, and a typed input.
 
 pub mod auth;
 pub mod body;

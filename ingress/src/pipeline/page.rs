@@ -1,4 +1,4 @@
-//! Lists: newest first, keyset on (created_at, id), an opaque cursor (API.md §1).
+//! Lists: newest first, keyset on (created_at, id), an opaque cursor.
 
 use std::borrow::Cow;
 

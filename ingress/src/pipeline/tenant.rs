@@ -1,4 +1,4 @@
-//! Finds the tenant that a request names (specification, "Tenancy").
+//! Finds the tenant that a request names.
 
 use std::time::Duration;
 

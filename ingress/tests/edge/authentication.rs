@@ -1,4 +1,4 @@
-//! API.md §2 as a table, and what the limits hold against.
+//! Who is let in, as a table, and what the limits hold against.
 
 use std::sync::Arc;
 

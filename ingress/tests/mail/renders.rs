@@ -97,7 +97,7 @@ async fn a_name_that_is_markup_stays_a_name() {
     }
 }
 
-/// DESIGN §9: refused when it is saved, or cut short when it is rendered; quickly, and with the process alive.
+/// Refused when it is saved, or cut short when it is rendered; quickly, and with the process alive.
 #[rstest]
 #[case::nested_blocks("{% if email %}".repeat(1_000) + &"{% endif %}".repeat(1_000), Err("nesting_too_deep"))]
 #[case::nested_indexes(format!("{{{{ data{}.x{} }}}}", "[data".repeat(500), "]".repeat(500)), Err("nesting_too_deep"))]

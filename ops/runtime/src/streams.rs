@@ -1,4 +1,4 @@
-//! The stream table (DESIGN §5), applied idempotently.
+//! The stream table, applied idempotently.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::closed_set;
 
 closed_set! {
-    /// The life of a campaign (specification, States).
+    /// The life of a campaign.
     CampaignStatus {
         /// Nothing sends.
         Draft = "draft",

@@ -51,7 +51,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// Why a campaign is sent (API.md §4). The classification follows from it.
+    /// Why a campaign is sent. The classification follows from it.
     MessagePurpose {
         /// The default.
         MarketingCampaign = "marketing_campaign",

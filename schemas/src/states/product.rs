@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::closed_set;
 
 closed_set! {
-    /// The life of a webhook subscription (specification, States).
+    /// The life of a webhook subscription.
     SubscriptionStatus {
         /// Told at once.
         Active = "active",
@@ -17,7 +17,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// The life of one webhook delivery (specification, States).
+    /// The life of one webhook delivery.
     DeliveryStatus {
         /// To be tried, or tried again at `next_attempt_at`.
         Pending = "pending",
@@ -29,7 +29,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// What a mail may be credited for (specification, Outcome request).
+    /// What a mail may be credited for.
     OutcomeType {
         /// A quote was given.
         Quote = "quote",

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::closed_set;
 
 closed_set! {
-    /// The life of a send (DESIGN §6). Facts that come later (delivered, opened …) are times on the row, never states.
+    /// The life of a send. Facts that come later (delivered, opened …) are times on the row, never states.
     SendState {
         /// Waits to be claimed.
         Queued = "queued",
@@ -83,7 +83,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// The life of a sending domain (API.md §6).
+    /// The life of a sending domain.
     DomainStatus {
         /// Not yet proven.
         Pending = "pending",

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::closed_set;
 
 closed_set! {
-    /// The life of a sequence (specification, States).
+    /// The life of a sequence.
     SequenceStatus {
         /// Nobody is enrolled.
         Draft = "draft",
@@ -19,7 +19,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// What a step of a sequence does (specification, Sequence and step).
+    /// What a step of a sequence does.
     StepType {
         /// Sends a template.
         SendEmail = "send_email",
@@ -65,7 +65,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// The life of an enrollment (API.md §5).
+    /// The life of an enrollment.
     EnrollmentStatus {
         /// Goes on at `next_action_at`.
         Active = "active",
@@ -81,7 +81,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// Why an enrollment ended before its last step (API.md §5).
+    /// Why an enrollment ended before its last step.
     ExitReason {
         /// The contact left marketing.
         Unsubscribed = "unsubscribed",

@@ -85,9 +85,9 @@ async fn sandbox(rig: &Rig) -> Client {
     Client::new(&rig.base_url, "demo", "sandbox", issued["key"].as_str().unwrap(), "try-out")
 }
 
-/// Every event of the specification and every one that API.md adds for what the engine does by itself.
+/// Every event of the contract.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_event_of_the_specification_reaches_its_receiver() {
+async fn each_event_of_the_contract_reaches_its_receiver() {
     let rig = rig().await;
     let client = sandbox(&rig).await;
     let receiver = Receiver::start().await;

@@ -70,7 +70,7 @@ pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Resul
         ab_test: None,
         notes: notes(&campaign),
     };
-    // "variants appear when an A/B test ran" (specification, Analytics): also of a split without a winner rule.
+    // Variants appear when an A/B test ran: also of a split without a winner rule.
     if campaign.launched && !names.is_empty() {
         let of = |variant: &str| {
             by_variant
@@ -87,7 +87,7 @@ pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Resul
     ApiReply::ok(&answer)
 }
 
-/// "Winner by human click rate with a minimum sample, else `winner: null` and the reason in `notes`" (API.md §7). What the rest of the
+/// The winner is by human click rate with a minimum sample, else `winner: null` and the reason in `notes`. What the rest of the
 /// audience was sent is then stored in the campaign.
 fn winner(campaign: &AnalysedCampaign, names: &[(String, String)]) -> Option<AbTestWinner> {
     let letter = campaign.winner.as_ref().filter(|_| campaign.winner_reason == Some(WinnerReason::HighestRate))?;

@@ -1,4 +1,4 @@
-//! What a caller decides about a campaign: read, checked against the specification's rules, then against what is there.
+//! What a caller decides about a campaign: read, checked by itself, then against what is there.
 
 use std::collections::HashSet;
 
@@ -490,10 +490,7 @@ mod tests {
     #[case::blank_reason(json!({"message_purpose": "receipt", "audience_reason": " "}), Some(("audience_reason", "required")))]
     #[case::with_reason(json!({"message_purpose": "receipt", "audience_reason": "They bought it"}), None)]
     #[case::marketing_needs_no_reason(json!({"message_purpose": "newsletter"}), None)]
-    fn a_campaign_is_checked_by_the_rules_of_the_specification(
-        #[case] change: Value,
-        #[case] fault: Option<(&str, &str)>,
-    ) {
+    fn a_campaign_is_checked_by_its_rules(#[case] change: Value, #[case] fault: Option<(&str, &str)>) {
         let expected: Vec<_> = fault.into_iter().map(|(path, code)| (path.to_owned(), code.to_owned())).collect();
         assert_eq!(faults(change), expected);
     }

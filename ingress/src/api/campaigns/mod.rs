@@ -123,7 +123,7 @@ fn kind_of_change(body: &CampaignBody) -> Result<CampaignChange, ApiError> {
     })
 }
 
-/// Whether a campaign may be changed like this (API.md §4).
+/// Whether a campaign may be changed like this.
 fn allows(status: CampaignStatus, change: &CampaignChange) -> bool {
     use CampaignStatus::{Draft, Preflight, Scheduled, Sending};
     match change {

@@ -1,4 +1,4 @@
-//! `/v1/contacts`: the people of a tenant (API.md §3).
+//! `/v1/contacts`: the people of a tenant.
 
 mod doc;
 mod erase;

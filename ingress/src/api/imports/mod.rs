@@ -1,4 +1,4 @@
-//! `/v1/imports`: many contacts from one CSV text, in one transaction (API.md §3). The file is read, checked and encoded for Postgres
+//! `/v1/imports`: many contacts from one CSV text, in one transaction. The file is read, checked and encoded for Postgres
 //! before the transaction begins: no connection waits for a stranger's bytes.
 
 mod apply;

@@ -1,4 +1,4 @@
-//! The hourly limit on one-off mail (specification, Limits): exact over any number of processes, over a sliding hour.
+//! The hourly limit on one-off mail: exact over any number of processes, over a sliding hour.
 //!
 //! What counts is messages, however many people they are for. What the engine sends to a tenant's own people does not count.
 

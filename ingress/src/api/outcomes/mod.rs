@@ -1,4 +1,4 @@
-//! `/v1/outcomes`: outcomes that products record, and the mails that are credited for them (API.md §7).
+//! `/v1/outcomes`: outcomes that products record, and the mails that are credited for them.
 
 mod doc;
 mod store;

@@ -101,7 +101,7 @@ impl HealthReport {
 
 async fn health(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let report = HealthReport::of(&ctx.ingress.pool, &ctx.ingress.bus).await;
-    // "Responds 503 with the same body shape and overall: crit when sending is impaired" (specification, System)
+    // 503 has the same body, and `overall` is `crit` when sending is impaired.
     let status = if report.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     ApiReply::untyped(status, &report)
 }

@@ -1,4 +1,4 @@
-//! `/v1/segments`: audiences by rule (API.md §3). The language of rules is [`segments`]'s.
+//! `/v1/segments`: audiences by rule. The language of rules is [`segments`]'s.
 
 mod doc;
 mod rule;

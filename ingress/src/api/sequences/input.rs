@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Steps of one sequence (specification, Limits).
+/// Steps of one sequence.
 pub(crate) const STEPS_MAX: usize = 50;
 pub(super) const DESCRIPTION_MAX: usize = 1_000;
 /// The longest text of a notification, a note or a reason, in characters.

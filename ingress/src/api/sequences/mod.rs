@@ -200,7 +200,7 @@ impl ChangeSequence {
     }
 }
 
-/// Whether a status may follow another (specification, States). Archiving what is archived changes nothing.
+/// Whether a status may follow another. Archiving what is archived changes nothing.
 fn may_follow(from: SequenceStatus, to: SequenceStatus) -> bool {
     use SequenceStatus::{Active, Archived, Draft, Paused};
     matches!((from, to), (Draft | Paused, Active) | (Active, Paused) | (_, Archived))

@@ -1,4 +1,4 @@
-//! `/v1/suppressions`: addresses that must not be mailed (API.md §3). They outlive their contact.
+//! `/v1/suppressions`: addresses that must not be mailed. They outlive their contact.
 
 mod doc;
 

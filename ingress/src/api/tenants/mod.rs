@@ -1,5 +1,5 @@
-//! Tenants: `POST /v1/tenants/link`, by which a product says which of its tenants it will speak for (specification, Family
-//! integration), and `/v1/tenant`, a tenant's own profile.
+//! Tenants: `POST /v1/tenants/link`, by which a product says which of its tenants it will speak for, and `/v1/tenant`, a tenant's
+//! own profile.
 
 mod doc;
 mod profile;

@@ -1,4 +1,4 @@
-//! `/v1/webhooks`: subscriptions to events, and their deliveries (specification, Webhooks and Events; API.md §7). A subscription is
+//! `/v1/webhooks`: subscriptions to events, and their deliveries. A subscription is
 //! one product's: another product of the same tenant neither sees nor changes it. The webhooks stage delivers; this only writes
 //! the rows that it reads.
 
@@ -26,7 +26,7 @@ use crate::pipeline::{
     write,
 };
 
-/// Active subscriptions one product may have for a tenant (specification, Limits).
+/// Active subscriptions one product may have for a tenant.
 const ACTIVE_MAX: i64 = 10;
 /// Active and paused ones together.
 const KEPT_MAX: i64 = 100;

@@ -1,4 +1,4 @@
-//! Direct requests: what internal systems publish on `mail.v1.request.<product>.<environment>.<kind>` (DESIGN §5).
+//! Direct requests: what internal systems publish on `mail.v1.request.<product>.<environment>.<kind>`.
 //!
 //! A request is handled as an HTTP request ([`super::call`]): the same code validates, handles and answers it. The stream keeps it
 //! until it is committed. `Nats-Msg-Id` is the `Idempotency-Key`, so that a repeat after a crash finds the answer and has no second

@@ -37,7 +37,7 @@ use serde_json::Value;
 
 pub use document::document;
 
-/// The interface version of the specification.
+/// The version of the interface.
 pub const VERSION: &str = "1.0.0";
 
 /// A value's place in the document.

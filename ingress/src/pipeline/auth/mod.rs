@@ -1,4 +1,4 @@
-//! Authenticates and authorises a request (API.md §1 "Order of checks", §2).
+//! Authenticates and authorises a request.
 
 pub mod admission;
 pub mod credentials;
@@ -65,7 +65,7 @@ pub struct AdmissionTerms<'a> {
 /// known, so that refusals carry it, too.
 ///
 /// # Errors
-/// The refusals of API.md §2, 408 and 413 for the body, 429 `rate_limit_exceeded`.
+/// 401 and 403 for who asks, 408 and 413 for the body, 429 `rate_limit_exceeded`.
 pub async fn admit(
     ingress: &Ingress,
     parts: &Parts,

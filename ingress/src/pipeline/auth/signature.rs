@@ -1,4 +1,4 @@
-//! Request signatures: the signed parts, and how long a signature is valid (specification, Authentication).
+//! Request signatures: the signed parts, and how long a signature is valid.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use hmac::{Hmac, KeyInit, Mac};

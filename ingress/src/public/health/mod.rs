@@ -1,4 +1,4 @@
-//! `GET /health`: no authentication (specification, System).
+//! `GET /health`: no authentication.
 
 mod doc;
 

@@ -72,7 +72,7 @@ pub struct OutboundLimits {
 }
 
 impl Default for OutboundLimits {
-    /// The limits of webhooks (API.md §7).
+    /// The limits of webhooks.
     fn default() -> Self {
         Self { timeout: Duration::from_secs(15), body_max_bytes: 64 * 1024 }
     }

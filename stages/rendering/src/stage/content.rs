@@ -17,7 +17,7 @@ use templates::{
 
 /// How long a compiled message is cached: a change to a sender, a campaign's name or a field's fallback shows in mail after this time.
 const CACHE_TIME: Duration = Duration::from_secs(60);
-/// The label of the return path's domain (API.md §6, records).
+/// The label of the return path's domain.
 const RETURN_PATH_LABEL: &str = "send";
 /// The label of the host of tracked links.
 const TRACKING_LABEL: &str = "link";

@@ -1,4 +1,4 @@
-//! When a failed delivery is attempted again (API.md §7), as pure decisions.
+//! When a failed delivery is attempted again, as pure decisions.
 
 use std::time::Duration;
 

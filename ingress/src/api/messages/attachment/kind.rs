@@ -1,4 +1,4 @@
-//! The kinds of files there are: extensions and media types (specification, Limits).
+//! The kinds of files there are: extensions and media types.
 
 use super::text::Charset;
 

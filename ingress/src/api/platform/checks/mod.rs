@@ -26,7 +26,7 @@ const DATABASE_SLOW_SECONDS: f64 = 1.0;
 /// Age of the oldest message in a stream between the stages.
 const QUEUE_WARN_SECONDS: i64 = 120;
 const QUEUE_CRIT_SECONDS: i64 = 900;
-/// Age of the oldest unfinished work in the ledger. "Worker pickup about 60 seconds" (specification, Limits).
+/// Age of the oldest unfinished work in the ledger. Work is picked up within about 60 seconds.
 const STUCK_WARN_SECONDS: f64 = 120.0;
 const STUCK_CRIT_SECONDS: f64 = 900.0;
 /// A batch that was announced so often and is not done needs attention.

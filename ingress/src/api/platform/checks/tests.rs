@@ -146,7 +146,7 @@ fn a_platform_that_is_well_is_ok() {
 }
 
 #[test]
-fn every_check_the_specification_names_is_there_and_names_are_unique() {
+fn every_documented_check_is_there_and_names_are_unique() {
     let report = HealthReport::from_facts(&well(), Utc::now());
     let mut ids: Vec<&str> = report.checks.iter().map(|check| check.id.as_str()).collect();
     for wanted in [

@@ -1,4 +1,4 @@
-//! The outcome request of the specification: one validation for HTTP and for the bus.
+//! The outcome request: one validation for HTTP and for the bus.
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use schemars::JsonSchema;
@@ -13,7 +13,7 @@ pub const EVENT_ID_MAX: usize = 255;
 /// One line that is not blank, in contracts.
 const EVENT_ID_PATTERN: &str =
     r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$";
-/// How far ahead of our clock something may have happened (API.md §1).
+/// How far ahead of our clock something may have happened.
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 /// The earliest year in which something may have happened.
 const FIRST_YEAR: i32 = 2000;
@@ -143,7 +143,7 @@ fn outcome_type(word: Option<&str>, faults: &mut OutcomeFaults) -> Option<Outcom
     known
 }
 
-/// "premium_amount: dollars; takes precedence over premium_cents" (specification). Both must be sound.
+/// `premium_amount`, in dollars, takes precedence over `premium_cents`. Both must be sound.
 fn premium(amount: Option<&Number>, cents: Option<i64>, faults: &mut OutcomeFaults) -> Option<Premium> {
     let of_amount = amount.and_then(|amount| {
         let premium = Premium::of_dollars(amount);

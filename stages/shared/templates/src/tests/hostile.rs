@@ -1,4 +1,4 @@
-//! Templates and data made to hurt (DESIGN, known traps): refused or cut short, in bounded time and memory.
+//! Templates and data made to hurt: refused or cut short, in bounded time and memory.
 
 use std::time::{Duration, Instant};
 
