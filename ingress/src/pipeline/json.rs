@@ -38,9 +38,9 @@ const LIMITS: Limits = Limits {
 /// The most memory in bytes that the values of a body take, estimated from its bytes alone: a separator may be a value, a brace an object.
 #[must_use]
 pub fn weight(body: &[u8]) -> usize {
-    let separators = body.iter().filter(|&&byte| matches!(byte, b',' | b'[' | b':')).count();
-    let objects = body.iter().filter(|&&byte| byte == b'{').count();
-    body.len() + (1 + separators + objects * OBJECT_WEIGHT) * VALUE_BYTES
+    let count = |byte| memchr::memchr_iter(byte, body).count();
+    let separators = count(b',') + count(b'[') + count(b':');
+    body.len() + (1 + separators + count(b'{') * OBJECT_WEIGHT) * VALUE_BYTES
 }
 
 /// Parses a body.
