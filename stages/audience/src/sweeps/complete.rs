@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ledger::end_stopped::HAS_UNFINISHED_CAMPAIGNS;
 use runner::{StageError, Sweep};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -32,7 +33,7 @@ impl Sweep for CompleteCampaigns {
     }
 
     fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from campaigns where status in ('sending', 'cancelled') and completed_at is null)")
+        Some(HAS_UNFINISHED_CAMPAIGNS)
     }
 
     fn stops_when_paused(&self) -> bool {

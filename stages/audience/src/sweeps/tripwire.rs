@@ -12,7 +12,10 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::audit;
-use ledger::tripwire::{Tally, TripwireLimits, decide};
+use ledger::{
+    end_stopped::HAS_UNFINISHED_CAMPAIGNS,
+    tripwire::{Tally, TripwireLimits, decide},
+};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -115,7 +118,7 @@ impl Sweep for Tripwire {
     }
 
     fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from campaigns where status in ('sending', 'cancelled') and completed_at is null)")
+        Some(HAS_UNFINISHED_CAMPAIGNS)
     }
 
     fn stops_when_paused(&self) -> bool {

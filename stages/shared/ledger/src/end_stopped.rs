@@ -12,6 +12,10 @@ use uuid::Uuid;
 
 use crate::hours::random_shard;
 
+/// SQL that is true while a campaign is under way, or cancelled with sends that are still open. The sweeps over such campaigns wait for it.
+pub const HAS_UNFINISHED_CAMPAIGNS: &str =
+    "exists (select from campaigns where status in ('sending', 'cancelled') and completed_at is null)";
+
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Batches per transaction: 10,000 sends, some tens of milliseconds.
 const AT_ONCE: i64 = 20;
@@ -41,7 +45,7 @@ impl Sweep for EndStopped {
     }
 
     fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from campaigns where status in ('sending', 'cancelled') and completed_at is null)")
+        Some(HAS_UNFINISHED_CAMPAIGNS)
     }
 
     fn stops_when_paused(&self) -> bool {

@@ -33,8 +33,8 @@ const WAITS: &[u64] = &[MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * 
 /// retry deadline has passed. Jitter of up to a fifth, chosen by `seed`, spreads the sends of a batch; the last attempt is made
 /// exactly at the deadline.
 #[must_use]
-pub fn next_attempt(attempt: u32, age: Duration, patience: RetryDeadline, seed: u64) -> Option<Duration> {
-    let left = patience.limit().checked_sub(age).filter(|left| !left.is_zero())?;
+pub fn next_attempt(attempt: u32, age: Duration, deadline: RetryDeadline, seed: u64) -> Option<Duration> {
+    let left = deadline.limit().checked_sub(age).filter(|left| !left.is_zero())?;
     let step = usize::try_from(attempt.saturating_sub(1)).unwrap_or(usize::MAX).min(WAITS.len() - 1);
     let base = Duration::from_secs(WAITS[step]);
     let jitter = base.mul_f64(fraction(seed, attempt) / 5.0);
@@ -85,10 +85,10 @@ mod tests {
     #[rstest]
     #[case::bulk(RetryDeadline::Bulk, 72)]
     #[case::prompt(RetryDeadline::Prompt, 24)]
-    fn at_the_limit_there_is_no_further_attempt(#[case] patience: RetryDeadline, #[case] hours: u64) {
+    fn at_the_limit_there_is_no_further_attempt(#[case] deadline: RetryDeadline, #[case] hours: u64) {
         let limit = Duration::from_secs(hours * HOUR);
-        assert_eq!(next_attempt(9, limit, patience, 1), None);
-        assert_eq!(next_attempt(9, limit - Duration::from_secs(10), patience, 1), Some(Duration::from_secs(10)));
+        assert_eq!(next_attempt(9, limit, deadline, 1), None);
+        assert_eq!(next_attempt(9, limit - Duration::from_secs(10), deadline, 1), Some(Duration::from_secs(10)));
     }
 
     proptest! {
@@ -120,14 +120,14 @@ mod tests {
 
         #[test]
         fn every_message_ends(seed: u64) {
-            for patience in [RetryDeadline::Bulk, RetryDeadline::Prompt] {
+            for deadline in [RetryDeadline::Bulk, RetryDeadline::Prompt] {
                 let (mut age, mut attempts) = (Duration::ZERO, 1);
-                while let Some(wait) = next_attempt(attempts, age, patience, seed) {
+                while let Some(wait) = next_attempt(attempts, age, deadline, seed) {
                     age += wait;
                     attempts += 1;
                     prop_assert!(attempts < 25);
                 }
-                prop_assert_eq!(age, patience.limit());
+                prop_assert_eq!(age, deadline.limit());
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Webhooks: deliveries a second over many endpoints and to one, latency when idle, and beside receivers that never answer.
 //!
-//! Facts are written straight into the ledger, as the stages write them, and the bell is rung as they ring it. The receivers are
+//! Facts are written straight into the ledger, as the stages write them, and readers are notified as stages notify them. The receivers are
 //! part of this process: a few lines of HTTP each, so that what is measured is the stage.
 
 use std::{

@@ -36,15 +36,16 @@ pub async fn resolve(
     let states = lock(&mut tx, &asked).await?;
     let accepted: Vec<MessageKey> = in_state(&states, "accepted");
     let handled: Vec<MessageKey> = in_state(&states, "handled");
-    let mut rung = accepted.clone();
+    let mut announced = accepted.clone();
     if !accepted.is_empty() {
         write(&mut tx, &accepted, reannounce).await?;
     }
     if !handled.is_empty() {
-        rung.extend(unmoved(&mut tx, &handled).await?);
+        announced.extend(unmoved(&mut tx, &handled).await?);
     }
     tx.commit().await?;
-    rung.iter()
+    announced
+        .iter()
         .map(|key| {
             let notify = asked.get(key).copied().flatten().cloned();
             first_announcement(key.0, key.1).publication_notifying(notify)

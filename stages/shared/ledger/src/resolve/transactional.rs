@@ -52,8 +52,8 @@ pub async fn resolve(
 ) -> Result<Vec<Publication>, StageError> {
     let mut publications = Vec::new();
     for asked in portions(inputs) {
-        let rung = resolve_portion(by_key, &asked, reannounce).await?;
-        for batch in &rung {
+        let announced = resolve_portion(by_key, &asked, reannounce).await?;
+        for batch in &announced {
             publications.push(batch.publication()?);
         }
     }
@@ -85,7 +85,7 @@ async fn resolve_portion(
     // If a crash of Postgres loses this commit, the requests are still accepted, and are announced again.
     let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let (accepted, handled) = lock(&mut tx, asked).await?;
-    let mut rung = Vec::with_capacity(asked.len());
+    let mut announced = Vec::with_capacity(asked.len());
     if !accepted.is_empty() {
         let contacts = find_or_create(&mut tx, &wanted_contacts(&accepted)).await?;
         write(&mut tx, &accepted, &contacts, reannounce).await?;
@@ -94,13 +94,13 @@ async fn resolve_portion(
             *sizes.entry(request.batch()).or_default() += 1;
         }
         let prompt = sizes.into_iter().filter(|(_, size)| *size <= PROMPT_BATCH_MAX);
-        rung.extend(prompt.map(|((tenant, batch), _)| first_announcement(tenant, batch)));
+        announced.extend(prompt.map(|((tenant, batch), _)| first_announcement(tenant, batch)));
     }
     if !handled.is_empty() {
-        rung.extend(unmoved(&mut tx, &handled).await?);
+        announced.extend(unmoved(&mut tx, &handled).await?);
     }
     tx.commit().await?;
-    Ok(rung)
+    Ok(announced)
 }
 
 /// The first announcement of a priority batch.

@@ -220,11 +220,11 @@ async fn sweeps_of_a_paused_stage_rest_unless_they_keep_house() {
 async fn a_pause_outlives_a_restart() {
     let rig = Rig::new().await;
     rig.pause().await;
-    // A process that starts now reads the levers before it fetches anything.
+    // A process that starts now reads the pause switches before it fetches anything.
     let shutdown = CancellationToken::new();
     let again = PauseSwitches::follow(rig.pool.clone(), rig.bus.clone(), Notifier::default(), true, shutdown.clone());
-    assert!(again.is_paused("compliance"), "before the levers are read everything rests");
-    eventually("the levers to be read", || async { (!again.is_paused("audience")).then_some(()) }).await;
+    assert!(again.is_paused("compliance"), "before the pause switches are read everything rests");
+    eventually("the pause switches to be read", || async { (!again.is_paused("audience")).then_some(()) }).await;
     assert!(again.is_paused("compliance"));
     shutdown.cancel();
     rig.end().await;
