@@ -249,7 +249,7 @@ as $$
     select address like 'suppressed%@sandbox.test' and substr(address, 11, 1) in ('@', '+') and of_environment = 'sandbox'
 $$;
 
--- The facts about these contacts that the gate decides by: one definition for compliance, claim and fence.
+-- The facts about these contacts that the gate decides by: one definition for compliance and fence.
 -- Erased contacts are left out: there is no address to mail. An archived contact is included: mail it asked for still reaches it.
 -- An `invalid` suppression for marketing stays for marketing only: it is how a full mailbox gets no marketing mail for a while, and
 -- it must not keep a password reset from the mailbox's owner.

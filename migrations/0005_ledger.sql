@@ -99,10 +99,9 @@ create table batches (
     announcement integer not null default 0,
     dispatched_sends integer,                             -- of a paced campaign: how many sends were last dispatched with it
     quiet_at timestamptz,                       -- when it last ceased to be announced
-    lease_until timestamptz,                    -- the latest lease among its claimed and fenced sends
+    lease_until timestamptz,                    -- the earliest lease among its fenced sends
     size integer not null,
     queued integer not null default 0,
-    claimed integer not null default 0,
     fenced integer not null default 0,
     deferred integer not null default 0,
     sent integer not null default 0,
@@ -128,8 +127,8 @@ create table batches (
     foreign key (tenant_id, content_id) references contents (tenant_id, id),
     foreign key (tenant_id, sender_id) references senders (tenant_id, id),
     constraint batches_counters_add_up check (
-        queued + claimed + fenced + deferred + sent + failed + unknown + skipped + cancelled + expired = size
-        and least(queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired) >= 0
+        queued + fenced + deferred + sent + failed + unknown + skipped + cancelled + expired = size
+        and least(queued, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired) >= 0
     )
 ) with (fillfactor = 70);
 -- Removing a sender asks for it. A tenant has few senders, so the entries take little space.
@@ -163,7 +162,7 @@ create table sends (
     reason text,                                -- skip reason of skipped, failure class of failed
     attempts smallint not null default 0,
     doubtful smallint not null default 0,       -- how often it ended in `unknown`
-    claim_token uuid,
+    fence_token uuid,                           -- of the worker whose fence it is
     -- The token of an attempt whose outcome was unknown and that was repeated: a late acceptance of the first attempt is still evidence.
     doubted_token uuid,
     lease_until timestamptz,

@@ -119,7 +119,7 @@ revoke insert, update, delete on paces from postrider_ingress;
 
 -- Processes and the sandbox --------------------------------------------------------------------------------------------------
 
--- Delivery processes that are alive. Each renews its row every few seconds; the token of every claim it makes lies between
+-- Delivery processes that are alive. Each renews its row every few seconds; the token of every fence it makes lies between
 -- `first_token` and `last_token`. So the sends of a dead process are known by their tokens, and need not wait for a lease to end.
 create table delivery_sessions (
     first_token uuid primary key,

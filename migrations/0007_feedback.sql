@@ -163,7 +163,7 @@ select enable_row_security('contact_facts');
 
 -- A trigger, because the facts on `sends` have several writers (engagement, delivery, provider events) and must not come
 -- apart from this table. Only columns of facts fire it, and only when one changed, so that what a
--- campaign does to every send (claim, fence, result) pays a comparison and no more.
+-- campaign does to every send (fence, result) pays a comparison and no more.
 -- Its own plan_cache_mode: the pools plan every statement anew, which here would cost more than the insert.
 create function note_contact_facts() returns trigger
 language plpgsql set plan_cache_mode = auto

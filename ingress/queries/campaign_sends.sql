@@ -35,7 +35,7 @@ where b.tenant_id = $1
   and ($5::uuid is null or b.id < $5)
   and ($7::text is null or b.variant = $7)
   and ($4::text is null or 0 < case $4::text
-        when 'queued' then b.queued when 'claimed' then b.claimed when 'fenced' then b.fenced when 'deferred' then b.deferred
+        when 'queued' then b.queued when 'fenced' then b.fenced when 'deferred' then b.deferred
         when 'sent' then b.sent when 'failed' then b.failed when 'unknown' then b.unknown when 'skipped' then b.skipped
         when 'cancelled' then b.cancelled when 'expired' then b.expired end)
 order by b.id desc, s.id desc

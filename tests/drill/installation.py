@@ -16,7 +16,6 @@ STAGES = ["audience", "compliance", "rendering", "delivery", "engagement", "attr
 # Short times, so that a drill is over in minutes: nothing else differs from the defaults.
 HASTE = {
     "POSTRIDER_AUDIENCE_REANNOUNCE": "5s",
-    "POSTRIDER_CLAIM_LEASE": "60s",
     "POSTRIDER_SMTP_CONNECTIONS": "16",
 }
 

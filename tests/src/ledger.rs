@@ -24,7 +24,7 @@ pub async fn batches_off_the_books(pool: &PgPool) -> Vec<Uuid> {
              select s.tenant_id,
                     (left(s.id::text, 33) || lpad(to_hex((('x' || lpad(right(s.id::text, 3), 8, '0'))::bit(32)::int >> 9) << 9), 3, '0'))::uuid as batch_id,
                     count(*) as size,
-                    count(*) filter (where state = 'queued') as queued, count(*) filter (where state = 'claimed') as claimed,
+                    count(*) filter (where state = 'queued') as queued,
                     count(*) filter (where state = 'fenced') as fenced, count(*) filter (where state = 'deferred') as deferred,
                     count(*) filter (where state = 'sent') as sent, count(*) filter (where state = 'failed') as failed,
                     count(*) filter (where state = 'unknown') as unknown, count(*) filter (where state = 'skipped') as skipped,
@@ -36,10 +36,10 @@ pub async fn batches_off_the_books(pool: &PgPool) -> Vec<Uuid> {
              from sends s group by 1, 2
          )
          select b.id from batches b left join recount r on r.tenant_id = b.tenant_id and r.batch_id = b.id
-         where (b.size, b.queued, b.claimed, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired,
+         where (b.size, b.queued, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired,
                 b.opened, b.clicked, b.unsubscribed, b.bounced, b.delivered, b.confirmed)
                is distinct from
-               (r.size, r.queued, r.claimed, r.fenced, r.deferred, r.sent, r.failed, r.unknown, r.skipped, r.cancelled, r.expired,
+               (r.size, r.queued, r.fenced, r.deferred, r.sent, r.failed, r.unknown, r.skipped, r.cancelled, r.expired,
                 r.opened, r.clicked, r.unsubscribed, r.bounced, r.delivered, r.confirmed)",
     )
     .fetch_all(pool)

@@ -183,7 +183,7 @@ async fn send_counts_are_the_sums_over_the_batches() {
     assert_eq!(
         counts,
         json!({
-            "total": 3, "queued": 1, "claimed": 0, "fenced": 0, "deferred": 0, "sent": 1, "failed": 0, "unknown": 0, "skipped": 1,
+            "total": 3, "queued": 1, "fenced": 0, "deferred": 0, "sent": 1, "failed": 0, "unknown": 0, "skipped": 1,
             "cancelled": 0, "expired": 0, "delivered": 1, "delivered_confirmed": 0, "bounced": 0, "complained": 0, "opened": 1,
             "clicked": 0, "unsubscribed": 0,
         })

@@ -2,7 +2,7 @@
 with sends_of as (
     select s.tenant_id, ((left(s.id::text, 33) || lpad(to_hex(('x' || right(s.id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid) as batch_id,
            count(*) as size,
-           count(*) filter (where state = 'queued') as queued, count(*) filter (where state = 'claimed') as claimed,
+           count(*) filter (where state = 'queued') as queued,
            count(*) filter (where state = 'fenced') as fenced, count(*) filter (where state = 'deferred') as deferred,
            count(*) filter (where state = 'sent') as sent, count(*) filter (where state = 'failed') as failed,
            count(*) filter (where state = 'unknown') as unknown, count(*) filter (where state = 'skipped') as skipped,
@@ -20,7 +20,7 @@ with sends_of as (
     from batches b
     left join sends_of s on s.tenant_id = b.tenant_id and s.batch_id = b.id
     cross join lateral (values
-        ('size', b.size, s.size), ('queued', b.queued, s.queued), ('claimed', b.claimed, s.claimed), ('fenced', b.fenced, s.fenced),
+        ('size', b.size, s.size), ('queued', b.queued, s.queued), ('fenced', b.fenced, s.fenced),
         ('deferred', b.deferred, s.deferred), ('sent', b.sent, s.sent), ('failed', b.failed, s.failed),
         ('unknown', b.unknown, s.unknown), ('skipped', b.skipped, s.skipped), ('cancelled', b.cancelled, s.cancelled),
         ('expired', b.expired, s.expired), ('delivered', b.delivered, s.delivered), ('confirmed', b.confirmed, s.confirmed), ('bounced', b.bounced, s.bounced),

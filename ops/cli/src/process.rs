@@ -114,7 +114,7 @@ pub enum StageName {
     Compliance,
     /// Renders messages from templates and contacts.
     Rendering,
-    /// Claims, fences, sends, records.
+    /// Fences, sends, records.
     Delivery,
     /// Records opens, clicks, unsubscribes, bounces, complaints, replies.
     Engagement,

@@ -15,7 +15,7 @@ closed_set! {
         Scheduled = "scheduled",
         /// The audience is being mailed.
         Sending = "sending",
-        /// No send is queued, claimed, fenced or deferred any more.
+        /// No send is queued, fenced or deferred any more.
         Sent = "sent",
         /// Stopped by the caller.
         Cancelled = "cancelled",

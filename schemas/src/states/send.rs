@@ -7,10 +7,8 @@ use super::closed_set;
 closed_set! {
     /// The life of a send. Facts that come later (delivered, opened …) are times on the row, never states.
     SendState {
-        /// Waits to be claimed.
+        /// Owed: nothing has left.
         Queued = "queued",
-        /// A delivery worker holds it under a lease; nothing has left.
-        Claimed = "claimed",
         /// The last gate is passed and committed; the body may have left.
         Fenced = "fenced",
         /// The server said "later"; `next_attempt_at` says when.
@@ -34,7 +32,7 @@ impl SendState {
     /// Whether work is still owed on the send. A campaign is `sent` only when no send of it is open.
     #[must_use]
     pub fn is_open(self) -> bool {
-        matches!(self, Self::Queued | Self::Claimed | Self::Fenced | Self::Deferred)
+        matches!(self, Self::Queued | Self::Fenced | Self::Deferred)
     }
 }
 

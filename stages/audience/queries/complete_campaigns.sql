@@ -19,7 +19,7 @@ set status = case c.status when 'sending' then 'sent' else c.status end,
     updated_at = now(),
     counts = (
         select jsonb_build_object(
-                   'queued', coalesce(sum(b.queued), 0), 'claimed', coalesce(sum(b.claimed), 0),
+                   'queued', coalesce(sum(b.queued), 0),
                    'fenced', coalesce(sum(b.fenced), 0), 'deferred', coalesce(sum(b.deferred), 0),
                    'sent', coalesce(sum(b.sent), 0), 'failed', coalesce(sum(b.failed), 0),
                    'unknown', coalesce(sum(b.unknown), 0), 'skipped', coalesce(sum(b.skipped), 0),

@@ -1,6 +1,6 @@
 //! Compliance: resolved → cleared. Recipients that must not be mailed are withheld, with the reason in the ledger; the others continue.
 //!
-//! The decision is `ledger::gate::decide_recipient`, the same that claim and fence apply again later. This stage finds
+//! The decision is `ledger::gate::decide_recipient`, the same that the fence applies again later. This stage finds
 //! most withheld recipients, set-based and before rendering.
 
 use std::{collections::HashSet, sync::Arc};

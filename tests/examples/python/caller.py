@@ -30,7 +30,7 @@ async def main(address):
     # Follow it.
     for _ in range(600):
         found = await call(client, "send.status", {"product_tenant_id": TENANT, "id": sent["send_id"]})
-        if found["send"]["state"] not in ("queued", "claimed", "fenced"):
+        if found["send"]["state"] not in ("queued", "fenced"):
             break
         await asyncio.sleep(0.1)
     print(json.dumps({"send.status": found["send"]["state"]}))

@@ -13,7 +13,7 @@ const QUERY: &str = r"
 with recounted as (
     select b.tenant_id, b.id, jsonb_build_object(
         'size', count(s.id),
-        'queued', count(*) filter (where s.state = 'queued'), 'claimed', count(*) filter (where s.state = 'claimed'),
+        'queued', count(*) filter (where s.state = 'queued'),
         'fenced', count(*) filter (where s.state = 'fenced'), 'deferred', count(*) filter (where s.state = 'deferred'),
         'sent', count(*) filter (where s.state = 'sent'), 'failed', count(*) filter (where s.state = 'failed'),
         'unknown', count(*) filter (where s.state = 'unknown'), 'skipped', count(*) filter (where s.state = 'skipped'),
@@ -29,15 +29,15 @@ with recounted as (
     group by b.tenant_id, b.id
 ), compared as (
     select b.tenant_id, b.id, jsonb_build_object(
-        'size', b.size, 'queued', b.queued, 'claimed', b.claimed, 'fenced', b.fenced, 'deferred', b.deferred, 'sent', b.sent,
+        'size', b.size, 'queued', b.queued, 'fenced', b.fenced, 'deferred', b.deferred, 'sent', b.sent,
         'failed', b.failed, 'unknown', b.unknown, 'skipped', b.skipped, 'cancelled', b.cancelled, 'expired', b.expired,
         'opened', b.opened, 'clicked', b.clicked, 'unsubscribed', b.unsubscribed,
         'opened_human', b.opened_human, 'clicked_human', b.clicked_human, 'bounced', b.bounced,
         'complained', b.complained, 'delivered', b.delivered, 'confirmed', b.confirmed, 'replied', b.replied) as booked, r.sends,
-        (b.state = 'done') = (b.queued + b.claimed + b.fenced + b.deferred = 0)
+        (b.state = 'done') = (b.queued + b.fenced + b.deferred = 0)
             and (b.state = 'done') = (b.done_at is not null)
             and (b.state in ('held', 'waiting', 'done')) = (b.announce_after is null)
-            and (b.state <> 'resting' or b.queued + b.claimed + b.fenced = 0 and b.announce_after = r.next) as sound,
+            and (b.state <> 'resting' or b.queued + b.fenced = 0 and b.announce_after = r.next) as sound,
         b.state
     from batches b
     join recounted r on r.tenant_id = b.tenant_id and r.id = b.id

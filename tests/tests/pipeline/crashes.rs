@@ -13,7 +13,6 @@ async fn killing_every_process_in_turn_and_all_at_once_loses_nobody_and_mails_no
     let mut rig = Rig::private()
         .await
         .with("SMTP_CONNECTIONS", &CONNECTIONS.to_string())
-        .with("CLAIM_LEASE", "10s")
         .with("SMTP_FINAL_TIMEOUT", "5s")
         .with("AUDIENCE_REANNOUNCE", "5s");
     rig.start_separate().await;
@@ -57,7 +56,7 @@ async fn killing_every_process_in_turn_and_all_at_once_loses_nobody_and_mails_no
     rig.books_balance().await;
 }
 
-/// With the leases of production: five minutes for a claim, twenty and more for a fence.
+/// With the lease of production: a fence's is twenty minutes and more.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_delivery_process_held_goes_on_within_seconds_and_the_campaign_ends() {
     const SLOW: usize = 4;
@@ -81,8 +80,8 @@ async fn what_a_killed_delivery_process_held_goes_on_within_seconds_and_the_camp
     })
     .await;
     rig.kill9("delivery");
-    let claimed = ledger::states(&rig.pool, quick).await.get("claimed").copied();
-    assert!(claimed.is_some_and(|claimed| claimed > 0), "it had nothing in hand: {claimed:?}");
+    let owed = ledger::states(&rig.pool, quick).await.get("queued").copied();
+    assert!(owed.is_some_and(|owed| owed > 0), "it had nothing in hand: {owed:?}");
     rig.start("delivery", &["stage", "delivery"]).await;
 
     // Deadlines a lease would miss.
@@ -100,7 +99,7 @@ async fn what_a_killed_delivery_process_held_goes_on_within_seconds_and_the_camp
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_drains_so_that_nothing_is_in_doubt() {
-    let mut rig = Rig::shared().await.with("CLAIM_LEASE", "30s").with("AUDIENCE_REANNOUNCE", "5s");
+    let mut rig = Rig::shared().await.with("AUDIENCE_REANNOUNCE", "5s");
     rig.start_all().await;
     let (list, addresses) = rig.list_of(3_000, "drain", "example.com").await;
     let campaign = rig.campaign(list, "Hi", "<p>Hello {{ first_name }}</p>").await;
@@ -108,7 +107,7 @@ async fn sigterm_drains_so_that_nothing_is_in_doubt() {
     rig.sink.wait(500, 60_000).await;
     let process = rig.processes.remove("all").unwrap();
     assert!(process.terminate().await, "ended well by itself");
-    let open: i64 = sqlx::query_scalar("select count(*) from sends where state in ('claimed', 'fenced', 'unknown')")
+    let open: i64 = sqlx::query_scalar("select count(*) from sends where state in ('fenced', 'unknown')")
         .fetch_one(&rig.pool)
         .await
         .unwrap();

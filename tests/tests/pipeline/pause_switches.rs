@@ -68,7 +68,7 @@ async fn of_a_paused_tenant_nothing_is_fenced_after_the_answer_others_go_on_and_
     // What was in hand comes to rest, and nothing spins.
     eventually("the tenant's work to rest", PATIENCE, || async {
         let moving: i64 = sqlx::query_scalar(
-            "select count(*) from batches where tenant_id = $1 and (claimed + fenced > 0 or state = 'announced')",
+            "select count(*) from batches where tenant_id = $1 and (fenced > 0 or state = 'announced')",
         )
         .bind(tenant)
         .fetch_one(&rig.pool)
@@ -204,7 +204,7 @@ async fn a_campaign_an_operator_pauses_rests_as_if_its_owner_had_and_its_owner_i
             .unwrap();
     assert!(!notice.to_string().contains("wrong list"), "what operators tell each other is not the owner's to read");
     eventually("the campaign to rest", PATIENCE, || async {
-        let held: i64 = sqlx::query_scalar("select sum(claimed + fenced)::bigint from batches where campaign_id = $1")
+        let held: i64 = sqlx::query_scalar("select sum(fenced)::bigint from batches where campaign_id = $1")
             .bind(campaign)
             .fetch_one(&rig.pool)
             .await

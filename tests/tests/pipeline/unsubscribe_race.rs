@@ -78,7 +78,7 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered_in_a_thousand_races
         let (state, reason, fenced_at): (String, Option<String>, Option<DateTime<Utc>>) =
             (row.get(0), row.get(1), row.get(2));
         assert!(fenced_at.is_none_or(|fenced| fenced <= race.answered_at), "fenced after the answer");
-        if matches!(race.state_after.as_str(), "absent" | "queued" | "claimed" | "skipped") {
+        if matches!(race.state_after.as_str(), "absent" | "queued" | "skipped") {
             assert_eq!(
                 (state.as_str(), reason.as_deref()),
                 ("skipped", Some("unsubscribed")),

@@ -23,7 +23,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(sent), 0) as "sent!",
                   coalesce(sum(failed), 0) as "failed!", coalesce(sum(unknown), 0) as "unknown!",
                   coalesce(sum(skipped), 0) as "skipped!", coalesce(sum(cancelled + expired), 0) as "dropped!",
-                  coalesce(sum(queued + claimed + fenced + deferred), 0) as "open!",
+                  coalesce(sum(queued + fenced + deferred), 0) as "open!",
                   coalesce(sum(delivered), 0) as "delivered!", coalesce(sum(confirmed), 0) as "confirmed!", coalesce(sum(bounced), 0) as "bounced!",
                   coalesce(sum(complained), 0) as "complained!", coalesce(sum(unsubscribed), 0) as "unsubscribed!",
                   coalesce(sum(opened), 0) as "opened!", coalesce(sum(opened_human), 0) as "opened_human!",

@@ -41,7 +41,7 @@ fn listed() -> Value {
 
 fn counts_example() -> Value {
     json!({
-        "total": 3, "queued": 0, "claimed": 0, "fenced": 0, "deferred": 0, "sent": 2, "failed": 0, "unknown": 0, "skipped": 1,
+        "total": 3, "queued": 0, "fenced": 0, "deferred": 0, "sent": 2, "failed": 0, "unknown": 0, "skipped": 1,
         "cancelled": 0, "expired": 0, "delivered": 2, "delivered_confirmed": 0, "bounced": 0,
         "complained": 0, "opened": 1, "clicked": 0, "unsubscribed": 0,
     })

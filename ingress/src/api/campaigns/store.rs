@@ -44,7 +44,6 @@ pub(crate) struct CampaignDraft {
 pub(crate) struct SendCounts {
     pub(crate) total: i64,
     pub(crate) queued: i64,
-    pub(crate) claimed: i64,
     pub(crate) fenced: i64,
     pub(crate) deferred: i64,
     pub(crate) sent: i64,
@@ -206,7 +205,7 @@ pub(crate) async fn counts(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     sqlx::query_as!(
         SendCounts,
         r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(queued), 0) as "queued!",
-                  coalesce(sum(claimed), 0) as "claimed!", coalesce(sum(fenced), 0) as "fenced!",
+                  coalesce(sum(fenced), 0) as "fenced!",
                   coalesce(sum(deferred), 0) as "deferred!", coalesce(sum(sent), 0) as "sent!",
                   coalesce(sum(failed), 0) as "failed!", coalesce(sum(unknown), 0) as "unknown!",
                   coalesce(sum(skipped), 0) as "skipped!", coalesce(sum(cancelled), 0) as "cancelled!",
@@ -366,7 +365,7 @@ pub(crate) async fn request_launch(
     Ok(id)
 }
 
-/// Stops a campaign. Its sends follow in the audience stage's sweep, and no claim or fence passes from now on.
+/// Stops a campaign. Its sends follow in the audience stage's sweep, and no fence passes from now on.
 pub(crate) async fn cancel(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "update campaigns set status = 'cancelled', updated_at = now() where tenant_id = $1 and id = $2",

@@ -287,12 +287,11 @@ mod tests {
         }
     }
 
-    use SendState::{Claimed, Deferred, Expired, Failed, Fenced, Queued, Sent, Skipped, Unknown};
+    use SendState::{Deferred, Expired, Failed, Fenced, Queued, Sent, Skipped, Unknown};
 
     #[rstest]
     #[case::unresolved(&[None], None)]
     #[case::queued(&[Some(Queued)], None)]
-    #[case::in_hand(&[Some(Sent), Some(Claimed)], None)]
     #[case::on_the_wire(&[Some(Sent), Some(Fenced)], None)]
     #[case::later(&[Some(Sent), Some(Deferred)], None)]
     #[case::sent(&[Some(Sent)], Some((200, "")))]

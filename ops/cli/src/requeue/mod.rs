@@ -1,6 +1,6 @@
 //! `postrider requeue batch|send|campaign`: announces stuck work of the ledger again, and resolves unknown outcomes.
 //!
-//! Ringing is harmless: a claim compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
+//! Ringing is harmless: a fence compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
 //! an operator who has looked into the relay's log may say what became of it.
 
 use anyhow::{Context, bail};

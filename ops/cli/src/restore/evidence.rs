@@ -16,8 +16,8 @@ use uuid::Uuid;
 use crate::{invocation::AuditEntry, operator, progress};
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 
-/// All undecided sends. After a restore no process has the sends that the ledger shows as claimed or fenced.
-const UNDECIDED: [&str; 5] = ["queued", "claimed", "fenced", "deferred", "unknown"];
+/// All undecided sends. After a restore no process has the sends that the ledger shows as fenced.
+const UNDECIDED: [&str; 4] = ["queued", "fenced", "deferred", "unknown"];
 /// An id's length in its canonical form.
 const ID_LENGTH: usize = 36;
 

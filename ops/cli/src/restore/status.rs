@@ -53,7 +53,7 @@ async fn campaigns(pool: &PgPool) -> sqlx::Result<Vec<Value>> {
         r#"select c.tenant_id, c.id, c.launched_at, n.open as "open!", n.sent as "sent!"
            from campaigns c
            cross join lateral (
-               select coalesce(sum(b.queued + b.claimed + b.fenced + b.deferred), 0)::bigint as open,
+               select coalesce(sum(b.queued + b.fenced + b.deferred), 0)::bigint as open,
                       coalesce(sum(b.sent), 0)::bigint as sent
                from batches b where b.tenant_id = c.tenant_id and b.campaign_id = c.id
            ) n

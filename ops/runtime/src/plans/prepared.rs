@@ -45,8 +45,8 @@ pub struct PreparedPool {
     shared: Arc<Shared>,
     /// Whose handle this is: who has plans on a connection gets that one, if it is free.
     user: &'static str,
-    /// What is waited for before the connections themselves, the narrowest first.
-    limits: Vec<Arc<Semaphore>>,
+    /// What is waited for before the connections themselves.
+    limit: Option<Arc<Semaphore>>,
 }
 
 #[derive(Debug)]
@@ -125,32 +125,25 @@ impl PreparedPool {
             bulk: Arc::new(Semaphore::new(connections.saturating_sub(PRIORITY_RESERVE).max(1))),
             idle: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), user: "", limits: Vec::new() }
+        Self { shared: Arc::new(shared), user: "", limit: None }
     }
 
     /// A handle for what waits for nothing but a connection.
     #[must_use]
     pub fn priority(&self, user: &'static str) -> Self {
-        Self { shared: Arc::clone(&self.shared), user, limits: Vec::new() }
+        Self { shared: Arc::clone(&self.shared), user, limit: None }
     }
 
     /// A handle for work that leaves some connections to others.
     #[must_use]
     pub fn bulk(&self, user: &'static str) -> Self {
-        Self { limits: vec![Arc::clone(&self.shared.bulk)], ..self.priority(user) }
+        Self { limit: Some(Arc::clone(&self.shared.bulk)), ..self.priority(user) }
     }
 
     /// A handle for work of this lane.
     #[must_use]
     pub fn of_lane(&self, lane: Lane, user: &'static str) -> Self {
         if lane == Lane::Priority { self.priority(user) } else { self.bulk(user) }
-    }
-
-    /// The same handle, for at most so many at once.
-    #[must_use]
-    pub fn at_most(mut self, most: usize) -> Self {
-        self.limits.insert(0, Arc::new(Semaphore::new(most)));
-        self
     }
 
     /// A connection for statements that are transactions of their own, to be [put back](PreparedConnection::put_back) after success. It is
@@ -160,8 +153,8 @@ impl PreparedPool {
     /// When Postgres is away, or no connection was free in time.
     pub async fn take(&self) -> sqlx::Result<PreparedConnection> {
         let taken = tokio::time::timeout(self.shared.acquire_timeout, async {
-            let mut places = Vec::with_capacity(self.limits.len() + 1);
-            for limit in self.limits.iter().chain([&self.shared.places]) {
+            let mut places = Vec::with_capacity(2);
+            for limit in self.limit.iter().chain([&self.shared.places]) {
                 places.push(Arc::clone(limit).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?);
             }
             let kept = Some(self.find_or_open().await?);

@@ -38,8 +38,8 @@ async fn what_a_closed_window_leaves_is_skipped_and_counted() {
     let rig = Rig::new().await;
     running(&rig, 1_200).await;
     // One of those dispatched is in a worker's hands.
-    set(&rig, "update sends set state = 'claimed' where id = (select id from batches where state = 'announced')").await;
-    set(&rig, "update batches set queued = queued - 1, claimed = 1 where state = 'announced'").await;
+    set(&rig, "update sends set state = 'fenced' where id = (select id from batches where state = 'announced')").await;
+    set(&rig, "update batches set queued = queued - 1, fenced = 1 where state = 'announced'").await;
     set(&rig, "update campaigns set not_after = now(), closes_at = now()").await;
     until("all that nobody holds is skipped", async || {
         rig.number("select coalesce(sum(skipped), 0) from batches").await == 1_199
@@ -55,8 +55,8 @@ async fn what_a_closed_window_leaves_is_skipped_and_counted() {
         1_199
     );
     rig.assert_books().await;
-    set(&rig, "update sends set state = 'sent' where state = 'claimed'").await;
-    set(&rig, "update batches set claimed = 0, sent = 1, state = 'done', done_at = now() where claimed = 1").await;
+    set(&rig, "update sends set state = 'sent' where state = 'fenced'").await;
+    set(&rig, "update batches set fenced = 0, sent = 1, state = 'done', done_at = now() where fenced = 1").await;
     until("sent", async || rig.number("select count(*) from campaigns where status = 'sent'").await == 1).await;
 }
 

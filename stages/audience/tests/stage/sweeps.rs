@@ -143,22 +143,20 @@ async fn a_cancelled_campaign_mails_nobody_more_and_is_completed_with_its_counts
         rig.number("select count(*) from batches where state = 'announced'").await == 1
     })
     .await;
-    // Of the one in flight, one is sent, one is claimed, one is deferred.
+    // Of the one in flight, one is sent, one is fenced, one is deferred.
     sqlx::query(
         "with picked as (select id, row_number() over (order by id) n from sends where month is not null)
-         update sends s set state = case p.n when 1 then 'sent' when 2 then 'claimed' else 'deferred' end,
+         update sends s set state = case p.n when 1 then 'sent' when 2 then 'fenced' else 'deferred' end,
                             next_attempt_at = case p.n when 3 then now() + interval '1 hour' end
          from picked p where p.id = s.id and p.n <= 3",
     )
     .execute(&deps.pool)
     .await
     .unwrap();
-    sqlx::query(
-        "update batches set queued = queued - 3, sent = 1, claimed = 1, deferred = 1 where state = 'announced'",
-    )
-    .execute(&deps.pool)
-    .await
-    .unwrap();
+    sqlx::query("update batches set queued = queued - 3, sent = 1, fenced = 1, deferred = 1 where state = 'announced'")
+        .execute(&deps.pool)
+        .await
+        .unwrap();
     sqlx::query("update campaigns set status = 'cancelled' where id = $1")
         .bind(campaign)
         .execute(&rig.pool)
@@ -172,11 +170,11 @@ async fn a_cancelled_campaign_mails_nobody_more_and_is_completed_with_its_counts
     assert_eq!(
         rig.number("select count(*) from campaigns where completed_at is not null").await,
         0,
-        "one is still claimed"
+        "one is still fenced"
     );
     // The worker gives it back.
-    sqlx::query("update sends set state = 'queued' where state = 'claimed'").execute(&rig.pool).await.unwrap();
-    sqlx::query("update batches set claimed = 0, queued = 1 where claimed = 1").execute(&rig.pool).await.unwrap();
+    sqlx::query("update sends set state = 'queued' where state = 'fenced'").execute(&rig.pool).await.unwrap();
+    sqlx::query("update batches set fenced = 0, queued = 1 where fenced = 1").execute(&rig.pool).await.unwrap();
     until("completed", async || {
         rig.number("select count(*) from campaigns where completed_at is not null and status = 'cancelled'").await == 1
     })

@@ -158,7 +158,7 @@ pub trait Provider: Send + Sync + 'static {
     /// Waits until the next mail may begin, if the account has a rate limit.
     ///
     /// # Errors
-    /// The wait, if it is longer than a claimed mail may wait.
+    /// The wait, if it is longer than a mail may wait.
     async fn wait_for_slot(&self) -> Result<(), Duration> {
         Ok(())
     }

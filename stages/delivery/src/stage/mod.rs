@@ -1,9 +1,8 @@
 //! The delivery stage: rendered batch → provider.
 //!
-//! A batch is handled in four steps: claim its sends (set-based), bring each to 354, fence it through the ledger writer, send
-//! the body. Every result goes back through the writer, and the batch is done when all results are committed. A claimed send
-//! that is not sent is released, also after a panic of the handler. The lease sweep releases what a crash left claimed, at
-//! once if the process is known to be gone.
+//! A batch is handled in four steps: read its owed sends (set-based), bring each to 354, fence it through the ledger writer, send
+//! the body. Every result goes back through the writer, and the batch is done when all results are committed. Reading takes
+//! nothing: a send that is not fenced, also after a panic or a crash, is still owed, and of two workers that read it one passes the fence.
 
 mod attachments;
 mod circuit_breaker;
@@ -27,7 +26,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Bus, Gauge, Publication, Vault, panics::caught, plans::PreparedPool, trace};
+use runtime::{Bus, Gauge, Publication, Vault, plans::PreparedPool, trace};
 use schemas::{
     Lane, Rendered,
     subjects::{self, stream as streams},
@@ -35,7 +34,6 @@ use schemas::{
 };
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use self::{
     notifier::OutcomeNotifier,
@@ -51,9 +49,9 @@ use crate::{
 };
 use dkim::SigningThreads;
 use ledger::{
-    claim::{Claimed, claim},
     fence::{Ledger, Recorded},
     leases::ExpireLeases,
+    owed::{OwedSends, find_owed},
     warmup::WarmupPermits,
 };
 use smtp::{Pool, PoolCounts, SmtpSettingsError};
@@ -64,17 +62,10 @@ pub use settings::Settings;
 
 /// Sends of one message in flight per connection. More than one, so that connections stay busy while sends wait for the ledger.
 const IN_FLIGHT_PER_CONNECTION: usize = 2;
-/// Campaign claims at once. Batches of one campaign arrive together, and their claims would queue for the same row with the ledger
-/// writer behind all of them (measured: with three at once the writer waited for a third of its time, and a campaign of 10,000 took
-/// a tenth longer). A claim is short: the next one waits for the connection, not for a plan.
-const BULK_CLAIMS_AT_ONCE: usize = 1;
 
 /// The delivery stage.
 pub struct Delivery {
-    pool: PgPool,
-    bulk_claims: PreparedPool,
-    priority_claims: PreparedPool,
-    claim_lease: Duration,
+    by_key: PreparedPool,
     sources: SourceCache,
     ledger: Ledger,
     routes: ProviderRoutes,
@@ -143,30 +134,15 @@ impl Stage for Delivery {
     type Input = Rendered;
 
     async fn handle(&self, inputs: &[Rendered]) -> Result<Vec<Publication>, StageError> {
-        let token = self.ledger.session().token();
-        match caught(Self::NAME, "handler", self.claim_and_send(inputs, token)).await {
-            Ok(handled) => handled,
-            Err(panicked) => {
-                self.release_claims(inputs, token).await;
-                Err(panicked.into())
-            }
-        }
-    }
-}
-
-impl Delivery {
-    /// Claims the sends of these messages under the token, and sends each of them.
-    async fn claim_and_send(&self, inputs: &[Rendered], token: Uuid) -> Result<Vec<Publication>, StageError> {
         let admitted = self.routes.admit(inputs).await?;
         let (inputs, routes) = (admitted.inputs.as_ref(), admitted.routes.as_slice());
         if inputs.is_empty() {
             return Ok(Vec::new());
         }
-        // Before the claim: a failure to load must not leave sends claimed.
         let parts = self.sources.parts(inputs, routes).await?;
-        let claims = if has_priority(inputs) { &self.priority_claims } else { &self.bulk_claims };
-        let lease = (token, self.claim_lease);
-        let Claimed { sendable, withheld } = claim(claims, inputs, lease, &self.warm).await?;
+        let lane = if has_priority(inputs) { Lane::Priority } else { Lane::Bulk };
+        let (by_key, token) = (self.by_key.of_lane(lane, Self::NAME), self.ledger.session().token());
+        let OwedSends { sendable, withheld } = find_owed(&by_key, inputs, token, &self.warm).await?;
         let sendable: Vec<Sendable> = sendable.into_iter().map(Sendable::from).collect();
         let outcomes = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
@@ -182,19 +158,9 @@ impl Delivery {
         outcomes.notify_empty_batches().await;
         capture.publications()
     }
+}
 
-    /// Releases the claims of a handler that panicked. If Postgres is unavailable, they wait for their lease.
-    async fn release_claims(&self, inputs: &[Rendered], token: Uuid) {
-        match ledger::leases::release_claims(&self.pool, inputs, token).await {
-            Ok(sends) => {
-                tracing::warn!(stage = "delivery", sends, "the claims of a handler that panicked are released")
-            }
-            Err(error) => {
-                tracing::warn!(stage = "delivery", error = %error.chain(), "claims of a handler that panicked wait for their lease");
-            }
-        }
-    }
-
+impl Delivery {
     /// Builds the stage with its connections and its ledger writer. Must run inside a Tokio runtime.
     ///
     /// # Errors
@@ -225,19 +191,16 @@ impl Delivery {
             shutdown: shutdown.clone(),
         };
         Ok(Self {
-            pool: pool.clone(),
             routes: ProviderRoutes::new(pool.clone(), vault.clone(), relay.clone(), route_settings),
             transmitter,
             warm: WarmupPermits::default(),
             bulk_in_flight: settings.smtp_connections * IN_FLIGHT_PER_CONNECTION,
             priority_in_flight: settings.smtp_priority_connections * IN_FLIGHT_PER_CONNECTION,
             relay,
-            claim_lease: settings.claim_lease,
             sources: SourceCache::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
             ledger,
             shutdown,
-            bulk_claims: by_key.bulk(Self::NAME).at_most(BULK_CLAIMS_AT_ONCE),
-            priority_claims: by_key.priority(Self::NAME),
+            by_key: by_key.clone(),
             bus: None,
         })
     }

@@ -3,18 +3,16 @@
 use std::time::Duration;
 
 use chrono::Utc;
-use schemas::SendState;
 
-use ledger::claim::retry_deadline;
-use ledger::fence::{Answer, Change, ClaimedSend};
+use ledger::fence::{Answer, Change, OwedSend};
+use ledger::owed::retry_deadline;
 use ledger::schedule::{RetryDeadline, elapsed_before, next_attempt};
 use smtp::classify::{ReplyDecision, ReplyOutcome, Scope};
 
-/// The ledger change for a decision about a send in state `from`. `relay_wait` is how long to wait if the
+/// The ledger change for a decision about a send. `relay_wait` is how long to wait if the
 /// provider itself is at fault: the send then goes back to the queue and its attempt does not count.
 pub(super) fn outcome_change(
-    send: ClaimedSend,
-    from: SendState,
+    send: OwedSend,
     decision: ReplyDecision,
     answer: Answer,
     address: &str,
@@ -24,18 +22,18 @@ pub(super) fn outcome_change(
         ReplyOutcome::Sent => Change::sent(send, answer),
         ReplyOutcome::Unknown => Change::unknown(send, "no_answer"),
         ReplyOutcome::Fail { class, suppress } => {
-            Change::failed(send, from, class.as_str(), answer, suppress.then(|| address.to_owned()))
+            Change::failed(send, class.as_str(), answer, suppress.then(|| address.to_owned()))
         }
-        ReplyOutcome::Defer(_) if decision.scope == Scope::Relay => Change::released(send, from, relay_wait),
+        ReplyOutcome::Defer(_) if decision.scope == Scope::Relay => Change::released(send, relay_wait),
         ReplyOutcome::Defer(class) => match retry_wait(&send) {
-            Some(wait) => Change::deferred(send, from, class.as_str(), answer, wait),
-            None => Change::expired(send, from, class.as_str(), answer),
+            Some(wait) => Change::deferred(send, class.as_str(), answer, wait),
+            None => Change::expired(send, class.as_str(), answer),
         },
     }
 }
 
 /// The wait before the next attempt; `None` after the retry deadline.
-fn retry_wait(send: &ClaimedSend) -> Option<Duration> {
+fn retry_wait(send: &OwedSend) -> Option<Duration> {
     let attempt = u32::try_from(send.attempt).unwrap_or(1);
     let deadline = retry_deadline(send.batch.kind);
     // A campaign's batch may have waited for days, scheduled or paused: its deadline counts from the first attempt.

@@ -11,7 +11,7 @@ use super::{
     sources::{MessageSource, SourceCache},
     throttling::{PendingPermit, Sendable},
 };
-use ledger::fence::ClaimedSend;
+use ledger::fence::OwedSend;
 use smtp::SmtpMessage;
 
 /// Sends prepared together: one job on a signing thread, a few milliseconds long.
@@ -22,7 +22,7 @@ pub(crate) const AHEAD: usize = 3;
 /// A send whose message is ready.
 #[derive(Debug)]
 pub(crate) struct ReadySend {
-    pub send: ClaimedSend,
+    pub send: OwedSend,
     /// Index of the message.
     pub input: usize,
     pub address: String,
@@ -99,7 +99,7 @@ pub(crate) async fn prepare(
         }
         ready
     };
-    // The threads only stop with the process; the claims are then left to their lease.
+    // The threads only stop with the process; the sends are still owed.
     sources.threads.run(urgent, sign).await.unwrap_or_default()
 }
 

@@ -147,7 +147,7 @@ impl ProviderRoutes {
             }
         }
         for (wait, inputs) in &waiting {
-            ledger::claim::postpone(&self.pool, inputs, *wait).await?;
+            ledger::owed::postpone(&self.pool, inputs, *wait).await?;
         }
         let inputs = match waiting.is_empty() {
             true => Cow::Borrowed(inputs),

@@ -76,10 +76,6 @@ pub struct Settings {
     /// Whether mail is signed here (DKIM). Set it to false where the relay signs: it saves most of the CPU of a mail.
     #[arg(long, env = "POSTRIDER_DKIM_SIGN", default_value_t = true, action = clap::ArgAction::Set)]
     pub dkim_sign: bool,
-    /// How long a worker may hold a send it has not begun. The sends of a process that is gone do not wait for it.
-    /// Hidden: only tests change it.
-    #[arg(long, hide = true, env = "POSTRIDER_CLAIM_LEASE", default_value = "5m", value_parser = humantime::parse_duration)]
-    pub claim_lease: Duration,
     /// Batches of campaigns worked on at once.
     #[arg(long, env = "POSTRIDER_DELIVERY_WORKERS", default_value_t = 8)]
     pub delivery_workers: usize,
@@ -102,8 +98,8 @@ impl Settings {
         if self.delivery_workers == 0 {
             return Err(SmtpSettingsError::Value("delivery needs at least one worker"));
         }
-        if self.claim_lease < Duration::from_secs(1) || self.smtp_final_timeout < Duration::from_millis(100) {
-            return Err(SmtpSettingsError::Value("claim-lease or smtp-final-timeout is too short to send anything"));
+        if self.smtp_final_timeout < Duration::from_millis(100) {
+            return Err(SmtpSettingsError::Value("smtp-final-timeout is too short to send anything"));
         }
         if !(0.0..=1e6).contains(&self.pace_ceiling) || (self.pace_ceiling > 0.0 && self.pace_ceiling < pace::FLOOR) {
             return Err(SmtpSettingsError::Value("pace-ceiling must be 0, or 0.1 to 1000000"));

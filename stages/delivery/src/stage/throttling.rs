@@ -1,18 +1,18 @@
-//! Throttling: gives each claimed send a pace permit, or defers it.
+//! Throttling: gives each owed send a pace permit, or defers it.
 
 use runtime::Counter;
 use schemas::{Lane, Rendered, SendState};
 
 use crate::pace::{Feedback, PacePermit, PacePriority, PaceRefusal, Pacer, ThrottleKey};
-use ledger::claim::ClaimedRecipient;
-use ledger::fence::{Answer, Change, ClaimedSend};
+use ledger::fence::{Answer, Change, OwedSend};
+use ledger::owed::OwedRecipient;
 use ledger::schedule::fraction;
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
-/// A claimed send, and where its message and recipient are.
+/// An owed send, and where its message and recipient are.
 #[derive(Debug)]
 pub(crate) struct Sendable {
-    pub send: ClaimedSend,
+    pub send: OwedSend,
     /// Index of the message.
     pub input: usize,
     /// Index of the recipient in it.
@@ -21,8 +21,8 @@ pub(crate) struct Sendable {
     pub pending_permit: Option<PendingPermit>,
 }
 
-impl From<ClaimedRecipient> for Sendable {
-    fn from(ClaimedRecipient { send, input, recipient }: ClaimedRecipient) -> Self {
+impl From<OwedRecipient> for Sendable {
+    fn from(OwedRecipient { send, input, recipient }: OwedRecipient) -> Self {
         Self { send, input, recipient, pending_permit: None }
     }
 }
@@ -44,7 +44,7 @@ impl PendingPermit {
     ///
     /// # Errors
     /// [`PaceRefusal`].
-    pub async fn permit(self, pacer: &Pacer, send: &ClaimedSend) -> Result<PacePermit, PaceRefusal> {
+    pub async fn permit(self, pacer: &Pacer, send: &OwedSend) -> Result<PacePermit, PaceRefusal> {
         match self.permit {
             Some(permit) => Ok(permit),
             None => pacer.acquire(self.key, pace_priority(send), was_attempted(send)).await,
@@ -77,13 +77,13 @@ pub(crate) fn throttle_sends(
 }
 
 /// The ledger change for a mail that may not go now.
-pub(crate) fn throttled_change(send: ClaimedSend, throttled: PaceRefusal, family: &'static str) -> Change {
+pub(crate) fn throttled_change(send: OwedSend, throttled: PaceRefusal, family: &'static str) -> Change {
     let wait = match throttled {
         PaceRefusal::Throttled(wait) => wait,
         // Spread by batch: sends of one batch come back together, different batches apart.
         PaceRefusal::QueueFull(furthest) => furthest.mul_f64(0.5 + fraction(send.seed(), 1) / 2.0),
         PaceRefusal::RetryDeadlinePassed => {
-            return Change::expired(send, SendState::Claimed, Class::Throttled.as_str(), Answer::default());
+            return Change::expired(send, Class::Throttled.as_str(), Answer::default());
         }
     };
     Counter::PacePostponedTotal.add(1, [("receiver", family)]);
@@ -112,15 +112,15 @@ fn is_greylisting(answer: &Answer) -> bool {
     answer.enhanced.as_deref() == Some("4.7.1") || text.contains("greylist") || text.contains("graylist")
 }
 
-fn pace_priority(send: &ClaimedSend) -> PacePriority {
+fn pace_priority(send: &OwedSend) -> PacePriority {
     match send.batch.lane {
         Lane::Priority => PacePriority::Prompt,
-        Lane::Bulk if send.was_deferred => PacePriority::Retry,
+        Lane::Bulk if send.state == SendState::Deferred => PacePriority::Retry,
         Lane::Bulk => PacePriority::New,
     }
 }
 
-fn was_attempted(send: &ClaimedSend) -> bool {
+fn was_attempted(send: &OwedSend) -> bool {
     send.attempt > 1
 }
 

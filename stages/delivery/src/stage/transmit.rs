@@ -6,7 +6,7 @@ use std::{
 };
 
 use runtime::{Counter, Histogram};
-use schemas::{SendId, SendState, token::TokenKeys};
+use schemas::{SendId, token::TokenKeys};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -21,7 +21,7 @@ use crate::{
     pace::{Feedback, PacePermit, Pacer},
     provider::{OutgoingMessage, PreparedSend, Refused, SendResult},
 };
-use ledger::fence::{Answer, Change, ClaimedSend, Fence, Ledger, POISON, Recorded};
+use ledger::fence::{Answer, Change, Fence, Ledger, OwedSend, POISON, Recorded};
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 use smtp::{Envelope, EnvelopeAddress};
 
@@ -43,23 +43,21 @@ impl Transmitter {
     pub async fn transmit(&self, ready: ReadySend, route: &ProviderRoute, capture: &Capture) -> Option<Recorded> {
         let ReadySend { send, address, return_path_domain, pending_permit, message, .. } = ready;
         if self.shutdown.is_cancelled() {
-            return self.record(Change::released(send, SendState::Claimed, SOON)).await;
+            return self.record(Change::released(send, SOON)).await;
         }
         let breaker_wait = if send.batch.sandbox { None } else { route.breaker.remaining() };
         if let Some(wait) = breaker_wait {
-            return self.record(Change::released(send, SendState::Claimed, wait)).await;
+            return self.record(Change::released(send, wait)).await;
         }
         let signed = match message {
             Ok(signed) => signed,
             Err(class) => {
-                return self.record(Change::failed(send, SendState::Claimed, class, Answer::default(), None)).await;
+                return self.record(Change::failed(send, class, Answer::default(), None)).await;
             }
         };
         let Some(pending_permit) = pending_permit else { return self.capture(send, &address, &signed, capture).await };
         let Some(envelope) = self.envelope(&send, &address, &return_path_domain, &signed) else {
-            return self
-                .record(Change::failed(send, SendState::Claimed, "invalid_address", Answer::default(), None))
-                .await;
+            return self.record(Change::failed(send, "invalid_address", Answer::default(), None)).await;
         };
         let family = pending_permit.family();
         match pending_permit.permit(&self.pacer, &send).await {
@@ -68,7 +66,7 @@ impl Transmitter {
         }
     }
 
-    fn envelope(&self, send: &ClaimedSend, address: &str, domain: &str, signed: &SignedMessage) -> Option<Envelope> {
+    fn envelope(&self, send: &OwedSend, address: &str, domain: &str, signed: &SignedMessage) -> Option<Envelope> {
         Some(Envelope {
             from: Some(return_path(&self.tokens, send.id, domain).ok()?),
             to: EnvelopeAddress::parse(address).ok()?,
@@ -79,7 +77,7 @@ impl Transmitter {
 
     async fn send_message(
         &self,
-        send: ClaimedSend,
+        send: OwedSend,
         route: &ProviderRoute,
         envelope: &Envelope,
         signed: &SignedMessage,
@@ -97,12 +95,12 @@ impl Transmitter {
         match self.shutdown.run_until_cancelled(route.provider.wait_for_slot()).await {
             Some(Ok(())) => {}
             Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
-            None => return self.record(Change::released(send, SendState::Claimed, SOON)).await,
+            None => return self.record(Change::released(send, SOON)).await,
         }
         let prepared = match route.provider.prepare(&outgoing).await {
             Ok(prepared) => prepared,
             Err(refused) => {
-                return self.record_refusal(send, SendState::Claimed, route, refused, envelope, &mut permit).await;
+                return self.record_refusal(send, route, refused, envelope, &mut permit).await;
             }
         };
         let (send, prepared, fenced_at) = match self.fence(send, prepared).await {
@@ -123,8 +121,8 @@ impl Transmitter {
                 let change = Change::sent(send, answer).by(route.provider.kind().as_str(), provider_message_id);
                 self.record(change).await
             }
-            Ok(SendResult::NotBegun) => self.record(Change::released(send, SendState::Fenced, SOON)).await,
-            Err(refused) => self.record_refusal(send, SendState::Fenced, route, refused, envelope, &mut permit).await,
+            Ok(SendResult::NotBegun) => self.record(Change::released(send, SOON)).await,
+            Err(refused) => self.record_refusal(send, route, refused, envelope, &mut permit).await,
         };
         Histogram::SmtpTransactionSeconds.record(started.elapsed().as_secs_f64(), [("lane", lane)]);
         result
@@ -133,11 +131,11 @@ impl Transmitter {
     /// Fences the send: the last gate. Any other result than a pass drops the prepared send, and nothing has left.
     async fn fence(
         &self,
-        send: ClaimedSend,
+        send: OwedSend,
         prepared: Box<dyn PreparedSend>,
-    ) -> Result<(ClaimedSend, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
+    ) -> Result<(OwedSend, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
         match self.ledger.fence(send.clone()).await {
-            Fence::Passed { at, metered_on } => Ok((send.metered(metered_on), prepared, at)),
+            Fence::Passed { at, metered_on } => Ok((send.fenced(Some(metered_on)), prepared, at)),
             Fence::Refused => Err(None),
             Fence::Failed => {
                 drop(prepared);
@@ -146,29 +144,29 @@ impl Transmitter {
         }
     }
 
-    /// Releases a send whose fence may or may not have been committed, from either of the two states.
-    async fn release_unknown_fence(&self, send: &ClaimedSend) -> Option<Recorded> {
-        drop(self.ledger.record(Change::released(send.clone(), SendState::Claimed, SOON)).await);
-        self.record(Change::released(send.clone(), SendState::Fenced, SOON)).await
+    /// Releases a send whose fence may or may not have been committed.
+    async fn release_unknown_fence(&self, send: &OwedSend) -> Option<Recorded> {
+        drop(self.ledger.record(Change::released(send.clone(), SOON)).await);
+        self.record(Change::released(send.clone().fenced(None), SOON)).await
     }
 
     /// Captures a sandbox mail: it is fenced like any other, and then nothing leaves.
     async fn capture(
         &self,
-        send: ClaimedSend,
+        send: OwedSend,
         address: &str,
         signed: &SignedMessage,
         capture: &Capture,
     ) -> Option<Recorded> {
         match self.ledger.fence(send.clone()).await {
             Fence::Passed { metered_on, .. } => {
-                let send = send.metered(metered_on);
+                let send = send.fenced(Some(metered_on));
                 let (decision, answer) = sandbox::answer(address, send.attempt);
                 let is_taken = decision.outcome == ReplyOutcome::Sent;
                 if is_taken {
                     capture.collect_facts(&send, address, &signed.message, &self.tokens);
                 }
-                let change = outcome::outcome_change(send, SendState::Fenced, decision, answer, address, SOON);
+                let change = outcome::outcome_change(send, decision, answer, address, SOON);
                 let change = change.by(sandbox::PROVIDER, None);
                 self.record(if is_taken { change.capturing(signed.message.as_bytes()) } else { change }).await
             }
@@ -179,8 +177,7 @@ impl Transmitter {
 
     async fn record_refusal(
         &self,
-        send: ClaimedSend,
-        from: SendState,
+        send: OwedSend,
         route: &ProviderRoute,
         refused: Refused,
         envelope: &Envelope,
@@ -203,7 +200,7 @@ impl Transmitter {
             (Scope::Domain | Scope::Recipient, _) => route.breaker.record_success(),
             (Scope::Connection, _) => {}
         }
-        let change = outcome::outcome_change(send, from, decision, answer, envelope.to.as_str(), retry_wait);
+        let change = outcome::outcome_change(send, decision, answer, envelope.to.as_str(), retry_wait);
         self.record(change.by(route.provider.kind().as_str(), None)).await
     }
 

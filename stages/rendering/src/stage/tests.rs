@@ -27,7 +27,7 @@ struct World {
     _database: TestDatabase,
 }
 
-const STATES: &str = "queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired";
+const STATES: &str = "queued, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired";
 
 /// One worker a lane, and this public address.
 fn settings(public_url: &str) -> Settings {

@@ -1,5 +1,5 @@
-//! Ends the open sends of a campaign that was cancelled, or whose window closed and that must not be mailed late. Sends that a delivery
-//! worker has claimed, the worker finishes or releases itself.
+//! Ends the open sends of a campaign that was cancelled, or whose window closed and that must not be mailed late. What is fenced
+//! is left to the worker that sends it.
 
 use std::time::Duration;
 

@@ -1,15 +1,14 @@
-//! Expired leases, and those of processes that are gone: claimed sends are queued again, fenced sends become unknown or are tried once
-//! more. The same rule releases the claims of a handler that panicked.
+//! Expired leases of fenced sends, and those of processes that are gone: the sends become unknown or are tried once more.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use chrono::NaiveDate;
 use runner::{StageError, Sweep};
-use schemas::{Classification, MessageKind, Rendered, SendId, SendState};
+use schemas::{Classification, MessageKind, SendId, SendState};
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -37,7 +36,7 @@ impl ExpireLeases {
     }
 }
 
-/// A batch whose lease has expired, or with sends of a session that is gone.
+/// A batch with an expired lease, or with sends of a session that is gone.
 struct Expired {
     tenant_id: Uuid,
     id: Uuid,
@@ -65,14 +64,15 @@ impl Sweep for ExpireLeases {
         let gone = GoneSessions::find(&mut connection).await?;
         let (tenants, ids) = abandoned(&mut connection, &gone).await?;
         let mut tx = connection.begin().await?;
-        let mut expired = sqlx::query_file_as!(Expired, "queries/claim/expired_leases.sql").fetch_all(&mut *tx).await?;
+        let mut expired =
+            sqlx::query_file_as!(Expired, "queries/leases/expired_leases.sql").fetch_all(&mut *tx).await?;
         if !ids.is_empty() {
-            let more = sqlx::query_file_as!(Expired, "queries/claim/lock_abandoned.sql", &tenants, &ids);
+            let more = sqlx::query_file_as!(Expired, "queries/leases/lock_abandoned.sql", &tenants, &ids);
             expired.extend(more.fetch_all(&mut *tx).await?);
         }
         expired.sort_by_key(|batch| (batch.tenant_id, batch.id));
         expired.dedup_by_key(|batch| (batch.tenant_id, batch.id));
-        let found = end_all(&mut tx, expired, &gone, NextAnnouncement::After(Duration::ZERO)).await?;
+        let found = end_all(&mut tx, expired, &gone).await?;
         tx.commit().await?;
         if found > 0 {
             tracing::warn!(
@@ -92,63 +92,30 @@ async fn abandoned(db: &mut PgConnection, gone: &GoneSessions) -> sqlx::Result<(
         return Ok((Vec::new(), Vec::new()));
     }
     let (kinds, classifications) = never_again();
-    let rows = sqlx::query_file!(
-        "queries/claim/abandoned.sql",
-        &gone.first,
-        &gone.last,
-        &gone.is_over,
-        &kinds,
-        &classifications
-    )
-    .fetch_all(&mut *db)
-    .await?;
+    let rows = sqlx::query_file!("queries/leases/abandoned.sql", &gone.first, &gone.last, &kinds, &classifications)
+        .fetch_all(&mut *db)
+        .await?;
     if rows.is_empty() {
-        gone.delete_over(db).await?;
+        gone.delete(db).await?;
     }
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).unzip())
 }
 
-/// Releases the sends of these messages that are claimed under this token and not fenced; answers how many. Their batches are announced
-/// again as planned, so that a message that makes its handler panic each time does not loop.
-///
-/// # Errors
-/// When Postgres is away.
-pub async fn release_claims(pool: &PgPool, inputs: &[Rendered], token: Uuid) -> Result<u64, StageError> {
-    let holder = GoneSessions { first: vec![token], last: vec![token], is_over: vec![false] };
-    let keys: Vec<BatchKey> =
-        inputs.iter().map(|input| (input.tenant_id, input.batch_id)).collect::<BTreeSet<_>>().into_iter().collect();
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
-    let mut tx = pool.begin().await?;
-    // The next statement skips rows that another transaction has locked.
-    sql::lock_batches(&mut tx, &keys).await?;
-    let batches =
-        sqlx::query_file_as!(Expired, "queries/claim/lock_abandoned.sql", &tenants, &ids).fetch_all(&mut *tx).await?;
-    let released = end_all(&mut tx, batches, &holder, NextAnnouncement::AsPlanned).await?;
-    tx.commit().await?;
-    Ok(released)
-}
-
-/// Ends expired leases in these batches, which are locked, and those whose sessions are gone; answers how many. `announce`: when batches of
-/// released claims are announced again.
-async fn end_all(
-    db: &mut PgConnection,
-    batches: Vec<Expired>,
-    gone: &GoneSessions,
-    announce: NextAnnouncement,
-) -> Result<u64, StageError> {
+/// Ends expired leases in these batches, which are locked, and those whose sessions are gone; answers how many.
+async fn end_all(db: &mut PgConnection, batches: Vec<Expired>, gone: &GoneSessions) -> Result<u64, StageError> {
     let mut months: BTreeMap<NaiveDate, Vec<Expired>> = BTreeMap::new();
     for batch in batches {
         months.entry(batch.month).or_default().push(batch);
     }
     let (mut deltas, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
     for (month, batches) in &months {
-        found += end_leases(db, *month, batches, (gone, announce), &mut deltas, &mut totals).await?;
+        found += end_leases(db, *month, batches, gone, &mut deltas, &mut totals).await?;
     }
     sql::move_counters(db, &deltas).await?;
     sql::add_rollups(db, &totals, 0).await?;
     for batches in months.values() {
         let (tenants, ids, last) = keys(batches);
-        sqlx::query_file!("queries/claim/renew_batch_leases.sql", &tenants, &ids, &last).execute(&mut *db).await?;
+        sqlx::query_file!("queries/leases/renew_batch_leases.sql", &tenants, &ids, &last).execute(&mut *db).await?;
     }
     Ok(found)
 }
@@ -158,42 +125,33 @@ async fn end_leases(
     db: &mut PgConnection,
     month: NaiveDate,
     batches: &[Expired],
-    (gone, announce): (&GoneSessions, NextAnnouncement),
+    gone: &GoneSessions,
     deltas: &mut BTreeMap<BatchKey, CounterDelta>,
     totals: &mut Totals,
 ) -> Result<u64, StageError> {
     let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();
     let (tenants, ids, last) = keys(batches);
     let again: Vec<bool> = batches.iter().map(|batch| is_tried_again(batch.kind, batch.classification)).collect();
-    let released =
-        sqlx::query_file!("queries/claim/release_claimed.sql", &tenants, &ids, &last, month, &gone.first, &gone.last)
-            .fetch_all(&mut *db)
-            .await?;
-    let (over_first, over_last) = gone.over();
     let doubted = sqlx::query_file!(
-        "queries/claim/doubt_fenced.sql",
+        "queries/leases/doubt_fenced.sql",
         &tenants,
         &ids,
         &last,
         month,
         &again,
-        &over_first,
-        &over_last
+        &gone.first,
+        &gone.last
     )
     .fetch_all(&mut *db)
     .await?;
-    let moved = released
-        .iter()
-        .map(|row| (row.id, SendState::Claimed, SendState::Queued))
-        .chain(doubted.iter().map(|row| (row.id, SendState::Fenced, row.state)));
     let mut found = 0;
-    for (id, from, to) in moved {
-        let Some(batch) = by_id.get(&SendId(id).batch()) else { continue };
+    for row in doubted {
+        let Some(batch) = by_id.get(&SendId(row.id).batch()) else { continue };
         let delta = deltas.entry((batch.tenant_id, batch.id)).or_default();
-        delta.moved(from, to);
-        let is_tried_once_more = (from, to) == (SendState::Fenced, SendState::Queued);
-        delta.announce(if is_tried_once_more { NextAnnouncement::After(LATE_ANSWER) } else { announce });
-        if to == SendState::Unknown {
+        delta.moved(SendState::Fenced, row.state);
+        if row.state == SendState::Queued {
+            delta.announce(NextAnnouncement::After(LATE_ANSWER));
+        } else {
             *totals.entry((batch.tenant_id, batch.kind.as_str(), "unknown")).or_default() += 1;
         }
         found += 1;

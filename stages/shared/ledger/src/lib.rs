@@ -3,7 +3,6 @@
 //! A stage is input, calls of this crate, outputs. Each module owns one rule, with its SQL in `queries/`.
 
 pub mod audience;
-pub mod claim;
 pub mod compact;
 pub mod decide;
 pub mod dispatch;
@@ -19,6 +18,7 @@ pub mod machine;
 mod opt_out;
 pub mod outbox;
 pub mod outcomes;
+pub mod owed;
 mod past_mail;
 pub mod preferences;
 pub mod quota;

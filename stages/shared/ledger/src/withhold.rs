@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::{gate::BatchFacts, hours::shard_of};
 
-/// Skips these sends, unless another worker has claimed them by now.
+/// Skips these sends, unless a worker has fenced them by now.
 pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
     let ids: Vec<Uuid> = withheld.iter().map(|(id, _)| *id).collect();
     let reasons: Vec<String> = withheld.iter().map(|(_, reason)| reason.as_str().to_owned()).collect();
@@ -53,7 +53,7 @@ pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, Skip
 }
 
 /// Batches of a paused campaign go back to waiting for dispatch. A batch with only deferred sends is due at once when the campaign is
-/// resumed; a batch with a claimed send is left to its worker.
+/// resumed; a batch with a fenced send is left to its worker.
 pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
     let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
@@ -62,7 +62,7 @@ pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()
              select b.tenant_id, b.id
              from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
              join batches b on b.tenant_id = w.tenant_id and b.id = w.id
-             where b.state = 'announced' and b.claimed + b.fenced = 0
+             where b.state = 'announced' and b.fenced = 0
              order by b.tenant_id, b.id
              for update of b
          )
@@ -81,8 +81,8 @@ pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()
 
 /// Sets aside the batches of a paused tenant until it is resumed: dispatch takes those of campaigns, the sweep `resume_tenants` the others.
 /// The order is: lock the batches, lock the tenants, then check that they are still paused. A resumption waits for this transaction or is
-/// seen by it, so no batch is set aside that nothing would bring back. A batch with claimed sends is left to its worker, which releases
-/// them, and the batch comes here again.
+/// seen by it, so no batch is set aside that nothing would bring back. A batch with fenced sends is left to its worker, and comes
+/// here again.
 pub async fn put_aside(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
     let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();

@@ -1,8 +1,13 @@
 //! Crashes, outages, doubts.
 
+use std::time::Duration;
+
+use ledger::fence::{Answer, Change, Fence, Ledger, OwedSend};
 use rstest::rstest;
+use schemas::SkipReason;
 use stage_rig::until;
 
+use super::panics::owed;
 use super::world::{Batch, Handle, World, row};
 
 #[rstest]
@@ -46,7 +51,7 @@ async fn an_unreachable_relay_fails_no_send() {
     assert_eq!(world.states(&batch).await, ["queued", "queued"]);
     let wait = "select extract(epoch from announce_after - now())::int8 from batches where tenant_id = $1";
     assert!((10..=16).contains(&world.number(wait).await));
-    // While it lasts, nothing is claimed at all.
+    // While it lasts, nothing is read at all.
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.states(&batch).await, ["queued", "queued"]);
     world.assert_counters_are_right().await;
@@ -67,29 +72,6 @@ async fn a_stopping_process_releases_what_it_has_not_begun() {
     world.assert_counters_are_right().await;
 }
 
-#[tokio::test]
-async fn a_crash_before_the_fence_leaves_nothing_behind_but_a_lease() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["slow-rcpt-240s@example.com", "ann@example.com"]).await;
-    let stage = world.stage_with(&["--smtp-command-timeout", "300s", "--smtp-final-timeout", "10m"]);
-    // Killed in mid-transaction.
-    tokio::select! {
-        _ = runner::Stage::handle(&stage, std::slice::from_ref(&batch.rendered)) => panic!("over before it was killed"),
-        () = until("one sent, one under way", async || world.states(&batch).await == ["claimed", "sent"]) => {}
-    }
-    assert_eq!(world.sweep_leases().await, 0);
-    let soon = "select count(*) from batches where tenant_id = $1 and lease_until < now() + interval '301 s'";
-    assert_eq!(world.number(soon).await, 1, "what is only claimed does not wait for the lease of what was fenced");
-    world
-        .run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1 and lease_until is not null")
-        .await;
-    world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
-    assert_eq!(world.sweep_leases().await, 1);
-    assert_eq!(world.states(&batch).await, ["queued", "sent"]);
-    world.assert_counters_are_right().await;
-    assert!(world.number("select count(*) from batches where tenant_id = $1 and announce_after <= now()").await == 1);
-}
-
 /// A stage whose process is killed while it sends to these addresses, as soon as the states are these.
 async fn killed_at(world: &World, batch: &Batch, states: &[&str]) {
     let stage = world.stage_with(&["--smtp-command-timeout", "300s", "--smtp-final-timeout", "10m"]);
@@ -108,24 +90,19 @@ async fn killed_at(world: &World, batch: &Batch, states: &[&str]) {
 }
 
 #[tokio::test]
-async fn the_claims_of_a_dead_process_are_released_at_once() {
+async fn what_a_dead_process_had_not_fenced_is_still_owed() {
     let world = World::new().await;
     let addresses = ["slow-rcpt-240s@example.com", "slow-dot-240s@example.com", "ann@example.com"];
     let (_, batch) = world.campaign_batch(&addresses).await;
-    killed_at(&world, &batch, &["claimed", "fenced", "sent"]).await;
-    // Heard of just now: it lives.
-    world.silence_sessions(5.0).await;
-    assert_eq!(world.sweep_leases().await, 0);
-    // Gone: what was only claimed has certainly not left.
+    killed_at(&world, &batch, &["queued", "fenced", "sent"]).await;
+    // Heard of not long ago: its result may still come.
     world.silence_sessions(20.0).await;
-    assert_eq!(world.sweep_leases().await, 1);
-    assert_eq!(world.states(&batch).await, ["queued", "fenced", "sent"]);
-    assert_eq!(world.number("select count(*) from batches where tenant_id = $1 and announce_after <= now()").await, 1);
-    world.assert_counters_are_right().await;
+    assert_eq!(world.sweep_leases().await, 0);
     // Nothing more is to be expected: a campaign's mail is not tried again, so it need not wait until it may be.
     world.silence_sessions(70.0).await;
     assert_eq!(world.sweep_leases().await, 1);
     assert_eq!(world.states(&batch).await, ["queued", "unknown", "sent"]);
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
     world.assert_counters_are_right().await;
     // Nothing is left of it.
     assert_eq!(world.sweep_leases().await, 0);
@@ -148,42 +125,109 @@ async fn a_second_attempt_waits_for_the_end_of_the_first() {
     world.assert_counters_are_right().await;
 }
 
-/// A process that is cut off from Postgres and declared dead: its claims go to others, and it sends nothing under the old claim.
+/// A process that was held up, and whose mail another process took over.
 #[tokio::test]
-async fn a_revived_process_fences_nothing_under_old_claims() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["slow-rcpt-5s@example.com"]).await;
-    let stage = world.stage();
-    let batches = [&batch];
-    let mut delivered = stage.deliver(&batches);
-    let taken_for_dead = async {
-        until("the claim", async || world.states(&batch).await == ["claimed"]).await;
-        until("it is taken for dead", async || {
-            let silent = "update delivery_sessions set seen_at = now() - interval '1 minute'";
-            sqlx::query(silent).execute(&world.pool).await.unwrap();
-            world.sweep_leases().await == 1
-        })
-        .await;
-        assert_eq!(world.states(&batch).await, ["queued"]);
-    };
-    tokio::select! {
-        _ = &mut delivered => panic!("sent before it was taken for dead"),
-        () = taken_for_dead => {}
+async fn a_send_that_has_moved_meanwhile_passes_no_fence() {
+    for (meanwhile, batch_too) in [
+        ("update sends set attempts = 1 where tenant_id = $1", None),
+        (
+            "update sends set state = 'deferred', next_attempt_at = now() + interval '1 hour' where tenant_id = $1",
+            Some("update batches set queued = 0, deferred = 1 where tenant_id = $1"),
+        ),
+        (
+            "update sends set state = 'fenced', attempts = 1, fence_token = gen_random_uuid() where tenant_id = $1",
+            Some("update batches set queued = 0, fenced = 1 where tenant_id = $1"),
+        ),
+    ] {
+        let world = World::new().await;
+        let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+        let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
+        let send = owed(&world, &ledger, &[&batch]).await.remove(0);
+        for statement in std::iter::once(meanwhile).chain(batch_too) {
+            world.run(statement).await;
+        }
+        let before = world.row(batch.send(0)).await;
+        assert_eq!(ledger.fence(send.clone()).await, Fence::Refused, "{meanwhile}");
+        // Nor does any other change of that attempt take place.
+        let skip = Change::skipped(send.clone(), SkipReason::Suppressed);
+        for change in [skip, Change::failed(send, "content", Answer::default(), None)] {
+            ledger.record(change).await.await.unwrap();
+        }
+        assert_eq!(world.row(batch.send(0)).await, before, "{meanwhile}");
+        world.assert_counters_are_right().await;
     }
-    delivered.await.unwrap();
-    assert_eq!((world.states(&batch).await, world.sink.inbox().stats().accepted), (vec!["queued".to_owned()], 0));
+}
+
+/// Two workers read the same send; their fences, and a refusal by a third, come in one group.
+#[tokio::test]
+async fn of_the_changes_of_one_send_in_a_group_one_takes_place() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.com"]).await;
+    let settings = crate::Settings { ledger_window: Duration::from_secs(2), ..world.settings(&[]) };
+    let ledger = Ledger::start(&world.pool, settings.ledger()).unwrap();
+    let one = owed(&world, &ledger, &[&batch]).await;
+    let other = owed(&world, &ledger, &[&batch]).await;
+    let refused = |send: &OwedSend| Change::failed(send.clone(), "content", Answer::default(), None);
+    let (first, second, third, fourth) = tokio::join!(
+        ledger.fence(one[0].clone()),
+        ledger.fence(other[0].clone()),
+        async { ledger.record(refused(&one[1])).await.await },
+        async { ledger.record(refused(&other[1])).await.await },
+    );
+    third.and(fourth).unwrap();
+    assert_eq!([first, second].iter().filter(|fence| matches!(fence, Fence::Passed { .. })).count(), 1);
+    assert_eq!(world.states(&batch).await, ["fenced", "failed"]);
+    assert_eq!(world.row(batch.send(0)).await.attempts, 1);
     world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_deferred_send_that_is_released_waits_and_counts_no_attempt() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world
+        .run(
+            "update sends set state = 'deferred', attempts = 3, reason = 'temporary', next_attempt_at = now()
+              where tenant_id = $1",
+        )
+        .await;
+    world.run("update batches set queued = 0, deferred = 1 where tenant_id = $1").await;
+    let stage = world.stage_with(&["--smtp-url", "smtp://127.0.0.1:1?tls=none"]);
     stage.deliver(&[&batch]).await.unwrap();
-    assert_eq!((world.states(&batch).await, world.sink.inbox().stats().accepted), (vec!["sent".to_owned()], 1));
+    assert_eq!(world.row(batch.send(0)).await, row("deferred", Some("temporary"), 3));
+    let wait = "select extract(epoch from announce_after - now())::int8 from batches where tenant_id = $1";
+    assert!((10..=16).contains(&world.number(wait).await));
+    world.assert_counters_are_right().await;
+    // Another process, whose relay serves, sends it when it is due.
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
+    world.run("update sends set next_attempt_at = now() where tenant_id = $1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 4));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_batch_in_a_workers_hands_is_not_announced_again() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "slow-rcpt-240s@example.com"]).await;
+    world.run("update batches set announce_after = now() where tenant_id = $1").await;
+    killed_at(&world, &batch, &["sent", "queued"]).await;
+    let soon = "select count(*) from batches where tenant_id = $1 and announce_after < now() + interval '5 s'";
+    assert_eq!(world.number(soon).await, 0, "a fence has just been passed");
 }
 
 /// The commit of an acceptance waits for Postgres longer than the fence's lease. The sweep is first when Postgres is back.
 #[rstest]
 #[case::before_it_is_tried_again("select 1 where $1::uuid is not null", &[])]
-#[case::when_it_is_claimed_again(
-    "update sends set state = 'claimed', claim_token = gen_random_uuid(), lease_until = now() + interval '5 minutes', attempts = attempts + 1
+#[case::when_it_was_deferred_meanwhile(
+    "update sends set state = 'deferred', next_attempt_at = now() + interval '5 minutes', attempts = attempts + 1 where tenant_id = $1",
+    &["update batches set queued = 0, deferred = 1 where tenant_id = $1"]
+)]
+#[case::when_it_is_fenced_again(
+    "update sends set state = 'fenced', fence_token = gen_random_uuid(), lease_until = now() + interval '5 minutes', attempts = attempts + 1
      where tenant_id = $1",
-    &["update batches set queued = 0, claimed = 1, lease_until = now() + interval '5 minutes' where tenant_id = $1"]
+    &["update batches set queued = 0, fenced = 1, lease_until = now() + interval '5 minutes' where tenant_id = $1"]
 )]
 #[tokio::test]
 async fn a_late_acceptance_counts_and_prevents_a_second_mail(
@@ -250,7 +294,7 @@ async fn late_evidence_resolves_an_unknown_outcome() {
 async fn a_transactional_crash_after_the_fence_is_tried_once_more() {
     let world = World::new().await;
     let batch = world.transactional_batch("ann@example.com").await;
-    let fenced = "update sends set state = 'fenced', claim_token = gen_random_uuid(), attempts = 1, lease_until = now() - interval '1 s'
+    let fenced = "update sends set state = 'fenced', fence_token = gen_random_uuid(), attempts = 1, lease_until = now() - interval '1 s'
                   where tenant_id = $1";
     let counted =
         "update batches set queued = 0, fenced = 1, lease_until = now() - interval '1 s' where tenant_id = $1";

@@ -13,7 +13,7 @@ use devtools::servers::TestDatabase;
 use devtools::sink::{Sink, SinkOptions};
 use futures::FutureExt;
 use runner::{Stage, StageError, Sweep};
-use runtime::{Database, MasterKeys, Role, Vault, plans::PreparedPool};
+use runtime::{Database, MasterKeys, Role, Vault, panics::caught, plans::PreparedPool};
 use schemas::{
     Lane, MessageKind, Piece, Rendered, RenderedRecipient, SendId, Skeleton, month_of, new_batch_id, new_id,
 };
@@ -310,7 +310,7 @@ impl World {
     pub async fn assert_counters_are_right(&self) {
         let wrong: Vec<(Uuid, String)> = sqlx::query_as(
             "select b.id, b.state from batches b cross join lateral (
-                 select count(*) filter (where state = 'queued') as queued, count(*) filter (where state = 'claimed') as claimed,
+                 select count(*) filter (where state = 'queued') as queued,
                         count(*) filter (where state = 'fenced') as fenced, count(*) filter (where state = 'deferred') as deferred,
                         count(*) filter (where state = 'sent') as sent, count(*) filter (where state = 'failed') as failed,
                         count(*) filter (where state = 'unknown') as unknown, count(*) filter (where state = 'skipped') as skipped,
@@ -320,9 +320,9 @@ impl World {
                  from sends s where s.tenant_id = b.tenant_id
                    and s.id between b.id and (substr(b.id::text, 1, 33) || to_hex(('x' || substr(b.id::text, 34))::bit(12)::int | 511))::uuid) n
              where b.tenant_id = $1 and (
-                 row(b.queued, b.claimed, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired, b.bounced, b.delivered)
-                     <> row(n.queued, n.claimed, n.fenced, n.deferred, n.sent, n.failed, n.unknown, n.skipped, n.cancelled, n.expired, n.bounced, n.delivered)
-                 or (b.state = 'done') <> (b.queued + b.claimed + b.fenced + b.deferred = 0)
+                 row(b.queued, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired, b.bounced, b.delivered)
+                     <> row(n.queued, n.fenced, n.deferred, n.sent, n.failed, n.unknown, n.skipped, n.cancelled, n.expired, n.bounced, n.delivered)
+                 or (b.state = 'done') <> (b.queued + b.fenced + b.deferred = 0)
                  or (b.state = 'done') <> (b.done_at is not null)
                  or (b.state in ('done', 'waiting')) <> (b.announce_after is null))",
         )
@@ -425,6 +425,8 @@ pub trait Handle {
 impl Handle for Delivery {
     async fn deliver(&self, batches: &[&Batch]) -> Result<(), StageError> {
         let inputs: Vec<Rendered> = batches.iter().map(|batch| batch.rendered.clone()).collect();
-        tokio::time::timeout(Duration::from_secs(120), self.handle(&inputs)).await.unwrap().map(drop)
+        let handled =
+            tokio::time::timeout(Duration::from_secs(120), caught("delivery", "handler", self.handle(&inputs)));
+        handled.await.unwrap().unwrap_or_else(|panicked| Err(panicked.into())).map(drop)
     }
 }

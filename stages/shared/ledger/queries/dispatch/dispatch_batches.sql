@@ -31,7 +31,7 @@ with recursive direct as (
         order by b.tenant_id limit 1
     ) n
 ), in_flight as materialized (
-    select tenant_id, sum(queued + claimed + fenced) as weight
+    select tenant_id, sum(queued + fenced) as weight
     from batches
     where lane = 'bulk' and state = 'announced'
     group by tenant_id
@@ -72,7 +72,7 @@ with recursive direct as (
                 select b.*, b.up_to - b.size < 1000 as is_first, sum(b.size - b.open_sends) over () as through
                 from (
                     -- A send that was tried and is deferred does not keep the rest waiting; nor do a few slow receivers.
-                    select b.id, b.size, b.queued + case when b.quiet_at is null then b.claimed + b.fenced else 0 end as open_sends,
+                    select b.id, b.size, b.queued + case when b.quiet_at is null then b.fenced else 0 end as open_sends,
                            b.sent + b.failed + b.unknown + b.expired as decided, b.bounced, b.complained,
                            sum(b.size) over (order by b.id) as up_to
                     from (
@@ -102,7 +102,7 @@ with recursive direct as (
     from running r
     cross join lateral (
         select w.tenant_id, w.id,
-               greatest(w.queued + w.claimed + w.fenced + case when r.pace is null then 0 else w.deferred end, 1) as weight
+               greatest(w.queued + w.fenced + case when r.pace is null then 0 else w.deferred end, 1) as weight
         from batches w
         where w.lane = 'bulk' and w.state = 'waiting' and w.tenant_id = r.tenant_id
           and w.id between (r.launch_prefix || '000000000')::uuid and (r.launch_prefix || 'fffffffff')::uuid
@@ -114,7 +114,7 @@ with recursive direct as (
     select b.tenant_id, b.id, b.weight, null, null, 1
     from direct d
     cross join lateral (
-        select w.tenant_id, w.id, greatest(w.queued + w.claimed + w.fenced + w.deferred, 1) as weight
+        select w.tenant_id, w.id, greatest(w.queued + w.fenced + w.deferred, 1) as weight
         from batches w
         where w.lane = 'bulk' and w.state = 'waiting' and w.campaign_id is null and w.tenant_id = d.tenant_id
         order by w.id

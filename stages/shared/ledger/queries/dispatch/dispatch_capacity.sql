@@ -8,12 +8,12 @@ with ours as materialized (
     select c.tenant_id from provider_connections c, ours o where o.ours and c.is_default and c.status = 'active'
 )
 select case when o.ours then (
-           select coalesce(sum(b.queued + b.claimed + b.fenced), 0)::bigint
+           select coalesce(sum(b.queued + b.fenced), 0)::bigint
            from batches b
            where b.lane = 'bulk' and b.state = 'announced' and b.tenant_id not in (select a.tenant_id from isolated a)) end as in_flight,
        exists (
            select from isolated a
            where exists (select from batches b where b.lane = 'bulk' and b.state = 'waiting' and b.tenant_id = a.tenant_id)
-             and (select coalesce(sum(b.queued + b.claimed + b.fenced), 0)
+             and (select coalesce(sum(b.queued + b.fenced), 0)
                   from batches b where b.lane = 'bulk' and b.state = 'announced' and b.tenant_id = a.tenant_id) < $1) as "isolated!"
 from ours o

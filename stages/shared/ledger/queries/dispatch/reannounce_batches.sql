@@ -2,7 +2,7 @@
 -- repeated announcement. Answers the new state of each:
 --   announced  is to be announced
 --   resting    all that is open is deferred: announced again at the first of these times
---   waiting    its campaign is paused and no send of it is claimed or fenced: it must not fill the lane meanwhile. Or its campaign is
+--   waiting    its campaign is paused and no send of it is fenced: it must not fill the lane meanwhile. Or its campaign is
 --              paced: a deferred mail is mail like any other, and waits for dispatch
 -- Nothing of a cancelled campaign is announced, nor what a missed window leaves: the sweep `end_stopped_campaigns` ends both. Served by
 -- `batches_open`.
@@ -12,7 +12,7 @@ with due as (
     left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
     where b.lane in ('priority', 'bulk') and b.state in ('announced', 'resting') and b.announce_after <= now()
       and (c.id is null
-           or c.status = 'sending' and (not c.paused or b.state = 'announced' and b.queued > 0 and b.claimed + b.fenced = 0))
+           or c.status = 'sending' and (not c.paused or b.state = 'announced' and b.queued > 0 and b.fenced = 0))
     order by b.announce_after
     limit $1
     for update of b skip locked
@@ -20,7 +20,7 @@ with due as (
     select b.tenant_id, b.id,
            case
                when d.paused then 'waiting'
-               when b.queued + b.claimed + b.fenced = 0 and l.later > now() then 'resting'
+               when b.queued + b.fenced = 0 and l.later > now() then 'resting'
                when d.paced then 'waiting'
                else 'announced'
            end as state,
@@ -30,7 +30,7 @@ with due as (
     cross join lateral (
         select min(s.next_attempt_at) as later
         from sends s
-        where b.queued + b.claimed + b.fenced = 0 and s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'deferred'
+        where b.queued + b.fenced = 0 and s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'deferred'
           and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid
     ) l
 )

@@ -16,7 +16,7 @@ with asked as (
     where s.state = 'unknown' or s.state in ('queued', 'deferred') and s.doubtful > 0
 ), resolved as (
     update sends s
-    set state = 'sent', reason = null, claim_token = null, lease_until = null, next_attempt_at = null,
+    set state = 'sent', reason = null, fence_token = null, lease_until = null, next_attempt_at = null,
         -- Between the fence and now: the provider's clock may be wrong.
         decided_at = greatest(least(d.at, now()), s.fenced_at),
         provider = coalesce(s.provider, d.provider), provider_message_id = coalesce(s.provider_message_id, d.message_id)

@@ -4,7 +4,7 @@
 with moved as (
     select b.tenant_id, b.id, b.month, b.state, d.last, d.queued + d.deferred + d.unknown as resolved, d.delivered,
            b.queued - d.queued as queued, b.deferred - d.deferred as deferred, b.unknown - d.unknown as unknown,
-           b.queued - d.queued + b.claimed + b.fenced as busy
+           b.queued - d.queued + b.fenced as busy
     from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::int[], $6::int[], $7::int[])
         as d (tenant_id, id, last, queued, deferred, unknown, delivered)
     join batches b on b.tenant_id = d.tenant_id and b.id = d.id

@@ -7,7 +7,7 @@ from unnest($1::uuid[], $2::uuid[], $3::date[]) as w (tenant_id, id, month)
 cross join lateral (
     select case when s.state = 'sent' then s.decided_at else s.fenced_at end as accepted_at,
            s.state = 'unknown' or s.state in ('queued', 'deferred') and s.doubtful > 0 as is_doubted,
-           s.state in ('queued', 'claimed', 'fenced', 'deferred') as is_open
+           s.state in ('queued', 'fenced', 'deferred') as is_open
     from sends s
     where s.tenant_id = w.tenant_id and s.id = w.id and s.month = w.month
     offset 0

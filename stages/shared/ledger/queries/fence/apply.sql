@@ -1,18 +1,21 @@
--- Moves sends from their expected state to the next, if the claim token still matches, and writes the facts: all but fences. An acceptance
--- may also carry the token of an attempt whose outcome was unknown.
--- A row in another state is left alone and not answered. Primary key; no indexed column changes, so updates stay HOT.
+-- Moves sends from their expected state to the next, and writes the facts: all but fences. A send that was not fenced must have the
+-- expected attempts (`tried`); one that was, the fence's token. An acceptance may also carry the token of an attempt whose outcome was unknown.
+-- A row that has moved meanwhile is left alone. Answers the position of each that moved. Primary key; no indexed column changes, so updates
+-- stay HOT.
 with asked as (
     select *
     from unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::int2[], $8::text[], $9::text[],
-        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $17::text[], $18::text[]
-    ) as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
-            wait_seconds, attempts, doubtful, bounced, event, event_id, provider, provider_message_id)
+        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $17::text[], $18::text[], $19::int2[]
+    ) with ordinality as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
+            wait_seconds, attempts, doubtful, bounced, event, event_id, provider, provider_message_id,
+            tried, position)
 ), moved as (
     update sends s
     set state = a.to_state,
-        reason = a.reason,
-        claim_token = case when a.to_state = 'unknown' then s.claim_token end,
+        -- One that is only put off keeps its reason.
+        reason = case when a.to_state = 'deferred' then coalesce(a.reason, s.reason) else a.reason end,
+        fence_token = case when a.to_state = 'unknown' then s.fence_token end,
         lease_until = null,
         -- A send with a fence counts against the quota; one that is given back does not.
         fenced_at = case when a.from_state <> 'fenced' or a.to_state <> 'queued' then s.fenced_at end,
@@ -28,8 +31,9 @@ with asked as (
         bounced_at = case when a.bounced then now() else s.bounced_at end
     from asked a
     where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16 and s.state = a.from_state
-      and (s.claim_token = a.token or a.to_state = 'sent' and s.doubted_token = a.token)
-    returning s.tenant_id, s.id, a.from_state, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response,
+      and case when a.tried is null then s.fence_token = a.token or a.to_state = 'sent' and s.doubted_token = a.token
+               else s.attempts = a.tried end
+    returning s.tenant_id, s.id, a.position, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response,
         -- A bounce may have been reported before the server's answer was recorded.
         s.state = 'sent' and delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), facts as (
@@ -42,4 +46,4 @@ with asked as (
     where m.event is not null
     on conflict do nothing
 )
-select id as "id!", from_state as "from_state!: SendState", coalesce(delivered, false) as "delivered!" from moved
+select position as "position!", coalesce(delivered, false) as "delivered!" from moved

@@ -1,8 +1,11 @@
--- Fences claimed sends, if the claim token still matches; half of all changes are fences, and they set little. A row in another
--- state is left alone and not answered. Primary key; no indexed column changes, so updates stay HOT, and none that a trigger watches.
+-- Fences owed sends ($4: their attempts so far, $5: true for those that were deferred); half of all changes are fences, and they set little.
+-- A row that has moved meanwhile is left alone, and so is the second of two workers' fences. Answers the position of each that passed.
+-- Primary key; no indexed column changes, so updates stay HOT, and none that a trigger watches.
 update sends s
-set state = 'fenced', reason = null, lease_until = now() + make_interval(secs => $5), fenced_at = clock_timestamp(),
-    next_attempt_at = null, decided_at = null
-from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as u (tenant_id, id, token)
-where s.tenant_id = u.tenant_id and s.id = u.id and s.month = $4 and s.state = 'claimed' and s.claim_token = u.token
-returning s.id as "id!"
+set state = 'fenced', reason = null, attempts = s.attempts + 1, fence_token = u.token, lease_until = now() + make_interval(secs => $7),
+    fenced_at = clock_timestamp(), next_attempt_at = null, decided_at = null
+from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int2[], $5::bool[]) with ordinality
+    as u (tenant_id, id, token, attempts, is_deferred, position)
+where s.tenant_id = u.tenant_id and s.id = u.id and s.month = $6 and s.attempts = u.attempts
+  and case when u.is_deferred then s.state = 'deferred' and s.next_attempt_at <= now() else s.state = 'queued' end
+returning u.position as "position!"

@@ -3,30 +3,30 @@
 -- on_dispatch: not before dispatch, because its campaign is paused.
 with moved as (
     select b.tenant_id, b.id, d.last, b.month, b.state, d.announce_in, d.on_dispatch, d.lease_seconds,
-           b.queued + d.queued as queued, b.claimed + d.claimed as claimed, b.fenced + d.fenced as fenced,
+           b.queued + d.queued as queued, b.fenced + d.fenced as fenced,
            b.deferred + d.deferred as deferred, b.sent + d.sent as sent, b.failed + d.failed as failed,
            b.unknown + d.unknown as unknown, b.skipped + d.skipped as skipped, b.cancelled + d.cancelled as cancelled,
            b.expired + d.expired as expired, b.bounced + d.bounced as bounced,
            b.delivered + d.delivered as delivered
     from unnest(
-        $1::uuid[], $2::uuid[], $17::uuid[], $3::int4[], $4::int4[], $5::int4[], $6::int4[], $7::int4[], $8::int4[], $9::int4[], $10::int4[],
-        $11::int4[], $12::int4[], $13::int4[], $14::float8[], $15::bool[], $16::float8[], $18::int4[]
-    ) as d (tenant_id, id, last, queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired, bounced,
+        $1::uuid[], $2::uuid[], $16::uuid[], $3::int4[], $4::int4[], $5::int4[], $6::int4[], $7::int4[], $8::int4[], $9::int4[], $10::int4[],
+        $11::int4[], $12::int4[], $13::float8[], $14::bool[], $15::float8[], $17::int4[]
+    ) as d (tenant_id, id, last, queued, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired, bounced,
             announce_in, on_dispatch, lease_seconds, delivered)
     join batches b on b.tenant_id = d.tenant_id and b.id = d.id
 ), decided as (
     select n.*,
            case
-               when n.queued + n.claimed + n.fenced + n.deferred = 0 then 'done'
+               when n.queued + n.fenced + n.deferred = 0 then 'done'
                when n.on_dispatch and n.state <> 'done' then 'waiting'
-               when n.queued + n.claimed + n.fenced = 0 then 'resting'
+               when n.queued + n.fenced = 0 then 'resting'
                when n.state = 'waiting' then 'waiting'
                else 'announced'
            end as next_state
     from moved n
 )
 update batches b
-set queued = j.queued, claimed = j.claimed, fenced = j.fenced, deferred = j.deferred, sent = j.sent, failed = j.failed,
+set queued = j.queued, fenced = j.fenced, deferred = j.deferred, sent = j.sent, failed = j.failed,
     unknown = j.unknown, skipped = j.skipped, cancelled = j.cancelled, expired = j.expired, bounced = j.bounced, delivered = j.delivered,
     state = j.next_state,
     announce_after = case j.next_state
@@ -36,14 +36,18 @@ set queued = j.queued, claimed = j.claimed, fenced = j.fenced, deferred = j.defe
             select min(s.next_attempt_at) from sends s
             where s.tenant_id = j.tenant_id and s.month = j.month and s.state = 'deferred'
               and s.id between j.id and j.last)
-        else coalesce(now() + make_interval(secs => j.announce_in), b.announce_after, now() + interval '60 seconds')
+        -- A batch whose sends are being fenced is in a worker's hands: a second announcement would only lose at the fences.
+        else coalesce(
+            now() + make_interval(secs => j.announce_in),
+            case when j.lease_seconds > 0 then greatest(b.announce_after, now() + interval '15 seconds') end,
+            b.announce_after, now() + interval '60 seconds')
     end,
     quiet_at = case when b.state = 'announced' and j.next_state <> 'announced' then now() else b.quiet_at end,
     done_at = case when j.next_state = 'done' then coalesce(b.done_at, now()) end,
-    -- The earliest lease of its claimed and fenced sends; if there were none before, the old value does not count.
+    -- The earliest lease of its fenced sends; if there were none before, the old value does not count.
     lease_until = case
         when j.lease_seconds = 0 then b.lease_until
-        when b.claimed + b.fenced = 0 then now() + make_interval(secs => j.lease_seconds)
+        when b.fenced = 0 then now() + make_interval(secs => j.lease_seconds)
         else least(b.lease_until, now() + make_interval(secs => j.lease_seconds))
     end
 from decided j

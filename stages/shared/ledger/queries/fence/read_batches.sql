@@ -1,4 +1,4 @@
--- The facts that may have stopped these batches since they were claimed, their topics, and their tenants' own send limits. From
+-- The facts that may have stopped these batches since their sends were read, their topics, and their tenants' own send limits. From
 -- key to key: primary keys, on a connection for that.
 select b.id as "id!", b.tenant_id as "tenant_id!", c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
        case when c.closes_at <= clock_timestamp() then c.on_miss end as "missed?: OnMiss",

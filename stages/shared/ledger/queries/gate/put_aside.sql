@@ -6,4 +6,4 @@ set state = case when t.paused_at is null then b.state else 'waiting' end,
     announce_after = case when t.paused_at is null then now() end
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
 join tenants t on t.id = w.tenant_id
-where b.tenant_id = w.tenant_id and b.id = w.id and b.state = 'announced' and b.claimed + b.fenced = 0
+where b.tenant_id = w.tenant_id and b.id = w.id and b.state = 'announced' and b.fenced = 0

@@ -24,7 +24,7 @@ with decisions as (
     select count(*) filter (where was = 'queued')::integer as queued, count(*) filter (where was = 'deferred')::integer as deferred
     from changed
 ), left_open as (
-    select b.queued + b.claimed + b.fenced - n.queued as in_progress,
+    select b.queued + b.fenced - n.queued as in_progress,
            b.deferred - n.deferred as deferred,
            (select min(s.next_attempt_at)
             from sends s

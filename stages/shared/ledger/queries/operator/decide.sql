@@ -12,7 +12,7 @@ with asked as (
     where s.state = any($6)
 ), changed as (
     update sends s
-    set state = $5, reason = $7, claim_token = null, lease_until = null, next_attempt_at = null, decided_at = now()
+    set state = $5, reason = $7, fence_token = null, lease_until = null, next_attempt_at = null, decided_at = now()
     from before b
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month
     returning b.tenant_id, s.id, s.month, b.batch_id, b.state as was, s.attempts,
@@ -23,14 +23,14 @@ with asked as (
     from changed c
 ), counted as (
     select tenant_id, batch_id, count(*)::integer as sends,
-           count(*) filter (where was = 'queued')::integer as queued, count(*) filter (where was = 'claimed')::integer as claimed,
+           count(*) filter (where was = 'queued')::integer as queued,
            count(*) filter (where was = 'fenced')::integer as fenced, count(*) filter (where was = 'deferred')::integer as deferred,
            count(*) filter (where was = 'unknown')::integer as unknown, count(*) filter (where delivered)::integer as delivered
     from changed
     group by tenant_id, batch_id
 ), left_open as (
-    select b.tenant_id, b.id, b.kind, b.state, n.sends, n.queued, n.claimed, n.fenced, n.deferred, n.unknown, n.delivered,
-           b.queued + b.claimed + b.fenced - n.queued - n.claimed - n.fenced as in_hand,
+    select b.tenant_id, b.id, b.kind, b.state, n.sends, n.queued, n.fenced, n.deferred, n.unknown, n.delivered,
+           b.queued + b.fenced - n.queued - n.fenced as in_hand,
            b.deferred - n.deferred as put_off, l.due
     from counted n
     join batches b on b.tenant_id = n.tenant_id and b.id = n.batch_id
@@ -43,7 +43,7 @@ with asked as (
     ) l
 ), booked as (
     update batches b
-    set queued = b.queued - o.queued, claimed = b.claimed - o.claimed, fenced = b.fenced - o.fenced, deferred = b.deferred - o.deferred,
+    set queued = b.queued - o.queued, fenced = b.fenced - o.fenced, deferred = b.deferred - o.deferred,
         unknown = b.unknown - o.unknown,
         sent = b.sent + case when $5 = 'sent' then o.sends else 0 end,
         failed = b.failed + case when $5 = 'failed' then o.sends else 0 end,

@@ -11,7 +11,7 @@ with tried as (
     for update of s
 ), changed as (
     update sends s
-    set state = 'queued', reason = null, decided_at = null, next_attempt_at = null, claim_token = null, lease_until = null
+    set state = 'queued', reason = null, decided_at = null, next_attempt_at = null, fence_token = null, lease_until = null
     from tried t
     where s.tenant_id = $1 and s.id = t.id and s.month = t.month and t.again
     returning t.batch_id, t.state as was, t.reason as why, t.decided_at as at
@@ -24,9 +24,9 @@ with tried as (
     set failed = b.failed - n.failed,
         expired = b.expired - (n.sends - n.failed),
         queued = b.queued + n.sends,
-        state = case when b.state in ('held', 'waiting') then b.state when b.claimed + b.fenced = 0 then 'waiting' else 'announced' end,
-        quiet_at = case when b.state = 'announced' and b.claimed + b.fenced = 0 then now() else b.quiet_at end,
-        announce_after = case when b.claimed + b.fenced > 0 and b.state not in ('held', 'waiting') then now() end,
+        state = case when b.state in ('held', 'waiting') then b.state when b.fenced = 0 then 'waiting' else 'announced' end,
+        quiet_at = case when b.state = 'announced' and b.fenced = 0 then now() else b.quiet_at end,
+        announce_after = case when b.fenced > 0 and b.state not in ('held', 'waiting') then now() end,
         done_at = null
     from counted n
     where b.tenant_id = $1 and b.id = n.batch_id

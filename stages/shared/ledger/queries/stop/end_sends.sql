@@ -35,10 +35,10 @@ with asked as (
         deferred = b.deferred - n.deferred,
         cancelled = b.cancelled + case when n.missed then 0 else n.sends end,
         skipped = b.skipped + case when n.missed then n.sends else 0 end,
-        state = case when b.claimed + b.fenced = 0 then 'done' else b.state end,
-        announce_after = case when b.claimed + b.fenced > 0 then b.announce_after end,
-        quiet_at = case when b.claimed + b.fenced = 0 and b.state = 'announced' then now() else b.quiet_at end,
-        done_at = case when b.claimed + b.fenced = 0 then now() end
+        state = case when b.fenced = 0 then 'done' else b.state end,
+        announce_after = case when b.fenced > 0 then b.announce_after end,
+        quiet_at = case when b.fenced = 0 and b.state = 'announced' then now() else b.quiet_at end,
+        done_at = case when b.fenced = 0 then now() end
     from counted n
     where b.tenant_id = n.tenant_id and b.id = n.batch_id
 ), totals as (

@@ -30,7 +30,7 @@ pub struct RecordedSignals {
     pub resolved: u64,
     /// Sends that do not exist: their signals are not recorded.
     pub unknown: BTreeSet<SendKey>,
-    /// Sends with evidence that they left, whose outcome is still open: claimed, or waiting for an attempt. The evidence may be needed
+    /// Sends with evidence that they left, whose outcome is still open: fenced, or waiting for an attempt. The evidence may be needed
     /// later.
     pub undecided: BTreeSet<SendKey>,
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Answer;
 use crate::warmup::{DomainKey, WarmupPermit};
 
-/// The facts about a batch that a claim has read.
+/// The facts about a batch that are read with its owed sends.
 #[derive(Debug)]
 pub struct BatchContext {
     /// The tenant.
@@ -38,30 +38,30 @@ pub fn is_tried_again(kind: MessageKind, classification: Classification) -> bool
     kind != MessageKind::Campaign && classification != Classification::Marketing
 }
 
-/// A send this process has claimed.
+/// A send that is owed, as a worker has read it. Nothing holds it: of several workers with the same send, one passes the fence.
 #[derive(Debug, Clone)]
-pub struct ClaimedSend {
+pub struct OwedSend {
     /// Its id.
     pub id: Uuid,
     /// The recipient.
     pub contact_id: Uuid,
-    /// The claim token: proves that the claim still holds.
+    /// The token of its fence: proves that a result is of this attempt.
     pub token: Uuid,
+    /// `Queued`, `Deferred` and due, or `Fenced` once it has passed the fence.
+    pub state: SendState,
     /// Which attempt this is, from 1.
     pub attempt: i16,
     /// How often its outcome was unknown before.
     pub doubtful: i16,
     /// The UTC day it counts on against the quota: that of its fence. `None`: it does not count (yet).
     pub metered_on: Option<NaiveDate>,
-    /// It was deferred before.
-    pub was_deferred: bool,
     /// Its permit under the warm-up cap of its domain.
     pub _permit: Option<Arc<WarmupPermit>>,
     /// Its batch.
     pub batch: Arc<BatchContext>,
 }
 
-impl ClaimedSend {
+impl OwedSend {
     /// Its sending domain, while that is in warm-up.
     pub fn warming(&self) -> Option<DomainKey> {
         self.batch.warming.map(|domain| (self.batch.tenant_id, domain))
@@ -72,9 +72,14 @@ impl ClaimedSend {
         u64::try_from((self.batch.batch_id.as_u128() >> 9) & u128::from(u64::MAX)).unwrap_or(0)
     }
 
-    /// The send after a fence that was committed on this day.
-    pub fn metered(self, today: NaiveDate) -> Self {
-        Self { metered_on: self.metered_on.or(Some(today)), ..self }
+    /// The send after a fence that was committed on this day; `None`: it may or may not have been committed.
+    pub fn fenced(self, today: Option<NaiveDate>) -> Self {
+        Self { state: SendState::Fenced, metered_on: self.metered_on.or(today), ..self }
+    }
+
+    /// The attempts the ledger must show; `None` after the fence, which the token proves.
+    pub(super) fn tried(&self) -> Option<i16> {
+        (self.state != SendState::Fenced).then_some(self.attempt - 1)
     }
 }
 
@@ -113,7 +118,7 @@ impl Captured {
 #[derive(Debug, Clone)]
 pub struct Change {
     /// Which send.
-    pub send: ClaimedSend,
+    pub send: OwedSend,
     /// The state it must be in.
     pub from: SendState,
     /// The state it gets.
@@ -143,10 +148,10 @@ pub struct Change {
 }
 
 impl Change {
-    fn new(send: ClaimedSend, from: SendState, to: SendState) -> Self {
+    fn new(send: OwedSend, to: SendState) -> Self {
         Self {
+            from: send.state,
             send,
-            from,
             to,
             reason: None,
             answer: Answer::default(),
@@ -163,108 +168,87 @@ impl Change {
     }
 
     /// The fence is passed.
-    pub fn fenced(send: ClaimedSend) -> Self {
-        Self::new(send, SendState::Claimed, SendState::Fenced)
+    pub fn fenced(send: OwedSend) -> Self {
+        Self::new(send, SendState::Fenced)
     }
 
     /// The server accepted it.
-    pub fn sent(send: ClaimedSend, answer: Answer) -> Self {
-        Self { answer, event: Some("sent"), ..Self::new(send, SendState::Fenced, SendState::Sent) }
+    pub fn sent(send: OwedSend, answer: Answer) -> Self {
+        Self { answer, event: Some("sent"), ..Self::new(send, SendState::Sent) }
     }
 
     /// The server said "later".
-    pub fn deferred(send: ClaimedSend, from: SendState, class: &'static str, answer: Answer, wait: Duration) -> Self {
+    pub fn deferred(send: OwedSend, class: &'static str, answer: Answer, wait: Duration) -> Self {
         Self {
             reason: Some(class),
             answer,
             wait: Some(wait),
             event: Some("deferred"),
-            ..Self::new(send, from, SendState::Deferred)
+            ..Self::new(send, SendState::Deferred)
         }
     }
 
     /// Postponed without an attempt; the next one is due after `wait`. `reason`: `paced` or `warmup`.
-    pub fn waiting(send: ClaimedSend, reason: &'static str, wait: Duration) -> Self {
-        Self {
-            reason: Some(reason),
-            wait: Some(wait),
-            uncounted: true,
-            ..Self::new(send, SendState::Claimed, SendState::Deferred)
-        }
+    pub fn waiting(send: OwedSend, reason: &'static str, wait: Duration) -> Self {
+        Self { reason: Some(reason), wait: Some(wait), uncounted: true, ..Self::new(send, SendState::Deferred) }
     }
 
     /// Permanently refused. `suppress` is the address, when it certainly does not exist.
-    pub fn failed(
-        send: ClaimedSend,
-        from: SendState,
-        class: &'static str,
-        answer: Answer,
-        suppress: Option<String>,
-    ) -> Self {
-        Self {
-            reason: Some(class),
-            answer,
-            event: Some("failed"),
-            suppress,
-            ..Self::new(send, from, SendState::Failed)
-        }
+    pub fn failed(send: OwedSend, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
+        Self { reason: Some(class), answer, event: Some("failed"), suppress, ..Self::new(send, SendState::Failed) }
     }
 
     /// Its retry deadline has passed.
-    pub fn expired(send: ClaimedSend, from: SendState, class: &'static str, answer: Answer) -> Self {
-        Self { reason: Some(class), answer, event: Some("expired"), ..Self::new(send, from, SendState::Expired) }
+    pub fn expired(send: OwedSend, class: &'static str, answer: Answer) -> Self {
+        Self { reason: Some(class), answer, event: Some("expired"), ..Self::new(send, SendState::Expired) }
     }
 
     /// Whether the server accepted it is unknown.
-    pub fn unknown(send: ClaimedSend, reason: &'static str) -> Self {
+    pub fn unknown(send: OwedSend, reason: &'static str) -> Self {
         let again = is_tried_again(send.batch.kind, send.batch.classification) && send.doubtful == 0;
         let (to, announce) = if again {
             (SendState::Queued, NextAnnouncement::After(Duration::from_secs(5)))
         } else {
             (SendState::Unknown, NextAnnouncement::AsPlanned)
         };
-        Self {
-            reason: Some(reason),
-            doubted: true,
-            event: Some("unknown"),
-            announce,
-            ..Self::new(send, SendState::Fenced, to)
+        Self { reason: Some(reason), doubted: true, event: Some("unknown"), announce, ..Self::new(send, to) }
+    }
+
+    /// Certainly not sent and still owed, and due after `wait`. A fenced send is queued again; one that was queued stays as it is, and its
+    /// batch is announced again; one that was deferred is deferred again.
+    pub fn released(send: OwedSend, wait: Duration) -> Self {
+        if send.state == SendState::Deferred {
+            return Self { wait: Some(wait), uncounted: true, ..Self::new(send, SendState::Deferred) };
         }
+        Self { uncounted: true, announce: NextAnnouncement::After(wait), ..Self::new(send, SendState::Queued) }
     }
 
-    /// Certainly not sent and still owed: queued again, its batch announced after `wait`.
-    pub fn released(send: ClaimedSend, from: SendState, wait: Duration) -> Self {
-        Self { uncounted: true, announce: NextAnnouncement::After(wait), ..Self::new(send, from, SendState::Queued) }
+    /// Stays as it is until the campaign is resumed.
+    pub fn campaign_paused(send: OwedSend) -> Self {
+        let state = send.state;
+        Self { uncounted: true, announce: NextAnnouncement::OnDispatch, ..Self::new(send, state) }
     }
 
-    /// Queued again until the campaign is resumed.
-    pub fn campaign_paused(send: ClaimedSend) -> Self {
-        Self {
-            uncounted: true,
-            announce: NextAnnouncement::OnDispatch,
-            ..Self::new(send, SendState::Claimed, SendState::Queued)
-        }
-    }
-
-    /// Queued again while the tenant is paused. The batch is announced again, and compliance sets it aside: only compliance can make sure
+    /// Stays as it is while the tenant is paused. The batch is announced again, and compliance sets it aside: only compliance can make sure
     /// that the tenant is not resumed at the same time.
-    pub fn tenant_paused(send: ClaimedSend) -> Self {
-        Self::released(send, SendState::Claimed, TENANT_PAUSED_WAIT)
+    pub fn tenant_paused(send: OwedSend) -> Self {
+        let state = send.state;
+        Self { uncounted: true, announce: NextAnnouncement::After(TENANT_PAUSED_WAIT), ..Self::new(send, state) }
     }
 
     /// Withheld on purpose.
-    pub fn skipped(send: ClaimedSend, reason: SkipReason) -> Self {
+    pub fn skipped(send: OwedSend, reason: SkipReason) -> Self {
         Self {
             reason: Some(reason.as_str()),
             uncounted: true,
             event: Some("skipped"),
-            ..Self::new(send, SendState::Claimed, SendState::Skipped)
+            ..Self::new(send, SendState::Skipped)
         }
     }
 
     /// The campaign was cancelled first.
-    pub fn cancelled(send: ClaimedSend) -> Self {
-        Self { uncounted: true, ..Self::new(send, SendState::Claimed, SendState::Cancelled) }
+    pub fn cancelled(send: OwedSend) -> Self {
+        Self { uncounted: true, ..Self::new(send, SendState::Cancelled) }
     }
 
     /// Sets the provider route and the mail's id with the provider.
@@ -307,6 +291,16 @@ impl Change {
             (SendState::Fenced, SendState::Queued) => -1,
             _ => 0,
         }
+    }
+
+    /// True if the send stays as it is: only its batch's next announcement changes.
+    pub fn is_announcement_only(&self) -> bool {
+        self.from == self.to && self.wait.is_none()
+    }
+
+    /// What it adds to the attempts. A fence counts as one; an attempt that ended before its fence counts here.
+    pub(super) fn attempts_added(&self) -> i16 {
+        i16::from(self.send.state != SendState::Fenced) - i16::from(self.uncounted)
     }
 
     /// True if it is postponed without an attempt.

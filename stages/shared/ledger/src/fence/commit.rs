@@ -18,7 +18,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Change, ClaimedSend, Fence, GateDecision, LedgerSettings,
+    Change, Fence, GateDecision, LedgerSettings, OwedSend,
     meter::Meter,
     sql::{self, CounterDelta, FenceBatch, Moved, Totals},
     warming::Warming,
@@ -60,7 +60,7 @@ impl Commits {
 
     /// Commits fences and changes together, except those whose contacts another transaction has locked; with `wait` it waits for contacts
     /// to be suppressed. After an error, nothing may be assumed written.
-    pub async fn commit(&self, fences: &[ClaimedSend], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
+    pub async fn commit(&self, fences: &[OwedSend], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
         let started = Instant::now();
         let mut tx = self.connections.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
@@ -71,11 +71,11 @@ impl Commits {
         let suppressing: Vec<&Change> = changes.iter().copied().filter(|change| change.suppress.is_some()).collect();
         let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
         let all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
-        let (moved, late) = self.apply(&mut tx, &all).await?;
+        let moved = self.apply(&mut tx, &all).await?;
         debug_assert!(all.iter().all(|change| change.answer.code != Some(super::POISON)), "a poisonous result");
-        let all_moved = || all.iter().copied().filter(|change| moved.has_left(change.send.id, change.from));
-        sql::move_counters(&mut tx, &self.deltas(&all, &moved, &late)).await?;
-        sql::add_rollups(&mut tx, &totals(&all, &moved, &late), self.shard).await?;
+        let all_moved = || all.iter().copied().zip(&moved).filter_map(|(change, moved)| moved.map(|_| change));
+        sql::move_counters(&mut tx, &self.deltas(&all, &moved)).await?;
+        sql::add_rollups(&mut tx, &totals(&all, &moved), self.shard).await?;
         sql::add_usage(&mut tx, &meter.usage(all_moved(), self.shard)).await?;
         sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
         if !suppressing.is_empty() {
@@ -90,10 +90,13 @@ impl Commits {
         Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", kind(fences, &changes))]);
         count(all_moved());
         let passed = Fence::Passed { at: committing, metered_on: meter.today() };
-        let has_passed =
-            |change: &Change| change.to == SendState::Fenced && moved.has_left(change.send.id, change.from);
-        let answer = |change: &Change| if has_passed(change) { passed } else { Fence::Refused };
-        Ok(Committed { fences: gated.iter().map(|change| change.as_ref().map(answer)).collect(), ..committed })
+        // The gated changes are the first of all, in their order.
+        let mut gated_moved = moved.iter();
+        let mut answer = |change: &Change| match gated_moved.next() {
+            Some(Some(_)) if change.to == SendState::Fenced => passed,
+            _ => Fence::Refused,
+        };
+        Ok(Committed { fences: gated.iter().map(|change| change.as_ref().map(&mut answer)).collect(), ..committed })
     }
 
     /// Decides each fence whose contact could be locked, and answers its change. The warm-up comes before the quota, because a send that
@@ -101,7 +104,7 @@ impl Commits {
     async fn gate(
         &self,
         db: &mut PgConnection,
-        fences: &[ClaimedSend],
+        fences: &[OwedSend],
     ) -> sqlx::Result<(Vec<Option<Change>>, Meter, Warming)> {
         if fences.is_empty() {
             return Ok((Vec::new(), Meter::default(), Warming::default()));
@@ -113,7 +116,7 @@ impl Commits {
         let opted_out = sql::read_topic_opt_outs(db, &topic_members(fences, &batches)).await?;
         let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
         let mut warming = Warming::open(db, fences).await?;
-        let decide = |send: &ClaimedSend| {
+        let decide = |send: &OwedSend| {
             let eligibility = recipients.get(&send.contact_id);
             if eligibility.is_some() && !locked.contains(&send.contact_id) {
                 return None;
@@ -127,47 +130,59 @@ impl Commits {
         Ok((changes, meter, warming))
     }
 
-    /// Applies all: in each month the fences, then the others, each in order of send id. A result whose lease the sweep has ended is still
-    /// evidence: it also applies to the states that the sweep may have set, and the second set answers which sends moved from there.
-    async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<(Moved, Moved)> {
-        let (mut moved, mut late) = (Moved::default(), Moved::default());
-        for (month, changes) in by_month(all) {
-            let (fences, others): (Vec<&Change>, Vec<&Change>) =
-                changes.into_iter().partition(|change| change.to == SendState::Fenced);
+    /// Applies all: in each month the fences, then the others, each in order of send id. Answers how each took place; `None`: it did not. A
+    /// result whose lease the sweep has ended is still evidence: it also applies to the states that the sweep may have set.
+    async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<Vec<Option<Moved>>> {
+        let mut moved = vec![None; all.len()];
+        for (month, indexes) in by_month(all) {
+            let (fences, others): (Vec<usize>, Vec<usize>) =
+                indexes.into_iter().partition(|index| all[*index].to == SendState::Fenced);
             if !fences.is_empty() {
-                moved.extend(sql::fence(db, month, &fences, self.fence_lease_seconds).await?);
+                let changes: Vec<&Change> = fences.iter().map(|index| all[*index]).collect();
+                for passed in sql::fence(db, month, &changes, self.fence_lease_seconds).await? {
+                    moved[fences[passed]] = Some(Moved { from: changes[passed].from, is_delivered: false });
+                }
             }
             if others.is_empty() {
                 continue;
             }
-            let now = sql::apply(db, month, &others).await?;
-            let evidence: Vec<Change> = others
-                .iter()
-                .filter(|change| !now.has_left(change.send.id, change.from))
-                .flat_map(|change| {
-                    resolvable_states(change).iter().map(|from| Change { from: *from, ..(**change).clone() })
+            let changes: Vec<&Change> = others.iter().map(|index| all[*index]).collect();
+            for (applied, is_delivered) in sql::apply(db, month, &changes).await? {
+                moved[others[applied]] = Some(Moved { from: changes[applied].from, is_delivered });
+            }
+            let evidence: Vec<(usize, Change)> = others
+                .into_iter()
+                .filter(|index| moved[*index].is_none())
+                .flat_map(|index| {
+                    let change = all[index];
+                    resolvable_states(change).iter().map(move |from| (index, Change { from: *from, ..change.clone() }))
                 })
                 .collect();
             if !evidence.is_empty() {
-                let refs: Vec<&Change> = evidence.iter().collect();
-                late.extend(sql::apply(db, month, &refs).await?);
+                let changes: Vec<&Change> = evidence.iter().map(|(_, change)| change).collect();
+                for (applied, is_delivered) in sql::apply(db, month, &changes).await? {
+                    let (index, change) = &evidence[applied];
+                    moved[*index] = Some(Moved { from: change.from, is_delivered });
+                }
             }
-            moved.extend(now);
         }
-        Ok((moved, late))
+        Ok(moved)
     }
 
-    fn deltas(&self, all: &[&Change], moved: &Moved, late: &Moved) -> BTreeMap<BatchKey, CounterDelta> {
+    fn deltas(&self, all: &[&Change], moved: &[Option<Moved>]) -> BTreeMap<BatchKey, CounterDelta> {
         let mut deltas: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
-        for change in all {
-            let Some(from) = came_from(change, moved, late) else { continue };
+        for (change, moved) in all.iter().zip(moved) {
+            if moved.is_none() && !change.is_announcement_only() {
+                continue;
+            }
             let delta = deltas.entry((change.send.batch.tenant_id, change.send.batch.batch_id)).or_default();
-            delta.moved(from, change.to);
             delta.announce(change.announce);
+            let Some(moved) = moved else { continue };
+            delta.moved(moved.from, change.to);
             if change.is_bounce() {
                 delta.bounced();
             }
-            if is_delivered(change, moved, late) {
+            if moved.is_delivered {
                 delta.delivered();
             }
             if change.to == SendState::Fenced {
@@ -180,7 +195,7 @@ impl Commits {
 
 /// Locks the contacts to be suppressed; answers those that another transaction has locked, unless it waits for them.
 async fn lock_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) -> sqlx::Result<HashSet<Uuid>> {
-    let suppressing: Vec<&ClaimedSend> =
+    let suppressing: Vec<&OwedSend> =
         changes.iter().filter(|change| change.suppress.is_some()).map(|change| &change.send).collect();
     if suppressing.is_empty() {
         return Ok(HashSet::new());
@@ -196,14 +211,14 @@ async fn lock_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) 
 }
 
 /// The sends of campaigns to a topic: tenant, topic, contact.
-fn topic_members(fences: &[ClaimedSend], batches: &HashMap<Uuid, FenceBatch>) -> Vec<(Uuid, Uuid, Uuid)> {
-    let topic = |send: &ClaimedSend| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
+fn topic_members(fences: &[OwedSend], batches: &HashMap<Uuid, FenceBatch>) -> Vec<(Uuid, Uuid, Uuid)> {
+    let topic = |send: &OwedSend| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
     fences.iter().filter_map(|send| Some((send.batch.tenant_id, topic(send)?, send.contact_id))).collect()
 }
 
 /// The change of a fence. A contact that has left the topic has left this campaign.
 fn gated(
-    send: &ClaimedSend,
+    send: &OwedSend,
     batch: Option<&FenceBatch>,
     eligibility: Option<&RecipientEligibility>,
     has_left: bool,
@@ -225,32 +240,17 @@ fn gated(
 /// that is to be tried once more: the second attempt is not made.
 fn resolvable_states(change: &Change) -> &'static [SendState] {
     match (change.from, change.to) {
-        (SendState::Fenced, SendState::Sent) => {
-            &[SendState::Unknown, SendState::Queued, SendState::Claimed, SendState::Deferred]
-        }
+        (SendState::Fenced, SendState::Sent) => &[SendState::Unknown, SendState::Queued, SendState::Deferred],
         (SendState::Fenced, SendState::Failed) => &[SendState::Unknown],
         _ => &[],
     }
 }
 
-/// The state a change really came from, if it took place.
-fn came_from(change: &Change, moved: &Moved, late: &Moved) -> Option<SendState> {
-    if moved.has_left(change.send.id, change.from) {
-        return Some(change.from);
-    }
-    resolvable_states(change).iter().copied().find(|from| late.has_left(change.send.id, *from))
-}
-
-/// True if this change took place and the send counts as delivered by it.
-fn is_delivered(change: &Change, moved: &Moved, late: &Moved) -> bool {
-    change.to == SendState::Sent && (moved.has_delivered(change.send.id) || late.has_delivered(change.send.id))
-}
-
-fn totals(all: &[&Change], moved: &Moved, late: &Moved) -> Totals {
+fn totals(all: &[&Change], moved: &[Option<Moved>]) -> Totals {
     let mut totals = Totals::new();
-    for change in all.iter().filter(|change| came_from(change, moved, late).is_some()) {
-        let delivered = is_delivered(change, moved, late).then_some("delivered");
-        for event in change.rollups().chain(delivered) {
+    for (change, moved) in all.iter().zip(moved) {
+        let Some(moved) = moved else { continue };
+        for event in change.rollups().chain(moved.is_delivered.then_some("delivered")) {
             *totals.entry((change.send.batch.tenant_id, change.send.batch.kind.as_str(), event)).or_default() += 1;
         }
         if let Some(reason) = change.failure() {
@@ -260,32 +260,33 @@ fn totals(all: &[&Change], moved: &Moved, late: &Moved) -> Totals {
     totals
 }
 
-fn batch_keys<'a>(sends: impl Iterator<Item = &'a ClaimedSend>) -> Vec<BatchKey> {
+fn batch_keys<'a>(sends: impl Iterator<Item = &'a OwedSend>) -> Vec<BatchKey> {
     let mut keys: Vec<BatchKey> = sends.map(|send| (send.batch.tenant_id, send.batch.batch_id)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
-fn contact_keys<'a>(sends: impl Iterator<Item = &'a ClaimedSend>) -> (Vec<Uuid>, Vec<Uuid>) {
+fn contact_keys<'a>(sends: impl Iterator<Item = &'a OwedSend>) -> (Vec<Uuid>, Vec<Uuid>) {
     let mut keys: Vec<(Uuid, Uuid)> = sends.map(|send| (send.contact_id, send.batch.tenant_id)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys.into_iter().map(|(contact, tenant)| (tenant, contact)).unzip()
 }
 
-fn by_month<'a>(all: &[&'a Change]) -> BTreeMap<NaiveDate, Vec<&'a Change>> {
-    let mut months: BTreeMap<NaiveDate, Vec<&Change>> = BTreeMap::new();
-    for change in all {
-        months.entry(change.send.batch.month).or_default().push(change);
+/// The indexes of the changes that move a send, by month and in order of send id.
+fn by_month(all: &[&Change]) -> BTreeMap<NaiveDate, Vec<usize>> {
+    let mut months: BTreeMap<NaiveDate, Vec<usize>> = BTreeMap::new();
+    for (index, change) in all.iter().enumerate().filter(|(_, change)| !change.is_announcement_only()) {
+        months.entry(change.send.batch.month).or_default().push(index);
     }
-    for changes in months.values_mut() {
-        changes.sort_by_key(|change| change.send.id);
+    for indexes in months.values_mut() {
+        indexes.sort_by_key(|index| all[*index].send.id);
     }
     months
 }
 
-fn kind(fences: &[ClaimedSend], changes: &[&Change]) -> &'static str {
+fn kind(fences: &[OwedSend], changes: &[&Change]) -> &'static str {
     match (fences.is_empty(), changes.is_empty()) {
         (false, true) => "fence",
         (true, _) => "result",

@@ -36,7 +36,7 @@ use tokio::{
 
 pub use crate::gate::{BatchEligibility, GateDecision};
 pub use answer::Answer;
-pub use change::{BatchContext, Change, ClaimedSend, NextAnnouncement, TENANT_PAUSED_WAIT, is_tried_again};
+pub use change::{BatchContext, Change, NextAnnouncement, OwedSend, TENANT_PAUSED_WAIT, is_tried_again};
 pub use warming::until_tomorrow;
 
 use commit::{Commits, Committed};
@@ -83,7 +83,7 @@ pub enum Fence {
 
 enum Entry {
     /// With the time of the request.
-    Fence(ClaimedSend, Instant, oneshot::Sender<Fence>),
+    Fence(OwedSend, Instant, oneshot::Sender<Fence>),
     Change(Box<Change>, Instant, oneshot::Sender<()>),
 }
 
@@ -152,13 +152,13 @@ impl Ledger {
         Ok(Self { writer, session })
     }
 
-    /// The session of its claims. It lives as long as the writer.
+    /// The session of its fences. It lives as long as the writer.
     pub fn session(&self) -> DeliverySession {
         self.session
     }
 
     /// Asks for the fence; answers after the commit.
-    pub async fn fence(&self, send: ClaimedSend) -> Fence {
+    pub async fn fence(&self, send: OwedSend) -> Fence {
         let (answer, receiver) = oneshot::channel();
         if self.writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
             return Fence::Failed;

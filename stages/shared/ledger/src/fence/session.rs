@@ -1,9 +1,8 @@
-//! The session of a delivery process: shows other processes that its claims are still alive.
+//! The session of a delivery process: shows other processes that its fences are still alive.
 //!
-//! Every claim token is in the session's range, and the session renews its row in `delivery_sessions` every few seconds. When a session is
-//! silent, its claimed sends become queued and its fenced sends unknown, without waiting for a lease. A process that was only cut off from
-//! Postgres does no harm: its tokens no longer match, so none of those claims passes the fence, and its late results count as evidence. So
-//! a session never has to be ended: the sweep deletes it when no sends of it are left.
+//! Every fence's token is in the session's range, and the session renews its row in `delivery_sessions` every few seconds. When a session is
+//! silent, its fenced sends become unknown without waiting for a lease. A process that was only cut off from Postgres does no harm: its
+//! late results count as evidence. So a session never has to be ended: the sweep deletes it when no sends of it are left.
 
 use std::time::Duration;
 
@@ -15,10 +14,8 @@ use uuid::Uuid;
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 /// Time limit of one renewal; the next one follows anyway.
 const RENEW_MAX: Duration = Duration::from_secs(3);
-/// A session that has been silent for this long is gone: its claimed sends are queued again.
-const GONE_AFTER: Duration = Duration::from_secs(15);
-/// From a session that has been silent for this long, no more results are expected.
-const OVER_AFTER: Duration = Duration::from_secs(60);
+/// A session that has been silent for this long is gone: no more results are expected of it.
+const GONE_AFTER: Duration = Duration::from_secs(60);
 
 /// The session of one ledger.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +32,7 @@ impl DeliverySession {
         Self { number: rand::random() }
     }
 
-    /// A token for one claim.
+    /// A token for the fences of one call of a handler.
     pub fn token(self) -> Uuid {
         Uuid::from_u64_pair(self.number, rand::random())
     }
@@ -76,50 +73,31 @@ pub struct GoneSessions {
     pub first: Vec<Uuid>,
     /// The greatest token of each.
     pub last: Vec<Uuid>,
-    /// True if no more results are expected of it.
-    pub is_over: Vec<bool>,
 }
 
 impl GoneSessions {
     /// The sessions that are gone.
     pub async fn find(db: &mut PgConnection) -> sqlx::Result<Self> {
         let rows = sqlx::query!(
-            r#"select first_token, last_token, seen_at < now() - make_interval(secs => $2) as "is_over!"
-               from delivery_sessions where seen_at < now() - make_interval(secs => $1)"#,
-            GONE_AFTER.as_secs_f64(),
-            OVER_AFTER.as_secs_f64()
+            "select first_token, last_token from delivery_sessions where seen_at < now() - make_interval(secs => $1)",
+            GONE_AFTER.as_secs_f64()
         )
         .fetch_all(db)
         .await?;
-        let mut gone = Self::default();
-        for row in rows {
-            gone.first.push(row.first_token);
-            gone.last.push(row.last_token);
-            gone.is_over.push(row.is_over);
-        }
-        Ok(gone)
+        let (first, last) = rows.into_iter().map(|row| (row.first_token, row.last_token)).unzip();
+        Ok(Self { first, last })
     }
 
-    /// Deletes sessions of which no more results are expected. A session that is alive after all renews its row.
-    pub async fn delete_over(&self, db: &mut PgConnection) -> sqlx::Result<()> {
-        let (first, _) = self.over();
-        if first.is_empty() {
-            return Ok(());
-        }
+    /// Deletes the sessions. One that is alive after all renews its row.
+    pub async fn delete(&self, db: &mut PgConnection) -> sqlx::Result<()> {
         sqlx::query!(
             "delete from delivery_sessions where first_token = any($1) and seen_at < now() - make_interval(secs => $2)",
-            &first,
-            OVER_AFTER.as_secs_f64()
+            &self.first,
+            GONE_AFTER.as_secs_f64()
         )
         .execute(db)
         .await
         .map(drop)
-    }
-
-    /// The token ranges of sessions of which no more results are expected.
-    pub fn over(&self) -> (Vec<Uuid>, Vec<Uuid>) {
-        let ranges = self.first.iter().zip(&self.last).zip(&self.is_over);
-        ranges.filter(|(_, is_over)| **is_over).map(|((first, last), _)| (*first, *last)).unzip()
     }
 }
 

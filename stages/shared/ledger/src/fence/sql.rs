@@ -16,7 +16,7 @@ use crate::hours::BatchKey;
 /// The changes of a batch's counters, announcement and lease.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CounterDelta {
-    counts: [i32; 10],
+    counts: [i32; 9],
     bounced: i32,
     delivered: i32,
     announce: Option<f64>,
@@ -63,23 +63,19 @@ impl CounterDelta {
 fn index(state: SendState) -> usize {
     match state {
         SendState::Queued => 0,
-        SendState::Claimed => 1,
-        SendState::Fenced => 2,
-        SendState::Deferred => 3,
-        SendState::Sent => 4,
-        SendState::Failed => 5,
-        SendState::Unknown => 6,
-        SendState::Skipped => 7,
-        SendState::Cancelled => 8,
-        SendState::Expired => 9,
+        SendState::Fenced => 1,
+        SendState::Deferred => 2,
+        SendState::Sent => 3,
+        SendState::Failed => 4,
+        SendState::Unknown => 5,
+        SendState::Skipped => 6,
+        SendState::Cancelled => 7,
+        SendState::Expired => 8,
     }
 }
 
 /// Locks batches, in the order of their keys: batches come before sends and contacts.
-///
-/// # Errors
-/// When Postgres is away.
-pub async fn lock_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sqlx::Result<()> {
+pub(super) async fn lock_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sqlx::Result<()> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
     sqlx::query_file!("queries/fence/lock_batches.sql", &tenants, &ids).fetch_all(db).await.map(drop)
 }
@@ -198,49 +194,55 @@ pub(super) async fn read_topic_opt_outs(
     Ok(rows.into_iter().map(|row| (row.audience_id, row.contact_id)).collect())
 }
 
-/// The sends that moved.
-#[derive(Debug, Default)]
+/// How a change took place.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Moved {
-    from: HashSet<(Uuid, SendState)>,
-    delivered: HashSet<Uuid>,
+    /// The state the send came from.
+    pub from: SendState,
+    /// The send counts as delivered by it.
+    pub is_delivered: bool,
 }
 
-impl Moved {
-    /// True if this send left this state.
-    pub fn has_left(&self, send: Uuid, state: SendState) -> bool {
-        self.from.contains(&(send, state))
-    }
-
-    /// True if this send has moved and counts as delivered by it.
-    pub fn has_delivered(&self, send: Uuid) -> bool {
-        self.delivered.contains(&send)
-    }
-
-    pub fn extend(&mut self, other: Self) {
-        self.from.extend(other.from);
-        self.delivered.extend(other.delivered);
-    }
+/// The index of a row in the arrays of a statement.
+fn index_of(position: i64) -> Option<usize> {
+    usize::try_from(position - 1).ok()
 }
 
-/// Fences the sends; answers which moved. They must be of one month, in order of send id.
+/// Fences the sends; answers the index of each that passed. They must be of one month, in order of send id.
 pub(super) async fn fence(
     db: &mut PgConnection,
     month: NaiveDate,
     changes: &[&Change],
     lease_seconds: f64,
-) -> sqlx::Result<Moved> {
+) -> sqlx::Result<Vec<usize>> {
     let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
     let tenants = each(|change| change.send.batch.tenant_id);
     let ids = each(|change| change.send.id);
     let tokens = each(|change| change.send.token);
-    let moved = sqlx::query_file_scalar!("queries/fence/fence.sql", &tenants, &ids, &tokens, month, lease_seconds)
-        .fetch_all(db)
-        .await?;
-    Ok(Moved { from: moved.into_iter().map(|id| (id, SendState::Claimed)).collect(), ..Moved::default() })
+    let tried: Vec<i16> = changes.iter().filter_map(|change| change.send.tried()).collect();
+    let deferred: Vec<bool> = changes.iter().map(|change| change.from == SendState::Deferred).collect();
+    let passed = sqlx::query_file_scalar!(
+        "queries/fence/fence.sql",
+        &tenants,
+        &ids,
+        &tokens,
+        &tried,
+        &deferred,
+        month,
+        lease_seconds
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(passed.into_iter().filter_map(index_of).collect())
 }
 
-/// Moves the sends otherwise, and writes their facts; answers which moved. The changes must be of one month, in order of send id.
-pub(super) async fn apply(db: &mut PgConnection, month: NaiveDate, changes: &[&Change]) -> sqlx::Result<Moved> {
+/// Moves the sends otherwise, and writes their facts; answers the index of each that moved, and whether it counts as delivered by that. The
+/// changes must be of one month, in order of send id.
+pub(super) async fn apply(
+    db: &mut PgConnection,
+    month: NaiveDate,
+    changes: &[&Change],
+) -> sqlx::Result<Vec<(usize, bool)>> {
     let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
     let names = |value: fn(&Change) -> Option<&'static str>| {
         changes.iter().map(|change| value(change).map(str::to_owned)).collect::<Vec<Option<String>>>()
@@ -257,7 +259,8 @@ pub(super) async fn apply(db: &mut PgConnection, month: NaiveDate, changes: &[&C
     let enhanced: Vec<Option<String>> = changes.iter().map(|change| change.answer.enhanced.clone()).collect();
     let texts: Vec<Option<String>> = changes.iter().map(|change| change.answer.text.clone()).collect();
     let waits: Vec<Option<f64>> = changes.iter().map(|change| change.wait.map(|wait| wait.as_secs_f64())).collect();
-    let attempts: Vec<i16> = changes.iter().map(|change| -i16::from(change.uncounted)).collect();
+    let attempts: Vec<i16> = changes.iter().map(|change| change.attempts_added()).collect();
+    let tried: Vec<Option<i16>> = changes.iter().map(|change| change.send.tried()).collect();
     let doubtful: Vec<i16> = changes.iter().map(|change| i16::from(change.doubted)).collect();
     let bounced: Vec<bool> = changes.iter().map(|change| change.is_bounce()).collect();
     let providers = names(|change| change.provider);
@@ -281,14 +284,12 @@ pub(super) async fn apply(db: &mut PgConnection, month: NaiveDate, changes: &[&C
         &event_ids,
         month,
         &providers as &[Option<String>],
-        &provider_ids as &[Option<String>]
+        &provider_ids as &[Option<String>],
+        &tried as &[Option<i16>]
     )
     .fetch_all(db)
     .await?;
-    Ok(Moved {
-        delivered: moved.iter().filter(|row| row.delivered).map(|row| row.id).collect(),
-        from: moved.into_iter().map(|row| (row.id, row.from_state)).collect(),
-    })
+    Ok(moved.into_iter().filter_map(|row| Some((index_of(row.position)?, row.delivered))).collect())
 }
 
 /// Moves the counters of the batches, which must be locked.
@@ -309,7 +310,6 @@ pub async fn move_counters(db: &mut PgConnection, deltas: &BTreeMap<BatchKey, Co
         &tenants,
         &ids,
         &count(SendState::Queued),
-        &count(SendState::Claimed),
         &count(SendState::Fenced),
         &count(SendState::Deferred),
         &count(SendState::Sent),

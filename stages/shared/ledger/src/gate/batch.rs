@@ -1,4 +1,4 @@
-//! One pure decision about a batch as a whole, and about each of its sends: for compliance, claim and fence.
+//! One pure decision about a batch as a whole, and about each of its sends: for compliance, delivery's read and the fence.
 //!
 //! A reason that stops for good goes before one that makes the batch wait; explanations name them in the same order.
 

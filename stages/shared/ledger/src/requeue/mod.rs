@@ -32,7 +32,7 @@ pub struct NotRequeued {
     pub waiting: i64,
     /// They wait for the winner of an A/B test.
     pub held: i64,
-    /// All that is open is claimed or fenced.
+    /// All that is open is fenced.
     pub in_progress: i64,
     /// All that is open is deferred to later.
     pub deferred: i64,

@@ -1,7 +1,7 @@
 //! The warm-up of a new sending domain: on each day on which it sends, it may send a number of mails that grows from day to day.
 //!
 //! Every mail of the domain counts, when it passes its first fence, as with the send quota; only campaigns wait. Sends over the
-//! day's cap are deferred to the next UTC day, which does not count as an attempt. The claim reads the usage without a lock, so that few
+//! day's cap are deferred to the next UTC day, which does not count as an attempt. Delivery reads the usage without a lock, so that few
 //! sends reach the fence in vain; the fence locks the domain's row and enforces the cap exactly, over any number of processes.
 //!
 //! A day without mail does not count as a day of the plan: a reputation is made by sending.

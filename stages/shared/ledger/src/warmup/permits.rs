@@ -1,5 +1,5 @@
-//! Permits of this process under a day's cap: a send that one worker has claimed and not yet sent must not be claimed by another worker
-//! as well.
+//! Permits of this process under a day's cap: what its workers are about to send counts before it is
+//! fenced.
 
 use std::{
     collections::HashMap,

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
-const CLAIM: &str = include_str!("../../queries/claim/claim.sql");
+const FIND_SENDS: &str = include_str!("../../queries/owed/find_sends.sql");
 const APPLY: &str = include_str!("../../queries/fence/apply.sql");
 const FENCE: &str = include_str!("../../queries/fence/fence.sql");
 const MOVE_COUNTERS: &str = include_str!("../../queries/fence/move_counters.sql");
@@ -29,7 +29,7 @@ fn rows_in_vain(plan: &Value) -> f64 {
 }
 
 #[tokio::test]
-async fn a_batch_is_claimed_by_key_in_a_partition_without_statistics() {
+async fn a_batch_is_read_by_key_in_a_partition_without_statistics() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let mut db = PgConnection::connect(&database.url()).await.unwrap();
     sqlx::raw_sql(
@@ -46,12 +46,10 @@ async fn a_batch_is_claimed_by_key_in_a_partition_without_statistics() {
     let some = "select id, month from sends order by id limit 500";
     let sends: Vec<(Uuid, NaiveDate)> = sqlx::query_as(some).fetch_all(&mut *db).await.unwrap();
     let (ids, months): (Vec<Uuid>, Vec<NaiveDate>) = sends.into_iter().unzip();
-    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json)\n{CLAIM}")))
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json)\n{FIND_SENDS}")))
         .bind(vec![TENANT; ids.len()])
         .bind(&ids)
         .bind(months[0])
-        .bind(Uuid::from_u128(3))
-        .bind(300_f64)
         .fetch_one(&mut *db)
         .await
         .unwrap();
@@ -85,13 +83,16 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
     let apply = [
         keys.clone(),
         each(&TENANT.to_string(), "uuid"),
-        [each("claimed", "text"), each("sent", "text"), each("null", "text"), each("null", "int2")].join(", "),
+        [each("queued", "text"), each("sent", "text"), each("null", "text"), each("null", "int2")].join(", "),
         [each("null", "text"), each("null", "text"), each("null", "float8"), each("0", "int2")].join(", "),
         [each("0", "int2"), each("f", "bool"), each("null", "text"), ids.clone(), month.to_owned()].join(", "),
-        [each("null", "text"), each("null", "text")].join(", "),
+        [each("null", "text"), each("null", "text"), each("0", "int2")].join(", "),
     ];
-    let fence = [keys.clone(), each(&TENANT.to_string(), "uuid"), month.to_owned(), "60".to_owned()];
-    let counts = vec![each("0", "int4"); 11].join(", ");
+    let fence = [
+        [keys.clone(), each(&TENANT.to_string(), "uuid")].join(", "),
+        [each("0", "int2"), each("f", "bool"), month.to_owned(), "60".to_owned()].join(", "),
+    ];
+    let counts = vec![each("0", "int4"); 10].join(", ");
     let move_counters = [
         [keys.clone(), counts].join(", "),
         [each("null", "float8"), each("f", "bool"), each("0", "float8"), ids.clone(), each("0", "int4")].join(", "),

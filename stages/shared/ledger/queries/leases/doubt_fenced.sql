@@ -1,0 +1,23 @@
+-- Leases that expired after a fence: the body may have left. Mail that is neither of a campaign nor marketing gets one more attempt with the
+-- same bytes; the token of the first attempt is kept, in case its answer comes late. Mail that is not tried again does not wait for its
+-- lease if its session is gone ($6 to $7).
+with doubted as (
+    update sends s
+    set state = case when u.again and s.doubtful = 0 then 'queued' else 'unknown' end,
+        doubtful = s.doubtful + 1,
+        fence_token = case when u.again and s.doubtful = 0 then null else s.fence_token end,
+        doubted_token = case when u.again and s.doubtful = 0 then s.fence_token else s.doubted_token end,
+        lease_until = null, next_attempt_at = null,
+        decided_at = case when u.again and s.doubtful = 0 then null else now() end
+    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $5::bool[]) as u (tenant_id, first, last, again)
+    where s.tenant_id = u.tenant_id and s.id between u.first and u.last and s.month = $4 and s.state = 'fenced'
+      and (s.lease_until < now()
+           or (not u.again or s.doubtful > 0)
+              and exists (select from unnest($6::uuid[], $7::uuid[]) as g (first, last) where s.fence_token between g.first and g.last))
+    returning s.tenant_id, s.id, s.state, s.attempts
+), facts as (
+    insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+    select d.tenant_id, d.id, gen_random_uuid(), $4, 'unknown', now(), jsonb_build_object('attempt', d.attempts, 'reason', 'lease_over')
+    from doubted d
+)
+select id as "id!", state as "state!: SendState" from doubted
