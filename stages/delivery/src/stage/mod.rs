@@ -51,7 +51,7 @@ use dkim::SigningThreads;
 use ledger::{
     fence::{Ledger, Recorded},
     leases::ExpireLeases,
-    owed::{OwedSends, find_owed},
+    owed::{DueAttempts, find_owed},
     warmup::WarmupPermits,
 };
 use smtp::{Pool, PoolCounts, SmtpSettingsError};
@@ -142,7 +142,7 @@ impl Stage for Delivery {
         let parts = self.sources.parts(inputs, routes).await?;
         let lane = if has_priority(inputs) { Lane::Priority } else { Lane::Bulk };
         let (by_key, token) = (self.by_key.of_lane(lane, Self::NAME), self.ledger.session().token());
-        let OwedSends { sendable, withheld } = find_owed(&by_key, inputs, token, &self.warm).await?;
+        let DueAttempts { sendable, withheld } = find_owed(&by_key, inputs, token, &self.warm).await?;
         let sendable: Vec<Sendable> = sendable.into_iter().map(Sendable::from).collect();
         let outcomes = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());

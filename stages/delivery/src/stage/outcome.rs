@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 
-use ledger::fence::{Answer, Change, OwedSend};
+use ledger::fence::{Answer, Change, SendAttempt};
 use ledger::owed::retry_deadline;
 use ledger::schedule::{RetryDeadline, elapsed_before, next_attempt};
 use smtp::classify::{ReplyDecision, ReplyOutcome, Scope};
@@ -12,7 +12,7 @@ use smtp::classify::{ReplyDecision, ReplyOutcome, Scope};
 /// The ledger change for a decision about a send. `relay_wait` is how long to wait if the
 /// provider itself is at fault: the send then goes back to the queue and its attempt does not count.
 pub(super) fn outcome_change(
-    send: OwedSend,
+    send: SendAttempt,
     decision: ReplyDecision,
     answer: Answer,
     address: &str,
@@ -33,7 +33,7 @@ pub(super) fn outcome_change(
 }
 
 /// The wait before the next attempt; `None` after the retry deadline.
-fn retry_wait(send: &OwedSend) -> Option<Duration> {
+fn retry_wait(send: &SendAttempt) -> Option<Duration> {
     let attempt = u32::try_from(send.attempt).unwrap_or(1);
     let deadline = retry_deadline(send.batch.kind);
     // A campaign's batch may have waited for days, scheduled or paused: its deadline counts from the first attempt.

@@ -11,7 +11,7 @@ use super::{
     sources::{MessageSource, SourceCache},
     throttling::{PendingPermit, Sendable},
 };
-use ledger::fence::OwedSend;
+use ledger::fence::SendAttempt;
 use smtp::SmtpMessage;
 
 /// Sends prepared together: one job on a signing thread, a few milliseconds long.
@@ -22,7 +22,7 @@ pub(crate) const AHEAD: usize = 3;
 /// A send whose message is ready.
 #[derive(Debug)]
 pub(crate) struct ReadySend {
-    pub send: OwedSend,
+    pub send: SendAttempt,
     /// Index of the message.
     pub input: usize,
     pub address: String,

@@ -14,7 +14,7 @@ use schemas::{
 use uuid::Uuid;
 
 use crate::provider::smtp_answer;
-use ledger::fence::{Answer, OwedSend};
+use ledger::fence::{Answer, SendAttempt};
 use smtp::classify::{ReplyDecision, classify_reply};
 use smtp::{Phase, Reply, SmtpMessage};
 
@@ -49,7 +49,7 @@ pub(crate) struct Capture(Mutex<Vec<Signal>>);
 
 impl Capture {
     /// Collects the facts that the recipient of a captured mail causes.
-    pub(super) fn collect_facts(&self, send: &OwedSend, address: &str, message: &SmtpMessage, tokens: &TokenKeys) {
+    pub(super) fn collect_facts(&self, send: &SendAttempt, address: &str, message: &SmtpMessage, tokens: &TokenKeys) {
         let kinds = magic_signals(address, || first_link(message, tokens));
         if kinds.is_empty() {
             return;

@@ -4,15 +4,15 @@ use runtime::Counter;
 use schemas::{Lane, Rendered, SendState};
 
 use crate::pace::{Feedback, PacePermit, PacePriority, PaceRefusal, Pacer, ThrottleKey};
-use ledger::fence::{Answer, Change, OwedSend};
-use ledger::owed::OwedRecipient;
+use ledger::fence::{Answer, Change, SendAttempt};
+use ledger::owed::DueAttempt;
 use ledger::schedule::fraction;
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
 /// An owed send, and where its message and recipient are.
 #[derive(Debug)]
 pub(crate) struct Sendable {
-    pub send: OwedSend,
+    pub send: SendAttempt,
     /// Index of the message.
     pub input: usize,
     /// Index of the recipient in it.
@@ -21,8 +21,8 @@ pub(crate) struct Sendable {
     pub pending_permit: Option<PendingPermit>,
 }
 
-impl From<OwedRecipient> for Sendable {
-    fn from(OwedRecipient { send, input, recipient }: OwedRecipient) -> Self {
+impl From<DueAttempt> for Sendable {
+    fn from(DueAttempt { send, input, recipient }: DueAttempt) -> Self {
         Self { send, input, recipient, pending_permit: None }
     }
 }
@@ -44,7 +44,7 @@ impl PendingPermit {
     ///
     /// # Errors
     /// [`PaceRefusal`].
-    pub async fn permit(self, pacer: &Pacer, send: &OwedSend) -> Result<PacePermit, PaceRefusal> {
+    pub async fn permit(self, pacer: &Pacer, send: &SendAttempt) -> Result<PacePermit, PaceRefusal> {
         match self.permit {
             Some(permit) => Ok(permit),
             None => pacer.acquire(self.key, pace_priority(send), was_attempted(send)).await,
@@ -77,7 +77,7 @@ pub(crate) fn throttle_sends(
 }
 
 /// The ledger change for a mail that may not go now.
-pub(crate) fn throttled_change(send: OwedSend, throttled: PaceRefusal, family: &'static str) -> Change {
+pub(crate) fn throttled_change(send: SendAttempt, throttled: PaceRefusal, family: &'static str) -> Change {
     let wait = match throttled {
         PaceRefusal::Throttled(wait) => wait,
         // Spread by batch: sends of one batch come back together, different batches apart.
@@ -112,7 +112,7 @@ fn is_greylisting(answer: &Answer) -> bool {
     answer.enhanced.as_deref() == Some("4.7.1") || text.contains("greylist") || text.contains("graylist")
 }
 
-fn pace_priority(send: &OwedSend) -> PacePriority {
+fn pace_priority(send: &SendAttempt) -> PacePriority {
     match send.batch.lane {
         Lane::Priority => PacePriority::Prompt,
         Lane::Bulk if send.state == SendState::Deferred => PacePriority::Retry,
@@ -120,7 +120,7 @@ fn pace_priority(send: &OwedSend) -> PacePriority {
     }
 }
 
-fn was_attempted(send: &OwedSend) -> bool {
+fn was_attempted(send: &SendAttempt) -> bool {
     send.attempt > 1
 }
 

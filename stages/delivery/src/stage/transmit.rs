@@ -21,7 +21,7 @@ use crate::{
     pace::{Feedback, PacePermit, Pacer},
     provider::{OutgoingMessage, PreparedSend, Refused, SendResult},
 };
-use ledger::fence::{Answer, Change, Fence, Ledger, OwedSend, POISON, Recorded};
+use ledger::fence::{Answer, Change, Fence, Ledger, POISON, Recorded, SendAttempt};
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 use smtp::{Envelope, EnvelopeAddress};
 
@@ -66,7 +66,7 @@ impl Transmitter {
         }
     }
 
-    fn envelope(&self, send: &OwedSend, address: &str, domain: &str, signed: &SignedMessage) -> Option<Envelope> {
+    fn envelope(&self, send: &SendAttempt, address: &str, domain: &str, signed: &SignedMessage) -> Option<Envelope> {
         Some(Envelope {
             from: Some(return_path(&self.tokens, send.id, domain).ok()?),
             to: EnvelopeAddress::parse(address).ok()?,
@@ -77,7 +77,7 @@ impl Transmitter {
 
     async fn send_message(
         &self,
-        send: OwedSend,
+        send: SendAttempt,
         route: &ProviderRoute,
         envelope: &Envelope,
         signed: &SignedMessage,
@@ -131,9 +131,9 @@ impl Transmitter {
     /// Fences the send: the last gate. Any other result than a pass drops the prepared send, and nothing has left.
     async fn fence(
         &self,
-        send: OwedSend,
+        send: SendAttempt,
         prepared: Box<dyn PreparedSend>,
-    ) -> Result<(OwedSend, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
+    ) -> Result<(SendAttempt, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
         match self.ledger.fence(send.clone()).await {
             Fence::Passed { at, metered_on } => Ok((send.fenced(Some(metered_on)), prepared, at)),
             Fence::Refused => Err(None),
@@ -145,7 +145,7 @@ impl Transmitter {
     }
 
     /// Releases a send whose fence may or may not have been committed.
-    async fn release_unknown_fence(&self, send: &OwedSend) -> Option<Recorded> {
+    async fn release_unknown_fence(&self, send: &SendAttempt) -> Option<Recorded> {
         drop(self.ledger.record(Change::released(send.clone(), SOON)).await);
         self.record(Change::released(send.clone().fenced(None), SOON)).await
     }
@@ -153,7 +153,7 @@ impl Transmitter {
     /// Captures a sandbox mail: it is fenced like any other, and then nothing leaves.
     async fn capture(
         &self,
-        send: OwedSend,
+        send: SendAttempt,
         address: &str,
         signed: &SignedMessage,
         capture: &Capture,
@@ -177,7 +177,7 @@ impl Transmitter {
 
     async fn record_refusal(
         &self,
-        send: OwedSend,
+        send: SendAttempt,
         route: &ProviderRoute,
         refused: Refused,
         envelope: &Envelope,

@@ -16,7 +16,7 @@ use schemas::{
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::fence::{Answer, BatchContext, BatchEligibility, Change, GateDecision, OwedSend, until_tomorrow};
+use crate::fence::{Answer, BatchContext, BatchEligibility, Change, GateDecision, SendAttempt, until_tomorrow};
 use crate::hours::BatchKey;
 use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
@@ -24,22 +24,22 @@ use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
 /// Wait before a send is tried again that found all warm-up permits of its domain taken.
 const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// An owed send, and where its rendered parts are.
+/// An attempt to make, and where its rendered parts are.
 #[derive(Debug)]
-pub struct OwedRecipient {
+pub struct DueAttempt {
     /// The send.
-    pub send: OwedSend,
+    pub send: SendAttempt,
     /// Index of the message.
     pub input: usize,
     /// Index of the recipient in it.
     pub recipient: usize,
 }
 
-/// The owed sends of some messages.
+/// The attempts at the owed sends of some messages.
 #[derive(Debug, Default)]
-pub struct OwedSends {
+pub struct DueAttempts {
     /// Those to be sent, in the order of their batches.
-    pub sendable: Vec<OwedRecipient>,
+    pub sendable: Vec<DueAttempt>,
     /// Changes of those that are not to be sent; the caller records them.
     pub withheld: Vec<Change>,
 }
@@ -60,7 +60,7 @@ pub async fn find_owed(
     inputs: &[Rendered],
     token: Uuid,
     warm: &WarmupPermits,
-) -> Result<OwedSends, StageError> {
+) -> Result<DueAttempts, StageError> {
     let mut db = by_key.take().await?;
     let batches = find_batches(&mut db, inputs).await?;
     let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();
@@ -80,14 +80,14 @@ pub async fn find_owed(
         }
     }
     let warmups = find_warmups(&mut db, &batches).await?;
-    let mut owed = OwedSends::default();
+    let mut owed = DueAttempts::default();
     for (month, sends) in asked {
         let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.into_iter().unzip();
         let rows = sqlx::query_file!("queries/owed/find_sends.sql", &tenants, &ids, month).fetch_all(&mut *db).await?;
         for row in rows {
             let Some(&(input, recipient)) = places.get(&row.id) else { continue };
             let Some(found) = batches.get(&(inputs[input].tenant_id, inputs[input].batch_id)) else { continue };
-            let send = OwedSend {
+            let send = SendAttempt {
                 id: row.id,
                 contact_id: row.contact_id,
                 token,
@@ -101,7 +101,7 @@ pub async fn find_owed(
             let state = send.warming().and_then(|domain| warmups.get(&domain));
             let withheld = withheld(&send, &found.eligibility).map(Box::new);
             match withheld.map_or_else(|| warming(send, state, warm), Err) {
-                Ok(send) => owed.sendable.push(OwedRecipient { send, input, recipient }),
+                Ok(send) => owed.sendable.push(DueAttempt { send, input, recipient }),
                 Err(change) => owed.withheld.push(*change),
             }
         }
@@ -128,19 +128,23 @@ async fn find_warmups(
 
 /// A campaign's send of a domain in warm-up gets a permit under today's cap, or waits: until tomorrow when nothing is left, else for a
 /// moment, because a permit may be given back unused.
-fn warming(send: OwedSend, state: Option<&WarmupState>, permits: &WarmupPermits) -> Result<OwedSend, Box<Change>> {
+fn warming(
+    send: SendAttempt,
+    state: Option<&WarmupState>,
+    permits: &WarmupPermits,
+) -> Result<SendAttempt, Box<Change>> {
     let counts = send.batch.kind == MessageKind::Campaign && send.metered_on.is_none();
     let remaining = state.filter(|_| counts).and_then(|state| Some((state.today, state.remaining()?)));
     let (Some((today, remaining)), Some(domain)) = (remaining, send.warming()) else { return Ok(send) };
     match permits.take(domain, remaining) {
-        Some(permit) => Ok(OwedSend { _permit: Some(Arc::new(permit)), ..send }),
+        Some(permit) => Ok(SendAttempt { _permit: Some(Arc::new(permit)), ..send }),
         None if remaining == 0 => Err(Box::new(until_tomorrow(send, today))),
         None => Err(Box::new(Change::waiting(send, "warmup", PERMIT_WAIT))),
     }
 }
 
 /// The change of an owed send that must not be sent.
-fn withheld(send: &OwedSend, eligibility: &BatchEligibility) -> Option<Change> {
+fn withheld(send: &SendAttempt, eligibility: &BatchEligibility) -> Option<Change> {
     match eligibility.decide() {
         GateDecision::Skip(reason) => return Some(Change::skipped(send.clone(), reason)),
         GateDecision::Paused => return Some(Change::campaign_paused(send.clone())),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ledger::fence::{Answer, Change, Fence, Ledger, OwedSend};
+use ledger::fence::{Answer, Change, Fence, Ledger, SendAttempt};
 use rstest::rstest;
 use schemas::SkipReason;
 use stage_rig::until;
@@ -167,7 +167,7 @@ async fn of_the_changes_of_one_send_in_a_group_one_takes_place() {
     let ledger = Ledger::start(&world.pool, settings.ledger()).unwrap();
     let one = owed(&world, &ledger, &[&batch]).await;
     let other = owed(&world, &ledger, &[&batch]).await;
-    let refused = |send: &OwedSend| Change::failed(send.clone(), "content", Answer::default(), None);
+    let refused = |send: &SendAttempt| Change::failed(send.clone(), "content", Answer::default(), None);
     let (first, second, third, fourth) = tokio::join!(
         ledger.fence(one[0].clone()),
         ledger.fence(other[0].clone()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use stage_rig::until;
 
 use ledger::{
-    fence::{Answer, Change, Fence, Ledger, OwedSend, POISON},
+    fence::{Answer, Change, Fence, Ledger, POISON, SendAttempt},
     owed::find_owed,
     warmup::WarmupPermits,
 };
@@ -13,14 +13,14 @@ use ledger::{
 use super::world::{Batch, Handle, World, row};
 
 /// The owed sends of these batches, as a worker reads them.
-pub async fn owed(world: &World, ledger: &Ledger, batches: &[&Batch]) -> Vec<OwedSend> {
+pub async fn owed(world: &World, ledger: &Ledger, batches: &[&Batch]) -> Vec<SendAttempt> {
     let inputs: Vec<_> = batches.iter().map(|batch| batch.rendered.clone()).collect();
     let plans = runtime::plans::PreparedPool::new(&world.pool, 1);
     let found = find_owed(&plans, &inputs, ledger.session().token(), &WarmupPermits::default()).await.unwrap();
     found.sendable.into_iter().map(|sendable| sendable.send).collect()
 }
 
-fn refused(send: &OwedSend, code: i16) -> Change {
+fn refused(send: &SendAttempt, code: i16) -> Change {
     let answer = Answer { code: Some(code), ..Answer::default() };
     Change::failed(send.clone(), "content", answer, None)
 }

@@ -38,10 +38,10 @@ pub fn is_tried_again(kind: MessageKind, classification: Classification) -> bool
     kind != MessageKind::Campaign && classification != Classification::Marketing
 }
 
-/// A send that is owed, as a worker has read it. Nothing holds it: of several workers with the same send, one passes the fence.
+/// An attempt at a send that is owed, as a worker has read it. Nothing holds the send: of several workers with it, one passes the fence.
 #[derive(Debug, Clone)]
-pub struct OwedSend {
-    /// Its id.
+pub struct SendAttempt {
+    /// The send.
     pub id: Uuid,
     /// The recipient.
     pub contact_id: Uuid,
@@ -61,7 +61,7 @@ pub struct OwedSend {
     pub batch: Arc<BatchContext>,
 }
 
-impl OwedSend {
+impl SendAttempt {
     /// Its sending domain, while that is in warm-up.
     pub fn warming(&self) -> Option<DomainKey> {
         self.batch.warming.map(|domain| (self.batch.tenant_id, domain))
@@ -118,7 +118,7 @@ impl Captured {
 #[derive(Debug, Clone)]
 pub struct Change {
     /// Which send.
-    pub send: OwedSend,
+    pub send: SendAttempt,
     /// The state it must be in.
     pub from: SendState,
     /// The state it gets.
@@ -148,7 +148,7 @@ pub struct Change {
 }
 
 impl Change {
-    fn new(send: OwedSend, to: SendState) -> Self {
+    fn new(send: SendAttempt, to: SendState) -> Self {
         Self {
             from: send.state,
             send,
@@ -168,17 +168,17 @@ impl Change {
     }
 
     /// The fence is passed.
-    pub fn fenced(send: OwedSend) -> Self {
+    pub fn fenced(send: SendAttempt) -> Self {
         Self::new(send, SendState::Fenced)
     }
 
     /// The server accepted it.
-    pub fn sent(send: OwedSend, answer: Answer) -> Self {
+    pub fn sent(send: SendAttempt, answer: Answer) -> Self {
         Self { answer, event: Some("sent"), ..Self::new(send, SendState::Sent) }
     }
 
     /// The server said "later".
-    pub fn deferred(send: OwedSend, class: &'static str, answer: Answer, wait: Duration) -> Self {
+    pub fn deferred(send: SendAttempt, class: &'static str, answer: Answer, wait: Duration) -> Self {
         Self {
             reason: Some(class),
             answer,
@@ -189,22 +189,22 @@ impl Change {
     }
 
     /// Postponed without an attempt; the next one is due after `wait`. `reason`: `paced` or `warmup`.
-    pub fn waiting(send: OwedSend, reason: &'static str, wait: Duration) -> Self {
+    pub fn waiting(send: SendAttempt, reason: &'static str, wait: Duration) -> Self {
         Self { reason: Some(reason), wait: Some(wait), uncounted: true, ..Self::new(send, SendState::Deferred) }
     }
 
     /// Permanently refused. `suppress` is the address, when it certainly does not exist.
-    pub fn failed(send: OwedSend, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
+    pub fn failed(send: SendAttempt, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
         Self { reason: Some(class), answer, event: Some("failed"), suppress, ..Self::new(send, SendState::Failed) }
     }
 
     /// Its retry deadline has passed.
-    pub fn expired(send: OwedSend, class: &'static str, answer: Answer) -> Self {
+    pub fn expired(send: SendAttempt, class: &'static str, answer: Answer) -> Self {
         Self { reason: Some(class), answer, event: Some("expired"), ..Self::new(send, SendState::Expired) }
     }
 
     /// Whether the server accepted it is unknown.
-    pub fn unknown(send: OwedSend, reason: &'static str) -> Self {
+    pub fn unknown(send: SendAttempt, reason: &'static str) -> Self {
         let again = is_tried_again(send.batch.kind, send.batch.classification) && send.doubtful == 0;
         let (to, announce) = if again {
             (SendState::Queued, NextAnnouncement::After(Duration::from_secs(5)))
@@ -216,7 +216,7 @@ impl Change {
 
     /// Certainly not sent and still owed, and due after `wait`. A fenced send is queued again; one that was queued stays as it is, and its
     /// batch is announced again; one that was deferred is deferred again.
-    pub fn released(send: OwedSend, wait: Duration) -> Self {
+    pub fn released(send: SendAttempt, wait: Duration) -> Self {
         if send.state == SendState::Deferred {
             return Self { wait: Some(wait), uncounted: true, ..Self::new(send, SendState::Deferred) };
         }
@@ -224,20 +224,20 @@ impl Change {
     }
 
     /// Stays as it is until the campaign is resumed.
-    pub fn campaign_paused(send: OwedSend) -> Self {
+    pub fn campaign_paused(send: SendAttempt) -> Self {
         let state = send.state;
         Self { uncounted: true, announce: NextAnnouncement::OnDispatch, ..Self::new(send, state) }
     }
 
     /// Stays as it is while the tenant is paused. The batch is announced again, and compliance sets it aside: only compliance can make sure
     /// that the tenant is not resumed at the same time.
-    pub fn tenant_paused(send: OwedSend) -> Self {
+    pub fn tenant_paused(send: SendAttempt) -> Self {
         let state = send.state;
         Self { uncounted: true, announce: NextAnnouncement::After(TENANT_PAUSED_WAIT), ..Self::new(send, state) }
     }
 
     /// Withheld on purpose.
-    pub fn skipped(send: OwedSend, reason: SkipReason) -> Self {
+    pub fn skipped(send: SendAttempt, reason: SkipReason) -> Self {
         Self {
             reason: Some(reason.as_str()),
             uncounted: true,
@@ -247,7 +247,7 @@ impl Change {
     }
 
     /// The campaign was cancelled first.
-    pub fn cancelled(send: OwedSend) -> Self {
+    pub fn cancelled(send: SendAttempt) -> Self {
         Self { uncounted: true, ..Self::new(send, SendState::Cancelled) }
     }
 

@@ -18,7 +18,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Change, Fence, GateDecision, LedgerSettings, OwedSend,
+    Change, Fence, GateDecision, LedgerSettings, SendAttempt,
     meter::Meter,
     sql::{self, CounterDelta, FenceBatch, Moved, Totals},
     warming::Warming,
@@ -60,7 +60,7 @@ impl Commits {
 
     /// Commits fences and changes together, except those whose contacts another transaction has locked; with `wait` it waits for contacts
     /// to be suppressed. After an error, nothing may be assumed written.
-    pub async fn commit(&self, fences: &[OwedSend], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
+    pub async fn commit(&self, fences: &[SendAttempt], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
         let started = Instant::now();
         let mut tx = self.connections.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
@@ -104,7 +104,7 @@ impl Commits {
     async fn gate(
         &self,
         db: &mut PgConnection,
-        fences: &[OwedSend],
+        fences: &[SendAttempt],
     ) -> sqlx::Result<(Vec<Option<Change>>, Meter, Warming)> {
         if fences.is_empty() {
             return Ok((Vec::new(), Meter::default(), Warming::default()));
@@ -116,7 +116,7 @@ impl Commits {
         let opted_out = sql::read_topic_opt_outs(db, &topic_members(fences, &batches)).await?;
         let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
         let mut warming = Warming::open(db, fences).await?;
-        let decide = |send: &OwedSend| {
+        let decide = |send: &SendAttempt| {
             let eligibility = recipients.get(&send.contact_id);
             if eligibility.is_some() && !locked.contains(&send.contact_id) {
                 return None;
@@ -195,7 +195,7 @@ impl Commits {
 
 /// Locks the contacts to be suppressed; answers those that another transaction has locked, unless it waits for them.
 async fn lock_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) -> sqlx::Result<HashSet<Uuid>> {
-    let suppressing: Vec<&OwedSend> =
+    let suppressing: Vec<&SendAttempt> =
         changes.iter().filter(|change| change.suppress.is_some()).map(|change| &change.send).collect();
     if suppressing.is_empty() {
         return Ok(HashSet::new());
@@ -211,14 +211,14 @@ async fn lock_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) 
 }
 
 /// The sends of campaigns to a topic: tenant, topic, contact.
-fn topic_members(fences: &[OwedSend], batches: &HashMap<Uuid, FenceBatch>) -> Vec<(Uuid, Uuid, Uuid)> {
-    let topic = |send: &OwedSend| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
+fn topic_members(fences: &[SendAttempt], batches: &HashMap<Uuid, FenceBatch>) -> Vec<(Uuid, Uuid, Uuid)> {
+    let topic = |send: &SendAttempt| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
     fences.iter().filter_map(|send| Some((send.batch.tenant_id, topic(send)?, send.contact_id))).collect()
 }
 
 /// The change of a fence. A contact that has left the topic has left this campaign.
 fn gated(
-    send: &OwedSend,
+    send: &SendAttempt,
     batch: Option<&FenceBatch>,
     eligibility: Option<&RecipientEligibility>,
     has_left: bool,
@@ -260,14 +260,14 @@ fn totals(all: &[&Change], moved: &[Option<Moved>]) -> Totals {
     totals
 }
 
-fn batch_keys<'a>(sends: impl Iterator<Item = &'a OwedSend>) -> Vec<BatchKey> {
+fn batch_keys<'a>(sends: impl Iterator<Item = &'a SendAttempt>) -> Vec<BatchKey> {
     let mut keys: Vec<BatchKey> = sends.map(|send| (send.batch.tenant_id, send.batch.batch_id)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
-fn contact_keys<'a>(sends: impl Iterator<Item = &'a OwedSend>) -> (Vec<Uuid>, Vec<Uuid>) {
+fn contact_keys<'a>(sends: impl Iterator<Item = &'a SendAttempt>) -> (Vec<Uuid>, Vec<Uuid>) {
     let mut keys: Vec<(Uuid, Uuid)> = sends.map(|send| (send.contact_id, send.batch.tenant_id)).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -286,7 +286,7 @@ fn by_month(all: &[&Change]) -> BTreeMap<NaiveDate, Vec<usize>> {
     months
 }
 
-fn kind(fences: &[OwedSend], changes: &[&Change]) -> &'static str {
+fn kind(fences: &[SendAttempt], changes: &[&Change]) -> &'static str {
     match (fences.is_empty(), changes.is_empty()) {
         (false, true) => "fence",
         (true, _) => "result",

@@ -36,7 +36,7 @@ use tokio::{
 
 pub use crate::gate::{BatchEligibility, GateDecision};
 pub use answer::Answer;
-pub use change::{BatchContext, Change, NextAnnouncement, OwedSend, TENANT_PAUSED_WAIT, is_tried_again};
+pub use change::{BatchContext, Change, NextAnnouncement, SendAttempt, TENANT_PAUSED_WAIT, is_tried_again};
 pub use warming::until_tomorrow;
 
 use commit::{Commits, Committed};
@@ -83,7 +83,7 @@ pub enum Fence {
 
 enum Entry {
     /// With the time of the request.
-    Fence(OwedSend, Instant, oneshot::Sender<Fence>),
+    Fence(SendAttempt, Instant, oneshot::Sender<Fence>),
     Change(Box<Change>, Instant, oneshot::Sender<()>),
 }
 
@@ -158,7 +158,7 @@ impl Ledger {
     }
 
     /// Asks for the fence; answers after the commit.
-    pub async fn fence(&self, send: OwedSend) -> Fence {
+    pub async fn fence(&self, send: SendAttempt) -> Fence {
         let (answer, receiver) = oneshot::channel();
         if self.writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
             return Fence::Failed;

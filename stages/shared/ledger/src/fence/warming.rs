@@ -9,7 +9,7 @@ use chrono::{Days, NaiveDate, NaiveTime, Utc};
 use schemas::{MessageKind, SendState};
 use sqlx::PgConnection;
 
-use super::{Change, OwedSend, sql::WarmupTotals};
+use super::{Change, SendAttempt, sql::WarmupTotals};
 use crate::schedule::fraction;
 use crate::warmup::{self, DomainKey};
 
@@ -26,9 +26,9 @@ pub(super) struct Warming {
 
 impl Warming {
     /// Locks the domains of these fences that are in warm-up, and reads what is left.
-    pub async fn open(db: &mut PgConnection, fences: &[OwedSend]) -> sqlx::Result<Self> {
+    pub async fn open(db: &mut PgConnection, fences: &[SendAttempt]) -> sqlx::Result<Self> {
         let domains: Vec<DomainKey> =
-            fences.iter().filter_map(OwedSend::warming).collect::<BTreeSet<_>>().into_iter().collect();
+            fences.iter().filter_map(SendAttempt::warming).collect::<BTreeSet<_>>().into_iter().collect();
         let mut warming = Self::default();
         if domains.is_empty() {
             return Ok(warming);
@@ -76,7 +76,7 @@ impl Warming {
 }
 
 /// Defers a send to the next UTC day, because the day's cap is reached.
-pub fn until_tomorrow(send: OwedSend, today: NaiveDate) -> Change {
+pub fn until_tomorrow(send: SendAttempt, today: NaiveDate) -> Change {
     let midnight = today.checked_add_days(Days::new(1)).unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN).and_utc();
     let wait = (midnight - Utc::now()).to_std().unwrap_or_default() + DAWN.mul_f64(fraction(send.seed(), 0));
     Change::waiting(send, "warmup", wait)
