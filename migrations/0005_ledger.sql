@@ -212,11 +212,12 @@ create table events (
 create index events_by_time on events using brin (recorded_at) with (pages_per_range = 32, autosummarize = on);
 select enable_row_security('events');
 
--- What was rendered for one priority send, kept until it is decided, so that a second attempt has the same bytes.
+-- What was rendered for one priority send, kept until it is decided, so that a second attempt has the same bytes. In the form it has on
+-- the bus: a frame with one recipient.
 create table renditions (
     tenant_id uuid not null references tenants (id),
     send_id uuid not null,
-    rendered jsonb not null,
+    rendered bytea not null,
     created_at timestamptz not null default now(),
     primary key (tenant_id, send_id)
 );

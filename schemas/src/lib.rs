@@ -33,7 +33,7 @@ pub use messages::{
     Cleared, ClearedRecipient, FactsAnnounced, InboundAnnounced, RequestAnnounced, Resolved, Signal, SignalKind,
 };
 pub use rejected::RequestRejected;
-pub use rendered::{Piece, Rendered, RenderedRecipient, Skeleton, SkeletonId};
+pub use rendered::{LinkToken, Piece, PlaceholderValues, Rendered, RenderedRecipient, Skeleton, SkeletonId, TokenIds};
 pub use states::{
     AttributionModel, BounceClass, CampaignStatus, Classification, DelayUnit, DeliveryStatus, DirectKind, DomainStatus,
     EnrollmentStatus, Environment, ExitReason, Lane, MessageKind, MessagePurpose, OnMiss, OutcomeType, PauseReason,

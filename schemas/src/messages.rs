@@ -1,6 +1,7 @@
 //! One type per bus message. A message is a notification or a batch: the ledger holds the truth, and everything in a
 //! repeated message can be checked against it.
 
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,22 @@ use crate::{
 pub trait Message: Serialize + serde::de::DeserializeOwned + Send + Sync + 'static {
     /// The schema's name, such as `mail.v1.cleared`: the `Mail-Schema` header.
     const SCHEMA: &'static str;
+
+    /// Reads a body: JSON, unless the message has a form of its own.
+    ///
+    /// # Errors
+    /// If the body is not such a message.
+    fn of_body(body: &Bytes) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(body)
+    }
+
+    /// Writes the body, so that [`Message::of_body`] reads it.
+    ///
+    /// # Errors
+    /// If it cannot be serialised (a map whose keys are not strings): never for our types.
+    fn to_body(&self) -> Result<Bytes, serde_json::Error> {
+        serde_json::to_vec(self).map(Bytes::from)
+    }
 
     /// The work that it is about, for traces. `None`: a notification without ids.
     fn about(&self) -> Option<About> {
@@ -179,6 +196,14 @@ impl Cleared {
 
 impl Message for crate::Rendered {
     const SCHEMA: &'static str = "mail.v1.rendered";
+
+    fn of_body(body: &Bytes) -> Result<Self, serde_json::Error> {
+        Self::of_frame(body)
+    }
+
+    fn to_body(&self) -> Result<Bytes, serde_json::Error> {
+        self.frame()
+    }
 
     fn about(&self) -> Option<About> {
         Some(About { campaign_id: self.campaign_id, ..About::new(self.tenant_id, Work::Batch(self.batch_id)) })

@@ -5,6 +5,8 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -83,8 +85,13 @@ impl TokenClaims {
     }
 }
 
+/// The id of a token key: the start of its hash, so it needs no register. In a token it stands in hex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct TokenKeyId([u8; 3]);
+
 struct Key {
-    id: String,
+    id: TokenKeyId,
     mac: Hmac<Sha256>,
 }
 
@@ -95,28 +102,43 @@ pub struct TokenKeys {
 
 impl std::fmt::Debug for TokenKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.keys.iter().map(|key| &key.id)).finish()
+        f.debug_list().entries(self.keys.iter().map(|key| key.id)).finish()
     }
 }
 
 impl TokenKeys {
-    /// Derives the token keys from master keys, newest first. A key's id is the start of its hash, so it never needs a register.
+    /// Derives the token keys from master keys, newest first.
     #[must_use]
     pub fn derive(master_keys: &[[u8; 32]]) -> Self {
         let derive = |master: &[u8; 32]| {
             let mut kdf = mac_from(master);
             kdf.update(b"postrider token key v1");
             let key: [u8; 32] = kdf.finalize().into_bytes().into();
-            let id = hex::encode(&Sha256::digest(key)[..3]);
-            Key { id, mac: mac_from(&key) }
+            let [a, b, c, ..]: [u8; 32] = Sha256::digest(key).into();
+            Key { id: TokenKeyId([a, b, c]), mac: mac_from(&key) }
         };
         Self { keys: master_keys.iter().map(derive).collect() }
+    }
+
+    /// The key that new tokens are made with.
+    #[must_use]
+    pub fn newest(&self) -> TokenKeyId {
+        self.keys.first().map_or_else(TokenKeyId::default, |key| key.id)
     }
 
     /// Makes a token for a send.
     #[must_use]
     pub fn seal(&self, purpose: Purpose, tenant_id: Uuid, send_id: Uuid, rest: &[u8]) -> String {
-        let Some(key) = self.keys.first() else { return String::new() };
+        self.seal_with(self.newest(), purpose, tenant_id, send_id, rest)
+    }
+
+    /// Makes a token with the key of this id, so that a token that is made again is the same after a rotation. With the newest key if
+    /// that one is gone: what it made opens no more.
+    #[must_use]
+    pub fn seal_with(&self, key: TokenKeyId, purpose: Purpose, tenant_id: Uuid, send_id: Uuid, rest: &[u8]) -> String {
+        let Some(key) = self.keys.iter().find(|each| each.id == key).or(self.keys.first()) else {
+            return String::new();
+        };
         let mut payload = Vec::with_capacity(IDS_BYTES + rest.len());
         payload.extend_from_slice(tenant_id.as_bytes());
         payload.extend_from_slice(send_id.as_bytes());
@@ -125,7 +147,7 @@ impl TokenKeys {
         let mut token = String::with_capacity(16 + (payload.len() + MAC_BYTES) * 4 / 3 + 8);
         token.push_str(VERSION);
         token.push('.');
-        token.push_str(&key.id);
+        token.push_str(&hex::encode(key.id.0));
         token.push('.');
         URL_SAFE_NO_PAD.encode_string(&payload, &mut token);
         token.push('.');
@@ -167,15 +189,6 @@ impl TokenKeys {
         self.checks_return_path_tag(send_id, given).then_some(send_id)
     }
 
-    /// Makes a click token: link number and target are signed, so the redirect needs no look-up and cannot be bent.
-    #[must_use]
-    pub fn seal_click(&self, tenant_id: Uuid, send_id: Uuid, link: u16, url: &str) -> String {
-        let mut rest = Vec::with_capacity(2 + url.len());
-        rest.extend_from_slice(&link.to_be_bytes());
-        rest.extend_from_slice(url.as_bytes());
-        self.seal(Purpose::Click, tenant_id, send_id, &rest)
-    }
-
     /// Checks a token.
     ///
     /// # Errors
@@ -190,7 +203,7 @@ impl TokenKeys {
         else {
             return Err(TokenError::Malformed);
         };
-        let key = self.keys.iter().find(|key| key.id == id).ok_or(TokenError::UnknownKey)?;
+        let key = self.keys.iter().find(|key| hex::encode(key.id.0) == id).ok_or(TokenError::UnknownKey)?;
         let payload = URL_SAFE_NO_PAD.decode(payload).map_err(|_| TokenError::Malformed)?;
         let mac = URL_SAFE_NO_PAD.decode(mac).map_err(|_| TokenError::Malformed)?;
         if !bool::from(tag(key, purpose, &payload).as_slice().ct_eq(&mac)) {
@@ -200,6 +213,12 @@ impl TokenKeys {
         let id_at = |at: usize| Uuid::from_slice(&ids[at..at + 16]).map_err(|_| TokenError::Malformed);
         Ok(TokenClaims { tenant_id: id_at(0)?, send_id: id_at(16)?, rest: rest.to_vec() })
     }
+}
+
+/// What a click token says beside its ids: link number and target are signed, so the redirect needs no look-up and cannot be bent.
+#[must_use]
+pub fn click_rest(link: u16, url: &str) -> Vec<u8> {
+    [&link.to_be_bytes(), url.as_bytes()].concat()
 }
 
 fn mac_from(key: &[u8; 32]) -> Hmac<Sha256> {
@@ -238,11 +257,22 @@ mod tests {
     fn a_token_answers_what_was_sealed_for_its_purpose_only() {
         let keys = TokenKeys::derive(&[[7; 32]]);
         let (tenant, send) = ids();
-        let token = keys.seal_click(tenant, send, 3, "https://example.com/?a=b&c=d");
+        let token = keys.seal(Purpose::Click, tenant, send, &click_rest(3, "https://example.com/?a=b&c=d"));
         let claims = keys.open(Purpose::Click, &token).unwrap();
         assert_eq!((claims.tenant_id, claims.send_id), (tenant, send));
         assert_eq!(claims.click(), Some((3, "https://example.com/?a=b&c=d")));
         assert_eq!(keys.open(Purpose::Unsubscribe, &token), Err(TokenError::Forged));
+    }
+
+    #[test]
+    fn a_token_that_is_made_again_after_a_rotation_is_the_same() {
+        let old = TokenKeys::derive(&[[1; 32]]);
+        let rotated = TokenKeys::derive(&[[2; 32], [1; 32]]);
+        let (tenant, send) = ids();
+        let token = old.seal(Purpose::Open, tenant, send, b"");
+        assert_eq!(rotated.seal_with(old.newest(), Purpose::Open, tenant, send, b""), token);
+        let without = TokenKeys::derive(&[[2; 32]]).seal_with(old.newest(), Purpose::Open, tenant, send, b"");
+        assert!(rotated.open(Purpose::Open, &without).is_ok() && without != token);
     }
 
     #[test]
@@ -262,7 +292,7 @@ mod tests {
         #[test]
         fn one_changed_character_is_refused(at in 0_usize..200, with in "[A-Za-z0-9_.-]") {
             let keys = TokenKeys::derive(&[[9; 32]]);
-            let token = keys.seal_click(Uuid::nil(), Uuid::max(), 1, "https://example.com/long/enough/path");
+            let token = keys.seal(Purpose::Click, Uuid::nil(), Uuid::max(), &click_rest(1, "https://example.com/long/enough/path"));
             let at = at % token.len();
             let mut changed = token.clone();
             changed.replace_range(at..=at, &with);

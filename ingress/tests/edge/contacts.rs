@@ -339,10 +339,12 @@ async fn leave_traces(edge: &Edge, client: &Client, contact: &str) {
          where $2::uuid is not null and $5::text is not null")
     .await
     .unwrap();
-    run("insert into renditions (tenant_id, send_id, rendered)
-         select $1, $3, '{\"to\": \"ann@example.com\"}' where $2::uuid is not null and $4::date is not null and $5::text is not null")
-        .await
-        .unwrap();
+    run(
+        "insert into renditions (tenant_id, send_id, rendered)
+         select $1, $3, 'ann@example.com' where $2::uuid is not null and $4::date is not null and $5::text is not null",
+    )
+    .await
+    .unwrap();
 }
 
 #[tokio::test]

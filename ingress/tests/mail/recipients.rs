@@ -5,7 +5,10 @@ use std::{net::SocketAddr, sync::Arc};
 use axum::body::Body;
 use http::{Method, Request};
 use rstest::rstest;
-use schemas::{subjects::stream, token::Purpose};
+use schemas::{
+    subjects::stream,
+    token::{Purpose, click_rest},
+};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -38,7 +41,7 @@ impl Mailed {
     }
 
     fn click(&self, url: &str) -> String {
-        self.ready.edge.ingress.tokens.seal_click(self.ready.client.tenant, self.send, 2, url)
+        self.ready.edge.ingress.tokens.seal(Purpose::Click, self.ready.client.tenant, self.send, &click_rest(2, url))
     }
 
     async fn ask(&self, method: Method, path: &str, body: &str) -> Answer {

@@ -88,14 +88,14 @@ pub struct Publication {
     pub message_id: String,
     /// `Mail-Schema`
     pub schema: &'static str,
-    /// The body, JSON.
+    /// The body: JSON, or the frame of a rendered batch.
     pub body: Bytes,
     /// Further headers.
     pub headers: Vec<(&'static str, String)>,
 }
 
 impl Publication {
-    /// A message with a JSON body. It carries the current trace context, if there is one.
+    /// A message with its body: JSON, unless it has a form of its own. It carries the current trace context, if there is one.
     ///
     /// # Errors
     /// If the body cannot be serialised (a map whose keys are not strings): never for our types.
@@ -108,7 +108,7 @@ impl Publication {
             subject,
             message_id,
             schema: M::SCHEMA,
-            body: serde_json::to_vec(message)?.into(),
+            body: message.to_body()?,
             headers: TraceContext::for_message(message.about()).iter().flat_map(TraceContext::headers).collect(),
         })
     }

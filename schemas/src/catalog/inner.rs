@@ -185,9 +185,8 @@ fn cleared(campaign: Option<&str>, kind: &str, lane: &str) -> Value {
 fn rendered() -> Value {
     json!({
         "tenant_id": TENANT, "batch_id": BATCH, "campaign_id": TENANT, "kind": "campaign", "lane": "bulk", "part": 0,
-        "skeleton": "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
+        "skeleton": "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", "token_key": [161, 178, 195],
         "sending_domain": "acme.example", "return_path_domain": "send.acme.example",
-        "recipients": [{"ordinal": 0, "address": "ann@example.com", "slots": ["Ann"]}],
     })
 }
 

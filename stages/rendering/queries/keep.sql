@@ -9,7 +9,7 @@ with own_skeletons as (
 )
 insert into renditions (tenant_id, send_id, rendered)
 select w.*
-from unnest($1::uuid[], $2::uuid[], $3::jsonb[]) as w (tenant_id, send_id, rendered)
+from unnest($1::uuid[], $2::uuid[], $3::bytea[]) as w (tenant_id, send_id, rendered)
 where set_config('synchronous_commit', $7, true) = $7
 order by 1, 2
 on conflict do nothing

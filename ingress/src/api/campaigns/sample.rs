@@ -1,13 +1,14 @@
 //! Rendering for a few recipients before a launch: faults that only real data shows.
 
-use chrono::Utc;
 use ledger::audience::AudienceSelector;
 use schemars::JsonSchema;
-use schemas::{Classification, new_id};
+use schemas::Classification;
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
-use templates::{Contact, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateLimits, TemplateSource};
+use templates::{
+    Contact, LinkBases, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateLimits, TemplateSource,
+};
 use uuid::Uuid;
 
 use super::rows::CampaignRow;
@@ -67,7 +68,7 @@ fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(
     };
     let size = contacts.len();
     let render = |(contact_id, contact)| {
-        let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data: Value::Null };
+        let data = MergeData { contact, data: Value::Null };
         let fault = compiled.render(&data, &PreviewLinks).err()?;
         Some(RecipientRenderFault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
     };
@@ -94,6 +95,7 @@ async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Resu
         sending_domain: from.domain,
         physical_address: from.physical_address,
         fallbacks: merge::fallbacks(db, tenant).await?,
+        bases: LinkBases::default(),
         opt_out: row.classification == Classification::Marketing,
         track_links: true,
         track_opens: true,

@@ -1,14 +1,13 @@
 //! `POST /v1/templates/{id}/render`: the mail a recipient would see, without sending it.
 
-use chrono::Utc;
 use http::StatusCode;
 use schemars::JsonSchema;
-use schemas::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use templates::{
-    Contact, MergeData, MessageOptions, MessagePreview, Named, PreviewFault, Sender, TemplateLimits, TemplateSource,
+    Contact, LinkBases, MergeData, MessageOptions, MessagePreview, Named, PreviewFault, Sender, TemplateLimits,
+    TemplateSource,
 };
 use uuid::Uuid;
 
@@ -136,7 +135,7 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
     };
     let options = options(ctx.db(), tenant, body.sender_profile_id, row.template_type == "marketing").await?;
     let data = body.data.map_or(Value::Null, Value::Object);
-    let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
+    let data = MergeData { contact, data };
     let source = row.parts.source(content::kind(&row.template_type));
     let MessagePreview { subject, html, text } =
         ctx.run_blocking("render".to_owned(), move || preview(&source, &options, &data))??;
@@ -186,6 +185,7 @@ async fn options(
         sending_domain: domain,
         physical_address: from.physical_address,
         fallbacks: merge::fallbacks(db, tenant).await?,
+        bases: LinkBases::default(),
         opt_out,
         // The message as its author wrote it: no tracked links, no pixel.
         track_links: false,

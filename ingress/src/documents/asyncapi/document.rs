@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use schemas::catalog::{Described, Header, Side, sorted};
+use schemas::{
+    Rendered,
+    catalog::{Described, Header, Side, sorted},
+    messages::Message,
+};
 use serde_json::{Map, Value, json};
 
 use super::{calls::CallDescription, references::with_references};
@@ -63,8 +67,11 @@ impl AsyncApiDocument {
         }
         self.schemas.insert(message.name.clone(), payload);
         let example = |(name, payload): &(String, Value)| json!({"name": name, "payload": payload});
+        // Its schema is that of the JSON at the head of a frame.
+        let is_frame = message.name == Rendered::SCHEMA;
+        let content_type = if is_frame { "application/octet-stream" } else { "application/json" };
         let mut described = json!({
-            "name": message.name, "title": message.title, "summary": message.summary, "contentType": "application/json",
+            "name": message.name, "title": message.title, "summary": message.summary, "contentType": content_type,
             "payload": {"$ref": format!("#/components/schemas/{}", message.name)},
             "examples": message.examples.iter().filter(|(_, payload)| payload.is_object()).map(example).collect::<Vec<_>>(),
         });

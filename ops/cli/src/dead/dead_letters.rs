@@ -4,7 +4,10 @@ use anyhow::{Context, bail};
 use async_nats::jetstream::{self, message::StreamMessage, stream::DirectGetErrorKind};
 use chrono::{DateTime, TimeDelta, Utc};
 use runtime::{Bus, Publication, trace::TraceContext};
-use schemas::subjects::{self, header, stream};
+use schemas::{
+    Rendered,
+    subjects::{self, header, stream},
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -112,8 +115,14 @@ fn at(letter: &StreamMessage) -> DateTime<Utc> {
     DateTime::from_timestamp(letter.time.unix_timestamp(), letter.time.nanosecond()).unwrap_or_default()
 }
 
+/// The body as JSON; of the frame of a rendered batch its head. `None`: neither.
+pub(super) fn body(letter: &StreamMessage) -> Option<Value> {
+    let json = serde_json::from_slice(&letter.payload).ok();
+    json.or_else(|| serde_json::to_value(Rendered::of_frame(&letter.payload).ok()?).ok())
+}
+
 /// The tenant that the body names, if any.
 fn tenant_of(letter: &StreamMessage) -> Option<Uuid> {
-    let body: Value = serde_json::from_slice(&letter.payload).ok()?;
+    let body = body(letter)?;
     body["tenant_id"].as_str().or_else(|| body["engine_tenant_id"].as_str())?.parse().ok()
 }

@@ -10,7 +10,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use self::dead_letters::{DeadLetters, record};
+use self::dead_letters::{DeadLetters, body, record};
 use crate::{
     invocation,
     invocation::AuditEntry,
@@ -104,8 +104,7 @@ pub async fn run(args: DeadArgs) -> anyhow::Result<()> {
         DeadCommand::Show { number } => {
             let letter = dead_letters.get(*number).await?;
             let mut record = record(&letter);
-            record["body"] = serde_json::from_slice(&letter.payload)
-                .unwrap_or_else(|_| json!(String::from_utf8_lossy(&letter.payload)));
+            record["body"] = body(&letter).unwrap_or_else(|| json!(String::from_utf8_lossy(&letter.payload)));
             operator::show(&record)
         }
         DeadCommand::Replay(choice) => clear(&args, &dead_letters, choice, ClearAction::Replay).await,

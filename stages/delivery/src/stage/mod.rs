@@ -197,7 +197,7 @@ impl Delivery {
             bulk_in_flight: settings.smtp_connections * IN_FLIGHT_PER_CONNECTION,
             priority_in_flight: settings.smtp_priority_connections * IN_FLIGHT_PER_CONNECTION,
             relay,
-            sources: SourceCache::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
+            sources: SourceCache::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new(), tokens.clone()),
             ledger,
             shutdown,
             by_key: by_key.clone(),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use runtime::panics::caught_here;
-use schemas::{Lane, Rendered};
+use schemas::{Lane, PlaceholderValues, Rendered};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -70,12 +70,12 @@ pub(crate) async fn prepare(
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
         let message =
-            if stopping { Err("stopping") } else { splice(sources, rendered, part, &recipient.slots, shutdown).await };
+            if stopping { Err("stopping") } else { splice(sources, part, rendered.values(recipient), shutdown).await };
         signers.push(part.signer.clone());
         ready.push(ReadySend {
             send,
             input,
-            address: recipient.address.clone(),
+            address: recipient.address().to_owned(),
             return_path_domain: Arc::from(rendered.return_path_domain.as_str()),
             pending_permit,
             message: message.map(|(message, memory)| SignedMessage {
@@ -107,24 +107,24 @@ pub(crate) async fn prepare(
 /// stops: that send is about to be released.
 async fn splice(
     sources: &SourceCache,
-    rendered: &Rendered,
     part: &MessageSource,
-    slots: &[String],
+    values: PlaceholderValues,
     shutdown: &CancellationToken,
 ) -> Result<(SmtpMessage, Option<MemoryPermit>), &'static str> {
     let attachment_bytes = part.skeleton.attachment_bytes();
     if attachment_bytes == 0 {
-        let message = part.skeleton.splice(slots).and_then(|octets| SmtpMessage::new(octets).ok()).ok_or("render")?;
+        let spliced = part.skeleton.splice(&values, &sources.tokens, &[]);
+        let message = spliced.and_then(|octets| SmtpMessage::new(octets).ok()).ok_or("render")?;
         return Ok((message, None));
     }
     let memory =
-        sources.attachments.reserve_memory(part.skeleton.text_bytes() + attachment_bytes).await.ok_or("render")?;
+        sources.attachments.reserve_memory(part.skeleton.static_bytes() + attachment_bytes).await.ok_or("render")?;
     let loaded =
-        sources.attachments.load_attachments(rendered.tenant_id, rendered.batch_id, shutdown).await.ok_or("render")?;
-    let (skeleton, slots) = (part.skeleton.clone(), slots.to_vec());
+        sources.attachments.load_attachments(values.tenant_id, values.batch_id, shutdown).await.ok_or("render")?;
+    let (skeleton, tokens) = (part.skeleton.clone(), sources.tokens.clone());
     // Copying and checking twenty megabytes would block the reactor.
     let spliced = tokio::task::spawn_blocking(move || {
-        skeleton.splice_with(&slots, &loaded).and_then(|octets| SmtpMessage::new(octets).ok())
+        skeleton.splice(&values, &tokens, &loaded).and_then(|octets| SmtpMessage::new(octets).ok())
     });
     let message = spliced.await.ok().flatten().ok_or("render")?;
     Ok((message, Some(memory)))

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use moka::future::Cache;
 use runner::StageError;
 use runtime::Vault;
-use schemas::{Rendered, Skeleton, SkeletonId};
+use schemas::{Rendered, Skeleton, SkeletonId, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -13,7 +13,7 @@ use super::{attachments::Attachments, routes::ProviderRoute};
 use crate::provider::Signing;
 use dkim::{DkimKey, DkimSigner, SigningThreads};
 
-/// Size of the skeleton cache, in bytes of text.
+/// Size of the skeleton cache, in bytes of memory.
 const SKELETON_BYTES: u64 = 48 * 1024 * 1024;
 /// Size of the signer cache.
 const SIGNERS: u64 = 2_000;
@@ -35,18 +35,16 @@ pub(crate) struct SourceCache {
     sign: bool,
     pub threads: SigningThreads,
     pub attachments: Attachments,
+    /// Makes the tokens of addresses.
+    pub tokens: Arc<TokenKeys>,
     skeletons: Cache<(Uuid, SkeletonId), Arc<Skeleton>>,
     signers: Cache<(Uuid, String, bool), Arc<DkimSigner>>,
 }
 
 impl SourceCache {
-    pub fn new(pool: PgPool, vault: Arc<Vault>, sign: bool, threads: SigningThreads) -> Self {
+    pub fn new(pool: PgPool, vault: Arc<Vault>, sign: bool, threads: SigningThreads, tokens: Arc<TokenKeys>) -> Self {
         let weight = |_: &(Uuid, SkeletonId), skeleton: &Arc<Skeleton>| {
-            let text = skeleton.pieces.iter().map(|piece| match piece {
-                schemas::Piece::Text(text) => text.len() + 32,
-                schemas::Piece::Slot(_) | schemas::Piece::Attachment { .. } => 32,
-            });
-            u32::try_from(text.sum::<usize>()).unwrap_or(u32::MAX)
+            u32::try_from(skeleton.memory_bytes()).unwrap_or(u32::MAX)
         };
         Self {
             attachments: Attachments::new(pool.clone()),
@@ -54,6 +52,7 @@ impl SourceCache {
             vault,
             sign,
             threads,
+            tokens,
             skeletons: Cache::builder().max_capacity(SKELETON_BYTES).weigher(weight).build(),
             signers: Cache::builder().max_capacity(SIGNERS).time_to_live(SIGNER_LIFE).build(),
         }

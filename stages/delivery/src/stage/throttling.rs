@@ -65,7 +65,7 @@ pub(crate) fn throttle_sends(
             continue;
         }
         let input = &inputs[sendable.input];
-        let address = &input.recipients[sendable.recipient].address;
+        let address = input.recipients[sendable.recipient].address();
         let domain = address.rsplit_once('@').map_or("", |(_, domain)| domain);
         let key = ThrottleKey::new(input.tenant_id, &input.sending_domain, domain);
         match pacer.try_acquire(&key, pace_priority(&sendable.send), was_attempted(&sendable.send)) {

@@ -11,7 +11,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use templates::{
-    Attached, CompiledMessage, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateLimits,
+    Attached, CompiledMessage, LinkBases, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateLimits,
     TemplateSource, Written, compile, compile_written,
 };
 
@@ -21,6 +21,8 @@ const CACHE_TIME: Duration = Duration::from_secs(60);
 const RETURN_PATH_LABEL: &str = "send";
 /// The label of the host of tracked links.
 const TRACKING_LABEL: &str = "link";
+/// The placeholder of the host in `tracking-origin`.
+pub(super) const HOST: &str = "{host}";
 
 /// The inputs of a compiled message, as a cache key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,20 +53,13 @@ pub(super) struct RenderableMessage {
     pub(super) skeleton: SkeletonId,
     pub(super) sending_domain: String,
     pub(super) return_path_domain: String,
-    /// The host of tracked links, where the sender's domain has one that was verified.
-    pub(super) tracking_host: Option<String>,
+    pub(super) bases: LinkBases,
 }
 
 impl RenderableMessage {
-    fn new(
-        compiled: CompiledMessage,
-        skeleton: SkeletonId,
-        sending_domain: String,
-        tracking_domain: Option<String>,
-    ) -> Self {
+    fn new(compiled: CompiledMessage, skeleton: SkeletonId, sending_domain: String, bases: LinkBases) -> Self {
         let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-        let tracking_host = tracking_domain.map(|domain| format!("{TRACKING_LABEL}.{domain}"));
-        Self { compiled, skeleton, sending_domain, return_path_domain, tracking_host }
+        Self { compiled, skeleton, sending_domain, return_path_domain, bases }
     }
 }
 
@@ -92,21 +87,42 @@ async fn compiled(
     }
 }
 
+/// Where links lead.
+#[derive(Debug)]
+pub(super) struct LinkOrigins {
+    /// The engine's own address, without a slash at its end.
+    pub(super) public_url: String,
+    /// With [`HOST`] in the place of the sender's own host.
+    pub(super) tracking_origin: String,
+}
+
+impl LinkOrigins {
+    /// The bases of a message. `tracking_domain`: the sender's own, where its tracking host was verified.
+    fn bases(&self, tracking_domain: Option<&str>) -> LinkBases {
+        let own = tracking_domain.map_or_else(
+            || self.public_url.clone(),
+            |domain| self.tracking_origin.replace(HOST, &format!("{TRACKING_LABEL}.{domain}")),
+        );
+        LinkBases { own, public: self.public_url.clone() }
+    }
+}
+
 /// Compiled contents.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Contents {
     cache: Cache<ContentKey, Content>,
+    origins: LinkOrigins,
 }
 
 impl Contents {
-    pub(super) fn new(cache_mb: u64) -> Self {
+    pub(super) fn new(cache_mb: u64, origins: LinkOrigins) -> Self {
         let weigh = |_: &ContentKey, content: &Content| {
             let bytes = content.as_ref().map_or(1_024, |ready| ready.compiled.size_bytes());
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         let cache =
             Cache::builder().max_capacity(cache_mb * 1024 * 1024).weigher(weigh).time_to_live(CACHE_TIME).build();
-        Self { cache }
+        Self { cache, origins }
     }
 
     /// The content of a batch. Its skeleton stands in the ledger when this answers; that of a one-off is stored with what was rendered.
@@ -115,51 +131,51 @@ impl Contents {
         let key = ContentKey::of(batch);
         if batch.kind == MessageKind::OneOff {
             // Rendered once: nobody would ask for it again.
-            return make_one_off(by_key, key, batch.batch_id).await;
+            return self.make_one_off(by_key, key, batch.batch_id).await;
         }
         if let Some(load_stored) = self.cache.get(&key).await {
             return Ok(load_stored);
         }
-        let made = make(by_key, key).await?;
+        let made = self.make(by_key, key).await?;
         self.cache.insert(key, made.clone()).await;
         Ok(made)
     }
-}
 
-async fn make(by_key: &PreparedPool, key: ContentKey) -> Result<Content, StageError> {
-    let Loaded { source, options, tracking_domain, .. } = load(by_key, key, None).await?;
-    let sending_domain = options.sending_domain.clone();
-    let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
-    let skeleton = compiled.skeleton().id();
-    let body = serde_json::to_value(compiled.skeleton())?;
-    let mut db = by_key.take().await?;
-    // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again. Where one stands
-    // under this id already it is as good: its slots are the same.
-    sqlx::query!(
-        "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
-        key.tenant_id,
-        skeleton.0,
-        body
-    )
-    .execute(&mut *db)
-    .await?;
-    db.put_back();
-    Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton, sending_domain, tracking_domain))))
+    async fn make(&self, by_key: &PreparedPool, key: ContentKey) -> Result<Content, StageError> {
+        let Loaded { source, options, .. } = load(by_key, key, None, &self.origins).await?;
+        let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
+        let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
+        let skeleton = compiled.skeleton().id();
+        let body = serde_json::to_value(compiled.skeleton())?;
+        let mut db = by_key.take().await?;
+        // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again. Where one stands
+        // under this id already it is as good: its slots are the same.
+        sqlx::query!(
+            "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
+            key.tenant_id,
+            skeleton.0,
+            body
+        )
+        .execute(&mut *db)
+        .await?;
+        db.put_back();
+        Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton, sending_domain, bases))))
+    }
+
+    /// A message that its caller wrote out. The message is the batch.
+    async fn make_one_off(&self, by_key: &PreparedPool, key: ContentKey, message: Uuid) -> Result<Content, StageError> {
+        let Loaded { source, options, attachments } = load(by_key, key, Some(message), &self.origins).await?;
+        let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
+        let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
+        let made = compiled(key, move || compile_written(&written, &options)).await?;
+        let Some(compiled) = made else { return Ok(None) };
+        Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton_id(message), sending_domain, bases))))
+    }
 }
 
 /// Where a message's skeleton is stored. Only this message uses it, so it can be purged with the message.
 fn skeleton_id(message: Uuid) -> SkeletonId {
     SkeletonId(format!("message-{}", message.simple()))
-}
-
-/// A message that its caller wrote out. The message is the batch.
-async fn make_one_off(by_key: &PreparedPool, key: ContentKey, message: Uuid) -> Result<Content, StageError> {
-    let Loaded { source, options, attachments, tracking_domain } = load(by_key, key, Some(message)).await?;
-    let sending_domain = options.sending_domain.clone();
-    let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
-    let made = compiled(key, move || compile_written(&written, &options)).await?;
-    let Some(compiled) = made else { return Ok(None) };
-    Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton_id(message), sending_domain, tracking_domain))))
 }
 
 /// What a content is compiled from.
@@ -168,10 +184,14 @@ struct Loaded {
     options: MessageOptions,
     /// Those of the one-off message.
     attachments: Vec<Attached>,
-    tracking_domain: Option<String>,
 }
 
-async fn load(by_key: &PreparedPool, key: ContentKey, message: Option<Uuid>) -> Result<Loaded, StageError> {
+async fn load(
+    by_key: &PreparedPool,
+    key: ContentKey,
+    message: Option<Uuid>,
+    origins: &LinkOrigins,
+) -> Result<Loaded, StageError> {
     let ContentKey { tenant_id, content_id, sender_id, campaign_id, classification } = key;
     let mut db = by_key.take().await?;
     let row = sqlx::query_file!("queries/content.sql", tenant_id, content_id, sender_id, campaign_id, message)
@@ -201,11 +221,12 @@ async fn load(by_key: &PreparedPool, key: ContentKey, message: Option<Uuid>) -> 
         sending_domain: row.sending_domain,
         physical_address: row.physical_address,
         fallbacks: row.fallbacks.map(|Json(fallbacks)| fallbacks).unwrap_or_default(),
+        bases: origins.bases(row.tracking_domain.as_deref()),
         opt_out: classification == Classification::Marketing,
         track_links: true,
         track_opens: true,
         limits: TemplateLimits::default(),
     };
     let attachments = row.attachments.into_iter().map(|Json(attached)| attached).collect();
-    Ok(Loaded { source, options, attachments, tracking_domain: row.tracking_domain })
+    Ok(Loaded { source, options, attachments })
 }

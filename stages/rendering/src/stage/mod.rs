@@ -2,7 +2,6 @@
 
 mod content;
 mod cut;
-mod links;
 mod one_off;
 mod people;
 mod renditions;
@@ -14,17 +13,20 @@ use std::{collections::HashMap, sync::Arc};
 use async_trait::async_trait;
 use runner::{Stage, StageError};
 use runtime::{Bus, CommitNotifier, Publication, plans::PreparedPool};
-use schemas::{Cleared, Lane, MessageKind, RenderedRecipient, messages::Decided, token::TokenKeys};
+use schemas::{
+    Cleared, Lane, MessageKind, Rendered, RenderedRecipient, TokenIds,
+    messages::Decided,
+    token::{TokenKeyId, TokenKeys},
+};
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::Settings;
-use content::{Content, Contents};
+use content::{Content, Contents, HOST, LinkOrigins, RenderableMessage};
 use ledger::render_failures::{self, RenderFailure};
-use links::SendLinks;
 use people::OwedRecipient;
 use renditions::{OwnSkeleton, Rendition};
-use templates::{MergeData, RenderFault};
+use templates::{MergeData, RenderFault, SendLinks};
 
 pub(crate) use one_off::PurgeMessages;
 pub(crate) use renditions::PurgeRenditions;
@@ -33,8 +35,6 @@ pub(crate) use renditions::PurgeRenditions;
 const CONTENT_INVALID: &str = "render_content_invalid";
 /// Fault code of a contact that is gone.
 const CONTACT_GONE: &str = "render_contact_gone";
-/// The placeholder of the host in `tracking-origin`.
-const HOST: &str = "{host}";
 /// Recipients of a group that are rendered a second time after a timeout: the machine may have stood still for a moment. The limit makes
 /// sure that a template that is slow for all recipients does not block the worker twice as long.
 const SECOND_TRIES: usize = 5;
@@ -49,9 +49,6 @@ pub struct Rendering {
     /// compiled or rendered: a template is untrusted, and may take as long as its limits allow.
     by_key: PreparedPool,
     tokens: Arc<TokenKeys>,
-    public_url: Arc<str>,
-    /// With [`HOST`] in the place of the sender's own host.
-    tracking_origin: Arc<str>,
     contents: Contents,
     shard: i16,
     bus: Option<Bus>,
@@ -97,13 +94,15 @@ impl Rendering {
             return Err(StageError::rejected("settings", "tracking-origin must be like https://{host}"));
         }
         let shard = Uuid::new_v4().as_bytes()[0];
+        let origins = LinkOrigins {
+            public_url: url.as_str().trim_end_matches('/').to_owned(),
+            tracking_origin: origin.to_owned(),
+        };
         Ok(Self {
-            contents: Contents::new(settings.rendering_cache_mb),
+            contents: Contents::new(settings.rendering_cache_mb, origins),
             by_key,
             pool,
             tokens,
-            public_url: url.as_str().trim_end_matches('/').into(),
-            tracking_origin: origin.into(),
             shard: i16::from(shard) % ROLLUP_SHARDS,
             bus: None,
             facts: CommitNotifier::default(),
@@ -141,12 +140,12 @@ impl Rendering {
         }
         let contents = self.contents(inputs).await?;
         let skeletons = one_off::skeletons(inputs, &contents)?;
-        let (tokens, public_url) = (self.tokens.clone(), self.public_url.clone());
-        let own_url = |content: &Content| {
-            let host = content.as_ref()?.tracking_host.as_ref()?;
-            Some(self.tracking_origin.replace(HOST, host))
+        let tokens = self.tokens.clone();
+        let head = |(batch, content): (&Cleared, Content)| {
+            let content = content?;
+            Some((Arc::new(head(batch, &content, tokens.newest())), content))
         };
-        let own_urls: Vec<Option<String>> = contents.iter().map(own_url).collect();
+        let contents: Vec<_> = inputs.iter().zip(contents).map(head).collect();
         // Templates are untrusted: up to 200 ms each, and none of it on the reactor.
         let work = move || {
             let mut outcome = Outcome { skeletons, ..Outcome::default() };
@@ -154,16 +153,12 @@ impl Rendering {
             for (send, person) in sends.into_iter().zip(people) {
                 let content = contents.get(send.input).and_then(Option::as_ref);
                 let rendered = match (content, person) {
-                    (Some(content), Some(person)) => {
-                        let links = SendLinks {
-                            tokens: &tokens,
-                            public_url: &public_url,
-                            own_url: own_urls.get(send.input).and_then(Option::as_deref).unwrap_or(&public_url),
-                            tenant_id: send.tenant_id,
-                            send_id: send.send_id.0,
-                            contact_id: send.contact_id,
-                        };
-                        rendition(content, send, &person, &links, &mut second_tries)
+                    (Some((head, content)), Some(person)) => {
+                        let ids =
+                            TokenIds { tenant_id: send.tenant_id, send_id: send.send_id, contact_id: send.contact_id };
+                        let links = SendLinks { tokens: &tokens, bases: &content.bases, ids };
+                        render_one(content, &person, &links, &mut second_tries)
+                            .map(|recipient| Rendition { head: head.clone(), recipient })
                     }
                     (None, _) => Err(CONTENT_INVALID),
                     (Some(_), None) => Err(CONTACT_GONE),
@@ -187,13 +182,30 @@ impl Rendering {
     }
 }
 
-fn rendition(
-    content: &content::RenderableMessage,
-    send: OwedRecipient,
+/// What the mails of a batch have in common.
+fn head(batch: &Cleared, content: &RenderableMessage, token_key: TokenKeyId) -> Rendered {
+    Rendered {
+        tenant_id: batch.tenant_id,
+        batch_id: batch.batch_id,
+        campaign_id: batch.campaign_id,
+        kind: batch.kind,
+        lane: batch.lane,
+        part: 0,
+        skeleton: content.skeleton.clone(),
+        token_key,
+        sending_domain: content.sending_domain.clone(),
+        return_path_domain: content.return_path_domain.clone(),
+        recipients: Vec::new(),
+        notify: None,
+    }
+}
+
+fn render_one(
+    content: &RenderableMessage,
     person: &MergeData,
     links: &SendLinks<'_>,
     second_tries: &mut usize,
-) -> Result<Rendition, &'static str> {
+) -> Result<RenderedRecipient, &'static str> {
     let slots = match content.compiled.render(person, links) {
         // The time limit is wall time: a second try, so that a machine that stood still for a moment costs no recipient the message.
         Err(RenderFault::DeadlineExceeded) if *second_tries > 0 => {
@@ -203,12 +215,8 @@ fn rendition(
         rendered => rendered,
     }
     .map_err(RenderFault::code)?;
-    Ok(Rendition {
-        skeleton: content.skeleton.clone(),
-        sending_domain: content.sending_domain.clone(),
-        return_path_domain: content.return_path_domain.clone(),
-        recipient: RenderedRecipient { ordinal: send.send_id.ordinal(), address: person.contact.email.clone(), slots },
-    })
+    let ids = &links.ids;
+    Ok(RenderedRecipient::new(ids.send_id.ordinal(), ids.contact_id, &person.contact.email, &slots))
 }
 
 #[async_trait]

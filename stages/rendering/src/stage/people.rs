@@ -1,6 +1,5 @@
 //! The recipients' merge data, loaded for all batches of a group with one statement each.
 
-use chrono::{DateTime, Utc};
 use runner::StageError;
 use schemas::{Cleared, MessageKind, SendId, month_of};
 use serde_json::Value;
@@ -44,14 +43,12 @@ pub(super) async fn load_merge_data(
     if sends.is_empty() {
         return Ok(Vec::new());
     }
-    let dates = dates(db, inputs).await?;
     let mut people: Vec<Option<MergeData>> = vec![None; sends.len()];
     let tenants: Vec<Uuid> = sends.iter().map(|send| send.tenant_id).collect();
     let contacts: Vec<Uuid> = sends.iter().map(|send| send.contact_id).collect();
     let rows = sqlx::query_file!("queries/contacts.sql", &tenants, &contacts).fetch_all(&mut *db).await?;
     for row in rows {
-        let Some(at) = index(row.place) else { continue };
-        let (Some(send), Some(person)) = (sends.get(at), people.get_mut(at)) else { continue };
+        let Some(person) = index(row.place).and_then(|at| people.get_mut(at)) else { continue };
         let contact = Contact {
             email: row.address,
             first_name: row.first_name,
@@ -65,34 +62,11 @@ pub(super) async fn load_merge_data(
             dot_number: row.dot_number.map(|number| number.to_string()),
             fields: row.fields.0,
         };
-        let date = dates.get(send.input).copied().flatten().unwrap_or_else(Utc::now);
-        *person = Some(MergeData { send_id: send.send_id.0, date, contact, data: Value::Null });
+        *person = Some(MergeData { contact, data: Value::Null });
     }
     fill_data(db, inputs, sends, &mut people).await?;
     fill_names(db, inputs, sends, &mut people).await?;
     Ok(people)
-}
-
-/// The creation time of each batch: the Date header of its mail, so that a repeat has the same.
-async fn dates(db: &mut PgConnection, inputs: &[Cleared]) -> Result<Vec<Option<DateTime<Utc>>>, StageError> {
-    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) =
-        inputs.iter().map(|batch| (batch.tenant_id, batch.batch_id)).unzip();
-    let rows = sqlx::query!(
-        r#"select w.place as "place!", b.created_at
-           from unnest($1::uuid[], $2::uuid[]) with ordinality as w (tenant_id, batch_id, place)
-           join batches b on b.tenant_id = w.tenant_id and b.id = w.batch_id"#,
-        &tenants,
-        &batches
-    )
-    .fetch_all(db)
-    .await?;
-    let mut dates = vec![None; inputs.len()];
-    for row in rows {
-        if let Some(date) = index(row.place).and_then(|at| dates.get_mut(at)) {
-            *date = Some(row.created_at);
-        }
-    }
-    Ok(dates)
 }
 
 /// Sets the names of a one-off message's recipients as the caller gave them. The contact's stored name is not used.

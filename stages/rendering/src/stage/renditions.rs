@@ -1,11 +1,10 @@
 //! Renditions: the rendered parts of a priority send are kept until it is decided, so that a second attempt has the same bytes even if
 //! template, sender or contact have changed.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use runner::StageError;
-use schemas::{RenderedRecipient, SkeletonId};
-use serde::{Deserialize, Serialize};
+use schemas::{Rendered, RenderedRecipient, SkeletonId};
 use serde_json::Value;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -13,12 +12,25 @@ use uuid::Uuid;
 use super::people::OwedRecipient;
 
 /// One send as it was rendered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rendition {
-    pub(super) skeleton: SkeletonId,
-    pub(super) sending_domain: String,
-    pub(super) return_path_domain: String,
+    /// Everything but its recipients: shared by those that were rendered together.
+    pub(super) head: Arc<Rendered>,
     pub(super) recipient: RenderedRecipient,
+}
+
+impl Rendition {
+    /// As it is stored: the frame of a message to this recipient alone.
+    fn frame(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let message = Rendered { recipients: vec![self.recipient.clone()], ..Rendered::clone(&self.head) };
+        Ok(message.frame()?.into())
+    }
+
+    fn of_frame(frame: Vec<u8>) -> Result<Option<Self>, serde_json::Error> {
+        let mut head = Rendered::of_frame(&frame.into())?;
+        let recipient = head.recipients.pop();
+        Ok(recipient.map(|recipient| Self { head: Arc::new(head), recipient }))
+    }
 }
 
 /// The stored renditions of these sends, by send.
@@ -28,15 +40,19 @@ pub(super) async fn load_stored(
 ) -> Result<HashMap<Uuid, Rendition>, StageError> {
     let (tenants, ids) = keys(sends.iter());
     let rows = sqlx::query!(
-        r#"select r.send_id, r.rendered as "rendered: sqlx::types::Json<Rendition>"
-           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, send_id)
-           join renditions r on r.tenant_id = w.tenant_id and r.send_id = w.send_id"#,
+        "select r.send_id, r.rendered
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, send_id)
+         join renditions r on r.tenant_id = w.tenant_id and r.send_id = w.send_id",
         &tenants,
         &ids
     )
     .fetch_all(db)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.send_id, row.rendered.0)).collect())
+    let mut stored = HashMap::with_capacity(rows.len());
+    for row in rows {
+        stored.extend(Rendition::of_frame(row.rendered)?.map(|rendition| (row.send_id, rendition)));
+    }
+    Ok(stored)
 }
 
 /// A skeleton that is used by one message alone.
@@ -56,8 +72,7 @@ pub(super) async fn keep(
     skeletons: Vec<OwnSkeleton>,
 ) -> Result<(), StageError> {
     let (tenants, ids) = keys(rendered.iter().map(|(send, _)| send));
-    let bodies =
-        rendered.iter().map(|(_, rendition)| serde_json::to_value(rendition)).collect::<Result<Vec<_>, _>>()?;
+    let bodies = rendered.iter().map(|(_, rendition)| rendition.frame()).collect::<Result<Vec<_>, _>>()?;
     let waits_for_disk = if skeletons.is_empty() { "off" } else { "on" };
     let owners: Vec<Uuid> = skeletons.iter().map(|skeleton| skeleton.tenant_id).collect();
     let (names, texts): (Vec<String>, Vec<Value>) =

@@ -9,9 +9,7 @@ use runtime::{
     db::{MIGRATIONS, Role},
     plans::PreparedPool,
 };
-use schemas::{
-    Classification, ClearedRecipient, MessageKind, Rendered, SendId, Skeleton, month_of, new_batch_id, new_id,
-};
+use schemas::{Classification, ClearedRecipient, MessageKind, SendId, Skeleton, month_of, new_batch_id, new_id};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use sqlx::Row;
@@ -132,7 +130,7 @@ impl World {
 
     async fn render(&self, batches: &[Cleared]) -> Vec<Rendered> {
         let publications = self.stage.handle(batches).await.unwrap();
-        publications.iter().map(|publication| serde_json::from_slice(&publication.body).unwrap()).collect()
+        publications.iter().map(|publication| Rendered::of_frame(&publication.body).unwrap()).collect()
     }
 
     /// The bytes delivery would send.
@@ -144,7 +142,7 @@ impl World {
             .await
             .unwrap();
         let skeleton: Skeleton = serde_json::from_value(body).unwrap();
-        skeleton.splice(&rendered.recipients[at].slots).unwrap()
+        skeleton.splice(&rendered.values(&rendered.recipients[at]), &self.stage.tokens, &[]).unwrap()
     }
 
     /// Batch state, whether it is due again, and its counters that are not zero.
@@ -157,6 +155,10 @@ impl World {
         .bind(self.tenant).bind(batch).bind(SendId::last_of(batch)).fetch_one(&self.pool).await.unwrap();
         assert!(row.get::<bool, _>("recounted"), "the counters differ from a recount");
         (row.get("state"), row.get("due"), row.get("counts"))
+    }
+
+    async fn run(&self, statement: &'static str) {
+        sqlx::query(statement).bind(self.tenant).execute(&self.pool).await.unwrap();
     }
 
     async fn count(&self, query: &'static str) -> i64 {
@@ -188,7 +190,7 @@ async fn a_batch_becomes_messages_that_delivery_can_splice() {
         assert_eq!(parsed.subject(), Some(format!("Hi {name}").as_str()));
         assert_eq!(parsed.message_id(), Some(format!("{}@acme.test", send.0).as_str()));
         assert_eq!(parsed.from().unwrap().first().unwrap().address(), Some("ann@acme.test"));
-        assert_eq!(parsed.to().unwrap().first().unwrap().address(), Some(rendered[0].recipients[at].address.as_str()));
+        assert_eq!(parsed.to().unwrap().first().unwrap().address(), Some(rendered[0].recipients[at].address()));
         let html = parsed.body_html(0).unwrap();
         assert!(html.contains("Ann Acme") && html.contains("1 Main Street"));
         let click = html.split("https://link.test/t/c/").nth(1).unwrap().split('"').next().unwrap();
@@ -328,7 +330,7 @@ async fn a_priority_send_has_the_same_bytes_on_every_announcement() {
     .unwrap();
     let publications = restarted.handle(&[Cleared { announcement: 2, ..batch.clone() }]).await.unwrap();
     assert_eq!(publications[0].message_id, format!("rendered-{}-2-0", batch.batch_id.simple()));
-    let second: Rendered = serde_json::from_slice(&publications[0].body).unwrap();
+    let second = Rendered::of_frame(&publications[0].body).unwrap();
     assert_eq!(second, first[0]);
     assert!(String::from_utf8(world.message(&second, 0).await).unwrap().contains("Subject: Hi Ada\r\n"));
 }
@@ -338,11 +340,12 @@ async fn of_two_workers_that_render_a_priority_send_the_first_to_keep_it_wins() 
     let world = World::new().await;
     let content = world.content("s", "x").await;
     let batch = world.batch(Lane::Priority, content, &[world.contact("a", json!({})).await]).await;
+    let message = world.render(std::slice::from_ref(&batch)).await.remove(0);
+    let head = Arc::new(Rendered { recipients: Vec::new(), ..message });
+    world.run("delete from renditions where tenant_id = $1").await;
     let rendition = |slot: &str| Rendition {
-        skeleton: schemas::SkeletonId("s".to_owned()),
-        sending_domain: "d".to_owned(),
-        return_path_domain: "r".to_owned(),
-        recipient: RenderedRecipient { ordinal: 0, address: "a@b.test".to_owned(), slots: vec![slot.to_owned()] },
+        head: head.clone(),
+        recipient: RenderedRecipient::new(0, Uuid::nil(), "a@b.test", &[slot.to_owned()]),
     };
     let send = people::owed(&[batch])[0];
     let (mut ours, mut theirs) = (vec![(send, rendition("first"))], vec![(send, rendition("second"))]);
@@ -575,7 +578,8 @@ async fn a_one_off_message_is_rendered_as_it_was_written_and_its_attachments_sta
     let body: Value = sqlx::query_scalar("select body from skeletons").fetch_one(&world.pool).await.unwrap();
     assert!(!body.to_string().contains("SGVsbG8"), "{body}");
     let skeleton: Skeleton = serde_json::from_value(body).unwrap();
-    let message = skeleton.splice_with(&rendered[0].recipients[0].slots, &[b"SGVsbG8=\r\n".to_vec()]).unwrap();
+    let values = rendered[0].values(&rendered[0].recipients[0]);
+    let message = skeleton.splice(&values, &world.stage.tokens, &[b"SGVsbG8=\r\n".to_vec()]).unwrap();
     let parsed = MessageParser::default().parse(&message).unwrap();
     assert_eq!(
         (parsed.subject(), parsed.body_html(0).as_deref()),

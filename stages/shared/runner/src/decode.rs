@@ -101,7 +101,7 @@ pub trait StageInput: Sized + Send + Sync + 'static {
 
 impl<M: Message> StageInput for M {
     fn decode(message: &Incoming<'_>) -> Result<Self, StageError> {
-        serde_json::from_slice(message.payload).map_err(|error| StageError::malformed(&error))
+        Self::of_body(message.payload).map_err(|error| StageError::malformed(&error))
     }
 
     fn about(&self) -> Option<About> {

@@ -57,6 +57,7 @@ fn placeholder_options(limits: TemplateLimits) -> MessageOptions {
         sending_domain: "example.com".to_owned(),
         physical_address: Some("1 Main Street".to_owned()),
         fallbacks: std::collections::HashMap::new(),
+        bases: super::LinkBases::default(),
         opt_out: true,
         track_links: true,
         track_opens: true,

@@ -21,7 +21,7 @@ use super::syntax::{ConditionTest, Operand, Over};
 use super::values::weigh;
 
 /// Steps for sealing the token of a link: about the time of so many comparisons.
-const LINK_STEPS: u64 = 64;
+pub(super) const LINK_STEPS: u64 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {

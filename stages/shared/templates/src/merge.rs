@@ -1,8 +1,6 @@
 //! The data a message is rendered from, and where its tracked addresses come from.
 
-use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
-use uuid::Uuid;
 
 /// The recipient as templates see them. Absent and empty values are the same to a template: they print as nothing,
 /// are false in `if`, and `default` replaces them.
@@ -35,10 +33,6 @@ pub struct Contact {
 /// One recipient's data.
 #[derive(Debug, Clone)]
 pub struct MergeData {
-    /// The send: part of the Message-ID, and in the `X-Postrider-Send` header.
-    pub send_id: Uuid,
-    /// The Date header.
-    pub date: DateTime<Utc>,
     /// The recipient.
     pub contact: Contact,
     /// The `data` object of a transactional request; `Null` otherwise.
@@ -175,10 +169,6 @@ pub trait Links {
     fn open_pixel(&self) -> String;
     /// The one-click unsubscribe address (RFC 8058: the same for the page and for the POST).
     fn unsubscribe(&self) -> String;
-    /// The same page, for the `List-Unsubscribe` header.
-    fn list_unsubscribe(&self) -> String {
-        self.unsubscribe()
-    }
     /// The recipient's preferences page.
     fn preferences(&self) -> String;
 }

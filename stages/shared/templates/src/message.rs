@@ -3,31 +3,27 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use runtime::Budget;
-use schemas::{Piece, Skeleton};
+use schemas::{LinkToken, Piece, Skeleton};
 use sha2::{Digest, Sha256};
 
-use super::engine::Engine;
+use super::engine::{Engine, LINK_STEPS};
 use super::fault::{Part, RenderFault, TemplateFault};
 use super::fixed::Fixed;
-use super::limits::{SUBJECT_BYTES, TemplateLimits};
+use super::limits::{SUBJECT_BYTES, TemplateLimits, text_steps};
+use super::links::{LinkBases, click_token};
 use super::merge::{Links, MergeData};
 use super::options::MessageOptions;
 use super::parts::{Prepared, PreparedMessage, Scanned, prepare};
-use super::program::{Builder, Instruction};
+use super::program::{Builder, Context, Instruction, own_page};
+use super::scan::{Item, ItemKind, Shown, Special};
 use super::segment::{PartSegment, segments};
 use super::sheet::RootStyles;
 use super::{TemplateSource, escape, header, qp};
 
-/// The date of a message, in UTC. With two digits for the day, which chrono's own format does not promise.
-const RFC_2822: &str = "%a, %d %b %Y %H:%M:%S +0000";
-
 /// What fills one slot.
 #[derive(Debug)]
 enum Program {
-    SendId,
-    Date,
     To,
-    UnsubscribeUrl,
     Subject(Vec<Instruction>),
     Body(Part, Vec<Instruction>),
 }
@@ -39,6 +35,8 @@ pub struct CompiledMessage {
     programs: Vec<Program>,
     fixed: Fixed,
     limits: TemplateLimits,
+    /// What the tokens of the skeleton take of the budget of a rendering: steps and bytes.
+    tokens: (u64, usize),
 }
 
 /// Compiles a template into a message.
@@ -55,9 +53,9 @@ pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<Comp
     draft.text(&format!(
         "MIME-Version: 1.0\r\nContent-Type: multipart/alternative;\r\n boundary=\"{boundary}\"\r\n\r\n--{boundary}\r\n"
     ));
-    draft.body("text/plain", Part::BodyText, message.text).map_err(|fault| vec![fault])?;
+    draft.body("text/plain", Part::BodyText, message.text, &options.bases).map_err(|fault| vec![fault])?;
     draft.text(&format!("\r\n--{boundary}\r\n"));
-    draft.body("text/html", Part::BodyHtml, message.html).map_err(|fault| vec![fault])?;
+    draft.body("text/html", Part::BodyHtml, message.html, &options.bases).map_err(|fault| vec![fault])?;
     draft.text(&format!("\r\n--{boundary}--\r\n"));
     draft.finish(options, message.styles)
 }
@@ -89,12 +87,8 @@ impl CompiledMessage {
     /// Roughly how much memory it takes, in bytes: for caches.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let pieces = self.skeleton.pieces.iter().map(|piece| match piece {
-            Piece::Text(text) => text.len() + 32,
-            Piece::Slot(_) | Piece::Attachment { .. } => 32,
-        });
         // Programs keep the static text inside blocks; an estimate of a kilobyte each covers ordinary ones.
-        pieces.sum::<usize>() + self.programs.len() * 1024 + 4096
+        self.skeleton.memory_bytes() + self.programs.len() * 1024 + 4096
     }
 
     /// One recipient's slot values, in slot order, encoded for where they stand.
@@ -103,7 +97,7 @@ impl CompiledMessage {
     /// The recipient's own fault; it will be the same next time.
     pub fn render(&self, data: &MergeData, links: &dyn Links) -> Result<Vec<String>, RenderFault> {
         // A panic in the template library must cost one recipient, not the batch.
-        catch_unwind(AssertUnwindSafe(|| self.slots(&mut self.engine(data, links), data, links)))
+        catch_unwind(AssertUnwindSafe(|| self.slots(&mut self.engine(data, links), data)))
             .unwrap_or(Err(RenderFault::Engine))
     }
 
@@ -111,7 +105,7 @@ impl CompiledMessage {
     #[cfg(test)]
     pub(super) fn used(&self, data: &MergeData, links: &dyn Links) -> runtime::Used {
         let mut engine = self.engine(data, links);
-        let _ = self.slots(&mut engine, data, links);
+        let _ = self.slots(&mut engine, data);
         engine.used()
     }
 
@@ -119,17 +113,17 @@ impl CompiledMessage {
         Engine::new(&self.fixed, data, links, &self.limits)
     }
 
-    fn slots(&self, engine: &mut Engine<'_>, data: &MergeData, links: &dyn Links) -> Result<Vec<String>, RenderFault> {
+    fn slots(&self, engine: &mut Engine<'_>, data: &MergeData) -> Result<Vec<String>, RenderFault> {
+        let (steps, bytes) = self.tokens;
+        engine.scope.budget.take_steps(steps)?;
+        engine.scope.budget.hold(bytes)?;
         let mut slots = Vec::with_capacity(self.programs.len());
         let mut written = String::new();
         let mut current = Part::Subject;
         for program in &self.programs {
             written.clear();
             let slot = match program {
-                Program::SendId => data.send_id.to_string(),
-                Program::Date => data.date.format(RFC_2822).to_string(),
                 Program::To => to(data),
-                Program::UnsubscribeUrl => escape::url(&links.list_unsubscribe()),
                 Program::Subject(ops) => {
                     engine.render(ops, &mut written)?;
                     subject_line(&written)?
@@ -177,11 +171,17 @@ impl Draft {
         styles: Option<RootStyles>,
     ) -> Result<CompiledMessage, Vec<TemplateFault>> {
         let slots = u16::try_from(self.programs.len()).map_err(|_| Vec::new())?;
+        let tokens = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Token { token, .. } => Some(token.size()),
+            _ => None,
+        });
+        let tokens = tokens.fold((0, 0), |(steps, bytes), size| (steps + LINK_STEPS + text_steps(size), bytes + size));
         Ok(CompiledMessage {
             skeleton: Skeleton { pieces: self.pieces, slots },
             programs: self.programs,
             fixed: Fixed::of(options, styles),
             limits: options.limits.clone(),
+            tokens,
         })
     }
 
@@ -198,12 +198,10 @@ impl Draft {
         }
     }
 
-    fn slot(&mut self, program: Program) -> Piece {
+    fn slot(&mut self, program: Program) {
         // More slots than a u16 counts are refused when the message is finished.
-        let slot = Piece::Slot(u16::try_from(self.programs.len()).unwrap_or(u16::MAX));
+        self.pieces.push(Piece::Slot(u16::try_from(self.programs.len()).unwrap_or(u16::MAX)));
         self.programs.push(program);
-        self.pieces.push(slot.clone());
-        slot
     }
 
     /// Everything up to the MIME headers; `subject` writes the subject's text.
@@ -214,11 +212,11 @@ impl Draft {
     ) -> Result<(), E> {
         let domain = escape::url(&options.sending_domain);
         self.text("Message-ID: <");
-        let send_id = self.slot(Program::SendId);
+        self.pieces.push(Piece::SendId);
         self.text(&format!("@{domain}>\r\nX-Postrider-Send: "));
-        self.pieces.push(send_id);
+        self.pieces.push(Piece::SendId);
         self.text("\r\nDate: ");
-        self.slot(Program::Date);
+        self.pieces.push(Piece::Date);
         self.text(&format!("\r\nFrom: {}\r\n", header::mailbox(&options.sender.name, &options.sender.email)));
         if let Some(reply_to) = &options.sender.reply_to {
             self.text(&format!("Reply-To: {}\r\n", header::mailbox("", reply_to)));
@@ -250,8 +248,9 @@ impl Draft {
         let campaign =
             options.campaign.as_ref().map_or_else(|| "none".to_owned(), |campaign| escape::url(&campaign.id));
         if options.opt_out {
-            self.text("List-Unsubscribe:\r\n <");
-            self.slot(Program::UnsubscribeUrl);
+            let before = escape::url(&options.bases.before_list_unsubscribe());
+            self.text(&format!("List-Unsubscribe:\r\n <{before}"));
+            self.pieces.push(Piece::Token { token: LinkToken::Unsubscribe, column: None });
             self.text(&format!(
                 ">\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\nList-Id: <{tenant}.{domain}>\r\n"
             ));
@@ -260,16 +259,42 @@ impl Draft {
         self.text(&format!("Feedback-ID: {campaign}:{tenant}:{class}:postrider\r\n"));
     }
 
-    fn body(&mut self, media_type: &str, part: Part, prepared: Prepared) -> Result<(), TemplateFault> {
+    fn body(
+        &mut self,
+        media_type: &str,
+        part: Part,
+        prepared: Prepared,
+        bases: &LinkBases,
+    ) -> Result<(), TemplateFault> {
         self.text(&format!(
             "Content-Type: {media_type}; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
         ));
         let Prepared { part: source, context, items, locals } = prepared;
         let builder = Builder { part: source, context, locals: &locals };
         let mut encoder = qp::Encoder::default();
-        for segment in segments(items) {
+        // A footer that depends on what was shown has to see it printed.
+        let is_watched =
+            items.iter().any(|item| item.kind == ItemKind::Special(Special::UnlessShown(Shown::Unsubscribe)));
+        let address = |item: &Item| match &item.kind {
+            ItemKind::Special(Special::Click { link, url }) => click_token(*link, url),
+            ItemKind::Special(Special::OpenPixel) => Some(LinkToken::Open),
+            ItemKind::Special(Special::Unsubscribe) => Some(LinkToken::Unsubscribe),
+            _ if is_watched => None,
+            // No template can give these names another value.
+            _ => item.output().and_then(own_page),
+        };
+        for segment in segments(items, address) {
             match segment {
                 PartSegment::Text(text) => encoder.text(&escape::body(&text)),
+                PartSegment::Address(token) => {
+                    let before = bases.before(&token);
+                    let before = if context == Context::Html { escape::to_html(&before) } else { before };
+                    encoder.soft_break();
+                    encoder.text(&escape::body(&before));
+                    let (text, column) = encoder.take_before_token();
+                    self.text(&text);
+                    self.pieces.push(Piece::Token { token, column: Some(column) });
+                }
                 PartSegment::Slot(items) => {
                     encoder.soft_break();
                     self.text(&encoder.take());

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::limits::TemplateLimits;
+use super::links::LinkBases;
 
 /// An id and a name, as `campaign.id` and `campaign.name`.
 #[derive(Debug, Clone)]
@@ -51,6 +52,8 @@ pub struct MessageOptions {
     pub fallbacks: HashMap<String, String>,
     /// Whether recipients can opt out of this mail: adds the footer and the RFC 8058 headers. True for marketing.
     pub opt_out: bool,
+    /// Where the addresses of the engine begin.
+    pub bases: LinkBases,
     /// Whether links are replaced by tracked ones.
     pub track_links: bool,
     /// Whether the open pixel is added.

@@ -1,6 +1,7 @@
 //! A part's tree as it is run, and how it is built from items.
 
 use liquid::model::KString;
+use schemas::LinkToken;
 
 use super::escape;
 use super::fault::{FaultCode, Part, Problem, TemplateFault};
@@ -347,6 +348,18 @@ pub(super) fn shown(chain: &FilterChain) -> Option<Shown> {
         Operand::Path(path) if path.rest.is_empty() && chain.filters.is_empty() => match path.root.as_str() {
             "unsubscribe_url" => Some(Shown::Unsubscribe),
             "physical_address" => Some(Shown::PhysicalAddress),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The token of the page of ours whose address an output prints as it is.
+pub(super) fn own_page(chain: &FilterChain) -> Option<LinkToken> {
+    match &chain.entry {
+        Operand::Path(path) if path.rest.is_empty() && chain.filters.is_empty() => match path.root.as_str() {
+            "unsubscribe_url" => Some(LinkToken::Unsubscribe),
+            "preferences_url" => Some(LinkToken::Preferences),
             _ => None,
         },
         _ => None,

@@ -60,6 +60,14 @@ impl Encoder {
         }
     }
 
+    /// Returns the text that was encoded since the last call, and the column in which a token begins that is put after it. The token ends
+    /// in column 0.
+    pub(super) fn take_before_token(&mut self) -> (String, u8) {
+        // No line is that long.
+        let column = u8::try_from(std::mem::take(&mut self.column)).unwrap_or(u8::MAX);
+        (self.take(), column)
+    }
+
     /// Returns the text that was encoded since the last call.
     pub(super) fn take(&mut self) -> String {
         std::mem::take(&mut self.out)

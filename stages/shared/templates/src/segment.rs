@@ -1,5 +1,7 @@
 //! Cuts a part's items into static text and runs of Liquid that each become one slot.
 
+use schemas::LinkToken;
+
 use super::scan::{Item, ItemKind};
 use super::structure::{closes, opens};
 use super::syntax::{Block, LiquidTag};
@@ -11,16 +13,24 @@ const JOINED_BYTES: usize = 12;
 #[derive(Debug)]
 pub(super) enum PartSegment {
     Text(String),
+    /// An address of ours, which follows from the send.
+    Address(LinkToken),
     Slot(Vec<Item>),
 }
 
-/// The segments of a part whose structure has been checked.
-pub(super) fn segments(items: Vec<Item>) -> Vec<PartSegment> {
+/// The segments of a part whose structure has been checked. `address` tells the items outside of blocks that are an address of ours.
+pub(super) fn segments(items: Vec<Item>, address: impl Fn(&Item) -> Option<LinkToken>) -> Vec<PartSegment> {
     let mut cutter = Cutter::default();
     let mut items = items.into_iter().peekable();
     while let Some(item) = items.next() {
-        let is_text_next = items.peek().is_none_or(|next| matches!(next.kind, ItemKind::Text(_)));
-        cutter.push(item, is_text_next);
+        match address(&item).filter(|_| cutter.open.is_empty()) {
+            Some(token) => cutter.address(token),
+            None => {
+                let is_fixed = |next: &Item| matches!(next.kind, ItemKind::Text(_)) || address(next).is_some();
+                let is_fixed_next = items.peek().is_none_or(is_fixed);
+                cutter.push(item, is_fixed_next);
+            }
+        }
     }
     cutter.flush();
     cutter.done
@@ -38,11 +48,16 @@ struct Cutter {
 }
 
 impl Cutter {
-    fn push(&mut self, item: Item, is_text_next: bool) {
+    fn address(&mut self, token: LinkToken) {
+        self.flush();
+        self.done.push(PartSegment::Address(token));
+    }
+
+    fn push(&mut self, item: Item, is_fixed_next: bool) {
         if self.open.is_empty()
             && let ItemKind::Text(text) = &item.kind
         {
-            let joins = self.prints && text.len() < JOINED_BYTES && !text.contains('\n') && !is_text_next;
+            let joins = self.prints && text.len() < JOINED_BYTES && !text.contains('\n') && !is_fixed_next;
             if joins {
                 self.run.push(item);
             } else {

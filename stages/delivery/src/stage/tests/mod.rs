@@ -15,7 +15,8 @@ mod world;
 use std::time::Duration;
 
 use rstest::rstest;
-use schemas::token::TokenKeys;
+use schemas::{Rendered, RenderedRecipient, token::TokenKeys};
+use uuid::Uuid;
 
 use self::world::{Handle, World, row};
 
@@ -228,8 +229,12 @@ async fn a_paused_campaigns_batch_goes_back_to_waiting() {
 async fn a_recipient_that_does_not_fit_its_skeleton_fails_alone() {
     let world = World::new().await;
     let (_, mut batch) = world.campaign_batch(&["ann@example.com", "bob@example.net", "eve@example.org"]).await;
-    batch.rendered.recipients[0].slots.pop();
-    batch.rendered.recipients[1].slots[1] = "a\nb".into();
+    let recipient = |ordinal, address: &str, slots: &[&str]| {
+        let slots: Vec<String> = slots.iter().map(|slot| (*slot).to_owned()).collect();
+        RenderedRecipient::new(ordinal, Uuid::nil(), address, &slots)
+    };
+    batch.rendered.recipients[0] = recipient(0, "ann@example.com", &["ann@example.com"]);
+    batch.rendered.recipients[1] = recipient(1, "bob@example.net", &["bob@example.net", "a\nb"]);
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await.reason.as_deref(), Some("render"));
     assert_eq!(world.states(&batch).await, ["failed", "failed", "sent"]);
@@ -261,4 +266,31 @@ async fn transactional_messages_that_wait_together_are_sent_together() {
     assert_eq!(world.sink.inbox().stats().accepted, 20);
     assert_eq!(world.number("select count(*) from batches where tenant_id = $1 and state = 'done'").await, 20);
     world.assert_counters_are_right().await;
+}
+
+/// A frame up to its recipients, and what may follow: counts, recipients, lengths that are too large or never end.
+const FRAME: &[&[u8]] = &[
+    b"\x01\0\0\x01\x02{\"tenant_id\":\"0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f\",\
+      \"batch_id\":\"0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e00\",\"campaign_id\":null,\"kind\":\"campaign\",\
+      \"lane\":\"bulk\",\"part\":0,\"skeleton\":\"s\",\"token_key\":[1,2,3],\"sending_domain\":\"a.test\",\
+      \"return_path_domain\":\"send.a.test\"}",
+    b"\0\x01",
+    b"\0\x02",
+    b"\xff\xff",
+    b"\0\x03\0\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x05a@b.c",
+    b"\x01\x03Ann",
+    b"\x02\0\x01x",
+    b"\x80",
+    b"\xff\xff\xff\x7f",
+    b"\x01{}",
+];
+
+#[test]
+fn fuzz_rendered() {
+    hostile::fuzz(FRAME, |input| {
+        let Ok(message) = Rendered::of_frame(&input.to_vec().into()) else { return };
+        for recipient in &message.recipients {
+            let _ = (recipient.address(), recipient.slots());
+        }
+    });
 }

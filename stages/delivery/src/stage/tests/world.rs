@@ -16,6 +16,7 @@ use runner::{Stage, StageError, Sweep};
 use runtime::{Database, MasterKeys, Role, Vault, panics::caught, plans::PreparedPool};
 use schemas::{
     Lane, MessageKind, Piece, Rendered, RenderedRecipient, SendId, Skeleton, month_of, new_batch_id, new_id,
+    token::TokenKeyId,
 };
 use secrecy::ExposeSecret;
 use sqlx::PgPool;
@@ -240,11 +241,7 @@ impl World {
             sqlx::query("insert into sends (tenant_id, id, month, campaign_id, request_id, contact_id) values ($1, $2, $3, $4, $5, $6)")
                 .bind(self.tenant).bind(SendId::of(id, ordinal).0).bind(month_of(id)).bind(campaign).bind(request).bind(contact)
                 .execute(&self.pool).await.unwrap();
-            recipients.push(RenderedRecipient {
-                ordinal,
-                address: (*address).to_owned(),
-                slots: vec![(*address).to_owned(), "you".into()],
-            });
+            recipients.push(RenderedRecipient::new(ordinal, contact, address, &[(*address).to_owned(), "you".into()]));
         }
         let rendered = Rendered {
             tenant_id: self.tenant,
@@ -254,6 +251,7 @@ impl World {
             lane,
             part: 0,
             skeleton: self.skeleton.id(),
+            token_key: TokenKeyId::default(),
             sending_domain: self.domain.into(),
             return_path_domain: format!("send.{}", self.domain),
             recipients,

@@ -5,10 +5,10 @@ use htmlize::unescape_attribute;
 use super::super::address;
 use super::super::escape::{has_prefix, is_web_address};
 use super::super::markup::Attribute;
-use super::super::program::shown;
-use super::super::scan::{AddressKind, Item, ItemKind, Shown, Special};
+use super::super::program::own_page;
+use super::super::scan::{AddressKind, Item, ItemKind, Special};
 use super::super::structure::is_balanced;
-use super::super::syntax::{Block, LiquidTag, Operand};
+use super::super::syntax::{Block, LiquidTag};
 use super::{At, Fault, Rewriter, invalid};
 
 impl Rewriter<'_> {
@@ -134,8 +134,5 @@ pub(in super::super) fn may_be_web_address(target: &[Item]) -> bool {
 
 /// Whether an item prints a page of ours as it is.
 fn is_own_page(item: &Item) -> bool {
-    let Some(chain) = item.output() else { return false };
-    shown(chain) == Some(Shown::Unsubscribe)
-        || (chain.filters.is_empty()
-            && matches!(&chain.entry, Operand::Path(path) if path.root == "preferences_url" && path.rest.is_empty()))
+    item.output().is_some_and(|chain| own_page(chain).is_some())
 }

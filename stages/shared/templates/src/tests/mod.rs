@@ -10,7 +10,10 @@ mod links;
 mod wire;
 mod written;
 
-use chrono::{TimeZone, Utc};
+use std::sync::LazyLock;
+
+use schemas::token::TokenKeys;
+use schemas::{PlaceholderValues, RenderedRecipient, SendId, TokenIds};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -37,6 +40,29 @@ impl Links for TestLinks {
     }
 }
 
+static TOKENS: LazyLock<TokenKeys> = LazyLock::new(|| TokenKeys::derive(&[[7; 32]]));
+static BASES: LazyLock<LinkBases> =
+    LazyLock::new(|| LinkBases { own: "https://own.test/a&b".to_owned(), public: "https://public.test".to_owned() });
+const SEND: SendId = SendId(Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001));
+
+/// Addresses as they are sent.
+fn send_links() -> SendLinks<'static> {
+    let ids = TokenIds { tenant_id: Uuid::from_u128(1), send_id: SEND, contact_id: Uuid::from_u128(3) };
+    SendLinks { tokens: &TOKENS, bases: &BASES, ids }
+}
+
+/// The message of a recipient with these texts.
+fn spliced(compiled: &CompiledMessage, slots: &[String], attachments: &[Vec<u8>]) -> Vec<u8> {
+    let ids = send_links().ids;
+    let values = PlaceholderValues {
+        tenant_id: ids.tenant_id,
+        batch_id: SEND.batch(),
+        token_key: TOKENS.newest(),
+        recipient: RenderedRecipient::new(SEND.ordinal(), ids.contact_id, "ada@example.org", slots),
+    };
+    compiled.skeleton().splice(&values, &TOKENS, attachments).unwrap()
+}
+
 fn template(html: &str) -> TemplateSource {
     TemplateSource {
         subject: "Hello".to_owned(),
@@ -60,6 +86,7 @@ fn bare() -> MessageOptions {
         sending_domain: "example.com".to_owned(),
         physical_address: Some("1 Main Street\nSpringfield".to_owned()),
         fallbacks: [("plan".to_owned(), "free".to_owned()), ("colour".to_owned(), "blue".to_owned())].into(),
+        bases: BASES.clone(),
         opt_out: false,
         track_links: false,
         track_opens: false,
@@ -87,8 +114,6 @@ fn contact() -> Contact {
 
 fn data() -> MergeData {
     MergeData {
-        send_id: Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001),
-        date: Utc.with_ymd_and_hms(2026, 3, 9, 8, 7, 6).unwrap(),
         contact: contact(),
         data: json!({"order": {"id": 17, "items": [{"name": "Tea", "price": 4.5}, {"name": "Cup"}]}, "url": "https://shop.test/a?b=1&c=2", "blank": ""}),
     }
@@ -111,6 +136,6 @@ fn render_html(html: &str) -> String {
 /// The message as delivery would send it.
 fn message(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Vec<u8> {
     let compiled = compile(source, options).unwrap();
-    let slots = compiled.render(data, &TestLinks).unwrap();
-    compiled.skeleton().splice(&slots).unwrap()
+    let slots = compiled.render(data, &send_links()).unwrap();
+    spliced(&compiled, &slots, &[])
 }

@@ -9,17 +9,17 @@ fn written(subject: &str, html: &str) -> Written {
     Written { subject: subject.to_owned(), html: html.to_owned(), text: None, attachments: Vec::new() }
 }
 
-fn spliced(written: &Written, contents: &[Vec<u8>]) -> Vec<u8> {
+fn sent(written: &Written, contents: &[Vec<u8>]) -> Vec<u8> {
     let compiled = compile_written(written, &bare()).unwrap();
     let slots = compiled.render(&named("Ada \"the\" Countess"), &TestLinks).unwrap();
-    compiled.skeleton().splice_with(&slots, contents).unwrap()
+    spliced(&compiled, &slots, contents)
 }
 
 #[test]
 fn nothing_a_caller_wrote_is_read_changed_or_added_to() {
     let html = "<p>{{ first_name }} {% if %} <a href=\"https://x.test/?a=1&b=2\">go</a> Zoë\r\n.\r\nFrom here</p>";
     let message =
-        spliced(&Written { text: Some("Text {{ x }}".into()), ..written("{{ subject }} = 100 % für Zoë", html) }, &[]);
+        sent(&Written { text: Some("Text {{ x }}".into()), ..written("{{ subject }} = 100 % für Zoë", html) }, &[]);
     let parsed = MessageParser::default().parse(&message).unwrap();
     assert_eq!(parsed.subject(), Some("{{ subject }} = 100 % für Zoë"));
     assert_eq!(parsed.body_html(0).unwrap(), html);
@@ -34,14 +34,14 @@ fn nothing_a_caller_wrote_is_read_changed_or_added_to() {
 #[test]
 fn a_missing_text_is_derived() {
     let message =
-        spliced(&written("Hi", "<h1>Hello</h1><p>See <a href=\"https://x.test/a\">this</a> &amp; that</p>"), &[]);
+        sent(&written("Hi", "<h1>Hello</h1><p>See <a href=\"https://x.test/a\">this</a> &amp; that</p>"), &[]);
     let text = MessageParser::default().parse(&message).unwrap().body_text(0).unwrap().into_owned();
     assert!(text.contains("Hello") && text.contains("https://x.test/a") && text.contains("& that"), "{text}");
 }
 
 #[test]
 fn a_subject_cannot_start_a_header() {
-    let message = spliced(&written("Hi\r\nBcc: eve@example.com", "x"), &[]);
+    let message = sent(&written("Hi\r\nBcc: eve@example.com", "x"), &[]);
     let parsed = MessageParser::default().parse(&message).unwrap();
     assert_eq!((parsed.subject(), parsed.bcc().is_none()), (Some("Hi Bcc: eve@example.com"), true));
 }
@@ -71,7 +71,7 @@ fn attachments_arrive_whole_and_under_their_names(#[case] name: &str) {
     };
     let attachments =
         vec![attached(name, "application/pdf", &encoded[0]), attached("b.csv", "text/csv; charset=utf-8", &encoded[1])];
-    let message = spliced(&Written { attachments, ..written("Hi", "<p>See</p>") }, &encoded);
+    let message = sent(&Written { attachments, ..written("Hi", "<p>See</p>") }, &encoded);
     let parsed = MessageParser::default().parse(&message).unwrap();
     assert_eq!(parsed.body_html(0).unwrap(), "<p>See</p>");
     let found: Vec<(&str, &[u8])> =
