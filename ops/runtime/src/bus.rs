@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use async_nats::{
-    Client, ConnectOptions,
+    Client, ConnectOptions, Event,
     jetstream::{
         self, Context, ErrorCode,
         context::{ContextBuilder, GetStreamErrorKind},
@@ -16,7 +16,7 @@ use futures::{StreamExt, TryStreamExt};
 use schemas::subjects::{self, header};
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -120,6 +120,7 @@ pub struct Bus {
     client: Client,
     jetstream: Context,
     ack_permits: Arc<Semaphore>,
+    connects: watch::Sender<()>,
     prefix: String,
     replicas: usize,
 }
@@ -143,13 +144,20 @@ impl Bus {
         name: &str,
     ) -> Result<Self, BusError> {
         let boxed = |error: std::io::Error| BusError::Connect(Box::new(error));
+        let connects = watch::Sender::new(());
+        let connected = connects.clone();
         let mut options = ConnectOptions::new()
             .name(format!("postrider {name}"))
             .retry_on_initial_connect()
             .max_reconnects(None)
             .ping_interval(Duration::from_secs(10))
             .reconnect_delay_callback(|attempt| Duration::from_millis((50 * attempt as u64).min(2_000)))
-            .event_callback(|event| async move { tracing::info!(%event, "nats") });
+            .event_callback(move |event| {
+                if matches!(event, Event::Connected) {
+                    connected.send_replace(());
+                }
+                async move { tracing::info!(%event, "nats") }
+            });
         if let Some(role) = role(name) {
             options = options.custom_inbox_prefix(subjects::inbox(role));
         }
@@ -168,7 +176,7 @@ impl Bus {
             .backpressure_on_inflight(true)
             .build(client.clone());
         let ack_permits = Arc::new(Semaphore::new(ACKS_IN_FLIGHT_MAX));
-        Ok(Self { client, jetstream, ack_permits, prefix: prefix.to_owned(), replicas })
+        Ok(Self { client, jetstream, ack_permits, connects, prefix: prefix.to_owned(), replicas })
     }
 
     /// The plain NATS client.
@@ -181,6 +189,13 @@ impl Bus {
     #[must_use]
     pub fn jetstream(&self) -> &Context {
         &self.jetstream
+    }
+
+    /// Changes each time a connection to a server is made. A server that was started again has lost what streams and consumers had in
+    /// memory, and does not answer what it was asked before.
+    #[must_use]
+    pub fn connects(&self) -> watch::Receiver<()> {
+        self.connects.subscribe()
     }
 
     /// A stream name or subject with the installation's prefix.

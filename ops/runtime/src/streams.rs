@@ -22,6 +22,18 @@ pub const REQUEST_MAX_BYTES: i32 = 256 * 1024;
 /// Dead letters of one stage that are kept. Of more the oldest go: a flood of one stage's leaves the others' alone.
 const DEAD_LETTERS_MAX: i64 = 100_000;
 
+/// Where a stream keeps its messages, and when JetStream answers that it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// On disk before the answer: a message may be the only copy.
+    Synced,
+    /// On disk, soon after the answer. Only on one server: with copies, the answer waits for the disk.
+    Async,
+    /// In memory: each message announces what stands in the ledger, which announces it again after a loss. A stream on disk makes a file
+    /// for each message that comes while it is empty, and removes it again.
+    InMemory,
+}
+
 /// The configuration of one stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamSpec {
@@ -35,12 +47,8 @@ pub struct StreamSpec {
     pub work_queue: bool,
     /// The maximum age of messages that are removed by age.
     pub max_age: Duration,
-    /// Whether JetStream may answer before the message is on disk: only where the ledger can announce everything again, and only
-    /// on one server.
-    pub rebuilt_from_ledger: bool,
-    /// True if its messages are notifications without content: the newest of each subject is kept, in memory. A stream in a file makes one for every
-    /// message that comes while it is empty, and removes it again.
-    pub is_notification: bool,
+    /// Where the messages are.
+    pub keeps: Keeps,
     /// The stream's description, shown by NATS tools.
     pub description: &'static str,
 }
@@ -55,48 +63,43 @@ pub const STREAMS: &[StreamSpec] = &[
         max_bytes: 3 * 1024 * MB,
         work_queue: true,
         max_age: Duration::ZERO,
-        rebuilt_from_ledger: false,
-        is_notification: false,
+        keeps: Keeps::Synced,
         description: "What internal systems ask for, for the ingress",
     },
     StreamSpec {
         name: stream::ACCEPTED,
         subjects: "mail.v1.accepted.*.*.*",
-        max_bytes: 256 * MB,
+        max_bytes: 32 * MB,
         work_queue: true,
         max_age: Duration::ZERO,
-        rebuilt_from_ledger: true,
-        is_notification: false,
+        keeps: Keeps::InMemory,
         description: "Accepted requests that stand in the ledger: launches, transactional sends, messages, outcomes",
     },
     StreamSpec {
         name: stream::RESOLVED,
         subjects: "mail.v1.resolved.*",
-        max_bytes: 256 * MB,
+        max_bytes: 32 * MB,
         work_queue: true,
         max_age: Duration::ZERO,
-        rebuilt_from_ledger: true,
-        is_notification: false,
+        keeps: Keeps::InMemory,
         description: "Batches whose recipients are known, for compliance",
     },
     StreamSpec {
         name: stream::CLEARED,
         subjects: "mail.v1.cleared.*",
-        max_bytes: 512 * MB,
+        max_bytes: 64 * MB,
         work_queue: true,
         max_age: Duration::ZERO,
-        rebuilt_from_ledger: true,
-        is_notification: false,
+        keeps: Keeps::InMemory,
         description: "Batches past the compliance gate, for rendering",
     },
     StreamSpec {
         name: stream::RENDERED,
         subjects: "mail.v1.rendered.*",
-        max_bytes: 1024 * MB,
+        max_bytes: 256 * MB,
         work_queue: true,
         max_age: Duration::ZERO,
-        rebuilt_from_ledger: true,
-        is_notification: false,
+        keeps: Keeps::InMemory,
         description: "Batches ready for the wire, for delivery",
     },
     StreamSpec {
@@ -105,8 +108,7 @@ pub const STREAMS: &[StreamSpec] = &[
         max_bytes: 1024 * MB,
         work_queue: true,
         max_age: Duration::ZERO,
-        rebuilt_from_ledger: false,
-        is_notification: false,
+        keeps: Keeps::Synced,
         description: "Opens, clicks, unsubscribes, for engagement",
     },
     StreamSpec {
@@ -115,8 +117,7 @@ pub const STREAMS: &[StreamSpec] = &[
         max_bytes: MB,
         work_queue: true,
         max_age: Duration::ZERO,
-        rebuilt_from_ledger: true,
-        is_notification: true,
+        keeps: Keeps::InMemory,
         description: "That facts were committed, for webhooks",
     },
     StreamSpec {
@@ -125,8 +126,7 @@ pub const STREAMS: &[StreamSpec] = &[
         max_bytes: 4096 * MB,
         work_queue: false,
         max_age: DAY.saturating_mul(7),
-        rebuilt_from_ledger: true,
-        is_notification: false,
+        keeps: Keeps::Async,
         description: "What products are told, for internal subscribers",
     },
     StreamSpec {
@@ -135,8 +135,7 @@ pub const STREAMS: &[StreamSpec] = &[
         max_bytes: 1024 * MB,
         work_queue: false,
         max_age: DAY.saturating_mul(30),
-        rebuilt_from_ledger: false,
-        is_notification: false,
+        keeps: Keeps::Synced,
         description: "Messages set aside with their reasons, for people",
     },
     StreamSpec {
@@ -145,8 +144,7 @@ pub const STREAMS: &[StreamSpec] = &[
         max_bytes: MB,
         work_queue: false,
         max_age: Duration::ZERO,
-        rebuilt_from_ledger: false,
-        is_notification: false,
+        keeps: Keeps::Synced,
         description: "How far the ledger has come, by which a restored one is known",
     },
 ];
@@ -155,14 +153,17 @@ impl StreamSpec {
     /// The server's configuration of the stream.
     #[must_use]
     pub fn config(&self, prefix: &str, replicas: usize) -> Config {
-        self.config_in(prefix, replicas, if self.is_notification { StorageType::Memory } else { StorageType::File })
+        let storage = if self.keeps == Keeps::InMemory { StorageType::Memory } else { StorageType::File };
+        self.config_in(prefix, replicas, storage)
     }
 
     /// The server's configuration of an existing stream: its storage type cannot be changed, so it is kept.
     #[must_use]
     pub fn config_in(&self, prefix: &str, replicas: usize, storage: StorageType) -> Config {
         // The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
-        let is_async = self.rebuilt_from_ledger && storage == StorageType::File && replicas == 1;
+        let is_async = self.keeps != Keeps::Synced && storage == StorageType::File && replicas == 1;
+        // A notification that facts were committed has no content: the newest of each stage is enough.
+        let keeps_newest = self.name == stream::FACTS;
         Config {
             name: format!("{prefix}{}", self.name),
             subjects: vec![format!("{prefix}{}", self.subjects)],
@@ -170,7 +171,7 @@ impl StreamSpec {
             retention: if self.work_queue { RetentionPolicy::WorkQueue } else { RetentionPolicy::Limits },
             max_bytes: self.max_bytes,
             max_messages_per_subject: match self.name {
-                _ if self.is_notification => 1,
+                _ if keeps_newest => 1,
                 stream::REQUESTS => REQUESTS_WAITING_MAX,
                 stream::DEAD => DEAD_LETTERS_MAX,
                 _ => -1,
@@ -178,7 +179,7 @@ impl StreamSpec {
             max_message_size: if self.name == stream::REQUESTS { REQUEST_MAX_BYTES } else { -1 },
             discard_new_per_subject: self.name == stream::REQUESTS,
             max_age: self.max_age,
-            discard: if self.work_queue && !self.is_notification { DiscardPolicy::New } else { DiscardPolicy::Old },
+            discard: if self.work_queue && !keeps_newest { DiscardPolicy::New } else { DiscardPolicy::Old },
             storage,
             num_replicas: replicas,
             duplicate_window: if self.name == stream::REQUESTS { NO_DUPLICATE_WINDOW } else { DUPLICATE_WINDOW },
@@ -219,8 +220,7 @@ mod tests {
     fn a_replicated_stream_is_not_asynchronous() {
         for spec in STREAMS {
             assert!(spec.config("", 3).persist_mode.is_none(), "{}", spec.name);
-            let is_async = spec.rebuilt_from_ledger && !spec.is_notification;
-            assert_eq!(spec.config("", 1).persist_mode.is_some(), is_async, "{}", spec.name);
+            assert_eq!(spec.config("", 1).persist_mode.is_some(), spec.keeps == Keeps::Async, "{}", spec.name);
         }
     }
 

@@ -9,7 +9,10 @@ use schemas::{Lane, RequestAnnounced, RequestKind, SendId, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use ledger::resolve::{message, transactional};
+use ledger::{
+    dispatch::PRIORITY_REANNOUNCE,
+    resolve::{message, transactional},
+};
 
 use crate::{Settings, campaign, sweeps};
 
@@ -22,6 +25,7 @@ pub(crate) struct Audience {
     pool: PgPool,
     /// For requests that are handled in hundreds a second: one connection for each of their workers.
     by_key: PreparedPool,
+    /// First pause before a priority batch that is still open is announced again.
     reannounce: Duration,
     /// Notified when batches wait for dispatch.
     launched: Notifier,
@@ -35,7 +39,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Audience {
         pool: deps.pool.clone(),
         by_key: deps.by_key.clone(),
-        reannounce: settings.audience_reannounce,
+        reannounce: settings.audience_reannounce.min(PRIORITY_REANNOUNCE),
         launched: Notifier::default(),
     };
     sweeps::start(deps, Audience::NAME, settings, &stage.launched);

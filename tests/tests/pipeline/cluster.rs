@@ -69,7 +69,7 @@ impl Cluster {
                 "server_name": name, "listen": format!("127.0.0.1:{port}"), "http": format!("127.0.0.1:{monitor}"),
                 "max_payload": 8 << 20,
                 "jetstream": {
-                    "store_dir": directory.join("store"), "sync_interval": "always", "max_memory_store": 64 << 20,
+                    "store_dir": directory.join("store"), "sync_interval": "always", "max_memory_store": 512 << 20,
                     "max_file_store": 64_u64 << 30,
                 },
                 "cluster": {"name": "postrider", "listen": format!("127.0.0.1:{}", routes[number]), "routes": addresses},

@@ -96,3 +96,34 @@ async fn a_message_accepted_while_nats_is_down_is_pending_and_its_repeat_answers
     assert_eq!(rig.sink.counts(&["dora@example.com".to_owned()]).await, [1]);
     rig.books_balance().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_mail_goes_on_soon_after_a_restart_of_nats() {
+    let mut rig = Rig::private().await;
+    rig.start("front", &["ingress"]).await;
+    rig.start("audience", &["stage", "audience"]).await;
+    let template = rig
+        .client
+        .post(
+            "/v1/templates",
+            json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}),
+        )
+        .await
+        .expect(201);
+    let body = json!({"template_id": template["template_id"], "email": "ann@example.com"});
+    rig.client.post("/v1/transactional", body).await.expect(202);
+    eventually("the announcement to rendering", Duration::from_secs(60), || async {
+        let announced: bool = sqlx::query_scalar("select exists (select from batches where announcement = 1)")
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+        announced.then_some(())
+    })
+    .await;
+    rig.servers().nats().stop().await.unwrap();
+    rig.servers().nats().start().await.unwrap();
+    rig.start("rest", &["stage", "rendering", "delivery", "compliance"]).await;
+    // The batches of campaigns are announced again after a minute.
+    assert_eq!(rig.sink.wait(1, 45_000).await, 1);
+    assert_eq!(rig.sink.counts(&["ann@example.com".to_owned()]).await, vec![1]);
+}

@@ -36,7 +36,7 @@ accounts {
             { service: \"$JS.ACK.MAIL_EVENTS.>\", accounts: [PRODUCTS] }
         ]
         users: [
-            # Every process may look at streams, and make the one that lives in memory; only operators make and change the others, purge or
+            # Every process may look at streams, and make those in memory; only operators make and change the others, purge or
             # delete: after a lost store, and at each upgrade, `postrider streams apply`. What a process pulls and what it is answered comes to its own inbox,
             # `_INBOX_<name>`, where no other may listen.
 ";

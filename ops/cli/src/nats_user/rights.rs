@@ -1,5 +1,6 @@
 //! Which user may publish and subscribe to which subjects: the table that `ops/nats` is generated from.
 
+use runtime::streams::{Keeps, STREAMS};
 use schemas::{
     DirectKind,
     subjects::{self, stream},
@@ -41,7 +42,7 @@ pub(super) const ROLES: &[NatsRole] = &[
             (stream::ACCEPTED, "audience-arrays"),
             (stream::ACCEPTED, "audience-bulk"),
         ],
-        publishes: &["mail.v1.resolved.*", "mail.v1.accepted.*.*.*"],
+        publishes: &["mail.v1.resolved.*", "mail.v1.cleared.priority", "mail.v1.accepted.*.*.*"],
         subscribes: &[],
     },
     NatsRole {
@@ -118,9 +119,14 @@ pub(super) const ROLES: &[NatsRole] = &[
     },
 ];
 
-/// What every process may do with streams: see whether they are there, and make the one that lives in memory, which a server that is
-/// started again has lost; it says nothing but "look". The others are made and changed by operators (`postrider streams apply`) alone.
-const STREAMS: [&str; 2] = ["$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.MAIL_FACTS"];
+/// What every process may do with streams: see whether they are there, and make those in memory, which a server that is started again has
+/// lost; the ledger announces again what they held. The others are made and changed by operators (`postrider streams apply`) alone.
+fn stream_rights() -> impl Iterator<Item = String> {
+    let in_memory = STREAMS.iter().filter(|spec| spec.keeps == Keeps::InMemory);
+    let may_make = in_memory.map(|spec| format!("$JS.API.STREAM.CREATE.{}", spec.name));
+    std::iter::once("$JS.API.STREAM.INFO.*".to_owned()).chain(may_make)
+}
+
 /// The role that answers requests, under whatever subject it was asked for an answer.
 const ANSWERS: &str = "ingress";
 /// The user of a process that runs several stages.
@@ -129,7 +135,7 @@ const ENGINE_ALL: &str = "engine_all";
 impl NatsRole {
     /// What it may do.
     pub fn rights(&self) -> NatsRights {
-        let mut publish: Vec<String> = STREAMS.map(str::to_owned).to_vec();
+        let mut publish: Vec<String> = stream_rights().collect();
         for (stream, durable) in self.reads {
             publish.extend([
                 format!("$JS.API.CONSUMER.CREATE.{stream}.{durable}"),
@@ -165,7 +171,7 @@ impl NatsRole {
 
 /// One process that runs the ingress and every stage.
 pub(super) fn engine_all() -> NatsRights {
-    let publish = STREAMS.into_iter().chain([
+    let publish = [
         "$JS.API.CONSUMER.NAMES.*",
         "$JS.API.CONSUMER.CREATE.>",
         "$JS.API.CONSUMER.INFO.*.*",
@@ -176,12 +182,12 @@ pub(super) fn engine_all() -> NatsRights {
         "$JS.API.DIRECT.GET.>",
         "$JS.ACK.>",
         "mail.v1.>",
-    ]);
+    ];
     let subscribes = ["mail.v1.reply.*", subjects::DELIVERIES_DUE, subjects::CONTROL, "mail.v1.api.>", "$SRV.>"];
     // A process of one stage may be given this user, too.
     let inboxes = ROLES.iter().map(|role| role.name).chain([ENGINE_ALL]);
     NatsRights {
-        publish: publish.map(str::to_owned).collect(),
+        publish: stream_rights().chain(publish.map(str::to_owned)).collect(),
         subscribe: inboxes
             .map(|role| format!("{}.>", subjects::inbox(role)))
             .chain(subscribes.map(str::to_owned))

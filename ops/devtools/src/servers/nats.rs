@@ -124,12 +124,13 @@ impl NatsProgram {
             "max_payload": 8 * 1024 * 1024,
             "jetstream": {
                 "store_dir": self.store_dir,
-                // One node: what is acknowledged must be on disk. Streams that the ledger can rebuild opt out
-                // with `persist_mode: async`.
+                // One node: what is acknowledged must be on disk. Streams that are never the only
+                // copy opt out.
                 "sync_interval": if self.synced { "always" } else { "2m" },
                 // Streams reserve their `max_bytes` when they are made. Here many installations share one server, each with
-                // its own stream table, and hold next to nothing: the disk is the limit, not the sum of the reservations.
+                // its own stream table, and hold next to nothing: disk and memory are the limit, not the sum of the reservations.
                 "max_file_store": 1_u64 << 44,
+                "max_memory_store": 1_u64 << 44,
             },
         });
         fs::write(&self.config, format!("{config:#}\n")).during(|| format!("writing {}", self.config.display()))

@@ -30,7 +30,12 @@ pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launc
     };
     let sweeps: [Arc<dyn Sweep>; 11] = [
         Arc::new(Dispatch::new(pool.clone(), deps.by_key.bulk(stage), bus.clone(), limits, launched.clone())),
-        Arc::new(ReannounceBatches::new(pool.clone(), bus.clone(), settings.audience_reannounce)),
+        Arc::new(ReannounceBatches::new(
+            pool.clone(),
+            deps.by_key.bulk(stage),
+            bus.clone(),
+            settings.audience_reannounce,
+        )),
         Arc::new(AnnounceRequests::new(pool.clone(), bus.clone())),
         Arc::new(EndStopped::new(pool.clone())),
         Arc::new(ResumeTenants::new(pool.clone())),

@@ -1,13 +1,10 @@
 //! Mail of sequence steps: its batches and sends, announced as they are written.
 
-use std::time::Duration;
-
 use schemas::month_of;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// When a batch that has not moved is announced again.
-const ANNOUNCE_AGAIN: Duration = Duration::from_secs(15);
+use crate::dispatch::PRIORITY_REANNOUNCE;
 
 /// A batch of one step.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +64,7 @@ pub async fn insert_batches<'a>(
         &column(|batch| batch.template_id),
         &column(|batch| batch.sender_id),
         &sizes,
-        ANNOUNCE_AGAIN.as_secs_f64(),
+        PRIORITY_REANNOUNCE.as_secs_f64(),
     )
     .execute(db)
     .await

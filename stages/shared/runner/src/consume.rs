@@ -21,7 +21,7 @@ use runtime::{
     trace::{self, TraceContext},
 };
 use tokio::{
-    sync::{Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,7 @@ use crate::{
 type Consumer = jetstream::consumer::Consumer<pull::Config>;
 
 /// How long one pull waits at the server. Also the longest an idle worker takes to stop.
-const PULL_EXPIRES: Duration = Duration::from_secs(2);
+const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// A pull that is overdue by this much is given up: the server lost it or is gone.
 const PULL_GRACE: Duration = Duration::from_secs(3);
 /// Delay until a message is delivered again that reached a stage just after it was paused.
@@ -59,7 +59,13 @@ pub(crate) struct Shared {
 }
 
 /// The consumer of an intake, once it is made; held by the worker that pulls.
-pub(crate) type PullTurn = Arc<Mutex<Option<Consumer>>>;
+pub(crate) type PullTurn = Arc<Mutex<Option<MadeConsumer>>>;
+
+/// A consumer, and whether a connection to a server was made since: that server may not know it.
+pub(crate) struct MadeConsumer {
+    consumer: Consumer,
+    connects: watch::Receiver<()>,
+}
 
 pub(crate) struct Worker<S> {
     stage: Arc<S>,
@@ -110,20 +116,26 @@ impl<S: Stage> Worker<S> {
     }
 
     /// Waits until the other workers have pulled, and the stage is not paused.
-    async fn turn(&self) -> MutexGuard<'_, Option<Consumer>> {
+    async fn turn(&self) -> MutexGuard<'_, Option<MadeConsumer>> {
         let turn = self.turn.lock().await;
         self.shared.pause_gate.until_running(S::NAME).await;
         turn
     }
 
-    /// One pull; after an error, the next one begins with a new consumer.
-    async fn pull_once(&self, consumer: &mut Option<Consumer>) -> Result<Vec<jetstream::Message>, BusError> {
-        let made = match consumer.take() {
+    /// One pull; after an error or on a new connection, the next one begins with a new consumer.
+    async fn pull_once(&self, turn: &mut Option<MadeConsumer>) -> Result<Vec<jetstream::Message>, BusError> {
+        let mut made = match turn.take() {
             Some(made) => made,
-            None => ensure_consumer(&self.shared, &self.intake).await?,
+            None => {
+                let connects = self.shared.bus.connects();
+                MadeConsumer { consumer: ensure_consumer(&self.shared, &self.intake).await?, connects }
+            }
         };
-        let messages = self.pull(&made).await?;
-        *consumer = Some(made);
+        let messages = tokio::select! {
+            messages = self.pull(&made.consumer) => messages?,
+            _ = made.connects.changed() => return Ok(Vec::new()),
+        };
+        *turn = Some(made);
         Ok(messages)
     }
 

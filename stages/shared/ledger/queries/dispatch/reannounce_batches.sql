@@ -1,5 +1,5 @@
 -- Announced and resting batches that are due to be announced again: at most $1, the longest due first. $2: seconds until the first
--- repeated announcement. Answers the new state of each:
+-- repeated announcement, $3 of a priority batch. Answers the new state of each:
 --   announced  is to be announced
 --   resting    all that is open is deferred: announced again at the first of these times
 --   waiting    its campaign is paused and no send of it is fenced: it must not fill the lane meanwhile. Or its campaign is
@@ -39,7 +39,8 @@ set state = f.state,
     announcement = b.announcement + (f.state = 'announced')::integer,
     quiet_at = case when b.state = 'announced' and f.state <> 'announced' then now() else b.quiet_at end,
     announce_after = case f.state
-        when 'announced' then now() + make_interval(secs => $2 * least(power(2, least(b.announcement, 5)), 30))
+        when 'announced' then now() + make_interval(
+            secs => case b.lane when 'priority' then $3::float8 else $2::float8 end * least(power(2, least(b.announcement, 5)), 30))
         when 'resting' then f.later
     end
 from found f

@@ -30,6 +30,10 @@ mod requests;
 mod resume;
 mod traced;
 
+/// First pause before a priority batch that is still open is announced again, at most. Its announcements are in memory: a NATS server that
+/// is started again has lost them.
+pub const PRIORITY_REANNOUNCE: Duration = Duration::from_secs(10);
+
 const INTERVAL: Duration = Duration::from_millis(100);
 /// While less than one part in so many of the backlog is free, delivery has enough to do, and nothing is dispatched.
 const CAPACITY_MIN: i64 = 16;
@@ -45,7 +49,7 @@ pub struct DispatchLimits {
     pub backlog: u32,
     /// Campaign sends dispatched and not yet decided, of each tenant with a provider connection of its own.
     pub connection_backlog: u32,
-    /// First pause before a batch that is still open is announced again.
+    /// First pause before a batch of a campaign that is still open is announced again.
     pub reannounce: Duration,
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
-use runtime::Bus;
+use runtime::{Bus, plans::PreparedPool};
 use schemas::Lane;
 use sqlx::PgPool;
 
-use super::{announce, announced::AnnouncedBatch};
+use super::{PRIORITY_REANNOUNCE, announce, announced::AnnouncedBatch};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Batches announced at a time.
@@ -17,15 +17,16 @@ const AT_ONCE: i64 = 256;
 /// Announces batches again that are still open.
 pub struct ReannounceBatches {
     pool: PgPool,
+    by_key: PreparedPool,
     bus: Bus,
     reannounce: Duration,
 }
 
 impl ReannounceBatches {
-    /// `reannounce`: the first pause; it doubles each time, up to 30 times this.
+    /// `reannounce`: the first pause, of priority batches at most [`PRIORITY_REANNOUNCE`]; it doubles each time, up to 30 times this.
     #[must_use]
-    pub fn new(pool: PgPool, bus: Bus, reannounce: Duration) -> Self {
-        Self { pool, bus, reannounce }
+    pub fn new(pool: PgPool, by_key: PreparedPool, bus: Bus, reannounce: Duration) -> Self {
+        Self { pool, by_key, bus, reannounce }
     }
 }
 
@@ -44,9 +45,16 @@ impl Sweep for ReannounceBatches {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let rows = sqlx::query_file!("queries/dispatch/reannounce_batches.sql", AT_ONCE, self.reannounce.as_secs_f64())
-            .fetch_all(&self.pool)
-            .await?;
+        let mut db = self.by_key.take().await?;
+        let rows = sqlx::query_file!(
+            "queries/dispatch/reannounce_batches.sql",
+            AT_ONCE,
+            self.reannounce.as_secs_f64(),
+            self.reannounce.min(PRIORITY_REANNOUNCE).as_secs_f64(),
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        db.put_back();
         let found = rows.len() as u64;
         let announced: Vec<_> = rows
             .into_iter()
