@@ -1,6 +1,6 @@
 //! The state that all handlers share, and what it is built from.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use domains::{DnsResolver, DnsSettings, ResolverError};
 use runner::Runner;
@@ -55,9 +55,6 @@ pub enum StartError {
 
 /// Longest statement of a read. Postgres cancels it; the caller is answered 503 `unavailable`.
 pub(crate) const READ_STATEMENT_MAX: &str = "15s";
-/// How long plans are kept. Making them for a second only costs a read a tenth more of Postgres' time; a month that was empty when a plan
-/// was made has few rows after so long.
-const PLANS_KEPT: Duration = Duration::from_secs(10);
 
 /// The state all handlers share.
 pub struct Ingress {
@@ -115,7 +112,7 @@ impl Ingress {
         })?;
         let connections = deps.pool.options().get_max_connections() as usize;
         let settings_by_key = [("statement_timeout", READ_STATEMENT_MAX)];
-        let by_key = PreparedPool::with_settings(&deps.pool, connections, &settings_by_key, PLANS_KEPT);
+        let by_key = PreparedPool::with_settings(&deps.pool, connections, &settings_by_key);
         let tasks = TaskTracker::new();
         let admissions = Arc::new(Admissions::start(by_key.priority("admission")));
         let shared =

@@ -1,4 +1,4 @@
-//! Plans are kept, and not for long.
+//! Plans are kept until a table grows.
 
 use std::time::{Duration, Instant};
 

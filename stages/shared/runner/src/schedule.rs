@@ -12,15 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the ledger is asked.
 const ASK_EVERY: Duration = Duration::from_millis(250);
-/// How long the plan of the question is kept. One that was made while a table was empty may read all of it when it has grown.
-const PLAN_KEPT: Duration = Duration::from_secs(10);
 /// Timeout of one question: a sweep must not wait for a connection that is stuck.
 const ASK_MAX: Duration = Duration::from_secs(5);
 
 /// The sweeps that wait for work. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Scheduler {
-    /// One connection, which keeps its plan for a while.
+    /// One connection, which keeps its plan.
     pool: PreparedPool,
     sweeps: Arc<Mutex<Vec<Waiting>>>,
 }
@@ -34,7 +32,7 @@ struct Waiting {
 impl Scheduler {
     /// On this ledger, in the stages' role.
     pub(crate) fn new(pool: &PgPool) -> Self {
-        Self { pool: PreparedPool::with_settings(pool, 1, &[], PLAN_KEPT), sweeps: Arc::default() }
+        Self { pool: PreparedPool::new(pool, 1), sweeps: Arc::default() }
     }
 
     /// Answers what is notified whenever this expression is true, and whether it is the first one: then the caller starts [`Self::run`].

@@ -113,8 +113,7 @@ async fn the_ledger_writers_statements_go_by_key_in_tables_without_statistics() 
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = PgPool::connect_lazy(&database.url()).unwrap();
     // Each of them planned anew here: what is judged is the plan that the rows below call for.
-    let by_key =
-        PreparedPool::with_settings(&pool, 1, &[("plan_cache_mode", "force_custom_plan")], Duration::from_secs(1));
+    let by_key = PreparedPool::with_settings(&pool, 1, &[("plan_cache_mode", "force_custom_plan")]);
     let mut db = by_key.take().await.unwrap();
     for statement in statements(&[TENANT]) {
         let Prepared { name, sql, arguments } = statement;
