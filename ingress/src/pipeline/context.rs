@@ -22,6 +22,7 @@ pub struct RequestContext {
     /// The shared state.
     pub ingress: Arc<Ingress>,
     pub(super) announcements: Vec<Publication>,
+    pub(super) commits_facts: bool,
     pub(super) path: Vec<(String, String)>,
     pub(super) deferred: DeferredWork,
 }
@@ -57,6 +58,11 @@ impl RequestContext {
     /// the announcement is lost.
     pub fn announce(&mut self, publication: Publication) {
         self.announcements.push(publication);
+    }
+
+    /// This write commits no facts: the webhooks stage is not notified.
+    pub fn commits_no_facts(&mut self) {
+        self.commits_facts = false;
     }
 
     /// Runs long work on a blocking thread while no connection is held. The first call rolls the transaction back, runs the work and calls

@@ -177,6 +177,7 @@ async fn run_read(
         caller,
         ingress: Arc::clone(ingress),
         announcements: Vec::new(),
+        commits_facts: false,
         path,
         deferred: DeferredWork::default(),
     };
@@ -342,11 +343,12 @@ impl WriteRequest {
                 caller: Arc::clone(&caller),
                 ingress: Arc::clone(&ingress),
                 announcements: Vec::new(),
+                commits_facts: true,
                 path: path.clone(),
                 deferred,
             };
             let result = prepared(&mut ctx).await;
-            let RequestContext { tx, announcements, deferred: after, .. } = ctx;
+            let RequestContext { tx, announcements, commits_facts, deferred: after, .. } = ctx;
             deferred = after;
             if has_work && deferred.is_queued() {
                 tx.rollback().await?;
@@ -357,7 +359,7 @@ impl WriteRequest {
                 tx.rollback().await?;
                 return Ok(dry_run_reply(&result?)?.into_response());
             }
-            let scoped = WriteScope { tenant, key_id, key: key.as_ref(), lease };
+            let scoped = WriteScope { tenant, key_id, key: key.as_ref(), lease, commits_facts };
             let reply = commit_or_undo(&ingress, tx, scoped, result, announcements).await?;
             // After the commit, which may wait for the disk: until then the connection holds what it sent.
             drop(permit.take());
@@ -454,6 +456,8 @@ struct WriteScope<'a> {
     key: Option<&'a IdempotencyKey>,
     /// For an answer after the commit: the lease of this request.
     lease: Duration,
+    /// True if the webhooks stage is notified after the commit.
+    commits_facts: bool,
 }
 
 /// Commits the effect with its stored answer. After an error, rolls the effect back and stores the refusal if it is final.
@@ -464,7 +468,7 @@ async fn commit_or_undo(
     result: Result<ApiReply, ApiError>,
     announcements: Vec<Publication>,
 ) -> Result<ApiReply, ApiError> {
-    let WriteScope { tenant, key_id, key, lease } = scoped;
+    let WriteScope { tenant, key_id, key, lease, commits_facts } = scoped;
     match (result, key) {
         (Ok(reply), key) => {
             match (key, reply.later) {
@@ -477,7 +481,9 @@ async fn commit_or_undo(
                 (None, _) => {}
             }
             tx.commit().await?;
-            ingress.facts.notify();
+            if commits_facts {
+                ingress.facts.notify();
+            }
             announce(ingress, announcements);
             Ok(reply)
         }

@@ -111,6 +111,8 @@ async fn send(ctx: &mut RequestContext, body: SendTransactional) -> Result<ApiRe
     let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
     let publication = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &announced);
     ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);
+    // Its contact and its send are written by the audience stage.
+    ctx.commits_no_facts();
     accepted(payload.send_id)
 }
 
