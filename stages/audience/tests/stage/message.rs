@@ -1,6 +1,6 @@
 //! One-off messages.
 
-use schemas::{Lane, Resolved, SendId, subjects::stream};
+use schemas::{Cleared, Lane, SendId, subjects::stream};
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
@@ -57,8 +57,8 @@ async fn a_message_becomes_one_batch_however_often_it_is_announced() {
         (0..3_u16).map(|at| (SendId::of(requests[1].request_id, at).0, people[usize::from(at)].id)).collect();
     assert_eq!(sends, expected);
     rig.assert_books().await;
-    let announced: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
-    assert_eq!(announced.len(), 3, "JetStream drops what is announced again");
+    let announced: Vec<Cleared> = rig.messages(stream::CLEARED).await;
+    assert_eq!(announced.len(), 3, "once each");
     assert!(announced.iter().all(|message| message.lane == Lane::Priority && message.notify.as_deref() == Some(REPLY)));
 }
 

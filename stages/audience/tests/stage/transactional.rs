@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use schemas::{Lane, Resolved, SendId, new_batch_id, subjects::stream};
+use schemas::{Cleared, Lane, Resolved, SendId, new_batch_id, subjects::stream};
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
@@ -40,11 +40,41 @@ async fn each_request_becomes_one_announced_send_however_often_and_by_whom_it_is
         100
     );
     rig.assert_books().await;
-    let announced: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
+    let announced: Vec<Cleared> = rig.messages(stream::CLEARED).await;
     let expected: BTreeSet<Uuid> = requests.iter().map(|request| request.request_id).collect();
-    assert_eq!(announced.len(), 100, "JetStream drops what is announced again");
+    assert_eq!(announced.len(), 100, "once each");
     assert_eq!(announced.iter().map(|message| message.batch_id).collect::<BTreeSet<_>>(), expected);
     assert!(announced.iter().all(|message| message.lane == Lane::Priority && message.announcement == 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_mail_to_be_withheld_is_announced_to_compliance() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    sqlx::query("insert into suppressions (tenant_id, id, address, scope, reason, source) values ($1, $2, 'no@example.org', 'all', 'hard_bounce', 'api')")
+        .bind(tenant.id)
+        .bind(schemas::new_id())
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let mut requests = Vec::new();
+    for address in ["yes@example.org", "no@example.org"] {
+        requests.push(rig.transactional_request(&tenant, address, |_| {}).await);
+    }
+    start(&rig, &[]).await;
+    rig.ring(&requests, "1").await;
+    all_handled(&rig, 2).await;
+    until("both are announced", async || rig.held(stream::CLEARED).await == 1 && rig.held(stream::RESOLVED).await == 1)
+        .await;
+    let cleared: Vec<Cleared> = rig.messages(stream::CLEARED).await;
+    let resolved: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
+    assert_eq!((cleared[0].batch_id, resolved[0].batch_id), (requests[0].request_id, requests[1].request_id));
+    let contact: Uuid = sqlx::query_scalar("select contact_id from sends where id = $1")
+        .bind(requests[0].request_id)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(cleared[0].recipients.iter().map(|recipient| recipient.contact_id).collect::<Vec<_>>(), [contact]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

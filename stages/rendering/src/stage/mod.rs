@@ -234,9 +234,13 @@ impl Stage for Rendering {
             })
         };
         let (priority, bulk): (Vec<OwedRecipient>, Vec<OwedRecipient>) = sends.into_iter().partition(is_kept);
+        // At the first announcement nothing is stored. Of two workers that have it, the second one finds the other's rendition when it
+        // stores its own.
+        let may_be_stored = |send: &&OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.announcement > 1);
+        let again: Vec<OwedRecipient> = priority.iter().filter(may_be_stored).copied().collect();
         let mut db = self.by_key(inputs).take().await?;
         let mut load_stored: HashMap<Uuid, Rendition> =
-            if priority.is_empty() { HashMap::new() } else { renditions::load_stored(&mut db, &priority).await? };
+            if again.is_empty() { HashMap::new() } else { renditions::load_stored(&mut db, &again).await? };
         let mut all: Vec<(OwedRecipient, Rendition)> = Vec::with_capacity(priority.len() + bulk.len());
         let mut fresh = bulk;
         for send in priority {

@@ -1,5 +1,5 @@
 -- One batch per message and one send per recipient, announced for the first time, and the request handled. $1 tenants,
--- $2 messages (each also its batch's and its request's id), $3 months, $4 seconds until it is announced again.
+-- $2 messages (each also its batch's and its request's id), $3 months, $4 seconds until it is announced again. Answers the batches.
 with wanted as (
     select * from unnest($1::uuid[], $2::uuid[], $3::date[]) as w (tenant_id, message_id, month)
 ), recipient as (
@@ -7,7 +7,9 @@ with wanted as (
     from wanted w
     join message_recipients r on r.tenant_id = w.tenant_id and r.message_id = w.message_id
 ), counted as (
-    select tenant_id, message_id, count(*)::integer as size from recipient group by tenant_id, message_id
+    select tenant_id, message_id, count(*)::integer as size, array_agg(send_id) as send_ids, array_agg(contact_id) as contact_ids
+    from recipient
+    group by tenant_id, message_id
 ), batch as (
     insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
                          announcement, size, queued)
@@ -19,8 +21,13 @@ with wanted as (
 ), send as (
     insert into sends (tenant_id, id, month, request_id, contact_id)
     select tenant_id, send_id, month, message_id, contact_id from recipient
+), handled as (
+    update requests r
+    set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
+    from wanted w
+    where r.tenant_id = w.tenant_id and r.id = w.message_id
 )
-update requests r
-set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
-from wanted w
-where r.tenant_id = w.tenant_id and r.id = w.message_id
+select c.tenant_id as "tenant_id!", c.message_id as "batch_id!", m.content_id, m.sender_id, c.send_ids as "send_ids!",
+       c.contact_ids as "contact_ids!"
+from counted c
+join messages m on m.tenant_id = c.tenant_id and m.id = c.message_id

@@ -3,13 +3,15 @@
 -- send's id), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until it is announced again.
 -- Mail from a template of another type than transactional is marketing, regardless of the request: opt-outs count, and it has the footer.
 -- The product that sends it states that the contact may be written to, as when it enrolls one: a contact known from mail only is subscribed.
+-- Answers the small batches.
 with wanted as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::uuid[], $6::uuid[], $7::uuid[])
         as w (tenant_id, request_id, batch_id, month, contact_id, content_id, sender_id)
 ), counted as (
     select w.*, case when c.kind = 'transactional' then 'transactional' else 'marketing' end as classification
     from (
-        select tenant_id, batch_id, month, content_id, sender_id, count(*)::integer as size, count(*) <= $9::bigint as is_prompt
+        select tenant_id, batch_id, month, content_id, sender_id, count(*)::integer as size, count(*) <= $9::bigint as is_prompt,
+               array_agg(request_id) as send_ids, array_agg(contact_id) as contact_ids
         from wanted
         group by tenant_id, batch_id, month, content_id, sender_id
     ) w
@@ -31,8 +33,13 @@ with wanted as (
 ), send as (
     insert into sends (tenant_id, id, month, request_id, contact_id)
     select tenant_id, request_id, month, request_id, contact_id from wanted
+), handled as (
+    update requests r
+    set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
+    from wanted w
+    where r.tenant_id = w.tenant_id and r.id = w.request_id
 )
-update requests r
-set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
-from wanted w
-where r.tenant_id = w.tenant_id and r.id = w.request_id
+select tenant_id as "tenant_id!", batch_id as "batch_id!", content_id as "content_id!", sender_id as "sender_id!",
+       classification as "classification!: Classification", send_ids as "send_ids!", contact_ids as "contact_ids!"
+from counted
+where is_prompt

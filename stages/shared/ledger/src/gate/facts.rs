@@ -184,7 +184,11 @@ async fn find_opted_out(
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
 
-async fn load_eligibility(
+/// The eligibility of these contacts, by tenant and contact.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn load_eligibility(
     db: &mut PgConnection,
     tenant: Uuid,
     contacts: &[Uuid],

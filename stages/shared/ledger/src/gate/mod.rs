@@ -5,5 +5,6 @@ mod facts;
 mod recipient;
 
 pub use batch::{BatchEligibility, GateDecision, decide_send};
+pub(crate) use facts::load_eligibility;
 pub use facts::{BatchFacts, OwedSend, load_batches, load_owed_sends};
 pub use recipient::{MarketingStatus, RecipientEligibility, decide_recipient, decide_sender};

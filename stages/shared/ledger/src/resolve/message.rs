@@ -9,17 +9,17 @@ use std::{
 
 use runner::StageError;
 use runtime::{Publication, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
-use schemas::{RequestAnnounced, month_of};
+use schemas::{Classification, MessageKind, RequestAnnounced, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::transactional::first_announcement;
+use super::prompt::{PromptBatch, first_announcements};
 
 /// A tenant's message.
 type MessageKey = (Uuid, Uuid);
 
-/// Resolves messages to sends, and answers their announcements. A message that was handled before is announced once more while its
-/// batch has not moved: the process may have died between commit and publication.
+/// Resolves messages to sends, and answers their announcements. A message that was handled before is left alone: if its batch was not
+/// announced, the sweep announces it.
 pub async fn resolve(
     by_key: &PreparedPool,
     inputs: &[&RequestAnnounced],
@@ -34,29 +34,20 @@ pub async fn resolve(
     // If a crash of Postgres loses this commit, the message is still accepted, and is announced again.
     let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let states = lock(&mut tx, &asked).await?;
-    let accepted: Vec<MessageKey> = in_state(&states, "accepted");
-    let handled: Vec<MessageKey> = in_state(&states, "handled");
-    let mut announced = accepted.clone();
+    let mut accepted: Vec<MessageKey> =
+        states.into_iter().filter(|(_, state)| state == "accepted").map(|(key, _)| key).collect();
+    accepted.sort_unstable();
+    let mut publications = Vec::new();
     if !accepted.is_empty() {
-        write(&mut tx, &accepted, reannounce).await?;
-    }
-    if !handled.is_empty() {
-        announced.extend(unmoved(&mut tx, &handled).await?);
+        let mut batches = write(&mut tx, &accepted, reannounce).await?;
+        for batch in &mut batches {
+            let asked = asked.get(&(batch.tenant_id, batch.batch_id));
+            batch.notify = asked.copied().flatten().cloned();
+        }
+        publications.extend(first_announcements(&mut tx, batches).await?);
     }
     tx.commit().await?;
-    announced
-        .iter()
-        .map(|key| {
-            let notify = asked.get(key).copied().flatten().cloned();
-            first_announcement(key.0, key.1).publication_notifying(notify)
-        })
-        .collect()
-}
-
-fn in_state(states: &HashMap<MessageKey, String>, wanted: &str) -> Vec<MessageKey> {
-    let mut keys: Vec<MessageKey> = states.iter().filter(|(_, state)| *state == wanted).map(|(key, _)| *key).collect();
-    keys.sort_unstable();
-    keys
+    Ok(publications)
 }
 
 /// Locks the requests for this transaction, and answers the state of each.
@@ -85,29 +76,29 @@ async fn lock(
 }
 
 /// Writes batch and sends of each message, and marks its request as handled.
-async fn write(db: &mut PgConnection, accepted: &[MessageKey], reannounce: Duration) -> Result<(), StageError> {
+async fn write(
+    db: &mut PgConnection,
+    accepted: &[MessageKey],
+    reannounce: Duration,
+) -> Result<Vec<PromptBatch>, StageError> {
     let (tenants, ids) = columns(accepted.iter().copied());
     let months: Vec<_> = ids.iter().map(|id| month_of(*id)).collect();
-    sqlx::query_file!("queries/resolve/resolve_messages.sql", &tenants, &ids, &months, reannounce.as_secs_f64())
-        .execute(db)
-        .await?;
-    Ok(())
-}
-
-/// Handled messages whose batch has not moved since its first announcement.
-async fn unmoved(db: &mut PgConnection, handled: &[MessageKey]) -> Result<Vec<MessageKey>, StageError> {
-    let (tenants, ids) = columns(handled.iter().copied());
-    let rows = sqlx::query!(
-        "select b.tenant_id, b.id
-         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-         join batches b on b.tenant_id = w.tenant_id and b.id = w.id
-         where b.state = 'announced' and b.announcement = 1 and b.queued = b.size",
-        &tenants,
-        &ids,
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
+    let rows =
+        sqlx::query_file!("queries/resolve/resolve_messages.sql", &tenants, &ids, &months, reannounce.as_secs_f64())
+            .fetch_all(db)
+            .await?;
+    let batches = rows.into_iter().map(|row| PromptBatch {
+        tenant_id: row.tenant_id,
+        batch_id: row.batch_id,
+        kind: MessageKind::OneOff,
+        classification: Classification::Operational,
+        content_id: row.content_id,
+        sender_id: row.sender_id,
+        send_ids: row.send_ids,
+        contact_ids: row.contact_ids,
+        notify: None,
+    });
+    Ok(batches.collect())
 }
 
 fn columns(keys: impl Iterator<Item = MessageKey>) -> (Vec<Uuid>, Vec<Uuid>) {

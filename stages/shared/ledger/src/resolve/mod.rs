@@ -1,4 +1,5 @@
 //! Accepted requests become sends.
 
 pub mod message;
+mod prompt;
 pub mod transactional;

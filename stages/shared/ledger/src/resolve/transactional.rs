@@ -2,17 +2,20 @@
 //! together, with one content and sender, are one batch: the batch is in the send's id, and all of them are handled in one transaction.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     time::Duration,
 };
 
 use runner::StageError;
 use runtime::{Publication, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
-use schemas::{Lane, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::TransactionalPayload, month_of};
+use schemas::{
+    Classification, MessageKind, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::TransactionalPayload,
+    month_of,
+};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::dispatch::announced::AnnouncedBatch;
+use super::prompt::{PromptBatch, first_announcements};
 use crate::hours::BatchKey;
 
 /// Requests handled in one transaction, about: limits how long its rows are locked.
@@ -43,8 +46,8 @@ struct Details {
     phone: Option<String>,
 }
 
-/// Resolves requests to sends, and answers their announcements. A request that was handled before is announced once more while its
-/// batch has not moved: the process may have died between commit and publication.
+/// Resolves requests to sends, and answers their announcements. A request that was handled before is left alone: if its batch was not
+/// announced, the sweep announces it.
 pub async fn resolve(
     by_key: &PreparedPool,
     inputs: &[&RequestAnnounced],
@@ -52,10 +55,7 @@ pub async fn resolve(
 ) -> Result<Vec<Publication>, StageError> {
     let mut publications = Vec::new();
     for asked in portions(inputs) {
-        let announced = resolve_portion(by_key, &asked, reannounce).await?;
-        for batch in &announced {
-            publications.push(batch.publication()?);
-        }
+        publications.extend(resolve_portion(by_key, &asked, reannounce).await?);
     }
     Ok(publications)
 }
@@ -81,39 +81,22 @@ async fn resolve_portion(
     by_key: &PreparedPool,
     asked: &BTreeSet<BatchKey>,
     reannounce: Duration,
-) -> Result<Vec<AnnouncedBatch>, StageError> {
+) -> Result<Vec<Publication>, StageError> {
     // If a crash of Postgres loses this commit, the requests are still accepted, and are announced again.
     let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
-    let (accepted, handled) = lock(&mut tx, asked).await?;
-    let mut announced = Vec::with_capacity(asked.len());
+    let accepted = lock(&mut tx, asked).await?;
+    let mut publications = Vec::new();
     if !accepted.is_empty() {
         let contacts = find_or_create(&mut tx, &wanted_contacts(&accepted)).await?;
-        write(&mut tx, &accepted, &contacts, reannounce).await?;
-        let mut sizes: BTreeMap<BatchKey, usize> = BTreeMap::new();
-        for request in &accepted {
-            *sizes.entry(request.batch()).or_default() += 1;
-        }
-        let prompt = sizes.into_iter().filter(|(_, size)| *size <= PROMPT_BATCH_MAX);
-        announced.extend(prompt.map(|((tenant, batch), _)| first_announcement(tenant, batch)));
-    }
-    if !handled.is_empty() {
-        announced.extend(unmoved(&mut tx, &handled).await?);
+        let prompt = write(&mut tx, &accepted, &contacts, reannounce).await?;
+        publications.extend(first_announcements(&mut tx, prompt).await?);
     }
     tx.commit().await?;
-    Ok(announced)
+    Ok(publications)
 }
 
-/// The first announcement of a priority batch.
-///
-pub fn first_announcement(tenant_id: Uuid, batch_id: Uuid) -> AnnouncedBatch {
-    AnnouncedBatch { tenant_id, batch_id, lane: Lane::Priority, announcement: 1 }
-}
-
-/// Locks the requests of these batches: answers those to handle, and the batches of those handled before.
-async fn lock(
-    db: &mut PgConnection,
-    asked: &BTreeSet<BatchKey>,
-) -> Result<(Vec<Accepted>, BTreeSet<BatchKey>), StageError> {
+/// Locks the requests of these batches, and answers those that are to be handled.
+async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<Accepted>, StageError> {
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = asked.iter().copied().unzip();
     let ends: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
     // Batch by batch in the given order, which is that of tenants and ids; each by its range of the primary key.
@@ -133,25 +116,18 @@ async fn lock(
     )
     .fetch_all(db)
     .await?;
-    let (mut accepted, mut handled, mut found) = (Vec::with_capacity(rows.len()), BTreeSet::new(), BTreeSet::new());
+    let (mut accepted, mut found) = (Vec::with_capacity(rows.len()), BTreeSet::new());
     for row in rows {
-        let batch = (row.tenant_id, SendId(row.id).batch());
-        found.insert(batch);
-        match row.state.as_str() {
-            "accepted" => {
-                let payload = serde_json::from_str(&row.payload).map_err(|error| StageError::malformed(&error))?;
-                accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload });
-            }
-            "handled" => {
-                handled.insert(batch);
-            }
-            _ => {}
+        found.insert((row.tenant_id, SendId(row.id).batch()));
+        if row.state == "accepted" {
+            let payload = serde_json::from_str(&row.payload).map_err(|error| StageError::malformed(&error))?;
+            accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload });
         }
     }
     if found.len() < asked.len() {
         return Err(StageError::rejected("unknown_request", "no such transactional request in the ledger"));
     }
-    Ok((accepted, handled))
+    Ok(accepted)
 }
 
 /// Each contact once; the fields of an earlier request win over those of a later one.
@@ -180,9 +156,13 @@ async fn find_or_create(
     let mut found = find(db, wanted).await?;
     let missing: Vec<_> = wanted.iter().filter(|(key, _)| !found.contains_key(*key)).collect();
     if !missing.is_empty() {
-        create(db, &missing).await?;
-        // Read again, in a statement of its own: another process may have created one at the same moment.
-        found = find(db, wanted).await?;
+        let created = create(db, &missing).await?;
+        if created.len() == missing.len() {
+            found.extend(created);
+        } else {
+            // Read again, in a statement of its own: another process has created one at the same moment.
+            found = find(db, wanted).await?;
+        }
     }
     Ok(found)
 }
@@ -267,20 +247,24 @@ async fn fill(db: &mut PgConnection, to_fill: &[(Uuid, Uuid, &Details)]) -> Resu
     Ok(())
 }
 
-/// Creates contacts. They requested this mail, not marketing: their consent is pending.
-async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> Result<(), StageError> {
+/// Creates contacts, except those that another transaction has created. They requested this mail, not marketing: their consent is pending.
+async fn create(
+    db: &mut PgConnection,
+    missing: &[(&ContactKey, &Details)],
+) -> Result<Vec<(ContactKey, Uuid)>, StageError> {
     let tenants: Vec<Uuid> = missing.iter().map(|((tenant, _), _)| *tenant).collect();
     let ids: Vec<Uuid> = missing.iter().map(|_| schemas::new_id()).collect();
     let addresses: Vec<String> = missing.iter().map(|((_, address), _)| address.clone()).collect();
     let columns: Columns = missing.iter().map(|(_, details)| *details).collect();
     // In the order of the unique key, so that two processes with the same new contacts cannot deadlock.
-    sqlx::query!(
+    let rows = sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, marketing_status, source)
          select w.tenant_id, w.id, w.address, w.first_name, w.last_name, w.title, w.phone, 'pending', 'transactional'
          from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
              as w (tenant_id, id, address, first_name, last_name, title, phone)
          order by w.tenant_id, w.address
-         on conflict (tenant_id, address) do nothing",
+         on conflict (tenant_id, address) do nothing
+         returning tenant_id, address, id",
         &tenants,
         &ids,
         &addresses,
@@ -289,18 +273,18 @@ async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> R
         &columns.titles as &[Option<String>],
         &columns.phones as &[Option<String>],
     )
-    .execute(db)
+    .fetch_all(db)
     .await?;
-    Ok(())
+    Ok(rows.into_iter().map(|row| ((row.tenant_id, row.address), row.id)).collect())
 }
 
-/// Writes batch and send of each request, and marks it as handled.
+/// Writes batch and send of each request, and marks it as handled. Answers the priority batches.
 async fn write(
     db: &mut PgConnection,
     accepted: &[Accepted],
     contacts: &HashMap<ContactKey, Uuid>,
     reannounce: Duration,
-) -> Result<(), StageError> {
+) -> Result<Vec<PromptBatch>, StageError> {
     let mut contact_ids = Vec::with_capacity(accepted.len());
     for request in accepted {
         let key = (request.tenant_id, request.payload.address.as_str().to_owned());
@@ -309,7 +293,7 @@ async fn write(
     }
     let column = |of: fn(&Accepted) -> Uuid| accepted.iter().map(of).collect::<Vec<Uuid>>();
     let months: Vec<_> = accepted.iter().map(|request| month_of(request.payload.send_id)).collect();
-    sqlx::query_file!(
+    let rows = sqlx::query_file!(
         "queries/resolve/resolve_transactional.sql",
         &column(|request| request.tenant_id),
         &column(|request| request.request_id),
@@ -321,25 +305,20 @@ async fn write(
         reannounce.as_secs_f64(),
         PROMPT_BATCH_MAX as i64,
     )
-    .execute(db)
-    .await?;
-    Ok(())
-}
-
-/// Batches of handled requests that have not moved since their first announcement.
-async fn unmoved(db: &mut PgConnection, handled: &BTreeSet<BatchKey>) -> Result<Vec<AnnouncedBatch>, StageError> {
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = handled.iter().copied().unzip();
-    let rows = sqlx::query!(
-        "select b.tenant_id, b.id
-         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-         join batches b on b.tenant_id = w.tenant_id and b.id = w.id
-         where b.state = 'announced' and b.announcement = 1 and b.lane = 'priority' and b.queued = b.size",
-        &tenants,
-        &ids,
-    )
     .fetch_all(db)
     .await?;
-    Ok(rows.into_iter().map(|row| first_announcement(row.tenant_id, row.id)).collect())
+    let batches = rows.into_iter().map(|row| PromptBatch {
+        tenant_id: row.tenant_id,
+        batch_id: row.batch_id,
+        kind: MessageKind::Transactional,
+        classification: row.classification,
+        content_id: row.content_id,
+        sender_id: row.sender_id,
+        send_ids: row.send_ids,
+        contact_ids: row.contact_ids,
+        notify: None,
+    });
+    Ok(batches.collect())
 }
 
 #[cfg(test)]

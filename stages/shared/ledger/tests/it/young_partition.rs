@@ -1,7 +1,5 @@
 //! A partition without statistics: the first campaign of a month, and of an installation.
 
-use std::time::Duration;
-
 use chrono::NaiveDate;
 use devtools::servers::TestDatabase;
 use runtime::plans::PreparedPool;
