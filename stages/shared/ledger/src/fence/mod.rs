@@ -1,6 +1,6 @@
-//! The ledger writer: collects fences and results of all connections and commits them together.
+//! The ledger writers, one for each lane: they collect fences and results of all connections and commit them together.
 //!
-//! It has a thread, a small runtime and a connection of its own: a commit is a dozen round trips, and each would otherwise queue behind
+//! They have a thread, a small runtime and connections of their own: a commit is a dozen round trips, and each would otherwise queue behind
 //! other work of the process's reactor (measured at the start of a campaign: locks held 100 ms for a group).
 //!
 //! Under load, which is when a group has several entries, the next is what arrived while it was committed, plus a short window; where
@@ -28,6 +28,7 @@ use ::runtime::{
 };
 use chrono::NaiveDate;
 use runner::StageError;
+use schemas::Lane;
 use sqlx::PgPool;
 use tokio::{
     runtime,
@@ -87,10 +88,12 @@ enum Entry {
     Change(Box<Change>, Instant, oneshot::Sender<()>),
 }
 
-/// Sends entries to the writer. Cheap to clone; the writer ends when the last clone is dropped and everything is written.
+/// Sends entries to the writer of their lane. Cheap to clone; the writers end when the last clone is dropped and everything is written.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    writer: mpsc::Sender<Entry>,
+    /// A single mail does not wait for the group of a campaign.
+    priority: mpsc::Sender<Entry>,
+    bulk: mpsc::Sender<Entry>,
     session: DeliverySession,
 }
 
@@ -132,27 +135,39 @@ impl std::future::IntoFuture for Recorded {
 }
 
 impl Ledger {
-    /// Starts the writer, on a thread of its own.
+    /// Starts the writers, on a thread of their own.
     ///
     /// # Errors
     /// When no thread can be started.
     pub fn start(pool: &PgPool, settings: LedgerSettings) -> io::Result<Self> {
         let session = DeliverySession::new();
-        let (writer, queue) = mpsc::channel(QUEUE);
+        let (priority, priority_queue) = mpsc::channel(QUEUE);
+        let (bulk, bulk_queue) = mpsc::channel(QUEUE);
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        // Nobody else's: a fence waits for no other work. And one for the session, which must not wait for a commit.
+        // Nobody else's: a fence waits for no other work. The session waits for one commit at most.
         let connections = PreparedPool::new(pool, 2);
         thread::Builder::new().name("ledger".to_owned()).spawn(move || {
             runtime.block_on(async {
                 let alive = connections.priority("session");
                 tokio::spawn(supervise("delivery", "task", move || session.keep_alive(alive.clone())));
-                write(queue, Commits::new(connections, settings, random_shard()), settings.window).await;
+                let writer = |lane: Lane, queue| {
+                    let connections = connections.priority(lane.as_str());
+                    write(queue, Commits::new(connections, settings, random_shard()), settings.window)
+                };
+                tokio::join!(writer(Lane::Priority, priority_queue), writer(Lane::Bulk, bulk_queue));
             });
         })?;
-        Ok(Self { writer, session })
+        Ok(Self { priority, bulk, session })
     }
 
-    /// The session of its fences. It lives as long as the writer.
+    fn writer_of(&self, send: &SendAttempt) -> &mpsc::Sender<Entry> {
+        match send.batch.lane {
+            Lane::Priority => &self.priority,
+            Lane::Bulk => &self.bulk,
+        }
+    }
+
+    /// The session of its fences. It lives as long as the writers.
     pub fn session(&self) -> DeliverySession {
         self.session
     }
@@ -160,7 +175,8 @@ impl Ledger {
     /// Asks for the fence; answers after the commit.
     pub async fn fence(&self, send: SendAttempt) -> Fence {
         let (answer, receiver) = oneshot::channel();
-        if self.writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
+        let writer = self.writer_of(&send);
+        if writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
             return Fence::Failed;
         }
         receiver.await.unwrap_or(Fence::Failed)
@@ -169,7 +185,8 @@ impl Ledger {
     /// Queues a change; it is written even if the answer is not awaited.
     pub async fn record(&self, change: Change) -> Recorded {
         let (done, receiver) = oneshot::channel();
-        let is_queued = self.writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
+        let writer = self.writer_of(&change.send);
+        let is_queued = writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
         Recorded(is_queued.then_some(receiver))
     }
 }
