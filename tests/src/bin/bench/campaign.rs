@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use pipeline::{Rig, eventually};
+
 use super::common::{Setup, Watch, fill_list, newsletter, warm_up};
 
 pub(super) async fn run(recipients: usize, setup: Setup) {
@@ -27,6 +29,10 @@ pub(super) async fn run(recipients: usize, setup: Setup) {
     }
     let wall = started.elapsed();
     eprintln!();
+    if setup.feed {
+        rig.status(campaign, "sent", Duration::from_secs(60)).await;
+        events_are_published(&rig).await;
+    }
     let report = watch.report(recipients);
     rig.status(campaign, "sent", Duration::from_secs(60)).await;
     let stats = rig.sink.stats().await;
@@ -40,4 +46,16 @@ pub(super) async fn run(recipients: usize, setup: Setup) {
         started.elapsed().as_secs_f64(),
         stats["duplicates"],
     );
+}
+
+/// Waits until every noted fact has become an event on the bus: an event's cost counts, also where it comes after the last mail.
+async fn events_are_published(rig: &Rig) {
+    eventually("events to be published", Duration::from_secs(120), || async {
+        sqlx::query_scalar("select not exists (select from outbox) and not exists (select from feed_notes)")
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap_or(false)
+            .then_some(())
+    })
+    .await;
 }
