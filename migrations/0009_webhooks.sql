@@ -79,8 +79,8 @@ create table outbox (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 grant select, insert, update, delete on outbox to postrider_stages;
 
--- What is still to be published to products' feeds: a copy of the outbox row, made in the transaction that takes it out of `outbox`
--- and makes deliveries of it. So webhooks never wait for the bus, and what the bus did not take is published when it is back.
+-- What the bus did not take when its outbox row was taken: the keys of that row's facts, whose events are published to products'
+-- feeds when the bus is back. So webhooks do not wait for the bus.
 create table feed_notes (
     id bigint generated always as identity primary key,
     tenant_id uuid not null,

@@ -1,6 +1,6 @@
 //! Events for products and internal systems. One body for webhooks and for the bus.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -78,9 +78,11 @@ impl EventType {
 }
 
 /// One event: the body of a webhook delivery and of a message on `mail.v1.event.<product>.<environment>.<type>`. The same
-/// fact has the same id for everybody and in every repetition.
+/// fact has the same id for everybody and in every repetition. `D` is [`EventData`], or a reference to it where an event is only
+/// written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Event {
+#[schemars(rename = "Event")]
+pub struct Event<D = EventData> {
     /// Stable: to recognise a repetition by.
     pub id: Uuid,
     /// What happened.
@@ -101,7 +103,7 @@ pub struct Event {
     /// Production or sandbox.
     pub environment: Environment,
     /// The particulars.
-    pub data: EventData,
+    pub data: D,
 }
 
 impl Message for Event {
@@ -124,7 +126,7 @@ impl Event {
 
 /// As all times of the API are written: UTC, milliseconds.
 pub(crate) fn in_milliseconds<S: serde::Serializer>(at: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&at.format("%Y-%m-%dT%H:%M:%S%.3fZ"))
+    serializer.serialize_str(&at.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
 /// The particulars of an event: for facts about a mail the mail and one part named after what happened, otherwise `other`.

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use async_nats::{
-    Client, ConnectOptions, Event,
+    Client, ConnectOptions, Event, HeaderName,
     jetstream::{
         self, Context, ErrorCode,
         context::{ContextBuilder, GetStreamErrorKind},
@@ -317,11 +317,11 @@ impl Bus {
         let mut answers = Vec::with_capacity(window.len());
         for publication in window {
             let mut message = PublishMessage::build()
-                .message_id(&publication.message_id)
-                .header(header::SCHEMA, publication.schema)
+                .header(async_nats::header::NATS_MESSAGE_ID, publication.message_id)
+                .header(HeaderName::from_static(header::SCHEMA), publication.schema)
                 .payload(publication.body);
-            for (name, value) in &publication.headers {
-                message = message.header(*name, value.as_str());
+            for (name, value) in publication.headers {
+                message = message.header(HeaderName::from_static(name), value);
             }
             answers.push(self.jetstream.send_publish(self.prefixed(&publication.subject), message).await?);
         }

@@ -16,7 +16,7 @@ use schemas::{Lane, subjects};
 
 use self::{
     dispatch::Dispatcher,
-    fan_out::{FeedQueue, PublishFeedNotes},
+    fan_out::{FeedPublisher, PublishFeedNotes},
     stage::{FanOutSweep, Webhooks},
 };
 
@@ -71,7 +71,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let dispatcher = Dispatcher::start(deps, settings);
     let by_key = deps.by_key.bulk(Webhooks::NAME);
-    let stage = Arc::new(Webhooks::new(by_key.clone(), dispatcher, FeedQueue::start(deps)));
+    let stage = Arc::new(Webhooks::new(by_key.clone(), dispatcher, FeedPublisher::new(deps.bus.clone())));
     deps.runner.start(Arc::clone(&stage), vec![intake]);
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(FanOutSweep(stage)));
     deps.runner

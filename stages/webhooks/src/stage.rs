@@ -9,31 +9,32 @@ use schemas::FactsAnnounced;
 
 use crate::{
     dispatch::{self, Dispatcher},
-    fan_out::{self, FanOutResult, FeedQueue, Taken},
+    fan_out::{self, FanOutResult, FeedPublisher, Taken},
 };
 
 /// How soon the sweep finds facts without a notification.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// A worker that has fanned out rests for so long: the facts of this time are read, composed and published together. A lone fact
+/// does not wait.
+const GATHER: Duration = Duration::from_millis(40);
+
 /// The webhooks stage. Each notification makes a worker fan out all waiting facts.
 pub(crate) struct Webhooks {
     by_key: PreparedPool,
     dispatcher: Dispatcher,
-    feed: FeedQueue,
+    feed: FeedPublisher,
 }
 
 impl Webhooks {
-    pub fn new(by_key: PreparedPool, dispatcher: Dispatcher, feed: FeedQueue) -> Self {
+    pub fn new(by_key: PreparedPool, dispatcher: Dispatcher, feed: FeedPublisher) -> Self {
         Self { by_key, dispatcher, feed }
     }
 
     /// Fans out the facts of one transaction.
     async fn fan_out_once(&self) -> Result<Taken, StageError> {
-        let FanOutResult { taken, fresh, feed } = fan_out::fan_out_notes(&self.by_key).await?;
+        let FanOutResult { taken, fresh } = fan_out::fan_out_notes(&self.by_key, &self.feed).await?;
         self.dispatcher.offer_fresh(fresh);
-        if let Some(feed) = feed {
-            self.feed.enqueue(feed).await;
-        }
         Ok(taken)
     }
 }
@@ -45,7 +46,13 @@ impl Stage for Webhooks {
     type Input = FactsAnnounced;
 
     async fn handle(&self, _inputs: &[FactsAnnounced]) -> Result<Vec<Publication>, StageError> {
-        while self.fan_out_once().await?.is_full {}
+        let mut taken = self.fan_out_once().await?;
+        while taken.is_full {
+            taken = self.fan_out_once().await?;
+        }
+        if taken.notes > 0 {
+            tokio::time::sleep(GATHER).await;
+        }
         Ok(Vec::new())
     }
 

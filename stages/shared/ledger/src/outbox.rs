@@ -1,6 +1,6 @@
 //! The outbox: notes of facts, deleted in the transaction that turns the facts into events.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use chrono::NaiveDate;
 use sqlx::PgConnection;
@@ -129,8 +129,8 @@ async fn split(db: &mut PgConnection, mut note: Note) -> sqlx::Result<Note> {
     Ok(note)
 }
 
-/// Copies the notes of these tenants, for their feeds: one for each tenant, source and month. Answers their numbers.
-pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTreeSet<Uuid>) -> sqlx::Result<Vec<i64>> {
+/// Copies the notes of these tenants, for their feeds: one for each tenant, source and month.
+pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTreeSet<Uuid>) -> sqlx::Result<()> {
     let mut facts = Facts::default();
     let events = &noted.events;
     for (place, tenant) in events.tenants.iter().enumerate().filter(|(_, tenant)| tenants.contains(tenant)) {
@@ -141,7 +141,7 @@ pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTree
             facts.push(*tenant, source, None, None, *id);
         }
     }
-    sqlx::query_file_scalar!(
+    sqlx::query_file!(
         "queries/outbox/copy_notes.sql",
         &facts.tenants,
         &facts.sources as &[&str],
@@ -149,15 +149,14 @@ pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTree
         &facts.sends as &[Option<Uuid>],
         &facts.ids
     )
-    .fetch_all(db)
+    .execute(db)
     .await
+    .map(drop)
 }
 
-/// Takes the oldest notes of feeds that no other transaction has locked, none younger than this.
-pub async fn take_for_feed(db: &mut PgConnection, facts: i64, age: Duration) -> sqlx::Result<Noted> {
-    let rows = sqlx::query_file!("queries/outbox/take_feed_notes.sql", facts, age.as_secs_f64(), NOTES_MAX)
-        .fetch_all(db)
-        .await?;
+/// Takes the oldest notes of feeds that no other transaction has locked.
+pub async fn take_for_feed(db: &mut PgConnection, facts: i64) -> sqlx::Result<Noted> {
+    let rows = sqlx::query_file!("queries/outbox/take_feed_notes.sql", facts, NOTES_MAX).fetch_all(db).await?;
     let taken = Taken::of(rows.iter().map(|row| row.ids.len()), facts);
     let mut noted = Noted { taken, ..Noted::default() };
     for row in rows {

@@ -18,6 +18,9 @@ use super::{
     subscribers::{ProductLink, Subscribers},
 };
 
+/// Room for the body of an event about a mail, in bytes. A longer one makes the buffer grow.
+const BODY_BYTES: usize = 1024;
+
 /// An event as one product receives it.
 #[derive(Debug)]
 pub(crate) struct ComposedEvent {
@@ -113,20 +116,23 @@ pub(super) fn body_of(pending: &PendingEvent, link: &ProductLink) -> Result<Byte
         product_tenant_id: link.product_tenant_id.clone(),
         engine_tenant_id: pending.tenant_id,
         environment: link.environment,
-        data: pending.data.clone(),
+        data: &pending.data,
     };
-    serde_json::to_vec(&event).map(Bytes::from)
+    let mut body = Vec::with_capacity(BODY_BYTES);
+    serde_json::to_writer(&mut body, &event)?;
+    Ok(body.into())
 }
 
 /// The event as a bus message, with its attributes by the CloudEvents binding for NATS.
 fn publication(pending: &PendingEvent, link: &ProductLink, body: Bytes) -> Publication {
-    let mut headers = vec![
+    let mut headers = Vec::with_capacity(8);
+    headers.extend([
         (header::CE_SPECVERSION, "1.0".to_owned()),
         (header::CE_ID, pending.id.to_string()),
         (header::CE_TYPE, pending.event_type.as_str().to_owned()),
         (header::CE_SOURCE, format!("/postrider/{}/{}", link.product, link.environment)),
         (header::CE_TIME, pending.occurred_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
-    ];
+    ]);
     if let Some(subject) = pending.subject_id {
         headers.push((header::CE_SUBJECT, subject.to_string()));
     }

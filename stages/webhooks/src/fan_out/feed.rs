@@ -1,119 +1,84 @@
-//! Publishes events on the bus, for products that subscribed there. Webhooks never wait for it.
+//! Publishes events on the bus, for products that subscribed there.
 //!
-//! The transaction that creates the deliveries also writes notes about the events for the bus. Normally the events are published a
-//! moment later from memory, and the notes are deleted. If the process ends, or the bus is unavailable or too slow, a sweep
-//! publishes the events from the notes. An event may be published twice, with the same id.
+//! The transaction that takes facts out of the outbox publishes their events before its commit: an event that is published twice has
+//! one id, one that is never published is lost. While the bus is unavailable or too slow, the transaction writes notes about the
+//! facts instead, and a sweep publishes the events of the notes when the bus is back. So webhooks wait for the bus no longer
+//! than [`PUBLISH_MAX`] in [`PAUSE_AFTER_FAILURE`].
 
 use std::{
     collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
-use runner::{Deps, StageError, Sweep};
-use runtime::{Bus, Counter, Publication, panics::caught, plans::PreparedPool};
-use sqlx::{PgConnection, PgPool};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use runner::{StageError, Sweep};
+use runtime::{Bus, Counter, Publication, plans::PreparedPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use ledger::outbox::{self, Noted};
 
 use super::{compose, read_pending_events, subscribers::Subscribers};
 
-/// Groups that wait in memory; each has a few thousand events at most.
-const IN_MEMORY: usize = 8;
-/// The sweep takes notes of this age: younger ones are published from memory.
-const NOTE_AGE_MIN: Duration = Duration::from_secs(3);
+/// The longest that a fan-out transaction waits for the bus.
+const PUBLISH_MAX: Duration = Duration::from_secs(1);
+/// After the bus failed or was too slow, the events of this time are left to the sweep.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How often the sweep runs.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// About how many facts are published from notes in one transaction.
 const FACTS_MAX: i64 = 2_000;
 
-/// The events of one fan-out transaction for the bus.
-#[derive(Debug)]
-pub(crate) struct FeedGroup {
-    notes: Vec<i64>,
-    publications: Vec<Publication>,
-}
-
-/// Writes the notes about events for the bus, in the caller's transaction.
-pub(super) async fn record_notes(
-    db: &mut PgConnection,
-    noted: &Noted,
-    tenants: &BTreeSet<Uuid>,
-    publications: Vec<Publication>,
-) -> sqlx::Result<Option<FeedGroup>> {
-    if publications.is_empty() {
-        return Ok(None);
-    }
-    let notes = outbox::copy_for_feed(db, noted, tenants).await?;
-    Ok(Some(FeedGroup { notes, publications }))
-}
-
-/// The queue of committed groups to publish.
+/// Publishes the events of fan-out transactions. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct FeedQueue {
-    groups: mpsc::Sender<FeedGroup>,
-    is_up: Arc<AtomicBool>,
-}
-
-impl FeedQueue {
-    /// Starts publishing, until shut down.
-    pub fn start(deps: &Deps) -> Self {
-        let (groups, received) = mpsc::channel(IN_MEMORY);
-        let is_up = Arc::new(AtomicBool::new(true));
-        let publisher = FeedPublisher { pool: deps.pool.clone(), bus: deps.bus.clone(), is_up: Arc::clone(&is_up) };
-        deps.runner.spawn("webhooks", publisher.run(received, deps.shutdown.clone()));
-        Self { groups, is_up }
-    }
-
-    /// Enqueues a group. Waits for capacity while the bus works; while it does not, the group is left to its notes.
-    pub async fn enqueue(&self, feed: FeedGroup) {
-        let left = match self.groups.try_send(feed) {
-            Err(mpsc::error::TrySendError::Full(feed)) if self.is_up.load(Ordering::Relaxed) => {
-                self.groups.send(feed).await.is_err()
-            }
-            sent => sent.is_err(),
-        };
-        if left {
-            tracing::debug!(stage = "webhooks", "events are left to their notes");
-        }
-    }
-}
-
-struct FeedPublisher {
-    pool: PgPool,
+pub(crate) struct FeedPublisher {
     bus: Bus,
-    is_up: Arc<AtomicBool>,
+    /// Nothing is published before this time: the bus failed.
+    paused_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl FeedPublisher {
-    async fn run(self, mut groups: mpsc::Receiver<FeedGroup>, shutdown: CancellationToken) {
-        while let Some(Some(feed)) = shutdown.run_until_cancelled(groups.recv()).await {
-            let published = caught("webhooks", "task", self.publish(feed)).await;
-            let published = published.unwrap_or_else(|panicked| Err(StageError::rejected("panicked", panicked)));
-            self.is_up.store(published.is_ok(), Ordering::Relaxed);
-            if let Err(error) = published {
-                tracing::warn!(stage = "webhooks", error = %error.chain(), "events are not published yet; the sweep publishes them when the bus is back");
-            }
-        }
+    pub fn new(bus: Bus) -> Self {
+        Self { bus, paused_until: Arc::default() }
     }
 
-    async fn publish(&self, feed: FeedGroup) -> Result<(), StageError> {
-        let published = feed.publications.len() as u64;
-        self.bus.publish_all(feed.publications).await?;
-        Counter::FeedEventsTotal.add(published, []);
-        sqlx::query!("delete from feed_notes where id = any($1)", &feed.notes).execute(&self.pool).await?;
+    /// Publishes the events of these tenants, or writes notes about their facts in the caller's transaction.
+    pub async fn publish_or_note(
+        &self,
+        db: &mut PgConnection,
+        noted: &Noted,
+        tenants: &BTreeSet<Uuid>,
+        publications: Vec<Publication>,
+    ) -> sqlx::Result<()> {
+        if !publications.is_empty() && !self.publish(publications).await {
+            outbox::copy_for_feed(db, noted, tenants).await?;
+        }
         Ok(())
+    }
+
+    /// True if all were published.
+    async fn publish(&self, publications: Vec<Publication>) -> bool {
+        let is_paused = |until: Instant| Instant::now() < until;
+        if self.paused_until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(is_paused) {
+            return false;
+        }
+        let published = publications.len() as u64;
+        let failure = match tokio::time::timeout(PUBLISH_MAX, self.bus.publish_all(publications)).await {
+            Ok(Ok(())) => {
+                Counter::FeedEventsTotal.add(published, []);
+                return true;
+            }
+            Ok(Err(error)) => StageError::from(error),
+            Err(_) => runtime::BusError::Timeout.into(),
+        };
+        tracing::warn!(stage = "webhooks", error = %failure.chain(), "events are not published yet; the sweep publishes them when the bus is back");
+        *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PAUSE_AFTER_FAILURE);
+        false
     }
 }
 
-/// The sweep that publishes events from old notes.
+/// The sweep that publishes events from notes.
 pub(crate) struct PublishFeedNotes {
     pub by_key: PreparedPool,
     pub bus: Bus,
@@ -135,7 +100,7 @@ impl Sweep for PublishFeedNotes {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.by_key.begin().await?;
-        let noted = outbox::take_for_feed(&mut tx, FACTS_MAX, NOTE_AGE_MIN).await?;
+        let noted = outbox::take_for_feed(&mut tx, FACTS_MAX).await?;
         if noted.taken.notes == 0 {
             return Ok(0);
         }

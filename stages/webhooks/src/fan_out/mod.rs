@@ -1,6 +1,6 @@
 //! Turns facts into events and deliveries, in one transaction: take rows out of `outbox`, read the facts they name, compose and
-//! write the events and their deliveries, and write notes for [`feed`] about events for the bus. If the transaction fails, the
-//! outbox rows are still there and the repetition has the same result: ids follow from the facts, and stored bodies are kept.
+//! write the events and their deliveries, and publish those for the bus ([`feed`]). If the transaction fails, the outbox rows are
+//! still there and the repetition has the same result: ids follow from the facts, and stored bodies are kept.
 
 mod compose;
 mod event_data;
@@ -17,7 +17,7 @@ use schemas::EventType;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-pub(crate) use feed::{FeedGroup, FeedQueue, PublishFeedNotes};
+pub(crate) use feed::{FeedPublisher, PublishFeedNotes};
 pub(crate) use ledger::outbox::{EventKeys, Keys, Taken};
 pub(crate) use pending_events::PendingEvent;
 pub(crate) use store::FreshDelivery;
@@ -31,12 +31,10 @@ pub(crate) struct FanOutResult {
     pub taken: Taken,
     /// Deliveries to attempt at once.
     pub fresh: Vec<FreshDelivery>,
-    /// Events to publish at once.
-    pub feed: Option<FeedGroup>,
 }
 
 /// Fans out a bounded number of facts.
-pub(crate) async fn fan_out_notes(by_key: &PreparedPool) -> Result<FanOutResult, StageError> {
+pub(crate) async fn fan_out_notes(by_key: &PreparedPool, feed: &FeedPublisher) -> Result<FanOutResult, StageError> {
     let started = Instant::now();
     let mut tx = by_key.begin().await?;
     let noted = outbox::take(&mut tx).await?;
@@ -49,11 +47,11 @@ pub(crate) async fn fan_out_notes(by_key: &PreparedPool) -> Result<FanOutResult,
     let subscribers = Subscribers::load(&mut tx, &tenants).await?;
     let compose::ComposedBatch { composed, publications, published } = compose::compose(&pending, &subscribers)?;
     let fresh = store::insert(&mut tx, &composed).await?;
-    let feed = feed::record_notes(&mut tx, &noted, &published, publications).await?;
+    feed.publish_or_note(&mut tx, &noted, &published, publications).await?;
     tx.commit().await?;
     Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
     count_events(&pending);
-    Ok(FanOutResult { taken: noted.taken, fresh, feed })
+    Ok(FanOutResult { taken: noted.taken, fresh })
 }
 
 /// Delivers these events again to one subscription. Returns how many deliveries were started.

@@ -54,7 +54,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
     let rows = sqlx::query_file!("queries/load_facts.sql", &keys.tenants, &keys.sends, &keys.ids, &keys.months)
         .fetch_all(db)
         .await?;
-    let mut pending = Vec::with_capacity(rows.len());
+    let mut pending = Vec::with_capacity(2 * rows.len());
     for row in rows {
         let Some(batch) = batches.get(&(row.tenant_id, SendId(row.send_id).batch())) else { continue };
         let mail = MailData {
@@ -79,7 +79,8 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
             is_first: event_data::is_first(&row.fact_type, row.occurred_at, row.opened_at, row.clicked_at),
             detail: &row.detail,
         };
-        for event_type in event_data::event_types(&fact) {
+        let event_types = event_data::event_types(&fact);
+        for (event_type, mail) in event_types.iter().copied().zip(std::iter::repeat_n(mail, event_types.len())) {
             pending.push(PendingEvent {
                 tenant_id: row.tenant_id,
                 id: schemas::Event::id_of(row.id, event_type),
@@ -91,7 +92,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
                 product: None,
                 subscription: None,
                 trace: batch.trace.clone(),
-                data: event_data::event_data(event_type, &fact, mail.clone()),
+                data: event_data::event_data(event_type, &fact, mail),
             });
         }
     }

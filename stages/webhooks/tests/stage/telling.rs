@@ -239,6 +239,10 @@ async fn a_feed_publishes_the_events_of_the_webhooks() {
     until("three events", async || world.rig.held(stream::EVENTS).await >= 3).await;
     receiver.has(1).await;
     assert_eq!(world.rig.held(stream::EVENTS).await, 3, "of the product with a feed only");
+    let next_note = "with note as (insert into feed_notes (tenant_id, source, ids)
+                                   values (gen_random_uuid(), 'contacts', '{}') returning id)
+                     select id from note";
+    assert_eq!(world.rig.number(next_note).await, 1, "the first note: the events had none");
     let consumer = events.create_consumer(async_nats::jetstream::consumer::pull::Config::default()).await.unwrap();
     let mut messages = consumer.fetch().max_messages(3).messages().await.unwrap();
     let mut clicks = 0;

@@ -1,9 +1,8 @@
--- Takes the oldest notes of feeds that no other transaction has locked, until they name $1 facts or more; one at least, $3 at most, and none
--- younger than $2 seconds. Primary key.
+-- Takes the oldest notes of feeds that no other transaction has locked, until they name $1 facts or more; one at least, $2 at most.
+-- Primary key.
 with oldest as (
     select id, cardinality(ids) as facts from feed_notes
-    where noted_at < clock_timestamp() - make_interval(secs => $2)
-    order by id limit $3 for update skip locked
+    order by id limit $2 for update skip locked
 ), counted as (
     select id, sum(facts) over (order by id) - facts as before from oldest
 ), wanted as (
