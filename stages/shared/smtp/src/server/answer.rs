@@ -19,7 +19,7 @@ pub trait MailHandler: Send + Sync + 'static {
     /// The answer to RCPT.
     fn recipient(&self, envelope: &mut Self::Envelope, address: &str) -> impl Future<Output = SmtpAnswer> + Send;
 
-    /// The answer to DATA, before anything of the mail is read.
+    /// The answer to DATA, or to the first BDAT, before anything of the mail is read. BDAT gets no positive answer here, but waits as long.
     fn data(&self, _envelope: &Self::Envelope) -> SmtpAnswer {
         SmtpAnswer::reply("354 Go on; end with <CR><LF>.<CR><LF>")
     }

@@ -1,4 +1,4 @@
-//! Commands (RFC 5321 §4.1.1, RFC 2033, RFC 1870, RFC 4954, RFC 6152, RFC 6531).
+//! Commands (RFC 5321 §4.1.1, RFC 2033, RFC 1870, RFC 3030, RFC 4954, RFC 6152, RFC 6531).
 
 /// The longest address (RFC 5321 §4.5.3.1.3).
 const ADDRESS_MAX: usize = 254;
@@ -18,6 +18,8 @@ pub(super) enum SmtpCommand<'a> {
     /// The address, with its domain.
     Rcpt(&'a str),
     Data,
+    /// `None`: its size cannot be read, so nobody knows where the octets end that follow it.
+    Bdat(Option<Chunk>),
     Auth {
         mechanism: &'a str,
         initial: Option<&'a str>,
@@ -28,6 +30,15 @@ pub(super) enum SmtpCommand<'a> {
     Quit,
     /// Whether an address exists is never told (RFC 5321 §3.5.3).
     Vrfy,
+}
+
+/// What follows a BDAT command (RFC 3030 §2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// Octets.
+    pub size: u64,
+    /// The mail ends with it.
+    pub is_last: bool,
 }
 
 /// Reads a command, or answers the reply to what is none.
@@ -43,6 +54,8 @@ pub(super) fn parse(line: &str) -> Result<SmtpCommand<'_>, &'static str> {
         recipient(rest)
     } else if is("DATA") {
         bare(SmtpCommand::Data)
+    } else if is("BDAT") {
+        Ok(SmtpCommand::Bdat(chunk(rest)))
     } else if is("RSET") {
         bare(SmtpCommand::Rset)
     } else if is("EHLO") {
@@ -66,6 +79,13 @@ pub(super) fn parse(line: &str) -> Result<SmtpCommand<'_>, &'static str> {
     } else {
         Err("500 5.5.2 Not a command")
     }
+}
+
+fn chunk(rest: &str) -> Option<Chunk> {
+    let (digits, last) = rest.split_once(' ').unwrap_or((rest, ""));
+    let is_last = last.trim_start().eq_ignore_ascii_case("LAST");
+    let is_sound = digits.bytes().all(|byte| byte.is_ascii_digit()) && (is_last || last.is_empty());
+    Some(Chunk { size: digits.parse().ok().filter(|_| is_sound)?, is_last })
 }
 
 fn mail(rest: &str) -> Result<SmtpCommand<'_>, &'static str> {
@@ -153,7 +173,13 @@ mod tests {
     #[case("RCPT TO:<a b@c.example>", Err("501 5.5.4 RCPT TO:<address>"))]
     #[case("DATA now", Err("501 5.5.4 No parameters there"))]
     #[case("EHLO", Err("501 5.5.4 Who are you?"))]
-    #[case("BDAT 3", Err("500 5.5.2 Not a command"))]
+    #[case("BDAT 3", Ok(SmtpCommand::Bdat(Some(Chunk { size: 3, is_last: false }))))]
+    #[case("bdat 0  last", Ok(SmtpCommand::Bdat(Some(Chunk { size: 0, is_last: true }))))]
+    #[case("BDAT", Ok(SmtpCommand::Bdat(None)))]
+    #[case("BDAT +3", Ok(SmtpCommand::Bdat(None)))]
+    #[case("BDAT -1 LAST", Ok(SmtpCommand::Bdat(None)))]
+    #[case("BDAT 3 MORE", Ok(SmtpCommand::Bdat(None)))]
+    #[case("BDAT 18446744073709551616", Ok(SmtpCommand::Bdat(None)))]
     #[case("", Err("500 5.5.2 Not a command"))]
     fn a_line_is_a_command_or_gets_its_reply(
         #[case] line: &str,
@@ -164,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_read_without_panic(line in ".{0,80}", verb in "(MAIL FROM:<|RCPT TO:|AUTH )") {
+        fn any_line_is_read_without_panic(line in ".{0,80}", verb in "(MAIL FROM:<|RCPT TO:|AUTH |BDAT )") {
             let _ = parse(&line);
             let _ = parse(&format!("{verb}{line}"));
         }

@@ -1,4 +1,4 @@
-//! The DATA of a mail: read to the final dot, dots unstuffed.
+//! The octets of a mail: of DATA, read to the final dot, dots unstuffed; of BDAT, as they are.
 
 use super::BareLineEnds;
 
@@ -89,8 +89,13 @@ impl MailContent {
         (octets.len(), DataProgress::More)
     }
 
+    /// Takes octets of a chunk, which has no final dot and no stuffed dots. A bare line end hides nothing: a chunk ends by its length.
+    pub(super) fn take_chunk(&mut self, octets: &[u8]) {
+        self.keep(octets);
+    }
+
     fn keep(&mut self, octets: &[u8]) {
-        self.size += octets.len() as u64;
+        self.size = self.size.saturating_add(octets.len() as u64);
         let left = self.kept_max - self.kept.len();
         self.kept.extend_from_slice(&octets[..octets.len().min(left)]);
     }

@@ -1,4 +1,4 @@
-//! An SMTP or LMTP server (RFC 5321, 1870, 2033, 2034, 2920, 3207, 4954, 6152, 6531). It reads commands and mail, keeps the limits of its
+//! An SMTP or LMTP server (RFC 5321, 1870, 2033, 2034, 2920, 3030, 3207, 4954, 6152, 6531). It reads commands and mail, keeps the limits of its
 //! [`SmtpServerSettings`], and asks a [`MailHandler`] how each address and each mail is answered.
 //!
 //! Replies are written when nothing that arrived is left to handle, so one write answers a pipeline of commands.
@@ -10,6 +10,8 @@ mod content;
 mod peers;
 mod session;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::{sync::Arc, time::Duration};

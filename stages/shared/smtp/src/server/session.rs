@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     AfterAnswer, MailFault, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServer,
     auth::{AuthExchange, AuthProgress},
-    command::{SmtpCommand, parse},
+    command::{Chunk, SmtpCommand, parse},
     content::{DataProgress, MailContent},
     wire::{LineFault, SmtpWire},
 };
@@ -35,14 +35,14 @@ pub(super) async fn run<H: MailHandler>(server: &SmtpServer<H>, stream: TcpStrea
 }
 
 /// Why a session ended.
-enum SessionEnd {
+pub(super) enum SessionEnd {
     Closed,
     /// It goes on with TLS.
     StartTls,
 }
 
 /// The state of a connection.
-struct SmtpSession<'a, S, H: MailHandler> {
+pub(super) struct SmtpSession<'a, S, H: MailHandler> {
     server: &'a SmtpServer<H>,
     wire: SmtpWire<S>,
     is_secure: bool,
@@ -54,13 +54,15 @@ struct SmtpSession<'a, S, H: MailHandler> {
     transaction: Option<MailTransaction<H::Envelope>>,
 }
 
-struct MailTransaction<E> {
+pub(super) struct MailTransaction<E> {
     envelope: E,
     recipients: usize,
+    /// What came by BDAT.
+    chunks: Option<MailContent>,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H> {
-    fn new(server: &'a SmtpServer<H>, stream: S, is_secure: bool) -> Self {
+    pub(super) fn new(server: &'a SmtpServer<H>, stream: S, is_secure: bool) -> Self {
         let settings = &server.settings;
         Self {
             server,
@@ -74,7 +76,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         }
     }
 
-    async fn serve(&mut self) -> io::Result<SessionEnd> {
+    pub(super) async fn serve(&mut self) -> io::Result<SessionEnd> {
         loop {
             let answer = match self.next_line().await {
                 Ok(line) => match self.exchange.take() {
@@ -139,6 +141,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
             SmtpCommand::Mail { sender, size } => self.mail(sender, size),
             SmtpCommand::Rcpt(address) => self.recipient(address).await,
             SmtpCommand::Data => self.data().await?,
+            SmtpCommand::Bdat(Some(chunk)) => self.bdat(chunk).await?,
+            SmtpCommand::Bdat(None) => SmtpAnswer::reply_and_close("501 5.5.4 BDAT size [LAST]"),
             SmtpCommand::StartTls => SmtpAnswer::reply("503 5.5.1 Not offered"),
             SmtpCommand::Rset => {
                 self.transaction = None;
@@ -165,7 +169,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         let auth = if settings.credentials.is_some() { "250-AUTH PLAIN LOGIN\r\n" } else { "" };
         let size = settings.size_max;
         SmtpAnswer::reply(format!(
-            "250-{hostname}\r\n250-PIPELINING\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-ENHANCEDSTATUSCODES\r\n{tls}{auth}250 SIZE {size}"
+            "250-{hostname}\r\n250-PIPELINING\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-CHUNKING\r\n250-ENHANCEDSTATUSCODES\r\n{tls}{auth}250 SIZE {size}"
         ))
     }
 
@@ -229,7 +233,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         let mut envelope = H::Envelope::default();
         let answer = self.server.handler.sender(&mut envelope, sender);
         if answer.is_positive() {
-            self.transaction = Some(MailTransaction { envelope, recipients: 0 });
+            self.transaction = Some(MailTransaction { envelope, recipients: 0, chunks: None });
         }
         answer
     }
@@ -255,6 +259,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
             self.transaction = Some(transaction);
             return Ok(SmtpAnswer::reply("554 5.5.1 No valid recipients"));
         }
+        if transaction.chunks.is_some() {
+            return Ok(SmtpAnswer::reply("503 5.5.1 The mail began with BDAT"));
+        }
         let handler = &self.server.handler;
         let start = handler.data(&transaction.envelope);
         if !start.is_positive() {
@@ -274,12 +281,96 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
             Ok(mail) => mail,
             Err(refusal) => return Ok(refusal),
         };
-        let answer = handler.mail(transaction.envelope, mail).await;
+        Ok(self.take_mail(transaction, mail).await)
+    }
+
+    /// Reads the chunk behind a BDAT (RFC 3030 §2), also where it is refused.
+    async fn bdat(&mut self, chunk: Chunk) -> io::Result<SmtpAnswer> {
+        let settings = &self.server.settings;
+        let before =
+            self.transaction.as_ref().and_then(|transaction| transaction.chunks.as_ref()).map_or(0, MailContent::size);
+        if before.saturating_add(chunk.size) > settings.read_max {
+            self.server.handler.mail_refused(MailFault::TooLarge);
+            return Ok(SmtpAnswer::reply_and_close("552 5.3.4 Larger than what is taken here"));
+        }
+        let Some(mut transaction) = self.transaction.take() else {
+            return self.skip_chunk(chunk, SmtpAnswer::reply("503 5.5.1 MAIL first")).await;
+        };
+        if transaction.recipients == 0 {
+            return self.skip_chunk(chunk, SmtpAnswer::reply("554 5.5.1 No valid recipients")).await;
+        }
+        if transaction.chunks.is_none() {
+            let handler = &self.server.handler;
+            let mut start = handler.data(&transaction.envelope);
+            if let Some(delay) = start.delay.take() {
+                self.wire.flush().await?;
+                tokio::time::sleep(delay).await;
+            }
+            if !start.is_positive() {
+                return self.skip_chunk(chunk, start).await;
+            }
+            if self.wire.unread().is_empty() && chunk.size > 0 {
+                self.wire.receive().await?;
+            }
+            let begins = handler.data_begins(&transaction.envelope);
+            if !self.give(begins).await? {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+        let (kept_max, expected) = (settings.kept_max, self.wire.unread().len());
+        let content =
+            transaction.chunks.get_or_insert_with(|| MailContent::new(settings.bare_line_ends, kept_max, expected));
+        self.read_chunk(chunk.size, |octets| content.take_chunk(octets)).await?;
+        let size = content.size();
+        if size > settings.size_max {
+            self.server.handler.mail_refused(MailFault::TooLarge);
+            return Ok(SmtpAnswer::reply("552 5.3.4 Larger than what is taken here"));
+        }
+        if !chunk.is_last {
+            self.transaction = Some(transaction);
+            return Ok(SmtpAnswer::reply(format!("250 2.0.0 {} octets received", chunk.size)));
+        }
+        let content = transaction.chunks.take().map(MailContent::into_kept).unwrap_or_default();
+        Ok(self.take_mail(transaction, ReceivedMail { content, size }).await)
+    }
+
+    /// Reads a chunk of a mail that is refused, unless the connection ends anyway.
+    async fn skip_chunk(&mut self, chunk: Chunk, refusal: SmtpAnswer) -> io::Result<SmtpAnswer> {
+        if refusal.then == AfterAnswer::Continue {
+            self.read_chunk(chunk.size, |_| ()).await?;
+        }
+        Ok(refusal)
+    }
+
+    async fn read_chunk(&mut self, size: u64, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        let settings = &self.server.settings;
+        let (started, mut left) = (Instant::now(), size);
+        while left > 0 {
+            let unread = self.wire.unread();
+            let octets = &unread[..usize::try_from(left).unwrap_or(usize::MAX).min(unread.len())];
+            take(octets);
+            let used = octets.len();
+            self.wire.consume(used);
+            left -= used as u64;
+            if left > 0 {
+                if started.elapsed()
+                    > settings.data_timeout + Duration::from_secs((size - left) / settings.data_rate_min)
+                {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                self.wire.receive().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_mail(&mut self, transaction: MailTransaction<H::Envelope>, mail: ReceivedMail) -> SmtpAnswer {
+        let answer = self.server.handler.mail(transaction.envelope, mail).await;
         // RFC 2033 §4.2: one reply for each recipient. They share one mail, so they get the same reply.
         if let (MailProtocol::Lmtp, Some(reply)) = (self.server.settings.protocol, &answer.reply) {
             (1..transaction.recipients).for_each(|_| self.wire.push_reply(reply));
         }
-        Ok(answer)
+        answer
     }
 
     /// Reads a mail to its end, or answers why it is refused.

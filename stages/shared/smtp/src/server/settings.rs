@@ -66,7 +66,7 @@ pub struct SmtpServerSettings {
     pub size_max: u64,
     /// The octets of a mail, from its beginning, that the handler gets; the rest is counted only.
     pub kept_max: usize,
-    /// The octets of one DATA after which the connection is closed: the mail does not end.
+    /// The octets of one mail after which the connection is closed: the mail does not end, or a BDAT announces more.
     pub read_max: u64,
     /// Recipients of one mail; more are refused.
     pub recipients_max: usize,
