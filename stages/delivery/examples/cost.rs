@@ -19,6 +19,8 @@ use tokio::{
 
 const MAILS: usize = 40_000;
 const SIGNATURES: u32 = 2_000;
+const PIPELINING: &[u8] = b"250-cost\r\n250-PIPELINING\r\n250 8BITMIME\r\n";
+const CHUNKING: &[u8] = b"250-cost\r\n250-PIPELINING\r\n250-CHUNKING\r\n250 8BITMIME\r\n";
 
 fn main() {
     let message = message();
@@ -30,9 +32,12 @@ fn main() {
         std::hint::black_box(SmtpMessage::new(std::hint::black_box(message.as_bytes().to_vec())).unwrap());
     }
     println!("check of a message: {:.1} µs", checked.elapsed().as_secs_f64() * 1e6 / f64::from(SIGNATURES));
-    let server = serve();
-    for connections in [1, 16, 64] {
-        client(server, connections, &message);
+    for (ehlo, offers) in [(CHUNKING, "CHUNKING"), (PIPELINING, "PIPELINING")] {
+        let server = serve(ehlo);
+        for connections in [1, 16, 64] {
+            print!("{offers}, ");
+            client(server, connections, &message);
+        }
     }
 }
 
@@ -74,8 +79,8 @@ fn client(server: SocketAddr, connections: usize, message: &SmtpMessage) {
     runtime.block_on(async {
         let pool = Pool::new(settings).unwrap();
         let send = |_| async {
-            let at_data = pool.open(&envelope).await.unwrap();
-            at_data.send("", message, Instant::now() + Duration::from_secs(2)).await.unwrap();
+            let mut taken = pool.take(&envelope).await.unwrap();
+            taken.send(&envelope, "", message, Instant::now() + Duration::from_secs(2)).await.unwrap();
         };
         futures::stream::iter(0..MAILS).map(send).buffer_unordered(connections).collect::<()>().await;
     });
@@ -88,7 +93,7 @@ fn client(server: SocketAddr, connections: usize, message: &SmtpMessage) {
 }
 
 /// A server on a thread of its own that pipelines and takes everything.
-fn serve() -> SocketAddr {
+fn serve(ehlo: &'static [u8]) -> SocketAddr {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -98,19 +103,28 @@ fn serve() -> SocketAddr {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
                 socket.set_nodelay(true).unwrap();
-                tokio::spawn(session(socket));
+                tokio::spawn(session(socket, ehlo));
             }
         });
     });
     receiver.recv().unwrap()
 }
 
-async fn session(mut socket: TcpStream) {
+async fn session(mut socket: TcpStream, ehlo: &[u8]) {
     socket.write_all(b"220 cost\r\n").await.unwrap();
     let (mut input, mut in_body) = (Vec::with_capacity(32 * 1024), false);
     while socket.read_buf(&mut input).await.unwrap_or(0) > 0 {
         let mut answer = Vec::new();
-        if in_body {
+        if let Some(at) = memchr::memmem::find(&input, b"BDAT ") {
+            // MAIL, RCPT and the chunk, in one write.
+            let line = &input[at + 5..];
+            let (size, text) = line.split_at(line.iter().position(|byte| *byte == b' ').unwrap());
+            let size: usize = std::str::from_utf8(size).unwrap().parse().unwrap();
+            if text.len() >= size + " LAST\r\n".len() {
+                input.clear();
+                answer.extend_from_slice(b"250 2.1.0 ok\r\n250 2.1.5 ok\r\n250 2.0.0 queued as 42\r\n");
+            }
+        } else if in_body {
             if input.ends_with(b"\r\n.\r\n") {
                 in_body = false;
                 input.clear();
@@ -119,7 +133,7 @@ async fn session(mut socket: TcpStream) {
         } else if input.ends_with(b"\r\n") {
             for line in input.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 match &line[..4] {
-                    b"EHLO" => answer.extend_from_slice(b"250-cost\r\n250-PIPELINING\r\n250 8BITMIME\r\n"),
+                    b"EHLO" => answer.extend_from_slice(ehlo),
                     b"DATA" => {
                         in_body = true;
                         answer.extend_from_slice(b"354 go\r\n");

@@ -14,6 +14,7 @@ async fn killing_every_process_in_turn_and_all_at_once_loses_nobody_and_mails_no
         .await
         .with("SMTP_CONNECTIONS", &CONNECTIONS.to_string())
         .with("SMTP_FINAL_TIMEOUT", "5s")
+        .with("SMTP_COMMAND_TIMEOUT", "10s")
         .with("AUDIENCE_REANNOUNCE", "5s");
     rig.start_separate().await;
     let (list, addresses) = rig.list_of(RECIPIENTS, "crash", "example.com").await;

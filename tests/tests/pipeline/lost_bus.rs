@@ -6,7 +6,11 @@ use pipeline::Rig;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleting_the_jetstream_store_in_mid_campaign_loses_nobody_and_mails_nobody_twice() {
-    let mut rig = Rig::private().await.with("AUDIENCE_REANNOUNCE", "5s").with("SMTP_FINAL_TIMEOUT", "5s");
+    let mut rig = Rig::private()
+        .await
+        .with("AUDIENCE_REANNOUNCE", "5s")
+        .with("SMTP_FINAL_TIMEOUT", "5s")
+        .with("SMTP_COMMAND_TIMEOUT", "10s");
     rig.start_all().await;
     let (list, addresses) = rig.list_of(10_000, "bus", "example.com").await;
     let campaign = rig.campaign(list, "Hello", "<p>Hello {{ first_name }}</p>").await;

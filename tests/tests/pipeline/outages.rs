@@ -7,7 +7,11 @@ use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_restarted_under_load_gives_503_with_retry_after_and_then_recovers_by_itself() {
-    let mut rig = Rig::private().await.with("AUDIENCE_REANNOUNCE", "5s").with("SMTP_FINAL_TIMEOUT", "5s");
+    let mut rig = Rig::private()
+        .await
+        .with("AUDIENCE_REANNOUNCE", "5s")
+        .with("SMTP_FINAL_TIMEOUT", "5s")
+        .with("SMTP_COMMAND_TIMEOUT", "10s");
     rig.start_all().await;
     let (list, addresses) = rig.list_of(5_000, "pg", "example.com").await;
     let campaign = rig.campaign(list, "Hello", "<p>Hello {{ first_name }}</p>").await;

@@ -46,7 +46,11 @@ fn maintenance(url: &str) -> (String, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_mailed_twice() {
     // Rung for again soon: within the duplicate window the bus drops what has the number of a doorbell from before.
-    let mut rig = Rig::shared().await.with("SMTP_FINAL_TIMEOUT", "5s").with("AUDIENCE_REANNOUNCE", "2s");
+    let mut rig = Rig::shared()
+        .await
+        .with("SMTP_FINAL_TIMEOUT", "5s")
+        .with("SMTP_COMMAND_TIMEOUT", "10s")
+        .with("AUDIENCE_REANNOUNCE", "2s");
     let url = rig.env["POSTRIDER_DATABASE_URL"].clone();
     rig.start_all().await;
     let (list, addresses) = rig.list_of(RECIPIENTS, "restored", "example.com").await;

@@ -1,8 +1,8 @@
 //! Providers: what delivery asks of a provider, and the kinds there are.
 //!
-//! A send has two halves with the fence between them. [`Provider::prepare`] does everything that can be done before any part
-//! of the message leaves: an SMTP transaction is brought to 354, an HTTP request is built and gets its permit. Then the
-//! caller fences in the ledger, and [`PreparedSend::send`] sends the message. Dropping a [`PreparedSend`] abandons it. Each
+//! A send has two halves with the fence between them. [`Provider::prepare`] does everything that can be done before anything
+//! about the mail leaves: an SMTP connection is taken, an HTTP request is built and gets its permit. Then the caller fences in
+//! the ledger, and [`PreparedSend::send`] sends the message. Dropping a [`PreparedSend`] frees its connection or permit. Each
 //! provider translates its answers to a [`ReplyDecision`]: the caller does not know which provider it was.
 
 mod connection;
@@ -123,7 +123,7 @@ pub enum SendResult {
         /// The provider's answer.
         answer: Answer,
     },
-    /// The fence was too old to begin. Nothing left.
+    /// The fence was too old to begin, or the connection was of no use. The provider certainly has nothing, and the mail is owed as before.
     NotBegun,
 }
 
@@ -163,7 +163,7 @@ pub trait Provider: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Brings the send to the last point before any part of the message leaves.
+    /// Brings the send to the last point before anything about the mail leaves.
     ///
     /// # Errors
     /// [`Refused`], never with the outcome `Unknown`.
@@ -179,14 +179,14 @@ pub trait Provider: Send + Sync + 'static {
     async fn close_idle(&self) {}
 }
 
-/// A send that only waits for the fence.
+/// A send that only waits for the fence. It holds its connection or permit until it is dropped.
 #[async_trait]
 pub trait PreparedSend: Send {
-    /// Sends the message, unless `begin_by` has passed: then nothing leaves.
+    /// Sends the message, unless `begin_by` has passed: then nothing leaves. Called once.
     ///
     /// # Errors
     /// [`Refused`]; with the outcome `Unknown` if the provider may have accepted the mail.
-    async fn send(self: Box<Self>, outgoing: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused>;
+    async fn send(&mut self, outgoing: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused>;
 }
 
 /// A connection whose settings cannot work. Its mail waits until an operator corrects them.

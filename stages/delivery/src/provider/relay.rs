@@ -7,7 +7,7 @@ use memchr::memmem;
 
 use super::{Answer, OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Refused, SendResult, Signing};
 use smtp::classify::classify;
-use smtp::{AtData, Cause, Pool, Reply, SmtpFailure, SmtpMessage};
+use smtp::{Cause, Pool, PooledConnection, Reply, SmtpFailure, SmtpMessage};
 
 /// A relay behind a pool.
 pub(crate) struct SmtpProvider {
@@ -36,8 +36,8 @@ impl Provider for SmtpProvider {
     }
 
     async fn prepare(&self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
-        match self.pool.open(outgoing.envelope).await {
-            Ok(at_data) => Ok(Box::new(SmtpTransaction(at_data))),
+        match self.pool.take(outgoing.envelope).await {
+            Ok(connection) => Ok(Box::new(SmtpTransaction(connection))),
             Err(failure) => Err(refused(&failure)),
         }
     }
@@ -51,18 +51,18 @@ impl Provider for SmtpProvider {
     }
 }
 
-/// An SMTP transaction at 354.
-struct SmtpTransaction(AtData);
+/// An SMTP connection for one transaction.
+struct SmtpTransaction(PooledConnection);
 
 #[async_trait]
 impl PreparedSend for SmtpTransaction {
-    async fn send(self: Box<Self>, outgoing: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
-        match self.0.send(outgoing.signature, outgoing.message, begin_by).await {
+    async fn send(&mut self, outgoing: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
+        match self.0.send(outgoing.envelope, outgoing.signature, outgoing.message, begin_by).await {
             Ok(accepted) => Ok(SendResult::Accepted {
                 provider_message_id: message_id(outgoing.message),
                 answer: answer(Some(&accepted.reply)),
             }),
-            Err(SmtpFailure { cause: Cause::FenceTooOld, .. }) => Ok(SendResult::NotBegun),
+            Err(SmtpFailure { cause: Cause::FenceTooOld | Cause::ChunkingRefused, .. }) => Ok(SendResult::NotBegun),
             Err(failure) => Err(refused(&failure)),
         }
     }

@@ -1,8 +1,9 @@
 //! The delivery stage: rendered batch → provider.
 //!
-//! A batch is handled in four steps: read its owed sends (set-based), bring each to 354, fence it through the ledger writer, send
-//! the body. Every result goes back through the writer, and the batch is done when all results are committed. Reading takes
-//! nothing: a send that is not fenced, also after a panic or a crash, is still owed, and of two workers that read it one passes the fence.
+//! A batch is handled in four steps: read its owed sends (set-based), take a connection for each, fence it through the ledger
+//! writer, send envelope and body. Every result goes back through the writer, and the batch is done when all results are committed.
+//! Reading takes nothing: a send that is not fenced, also after a panic or a crash, is still owed, and of two workers that read it one
+//! passes the fence.
 
 mod attachments;
 mod circuit_breaker;

@@ -46,11 +46,13 @@ pub struct Settings {
     /// Longest wait for a connection to the relay and for its TLS handshake.
     #[arg(long, env = "POSTRIDER_SMTP_CONNECT_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
     pub smtp_connect_timeout: Duration,
-    /// Longest wait for the answer to a command before the message's body.
+    /// Longest wait for the answer to a command before a mail, and for the answers to a mail's envelope where they are awaited before its
+    /// body is sent.
     #[arg(long, env = "POSTRIDER_SMTP_COMMAND_TIMEOUT", default_value = "2m", value_parser = humantime::parse_duration)]
     pub smtp_command_timeout: Duration,
     /// Longest wait for the body to be taken and answered, each. Giving up here leaves a send in state `unknown`, and transactional
-    /// mail that a crash left fenced is tried once more only after twice this time. RFC 5321 asks for ten minutes.
+    /// mail that a crash left fenced is tried once more only after twice this time and `smtp-command-timeout`. RFC 5321 asks for ten
+    /// minutes.
     #[arg(long, env = "POSTRIDER_SMTP_FINAL_TIMEOUT", default_value = "10m", value_parser = humantime::parse_duration)]
     pub smtp_final_timeout: Duration,
     /// Most transactions at once to one receiver: a recipient domain, or all of one large operator.
@@ -89,7 +91,7 @@ pub struct Settings {
 
 /// Groups of transactional messages worked on at once.
 pub(super) const PRIORITY_WORKERS: usize = 4;
-/// The time a fence's lease adds to the relay's timeouts, for the commit of the result.
+/// The time a fence's lease adds to the relay's timeouts: to begin, and for the commit of the result.
 const LEDGER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Settings {
@@ -131,7 +133,6 @@ impl Settings {
         smtp.timeouts = SmtpTimeouts {
             connect: self.smtp_connect_timeout,
             command: self.smtp_command_timeout,
-            data: self.smtp_command_timeout,
             body: self.smtp_final_timeout,
             last: self.smtp_final_timeout,
             ..SmtpTimeouts::default()
@@ -158,7 +159,7 @@ impl Settings {
     /// How long a fenced send may stay without a result before it becomes `unknown`. Longer than any worker waits.
     pub(super) fn fence_lease(&self) -> Duration {
         // A provider with idempotency keys is asked three times.
-        (self.smtp_final_timeout * 2).max(self.provider_timeout * 3) + LEDGER_MARGIN
+        (self.smtp_command_timeout + self.smtp_final_timeout * 2).max(self.provider_timeout * 3) + LEDGER_MARGIN
     }
 
     pub(super) fn ledger(&self) -> LedgerSettings {
@@ -197,8 +198,9 @@ mod tests {
 
     #[test]
     fn a_fence_outlives_the_longest_transaction() {
-        let settings = settings(&["--smtp-final-timeout", "5s"]);
-        assert!(settings.fence_lease() > Duration::from_secs(10));
+        let settings = settings(&["--smtp-command-timeout", "50s", "--smtp-final-timeout", "5s"]);
+        // The envelope, the body, its answer.
+        assert!(settings.fence_lease() > Duration::from_secs(60));
     }
 
     #[test]

@@ -19,13 +19,13 @@ use super::{
 };
 use crate::{
     pace::{Feedback, PacePermit, Pacer},
-    provider::{OutgoingMessage, PreparedSend, Refused, SendResult},
+    provider::{OutgoingMessage, Refused, SendResult},
 };
 use ledger::fence::{Answer, Change, Fence, Ledger, POISON, Recorded, SendAttempt};
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 use smtp::{Envelope, EnvelopeAddress};
 
-/// A worker that has not begun to send this long after its fence drops the connection.
+/// A worker that has not begun to send this long after its fence sends nothing.
 const FENCE_LIFE: Duration = Duration::from_secs(2);
 /// When a send that was released without a fault of the route is announced again.
 const SOON: Duration = Duration::from_secs(1);
@@ -97,15 +97,18 @@ impl Transmitter {
             Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
             None => return self.record(Change::released(send, SOON)).await,
         }
-        let prepared = match route.provider.prepare(&outgoing).await {
-            Ok(prepared) => prepared,
-            Err(refused) => {
+        // Held until the result is queued behind it: of the fences that a crash leaves, no more are in doubt than there are connections.
+        let mut prepared = match self.shutdown.run_until_cancelled(route.provider.prepare(&outgoing)).await {
+            Some(Ok(prepared)) => prepared,
+            Some(Err(refused)) => {
                 return self.record_refusal(send, route, refused, envelope, &mut permit).await;
             }
+            None => return self.record(Change::released(send, SOON)).await,
         };
-        let (send, prepared, fenced_at) = match self.fence(send, prepared).await {
-            Ok(fenced) => fenced,
-            Err(recorded) => return recorded,
+        let (send, fenced_at) = match self.ledger.fence(send.clone()).await {
+            Fence::Passed { at, metered_on } => (send.fenced(Some(metered_on)), at),
+            Fence::Refused => return None,
+            Fence::Failed => return self.release_unknown_fence(&send).await,
         };
         let lane = send.batch.lane.as_str();
         let result = match prepared.send(&outgoing, fenced_at + FENCE_LIFE).await {
@@ -126,22 +129,6 @@ impl Transmitter {
         };
         Histogram::SmtpTransactionSeconds.record(started.elapsed().as_secs_f64(), [("lane", lane)]);
         result
-    }
-
-    /// Fences the send: the last gate. Any other result than a pass drops the prepared send, and nothing has left.
-    async fn fence(
-        &self,
-        send: SendAttempt,
-        prepared: Box<dyn PreparedSend>,
-    ) -> Result<(SendAttempt, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
-        match self.ledger.fence(send.clone()).await {
-            Fence::Passed { at, metered_on } => Ok((send.fenced(Some(metered_on)), prepared, at)),
-            Fence::Refused => Err(None),
-            Fence::Failed => {
-                drop(prepared);
-                Err(self.release_unknown_fence(&send).await)
-            }
-        }
     }
 
     /// Releases a send whose fence may or may not have been committed.

@@ -296,7 +296,7 @@ async fn commands_come_in_order_and_within_bounds() {
         ("RSET", "250 "),
         ("VRFY ann", "252 "),
         ("STARTTLS", "503 "),
-        ("BDAT 3", "500 "),
+        ("BDAT 0", "503 "),
         ("QUIT", "221 "),
     ] {
         let reply = client.say(line).await;

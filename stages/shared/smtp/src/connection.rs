@@ -1,7 +1,14 @@
-//! One SMTP connection: the session's opening and one transaction after another, in two halves each.
+//! One SMTP connection: the session's opening, and one transaction after another.
 
-use std::{fmt::Write as _, io, ops::Range, sync::Arc, time::Duration};
+use std::{
+    fmt::Write as _,
+    io::{self, IoSlice, Write as _},
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use futures::FutureExt;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -14,6 +21,7 @@ use super::{
 #[derive(Debug, Clone, Copy, Default)]
 struct Extensions {
     pipelining: bool,
+    chunking: bool,
     eight_bit: bool,
     international: bool,
     starttls: bool,
@@ -29,6 +37,7 @@ impl Extensions {
             let (keyword, rest) = line.split_once([' ', '=']).unwrap_or((line, ""));
             match keyword.to_ascii_uppercase().as_str() {
                 "PIPELINING" => extensions.pipelining = true,
+                "CHUNKING" => extensions.chunking = true,
                 "8BITMIME" => extensions.eight_bit = true,
                 "SMTPUTF8" => extensions.international = true,
                 "STARTTLS" => extensions.starttls = true,
@@ -50,8 +59,10 @@ pub(super) struct SmtpConnection {
     input: Vec<u8>,
     /// The commands or the body being written, kept for its capacity.
     output: Vec<u8>,
-    /// MAIL was accepted and no transaction followed: RSET precedes the next one.
+    /// The last transaction was refused, perhaps in part: RSET precedes the next one.
     needs_reset: bool,
+    /// When the last reply came.
+    answered_at: Instant,
     /// Only QUIT may be written.
     broken: bool,
     /// Messages accepted on this connection.
@@ -60,6 +71,8 @@ pub(super) struct SmtpConnection {
 
 /// The largest buffer that an idle connection keeps.
 const BUFFER_KEEP_MAX: usize = 128 * 1024;
+/// A server that was heard of within this time is trusted to be there still. Servers close idle connections after five seconds or more.
+const FRESH: Duration = Duration::from_secs(2);
 
 impl SmtpConnection {
     /// Connects, greets, encrypts and authenticates as the settings say.
@@ -81,6 +94,7 @@ impl SmtpConnection {
             input: Vec::with_capacity(1024),
             output: Vec::new(),
             needs_reset: false,
+            answered_at: Instant::now(),
             broken: false,
             messages: 0,
         };
@@ -98,7 +112,7 @@ impl SmtpConnection {
     async fn hello(&mut self) -> Result<(), SmtpFailure> {
         let name = self.settings.hello_name.clone();
         self.command(Phase::Greeting, &format!("EHLO {name}\r\n")).await?;
-        let reply = self.reply(Phase::Greeting).await?;
+        let reply = self.next_answer(Phase::Greeting).await?;
         if reply.is_success() {
             self.extensions = Extensions::read(&reply);
             return Ok(());
@@ -151,7 +165,7 @@ impl SmtpConnection {
         };
         for line in auth::lines(mechanism, credentials) {
             self.command(Phase::Auth, &line).await?;
-            let reply = self.reply(Phase::Auth).await?;
+            let reply = self.next_answer(Phase::Auth).await?;
             match reply.code {
                 235 => return Ok(self),
                 334 => {}
@@ -161,24 +175,78 @@ impl SmtpConnection {
         Err(SmtpFailure::not_sent(Phase::Auth, Cause::Unreadable))
     }
 
-    /// Brings a transaction to 354. After an error the connection serves on if [`Self::is_reusable`] says so.
-    pub(super) async fn open(&mut self, envelope: &Envelope) -> Result<(), SmtpFailure> {
+    /// Refuses what this server does not take, before anything is said to it.
+    pub(super) fn check(&self, envelope: &Envelope) -> Result<(), SmtpFailure> {
         if envelope.is_international() && !self.extensions.international {
             return Err(SmtpFailure::not_sent(Phase::Mail, Cause::InternationalNotOffered));
         }
         if self.extensions.size.is_some_and(|limit| limit > 0 && envelope.size > limit) {
             return Err(SmtpFailure::not_sent(Phase::Mail, Cause::TooLarge));
         }
-        let commands = self.transaction(envelope);
+        Ok(())
+    }
+
+    /// True if the server has closed, or has said something unasked, such as 421. Nothing is written to find out.
+    pub(super) fn is_gone(&mut self) -> bool {
+        !self.input.is_empty() || self.stream.read_into(&mut self.input).now_or_never().is_some()
+    }
+
+    /// How long ago the server was last heard of.
+    pub(super) fn idle_time(&self) -> Duration {
+        self.answered_at.elapsed()
+    }
+
+    /// One transaction: the envelope, then `header` and the message. With `chunking`, a server that offers CHUNKING gets BDAT.
+    ///
+    /// A connection that was used a moment ago gets everything in one write. An idle one may have been given up by the server, and then
+    /// nobody could say whether a mail was taken: its server answers the envelope first.
+    pub(super) async fn send(
+        &mut self,
+        envelope: &Envelope,
+        header: &[u8],
+        message: &SmtpMessage,
+        chunking: bool,
+    ) -> Result<Reply, SmtpFailure> {
+        let chunking = chunking && self.extensions.chunking && self.extensions.pipelining;
+        let commands = self.write_commands(envelope, !chunking);
+        let at_once = chunking && !self.needs_reset && self.idle_time() < FRESH;
+        if !at_once {
+            self.open(commands).await?;
+            self.output.clear();
+        }
+        // From here on only the reply to the message makes the connection usable again.
+        self.broken = true;
+        let broke_off = if chunking {
+            let size = header.len() + message.as_bytes().len();
+            // Writing to a Vec cannot fail.
+            let _ = write!(self.output, "BDAT {size} LAST\r\n");
+            self.write_message(self.output.len(), [header, message.as_bytes()]).await
+        } else {
+            append_data(&mut self.output, header, message);
+            self.write_message(0, [b"", b""]).await
+        };
+        if self.output.capacity() > BUFFER_KEEP_MAX {
+            self.output = Vec::new();
+        }
+        let all: &[Phase] = if at_once { &[Phase::Mail, Phase::Rcpt, Phase::Final] } else { &[Phase::Final] };
+        let reply = self.read_outcome(all, chunking, broke_off?).await?;
+        self.messages += 1;
+        Ok(reply)
+    }
+
+    /// Sends the commands before a message, all in one write with PIPELINING, and reads their replies. After an error the connection
+    /// serves on if [`Self::is_reusable`] says so.
+    async fn open(&mut self, commands: [Option<(Phase, Range<usize>)>; 4]) -> Result<(), SmtpFailure> {
+        let answer_by = Instant::now() + self.settings.timeouts.command;
         if self.extensions.pipelining {
             self.write_output(Phase::Mail, 0..self.output.len(), self.settings.timeouts.command).await?;
         }
         let mut refused = None;
         for (phase, range) in commands.into_iter().flatten() {
             if !self.extensions.pipelining {
-                self.write_output(phase, range, self.settings.timeouts.command).await?;
+                self.write_output(phase, range, answer_by.saturating_duration_since(Instant::now())).await?;
             }
-            let reply = match self.reply(phase).await {
+            let reply = match self.reply(phase, answer_by).await {
                 Ok(reply) => reply,
                 // The server's refusal before it closed is the better answer.
                 Err(failure) => return Err(refused.unwrap_or(failure)),
@@ -196,18 +264,11 @@ impl SmtpConnection {
                 break;
             }
         }
-        match refused {
-            Some(failure) => Err(failure),
-            None => {
-                // From 354 on the server waits for a body: only a final reply makes the connection usable again.
-                self.broken = true;
-                Ok(())
-            }
-        }
+        refused.map_or(Ok(()), Err)
     }
 
-    /// Writes the transaction's commands into `output`, and returns each with its phase and range.
-    fn transaction(&mut self, envelope: &Envelope) -> [Option<(Phase, Range<usize>)>; 4] {
+    /// Writes the envelope's commands into `output`, with DATA if asked, and returns each with its phase and range.
+    fn write_commands(&mut self, envelope: &Envelope, with_data: bool) -> [Option<(Phase, Range<usize>)>; 4] {
         let mut text = String::with_capacity(256);
         let mut commands = [None, None, None, None];
         if self.needs_reset {
@@ -235,52 +296,99 @@ impl SmtpConnection {
         text.push_str(envelope.to.as_str());
         text.push_str(">\r\n");
         commands[2] = Some((Phase::Rcpt, start..text.len()));
-        let start = text.len();
-        text.push_str("DATA\r\n");
-        commands[3] = Some((Phase::Data, start..text.len()));
+        if with_data {
+            let start = text.len();
+            text.push_str("DATA\r\n");
+            commands[3] = Some((Phase::Data, start..text.len()));
+        }
         self.output.clear();
         self.output.extend_from_slice(text.as_bytes());
         commands
     }
 
-    /// Sends the message after [`Self::open`]: body and final dot in one write, then reads the final reply.
-    pub(super) async fn send(&mut self, header: &[u8], message: &SmtpMessage) -> Result<Reply, SmtpFailure> {
-        self.output.clear();
-        append_data(&mut self.output, header, message);
-        let written = timeout(self.settings.timeouts.body, self.stream.write_all(&self.output)).await;
-        if self.output.capacity() > BUFFER_KEEP_MAX {
-            self.output = Vec::new();
-        }
-        let limit = match written {
-            Ok(Ok(())) => self.settings.timeouts.last,
-            // A server that refuses in mid-body often sends the reason before it closes.
-            Ok(Err(error)) => {
-                let said = self.read_reply(self.settings.timeouts.quit).await.ok().filter(Reply::is_negative);
-                return Err(match said {
-                    Some(reply) => SmtpFailure::not_sent(Phase::Body, Cause::Refused(reply)),
-                    None => SmtpFailure::unknown(Phase::Body, Cause::Io(error)),
-                });
-            }
-            Err(_) => return Err(SmtpFailure::unknown(Phase::Body, Cause::Timeout)),
+    /// Writes `output`, of which the first `head` octets are commands, and then `parts`. `Some`: this broke it off after octets of the
+    /// message had left, and the server may have said why.
+    async fn write_message(&mut self, head: usize, parts: [&[u8]; 2]) -> Result<Option<Cause>, SmtpFailure> {
+        let mut written = 0;
+        let mut slices = [IoSlice::new(&self.output), IoSlice::new(parts[0]), IoSlice::new(parts[1])];
+        let writing = self.stream.write_all(&mut slices, &mut written);
+        let cause = match timeout(self.settings.timeouts.body, writing).await {
+            Ok(Ok(())) => return Ok(None),
+            Ok(Err(error)) => Cause::Io(error),
+            Err(_) => Cause::Timeout,
         };
-        let reply = self.read_reply(limit).await.map_err(|cause| SmtpFailure::unknown(Phase::Final, cause))?;
-        if reply.is_success() {
-            self.finish(&reply);
-            self.messages += 1;
-            Ok(reply)
-        } else if reply.is_negative() {
-            self.finish(&reply);
-            Err(SmtpFailure::not_sent(Phase::Final, Cause::Refused(reply)))
-        } else {
-            Err(SmtpFailure::unknown(Phase::Final, Cause::Refused(reply)))
-        }
+        // The envelope may be in the same write: a connection whose server is gone is like one that was refused MAIL.
+        if written <= head { Err(SmtpFailure::not_sent(Phase::Mail, cause)) } else { Ok(Some(cause)) }
     }
 
-    /// The server has ended the transaction, so the next one may begin (unless it is closing).
-    fn finish(&mut self, reply: &Reply) {
-        self.needs_reset = false;
-        // Bytes after the final reply belong to no command: the next replies could not be matched.
-        self.broken = reply.code == 421 || !self.input.is_empty();
+    /// Reads the replies to a written message, the last of `phases`, and to the commands that left with it.
+    ///
+    /// A refusal of any of them is certain: the server discards the message. A reply that is missing leaves the outcome unknown, unless
+    /// a refusal came before it.
+    async fn read_outcome(
+        &mut self,
+        phases: &[Phase],
+        chunked: bool,
+        broke_off: Option<Cause>,
+    ) -> Result<Reply, SmtpFailure> {
+        let timeouts = &self.settings.timeouts;
+        let limit = if broke_off.is_some() { timeouts.quit } else { timeouts.last };
+        let answer_by = Instant::now() + limit;
+        let mut refused: Option<SmtpFailure> = None;
+        let mut has_recipient = true;
+        for &phase in phases {
+            let reply = match self.read_reply(answer_by).await {
+                Ok(reply) if reply.is_success() && phase != Phase::Final => continue,
+                Ok(reply) if reply.is_success() || reply.is_negative() => reply,
+                other => {
+                    let cause = other.map_or_else(|cause| cause, Cause::Refused);
+                    let unknown = match broke_off {
+                        Some(cause) => SmtpFailure::unknown(Phase::Body, cause),
+                        None => SmtpFailure::unknown(phase, cause),
+                    };
+                    return Err(refused.unwrap_or(unknown));
+                }
+            };
+            if reply.is_success() {
+                return match (refused, broke_off) {
+                    (None, None) => {
+                        self.finish(false);
+                        Ok(reply)
+                    }
+                    // A message to nobody was taken.
+                    (Some(refused), _) if !has_recipient => Err(refused),
+                    // A message was taken without a sender, or before it was complete: who knows.
+                    (Some(_), _) => Err(SmtpFailure::unknown(phase, Cause::Unreadable)),
+                    (None, Some(cause)) => Err(SmtpFailure::unknown(Phase::Body, cause)),
+                };
+            }
+            has_recipient &= phase != Phase::Rcpt;
+            let is_first = refused.is_none();
+            let (code, is_final) = (reply.code, phase == Phase::Final);
+            let refusal = refused.get_or_insert(SmtpFailure::not_sent(phase, Cause::Refused(reply)));
+            let knows_bdat = !(chunked && is_final && matches!(code, 500 | 502 | 504));
+            if chunked && is_final && is_first && matches!(code, 500 | 502..=504) {
+                refusal.cause = Cause::ChunkingRefused;
+            } else if is_final && knows_bdat && code != 421 && broke_off.is_none() {
+                self.finish(chunked);
+            }
+            if code == 421 {
+                break;
+            }
+        }
+        Err(refused.unwrap_or_else(|| SmtpFailure::unknown(Phase::Final, Cause::Unreadable)))
+    }
+
+    /// The server has ended the transaction, so the next one may begin.
+    fn finish(&mut self, needs_reset: bool) {
+        self.needs_reset = needs_reset;
+        // Bytes after the last reply belong to no command: the next replies could not be matched.
+        self.broken = !self.input.is_empty();
+    }
+
+    #[cfg(test)]
+    pub(super) fn age(&mut self) {
+        self.answered_at = self.answered_at.checked_sub(FRESH).unwrap_or(self.answered_at);
     }
 
     /// True if another transaction may begin on this connection.
@@ -298,8 +406,8 @@ impl SmtpConnection {
     pub(super) async fn quit(mut self) {
         if !self.broken {
             let limit = self.settings.timeouts.quit;
-            if let Ok(Ok(())) = timeout(limit, self.stream.write_all(b"QUIT\r\n")).await {
-                drop(self.read_reply(limit).await);
+            if let Ok(Ok(())) = timeout(limit, self.stream.write_all(&mut [IoSlice::new(b"QUIT\r\n")], &mut 0)).await {
+                drop(self.read_reply(Instant::now() + limit).await);
             }
         }
     }
@@ -311,7 +419,8 @@ impl SmtpConnection {
     }
 
     async fn write_output(&mut self, phase: Phase, range: Range<usize>, limit: Duration) -> Result<(), SmtpFailure> {
-        let cause = match timeout(limit, self.stream.write_all(&self.output[range])).await {
+        let cause = match timeout(limit, self.stream.write_all(&mut [IoSlice::new(&self.output[range])], &mut 0)).await
+        {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => Cause::Io(error),
             Err(_) => Cause::Timeout,
@@ -320,25 +429,29 @@ impl SmtpConnection {
         Err(SmtpFailure::not_sent(phase, cause))
     }
 
-    /// A reply to a command before the body.
-    async fn reply(&mut self, phase: Phase) -> Result<Reply, SmtpFailure> {
-        let limit = if phase == Phase::Data { self.settings.timeouts.data } else { self.settings.timeouts.command };
-        self.read_reply(limit).await.map_err(|cause| {
+    /// A reply to a command before the message.
+    async fn reply(&mut self, phase: Phase, answer_by: Instant) -> Result<Reply, SmtpFailure> {
+        self.read_reply(answer_by).await.map_err(|cause| {
             self.broken = true;
             SmtpFailure::not_sent(phase, cause)
         })
     }
 
+    /// The reply to a single command.
+    async fn next_answer(&mut self, phase: Phase) -> Result<Reply, SmtpFailure> {
+        self.reply(phase, Instant::now() + self.settings.timeouts.command).await
+    }
+
     async fn expect(&mut self, phase: Phase, codes: Range<u16>) -> Result<Reply, SmtpFailure> {
-        let reply = self.reply(phase).await?;
+        let reply = self.next_answer(phase).await?;
         if codes.contains(&reply.code) { Ok(reply) } else { Err(SmtpFailure::not_sent(phase, Cause::Refused(reply))) }
     }
 
-    async fn read_reply(&mut self, limit: Duration) -> Result<Reply, Cause> {
-        match timeout(limit, self.next_reply()).await {
-            Ok(read) => read,
-            Err(_) => Err(Cause::Timeout),
-        }
+    async fn read_reply(&mut self, answer_by: Instant) -> Result<Reply, Cause> {
+        let limit = answer_by.saturating_duration_since(Instant::now());
+        let read = timeout(limit, self.next_reply()).await.unwrap_or(Err(Cause::Timeout));
+        self.answered_at = Instant::now();
+        read
     }
 
     async fn next_reply(&mut self) -> Result<Reply, Cause> {

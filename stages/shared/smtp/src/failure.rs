@@ -23,7 +23,7 @@ pub enum Phase {
     Data,
     /// The message body, up to and with the final dot.
     Body,
-    /// Waiting for the answer to the final dot.
+    /// Waiting for the answer to the message: to the final dot, or to BDAT.
     Final,
 }
 
@@ -48,7 +48,7 @@ impl Phase {
 /// Whether the message may have been accepted although no acceptance was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Certainty {
-    /// Certainly not accepted: the server said no, or no octet of the body was written.
+    /// Certainly not accepted: the server refused the envelope or the message, or no octet of the body was written.
     NotSent,
     /// Octets of the body may have left and no final answer came. Never retry as if nothing had happened.
     Unknown,
@@ -93,6 +93,9 @@ pub enum Cause {
     /// The body was not begun in time after the fence, so it was not sent at all.
     #[error("the fence was too old to begin sending")]
     FenceTooOld,
+    /// The server offers CHUNKING and does not know BDAT. The next mail to it goes by DATA.
+    #[error("the server refuses the chunks it offers to take")]
+    ChunkingRefused,
 }
 
 /// A transaction that did not end in acceptance.
@@ -133,6 +136,7 @@ impl SmtpFailure {
     /// Whether this looks like a pooled connection the server had given up: gone, or 421 before it took anything.
     pub(super) fn is_stale(&self) -> bool {
         self.phase == Phase::Mail
+            && self.certainty == Certainty::NotSent
             && match &self.cause {
                 Cause::Closed | Cause::Io(_) => true,
                 Cause::Refused(reply) => reply.code == 421,

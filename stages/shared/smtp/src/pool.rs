@@ -1,7 +1,10 @@
 //! The connection pool: bounded, last in first out. A connection in an unknown state is never reused.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -24,16 +27,18 @@ struct SharedPool {
     settings: Arc<SmtpSettings>,
     tls: TlsConnector,
     /// The most recently used connection is last: under light load the others become idle and are closed.
-    idle: Mutex<Vec<(SmtpConnection, Instant)>>,
+    idle: Mutex<Vec<SmtpConnection>>,
     /// One permit for each connection in use. A new connection is made only when none is idle, so that there are never
     /// more than `max_connections` in all.
     slots: Arc<Semaphore>,
+    /// Cleared when the relay offers CHUNKING without knowing BDAT.
+    chunking: AtomicBool,
 }
 
 /// How many connections there are, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// In a transaction, connecting or closing.
+    /// Taken by a caller, connecting or closing.
     pub in_use: usize,
     /// Open and waiting for work.
     pub idle: usize,
@@ -51,6 +56,7 @@ impl Pool {
             tls: tls_connector(&settings)?,
             idle: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(settings.max_connections)),
+            chunking: AtomicBool::new(true),
             settings: Arc::new(settings),
         });
         tokio::spawn(retire_idle(Arc::downgrade(&shared), shared.settings.idle_timeout));
@@ -69,13 +75,11 @@ impl Pool {
         PoolCounts { in_use: self.capacity() - self.shared.slots.available_permits(), idle: self.shared.idle().len() }
     }
 
-    /// Waits for a free connection and brings a transaction to 354. Nothing of the message has left when this returns.
-    ///
-    /// A closed pooled connection is replaced by a new one, once: no part of the message has left yet.
+    /// Waits for a free connection, or opens one, to a server that takes this envelope.
     ///
     /// # Errors
     /// [`SmtpFailure`], always with certainty [`super::Certainty::NotSent`].
-    pub async fn open(&self, envelope: &Envelope) -> Result<AtData, SmtpFailure> {
+    pub async fn take(&self, envelope: &Envelope) -> Result<PooledConnection, SmtpFailure> {
         // The semaphore is never closed.
         let permit = self
             .shared
@@ -84,27 +88,13 @@ impl Pool {
             .acquire_owned()
             .await
             .map_err(|_| SmtpFailure::not_sent(Phase::Connect, Cause::Closed))?;
-        if let Some(mut connection) = self.shared.take_idle() {
-            match connection.open(envelope).await {
-                Ok(()) => return Ok(AtData { lease: Lease::new(self, connection, permit) }),
-                Err(failure) if failure.is_stale() => {}
-                Err(failure) => {
-                    Lease::new(self, connection, permit).give_back();
-                    return Err(failure);
-                }
-            }
-        }
-        let connected = SmtpConnection::connect(&self.shared.settings, &self.shared.tls).await;
-        let outcome = connected.as_ref().map_or_else(|failure| failure.phase.as_str(), |_| "open");
-        Counter::SmtpConnectionsTotal.add(1, [("outcome", outcome)]);
-        let mut connection = connected?;
-        match connection.open(envelope).await {
-            Ok(()) => Ok(AtData { lease: Lease::new(self, connection, permit) }),
-            Err(failure) => {
-                Lease::new(self, connection, permit).give_back();
-                Err(failure)
-            }
-        }
+        let connection = match self.shared.take_idle() {
+            Some(connection) => connection,
+            None => self.shared.connect().await?,
+        };
+        let checked = connection.check(envelope);
+        let taken = PooledConnection { pool: self.shared.clone(), connection: Some(connection), permit: Some(permit) };
+        checked.map(|()| taken)
     }
 
     /// Opens a new connection up to the point where a transaction could begin, and closes it.
@@ -121,31 +111,69 @@ impl Pool {
     /// Closes idle connections with QUIT. Connections in use are closed as they come back when the pool is dropped.
     pub async fn close_idle(&self) {
         let idle = std::mem::take(&mut *self.shared.idle());
-        futures::future::join_all(idle.into_iter().map(|(connection, _)| connection.quit())).await;
+        futures::future::join_all(idle.into_iter().map(SmtpConnection::quit)).await;
+    }
+}
+
+#[cfg(test)]
+impl Pool {
+    /// Lets the idle connections look as if nothing had been heard of their servers for some time.
+    pub(super) fn age_idle(&self) {
+        self.shared.idle().iter_mut().for_each(SmtpConnection::age);
     }
 }
 
 impl SharedPool {
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(SmtpConnection, Instant)>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<SmtpConnection>> {
         // The lock spans single Vec operations only, which leave the list consistent even if one panics.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// An idle connection that the server has not given up.
     fn take_idle(&self) -> Option<SmtpConnection> {
-        let mut idle = self.idle();
-        let (connection, since) = idle.pop()?;
-        drop(idle);
-        // The last one is the most recently used: if it is too old, all are.
-        if since.elapsed() >= self.settings.idle_timeout {
-            tokio::spawn(connection.quit());
-            return None;
+        loop {
+            let mut connection = self.idle().pop()?;
+            // The last one is the most recently used: if it is too old, all are.
+            if connection.idle_time() >= self.settings.idle_timeout {
+                tokio::spawn(connection.quit());
+                return None;
+            }
+            if !connection.is_gone() {
+                return Some(connection);
+            }
         }
-        Some(connection)
     }
 
-    fn take_expired(&self) -> Vec<(SmtpConnection, Instant)> {
+    fn take_expired(&self) -> Vec<SmtpConnection> {
         let limit = self.settings.idle_timeout;
-        self.idle().extract_if(.., |(_, since)| since.elapsed() >= limit).collect()
+        self.idle().extract_if(.., |connection| connection.idle_time() >= limit).collect()
+    }
+
+    async fn connect(&self) -> Result<SmtpConnection, SmtpFailure> {
+        let connected = SmtpConnection::connect(&self.settings, &self.tls).await;
+        let outcome = connected.as_ref().map_or_else(|failure| failure.phase.as_str(), |_| "open");
+        Counter::SmtpConnectionsTotal.add(1, [("outcome", outcome)]);
+        connected
+    }
+
+    /// Opens a connection for a message that must begin by then.
+    async fn connect_by(&self, begin_by: Instant) -> Result<SmtpConnection, SmtpFailure> {
+        let connected = tokio::time::timeout_at(begin_by.into(), self.connect()).await;
+        connected.unwrap_or_else(|_| Err(SmtpFailure::not_sent(Phase::Connect, Cause::FenceTooOld)))
+    }
+
+    /// Returns a reusable connection to the pool, closes one that has sent enough messages, and drops any other.
+    fn give_back(&self, connection: SmtpConnection, permit: OwnedSemaphorePermit) {
+        if connection.is_reusable() {
+            self.idle().push(connection);
+            // The permit is released after the connection is back, so that the next caller finds it.
+            drop(permit);
+        } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                connection.quit().await;
+                drop(permit);
+            });
+        }
     }
 }
 
@@ -156,46 +184,29 @@ async fn retire_idle(shared: Weak<SharedPool>, idle_timeout: std::time::Duration
         let Some(shared) = shared.upgrade() else { return };
         let expired = shared.take_expired();
         drop(shared);
-        futures::future::join_all(expired.into_iter().map(|(connection, _)| connection.quit())).await;
+        futures::future::join_all(expired.into_iter().map(SmtpConnection::quit)).await;
     }
 }
 
-/// A connection in use, with its permit.
-struct Lease {
+/// A connection that waits for its caller's message, and its permit. Dropping it gives the connection back.
+pub struct PooledConnection {
     pool: Arc<SharedPool>,
-    connection: SmtpConnection,
-    permit: OwnedSemaphorePermit,
+    /// `None` while a message is sent: a connection in an unknown state does not come back.
+    connection: Option<SmtpConnection>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Lease {
-    fn new(pool: &Pool, connection: SmtpConnection, permit: OwnedSemaphorePermit) -> Self {
-        Self { pool: pool.shared.clone(), connection, permit }
-    }
-
-    /// Returns a reusable connection to the pool, closes one that has sent enough messages, and drops any other.
-    fn give_back(self) {
-        let Self { pool, connection, permit } = self;
-        if connection.is_reusable() {
-            pool.idle().push((connection, Instant::now()));
-            // The permit is released after the connection is back, so that the next caller finds it.
-            drop(permit);
-        } else {
-            tokio::spawn(async move {
-                connection.quit().await;
-                drop(permit);
-            });
-        }
-    }
-}
-
-/// A transaction at 354: the server waits for the body. Dropping it drops the connection; the body is then never sent.
-pub struct AtData {
-    lease: Lease,
-}
-
-impl std::fmt::Debug for AtData {
+impl std::fmt::Debug for PooledConnection {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("AtData(..)")
+        formatter.write_str("PooledConnection(..)")
+    }
+}
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        if let (Some(connection), Some(permit)) = (self.connection.take(), self.permit.take()) {
+            self.pool.give_back(connection, permit);
+        }
     }
 }
 
@@ -206,27 +217,45 @@ pub struct AcceptedMessage {
     pub reply: Reply,
 }
 
-impl AtData {
-    /// Sends the message: `header` (further header fields such as DKIM-Signature, each complete with CRLF), then the
-    /// message. If `begin_by` has passed, nothing is written and the connection is dropped: the fence is too old, and
-    /// another worker may already treat the send as unknown.
+impl PooledConnection {
+    /// Sends a message: `header` (further header fields such as DKIM-Signature, each complete with CRLF), then the message.
+    /// If `begin_by` passes before the transaction begins, nothing is sent: the fence is too old, and another worker may already treat
+    /// the send as unknown. A connection that the server has given up is replaced by a new one, once, if none of the message has left.
+    ///
+    /// The connection is free for others when `self` is dropped, not before.
     ///
     /// # Errors
-    /// [`SmtpFailure`]; [`super::Certainty::Unknown`] as soon as octets of the body may have left without a final answer.
+    /// [`SmtpFailure`]; [`super::Certainty::Unknown`] as soon as octets of the message may have left without a final answer.
     pub async fn send(
-        mut self,
+        &mut self,
+        envelope: &Envelope,
         header: &str,
         message: &SmtpMessage,
         begin_by: Instant,
     ) -> Result<AcceptedMessage, SmtpFailure> {
+        let pool = self.pool.clone();
+        let taken = self.connection.take().and_then(|mut taken| (!taken.is_gone()).then_some(taken));
+        let mut connection = match taken {
+            Some(connection) => connection,
+            None => pool.connect_by(begin_by).await?,
+        };
         if Instant::now() > begin_by {
-            return Err(SmtpFailure::not_sent(Phase::Body, Cause::FenceTooOld));
+            self.connection = Some(connection);
+            return Err(SmtpFailure::not_sent(Phase::Mail, Cause::FenceTooOld));
         }
-        let sent = self.lease.connection.send(header.as_bytes(), message).await;
-        self.lease.give_back();
+        let chunking = || pool.chunking.load(Ordering::Relaxed);
+        let is_used = connection.messages > 0;
+        let mut sent = connection.send(envelope, header.as_bytes(), message, chunking()).await;
+        if is_used && sent.as_ref().is_err_and(SmtpFailure::is_stale) {
+            connection = pool.connect_by(begin_by).await?;
+            sent = connection.send(envelope, header.as_bytes(), message, chunking()).await;
+        }
+        self.connection = Some(connection);
+        if matches!(sent, Err(SmtpFailure { cause: Cause::ChunkingRefused, .. }))
+            && pool.chunking.swap(false, Ordering::Relaxed)
+        {
+            tracing::warn!("the relay offers CHUNKING and does not know BDAT; it gets DATA from now on");
+        }
         sent.map(|reply| AcceptedMessage { reply })
     }
-
-    /// Drops the connection without sending the body: SMTP has no other way back from 354.
-    pub fn abandon(self) {}
 }

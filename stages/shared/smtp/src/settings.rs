@@ -159,13 +159,11 @@ fn percent_decode(text: &str) -> Result<String, SmtpSettingsError> {
 pub struct SmtpTimeouts {
     /// Name lookup, TCP connection and TLS handshake, each. RFC: not named.
     pub connect: Duration,
-    /// Greeting, EHLO, AUTH, RSET, MAIL and RCPT, each reply. RFC: 5 minutes.
+    /// Each reply to the greeting, EHLO and AUTH; all replies to MAIL, RCPT and DATA together. RFC: 5 minutes, DATA 2.
     pub command: Duration,
-    /// The reply to DATA. RFC: 2 minutes.
-    pub data: Duration,
     /// Writing the body. RFC: 3 minutes for each block.
     pub body: Duration,
-    /// The reply to the final dot. RFC: 10 minutes, as giving up here makes duplicates or doubts.
+    /// The reply to the message, and to what left in one write with it. RFC: 10 minutes, as giving up here makes duplicates or doubts.
     pub last: Duration,
     /// The reply to QUIT, when a connection is retired. Nothing depends on it.
     pub quit: Duration,
@@ -176,7 +174,6 @@ impl Default for SmtpTimeouts {
         Self {
             connect: Duration::from_secs(30),
             command: Duration::from_secs(120),
-            data: Duration::from_secs(120),
             body: Duration::from_secs(180),
             last: Duration::from_secs(600),
             quit: Duration::from_secs(2),

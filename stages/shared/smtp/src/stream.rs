@@ -1,6 +1,9 @@
 //! The octet stream under a connection: TCP without Nagle's delay, in clear or through rustls.
 
-use std::{io, sync::Arc};
+use std::{
+    io::{self, IoSlice},
+    sync::Arc,
+};
 
 use rustls::{
     ClientConfig, RootCertStore,
@@ -39,13 +42,23 @@ impl SmtpStream {
         matches!(self, Self::Tls(_))
     }
 
-    pub(super) async fn write_all(&mut self, octets: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Plain(stream) => stream.write_all(octets).await,
-            Self::Tls(stream) => {
-                stream.write_all(octets).await?;
-                stream.flush().await
+    /// Writes all of `parts`, in one system call where the socket takes as much. `written` counts octets also if it fails.
+    pub(super) async fn write_all(&mut self, mut parts: &mut [IoSlice<'_>], written: &mut usize) -> io::Result<()> {
+        IoSlice::advance_slices(&mut parts, 0);
+        while !parts.is_empty() {
+            let count = match self {
+                Self::Plain(stream) => stream.write_vectored(parts).await?,
+                Self::Tls(stream) => stream.write_vectored(parts).await?,
+            };
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
             }
+            *written += count;
+            IoSlice::advance_slices(&mut parts, count);
+        }
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Tls(stream) => stream.flush().await,
         }
     }
 

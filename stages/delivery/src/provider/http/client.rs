@@ -104,7 +104,7 @@ struct PreparedRequest {
 
 #[async_trait]
 impl PreparedSend for PreparedRequest {
-    async fn send(self: Box<Self>, _: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
+    async fn send(&mut self, _: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
         if Instant::now() > begin_by {
             return Ok(SendResult::NotBegun);
         }

@@ -111,6 +111,6 @@ pub async fn send_within(provider: &dyn Provider, life: Duration) -> Result<Send
     let envelope = envelope(&message);
     let outgoing =
         OutgoingMessage { send_id: SEND, serial: 1, envelope: &envelope, signature: SIGNATURE, message: &message };
-    let opened = provider.prepare(&outgoing).await?;
+    let mut opened = provider.prepare(&outgoing).await?;
     opened.send(&outgoing, Instant::now() + life).await
 }

@@ -8,7 +8,7 @@ use schemas::SkipReason;
 use stage_rig::until;
 
 use super::panics::owed;
-use super::world::{Batch, Handle, World, row};
+use super::world::{Batch, Handle, Row, World, row};
 
 #[rstest]
 #[case::stored_and_not_answered("drop-after-dot@example.com", 1)]
@@ -38,6 +38,21 @@ async fn an_unknown_transactional_send_gets_one_more_attempt() {
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 2));
     assert_eq!(world.number("select count(*) from events where tenant_id = $1 and type = 'unknown'").await, 2);
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::recipient("reject-550-5.1.1@example.com", row("failed", Some("hard"), 1))]
+#[case::greylisted("greylist@example.com", row("deferred", Some("temporary"), 1))]
+#[case::before_the_body("reject-554-at-data@example.com", row("failed", Some("block"), 1))]
+#[tokio::test]
+async fn a_refused_envelope_of_a_fenced_send_is_no_doubt(#[case] address: &str, #[case] expected: Row) {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&[address]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, expected);
+    assert_eq!(world.number("select count(*) from sends where tenant_id = $1 and fenced_at is not null").await, 1);
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
     world.assert_counters_are_right().await;
 }
 
@@ -72,9 +87,9 @@ async fn a_stopping_process_releases_what_it_has_not_begun() {
     world.assert_counters_are_right().await;
 }
 
-/// A stage whose process is killed while it sends to these addresses, as soon as the states are these.
+/// A stage with one connection, whose process is killed while it sends to these addresses, as soon as the states are these.
 async fn killed_at(world: &World, batch: &Batch, states: &[&str]) {
-    let stage = world.stage_with(&["--smtp-command-timeout", "300s", "--smtp-final-timeout", "10m"]);
+    let stage = world.stage_with(&["--smtp-connections", "1", "--smtp-final-timeout", "10m"]);
     tokio::select! {
         _ = runner::Stage::handle(&stage, std::slice::from_ref(&batch.rendered)) => panic!("over before it was killed"),
         () = until("the process has come this far", async || world.states(batch).await == states) => {}
@@ -92,17 +107,17 @@ async fn killed_at(world: &World, batch: &Batch, states: &[&str]) {
 #[tokio::test]
 async fn what_a_dead_process_had_not_fenced_is_still_owed() {
     let world = World::new().await;
-    let addresses = ["slow-rcpt-240s@example.com", "slow-dot-240s@example.com", "ann@example.com"];
+    let addresses = ["ann@example.com", "slow-dot-240s@example.com", "bob@example.com"];
     let (_, batch) = world.campaign_batch(&addresses).await;
-    killed_at(&world, &batch, &["queued", "fenced", "sent"]).await;
+    killed_at(&world, &batch, &["sent", "fenced", "queued"]).await;
     // Heard of not long ago: its result may still come.
     world.silence_sessions(20.0).await;
     assert_eq!(world.sweep_leases().await, 0);
     // Nothing more is to be expected: a campaign's mail is not tried again, so it need not wait until it may be.
     world.silence_sessions(70.0).await;
     assert_eq!(world.sweep_leases().await, 1);
-    assert_eq!(world.states(&batch).await, ["queued", "unknown", "sent"]);
-    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    assert_eq!(world.states(&batch).await, ["sent", "unknown", "queued"]);
+    assert_eq!(world.row(batch.send(2)).await, row("queued", None, 0));
     world.assert_counters_are_right().await;
     // Nothing is left of it.
     assert_eq!(world.sweep_leases().await, 0);
@@ -210,9 +225,9 @@ async fn a_deferred_send_that_is_released_waits_and_counts_no_attempt() {
 #[tokio::test]
 async fn a_batch_in_a_workers_hands_is_not_announced_again() {
     let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "slow-rcpt-240s@example.com"]).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "slow-dot-240s@example.com", "bob@example.com"]).await;
     world.run("update batches set announce_after = now() where tenant_id = $1").await;
-    killed_at(&world, &batch, &["sent", "queued"]).await;
+    killed_at(&world, &batch, &["sent", "fenced", "queued"]).await;
     let soon = "select count(*) from batches where tenant_id = $1 and announce_after < now() + interval '5 s'";
     assert_eq!(world.number(soon).await, 0, "a fence has just been passed");
 }

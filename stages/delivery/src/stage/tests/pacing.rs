@@ -202,8 +202,8 @@ async fn unsent_mail_returns_quota_and_retries_count_once() {
         let world = World::new().await;
         warm(&world, &[1]).await;
         let stage = world.stage();
-        let (_, refused) = world.campaign_batch(&["reject-550-5.1.1@example.com"]).await;
-        stage.deliver(&[&refused]).await.unwrap();
+        let (_, unsent) = world.campaign_batch(&["ann@example.com"]).await;
+        world.stage_with(&["--smtp-url", "smtp://127.0.0.1:1?tls=none"]).deliver(&[&unsent]).await.unwrap();
         assert_eq!(world.number(WARMED).await, 0, "it never came to a fence");
         let (_, deferred) = world.campaign_batch(&["greylist-at-dot@example.com"]).await;
         stage.deliver(&[&deferred]).await.unwrap();

@@ -146,7 +146,7 @@ async fn a_cancel_and_a_pause_stop_what_is_not_fenced() {
         ("update campaigns set paused = true where tenant_id = $1", ["queued", "queued"]),
     ] {
         let world = World::new().await;
-        // All of them are slow, so that the change comes while some are at 354, also where a commit takes its time.
+        // All of them are slow, so that the change comes while some wait for a connection, also where a commit takes its time.
         let addresses: Vec<String> = (0..40).map(|number| format!("slow-data-1s+{number}@example.com")).collect();
         let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
         let stage = world.stage();

@@ -80,7 +80,7 @@ pub fn classify(failure: &SmtpFailure) -> ReplyDecision {
         Cause::Timeout | Cause::Closed | Cause::Io(_) if failure.phase < Phase::Mail => {
             ReplyDecision::defer(Class::Unreachable, Scope::Relay)
         }
-        Cause::Timeout | Cause::Closed | Cause::Io(_) | Cause::FenceTooOld => {
+        Cause::Timeout | Cause::Closed | Cause::Io(_) | Cause::FenceTooOld | Cause::ChunkingRefused => {
             ReplyDecision::defer(Class::Temporary, Scope::Connection)
         }
         // RFC 6531 §3.5 and RFC 1870 §6: it will be so for every attempt through this relay.

@@ -1,6 +1,7 @@
 //! The client against a scripted server.
 #![allow(clippy::unwrap_used)]
 
+mod chunking;
 mod secure;
 mod server;
 
@@ -12,7 +13,7 @@ use std::{
 use rstest::rstest;
 use stage_rig::until;
 
-use self::server::{Act, Options, PIPELINING, PLAIN, Script, Server};
+use self::server::{Act, PIPELINING, PLAIN, Script, Server};
 use super::*;
 
 /// Longer than any answer takes that comes at all.
@@ -24,7 +25,7 @@ fn settings(server: &Server) -> SmtpSettings {
     let relay = format!("smtp://{}?tls=none", server.addr).parse().unwrap();
     let mut settings = SmtpSettings::new(relay, "client.example.com");
     settings.max_connections = 4;
-    settings.timeouts = SmtpTimeouts { connect: LONG, command: LONG, data: LONG, body: LONG, last: LONG, quit: LONG };
+    settings.timeouts = SmtpTimeouts { connect: LONG, command: LONG, body: LONG, last: LONG, quit: LONG };
     settings
 }
 
@@ -46,7 +47,11 @@ fn soon() -> Instant {
 }
 
 async fn deliver(pool: &Pool) -> Result<AcceptedMessage, SmtpFailure> {
-    pool.open(&envelope()).await?.send("X-First: yes\r\n", &message(), soon()).await
+    deliver_to(pool, &envelope()).await
+}
+
+async fn deliver_to(pool: &Pool, envelope: &Envelope) -> Result<AcceptedMessage, SmtpFailure> {
+    pool.take(envelope).await?.send(envelope, "X-First: yes\r\n", &message(), soon()).await
 }
 
 #[rstest]
@@ -54,8 +59,7 @@ async fn deliver(pool: &Pool) -> Result<AcceptedMessage, SmtpFailure> {
 #[case::one_at_a_time(PLAIN)]
 #[tokio::test]
 async fn a_message_arrives_dot_stuffed_behind_its_extra_header(#[case] ehlo: &'static str) {
-    let server =
-        Server::with(Options { ehlo, script: |_, _, _: &str| Act::Usual, tls: None, implicit_tls: false }).await;
+    let server = Server::offering(ehlo, |_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
     let accepted = deliver(&pool).await.unwrap();
     assert_eq!(accepted.reply.text, "queued as 42");
@@ -69,7 +73,7 @@ async fn size_and_the_null_sender_are_written_as_the_rfcs_say() {
     let server = Server::start(|_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
     let envelope = Envelope { from: None, ..envelope() };
-    pool.open(&envelope).await.unwrap().send("", &message(), soon()).await.unwrap();
+    deliver_to(&pool, &envelope).await.unwrap();
     assert_eq!(server.count(&format!("MAIL FROM:<> SIZE={}", envelope.size)), 1);
 }
 
@@ -153,7 +157,7 @@ async fn a_stale_connection_is_replaced_once(#[case] script: Script) {
 #[tokio::test]
 async fn a_negative_answer_is_certainly_not_sent(#[case] script: Script, #[case] phase: Phase, #[case] code: u16) {
     for ehlo in [PIPELINING, PLAIN] {
-        let server = Server::with(Options { ehlo, script, tls: None, implicit_tls: false }).await;
+        let server = Server::offering(ehlo, script).await;
         let failure = deliver(&Pool::new(settings(&server)).unwrap()).await.unwrap_err();
         assert_eq!((failure.phase, failure.certainty), (phase, Certainty::NotSent));
         assert_eq!(failure.reply().unwrap().code, code);
@@ -190,7 +194,6 @@ async fn silence_before_the_body_is_a_timeout_and_certainly_not_sent(#[case] eve
     };
     let server = Server::start(script).await;
     let mut settings = settings(&server);
-    settings.timeouts.data = SHORT;
     // The commands before MAIL are answered within this time.
     settings.timeouts.command = 4 * SHORT;
     let failure = deliver(&Pool::new(settings).unwrap()).await.unwrap_err();
@@ -205,7 +208,7 @@ async fn a_connection_is_reused_after_a_refused_recipient() {
     let server = Server::start(script).await;
     let pool = Pool::new(settings(&server)).unwrap();
     let gone = Envelope { to: EnvelopeAddress::parse("gone@example.net").unwrap(), ..envelope() };
-    assert_eq!(pool.open(&gone).await.unwrap_err().phase, Phase::Rcpt);
+    assert_eq!(deliver_to(&pool, &gone).await.unwrap_err().phase, Phase::Rcpt);
     deliver(&pool).await.unwrap();
     assert_eq!((server.connections.load(Ordering::SeqCst), server.count("RSET")), (1, 1));
 }
@@ -219,33 +222,43 @@ async fn a_server_that_wants_a_body_for_a_refused_recipient_gets_none() {
     };
     let server = Server::start(script).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    let failure = pool.open(&envelope()).await.unwrap_err();
+    let failure = deliver(&pool).await.unwrap_err();
     assert_eq!((failure.phase, failure.certainty), (Phase::Rcpt, Certainty::NotSent));
     assert_eq!(pool.counts().idle, 0);
     assert!(server.bodies.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn an_abandoned_transaction_closes_its_connection() {
+async fn a_connection_on_which_nothing_was_said_is_reused() {
     let server = Server::start(|_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    pool.open(&envelope()).await.unwrap().abandon();
-    drop(pool.open(&envelope()).await.unwrap());
-    until("both connections to be closed", async || server.count("<closed in body>") == 2).await;
-    assert!(server.bodies.lock().unwrap().is_empty());
-    assert_eq!(pool.counts(), PoolCounts { in_use: 0, idle: 0 });
+    drop(pool.take(&envelope()).await.unwrap());
+    assert_eq!(pool.counts(), PoolCounts { in_use: 0, idle: 1 });
+    deliver(&pool).await.unwrap();
+    assert_eq!((server.connections.load(Ordering::SeqCst), server.count("RSET")), (1, 0));
+}
+
+#[tokio::test]
+async fn a_connection_is_not_free_before_its_result_is_noted() {
+    let server = Server::start(|_, _, _: &str| Act::Usual).await;
+    let pool = Pool::new(settings(&server)).unwrap();
+    let mut connection = pool.take(&envelope()).await.unwrap();
+    connection.send(&envelope(), "", &message(), soon()).await.unwrap();
+    assert_eq!(pool.counts(), PoolCounts { in_use: 1, idle: 0 });
+    drop(connection);
+    assert_eq!(pool.counts(), PoolCounts { in_use: 0, idle: 1 });
 }
 
 #[tokio::test]
 async fn a_fence_that_is_too_old_sends_nothing() {
     let server = Server::start(|_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    let open = pool.open(&envelope()).await.unwrap();
+    let mut taken = pool.take(&envelope()).await.unwrap();
     let past = Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
-    let failure = open.send("", &message(), past).await.unwrap_err();
+    let failure = taken.send(&envelope(), "", &message(), past).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::FenceTooOld));
     assert_eq!(failure.certainty, Certainty::NotSent);
-    assert_eq!(server.count("<dot>"), 0);
+    assert_eq!(server.count("MAIL"), 0);
 }
 
 #[tokio::test]
@@ -263,13 +276,12 @@ async fn an_international_address_needs_a_server_that_takes_it() {
     let to = EnvelopeAddress::parse("jürgen@example.net").unwrap();
     let server = Server::start(|_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    pool.open(&Envelope { to: to.clone(), ..envelope() }).await.unwrap().send("", &message(), soon()).await.unwrap();
+    deliver_to(&pool, &Envelope { to: to.clone(), ..envelope() }).await.unwrap();
     assert!(server.log.lock().unwrap().iter().any(|line| line.starts_with("MAIL") && line.ends_with(" SMTPUTF8")));
 
-    let server =
-        Server::with(Options { ehlo: PLAIN, script: |_, _, _: &str| Act::Usual, tls: None, implicit_tls: false }).await;
+    let server = Server::offering(PLAIN, |_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    let failure = pool.open(&Envelope { to, ..envelope() }).await.unwrap_err();
+    let failure = pool.take(&Envelope { to, ..envelope() }).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::InternationalNotOffered));
     deliver(&pool).await.unwrap();
     assert_eq!(server.connections.load(Ordering::SeqCst), 1);
@@ -279,7 +291,7 @@ async fn an_international_address_needs_a_server_that_takes_it() {
 async fn a_message_beyond_the_servers_size_is_not_offered_to_it() {
     let server = Server::start(|_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    let failure = pool.open(&Envelope { size: 10_001, ..envelope() }).await.unwrap_err();
+    let failure = pool.take(&Envelope { size: 10_001, ..envelope() }).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::TooLarge));
     assert_eq!(server.count("MAIL"), 0);
 }

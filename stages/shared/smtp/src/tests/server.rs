@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufStream},
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream},
     net::{TcpListener, TcpStream},
 };
 use tokio_rustls::TlsAcceptor;
@@ -36,7 +36,7 @@ pub struct Server {
     pub addr: SocketAddr,
     /// Every event of every connection.
     pub log: Arc<Mutex<Vec<String>>>,
-    /// Bodies as received, before unstuffing.
+    /// Bodies as received, before unstuffing; chunks as they are.
     pub bodies: Arc<Mutex<Vec<String>>>,
     pub connections: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
@@ -62,11 +62,16 @@ pub struct Options {
 
 pub const PIPELINING: &str =
     "250-test\r\n250-PIPELINING\r\n250-SIZE 10000\r\n250-SMTPUTF8\r\n250-8BITMIME\r\n250 ENHANCEDSTATUSCODES";
+pub const CHUNKING: &str = "250-test\r\n250-PIPELINING\r\n250-CHUNKING\r\n250-SIZE 10000\r\n250-SMTPUTF8\r\n250-8BITMIME\r\n250 ENHANCEDSTATUSCODES";
 pub const PLAIN: &str = "250 test";
 
 impl Server {
     pub async fn start(script: Script) -> Self {
-        Self::with(Options { ehlo: PIPELINING, script, tls: None, implicit_tls: false }).await
+        Self::offering(PIPELINING, script).await
+    }
+
+    pub async fn offering(ehlo: &'static str, script: Script) -> Self {
+        Self::with(Options { ehlo, script, tls: None, implicit_tls: false }).await
     }
 
     pub async fn with(options: Options) -> Self {
@@ -120,7 +125,17 @@ async fn session(
         let command = line.trim_end().to_owned();
         log.lock().unwrap().push(command.clone());
         let verb = command.split(' ').next().unwrap_or("").to_ascii_uppercase();
+        let mut chunk = Vec::new();
+        if verb == "BDAT" {
+            chunk.resize(command.split(' ').nth(1).unwrap().parse().unwrap(), 0);
+            if stream.read_exact(&mut chunk).await.is_err() {
+                log.lock().unwrap().push("<closed in body>".into());
+                return;
+            }
+        }
         let usual = match verb.as_str() {
+            "BDAT" if !has_recipient => "503 5.5.1 no recipient",
+            "BDAT" => "250 2.0.0 queued as 42",
             "EHLO" => options.ehlo,
             "DATA" if !has_recipient => "503 5.5.1 no recipient",
             "DATA" => "354 go ahead",
@@ -134,6 +149,11 @@ async fn session(
             "RCPT" => has_recipient = said.starts_with('2'),
             "MAIL" | "RSET" => has_recipient = false,
             "QUIT" => return,
+            "BDAT" if said.starts_with('2') && has_recipient => {
+                has_recipient = false;
+                bodies.lock().unwrap().push(String::from_utf8(chunk).unwrap());
+                messages += 1;
+            }
             "STARTTLS" if said.starts_with('2') => {
                 let Some(tls) = &options.tls else { return };
                 let Ok(encrypted) = tls.accept(stream.into_inner()).await else { return };
