@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, time::SystemTime};
 
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{Context, SHA256};
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{DkimKey, canonical};
@@ -78,7 +78,9 @@ impl DkimSigner {
         if !fields.iter().any(|field| field.name.eq_ignore_ascii_case(b"From")) {
             return Err(SignError::NoFrom);
         }
-        let body_hash = STANDARD.encode(digest(&SHA256, &canonical::body(message.body())));
+        let mut body_hash = Context::new(&SHA256);
+        canonical::body(message.body(), |slice| body_hash.update(slice));
+        let body_hash = STANDARD.encode(body_hash.finish());
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (canonical_text, names) = self.canonical_header(&fields);
         let mut signed = String::with_capacity(1024);
