@@ -1,7 +1,9 @@
 -- Contacts, lists and tags, segments, imports, suppressions, erasures.
 
+-- No foreign key to the tenant, as in `sends`: it is checked row by row, a fifth of what an import's new contact costs. Tenants are
+-- never deleted.
 create table contacts (
-    tenant_id uuid not null references tenants (id),
+    tenant_id uuid not null,
     id uuid not null,
     address text not null,                      -- canonical; `erased:<keyed hash>` after an erasure
     first_name text,
@@ -72,13 +74,13 @@ create table audiences (
 create index audiences_newest on audiences (tenant_id, created_at desc, id desc);
 select enable_row_security('audiences');
 
+-- Who is in which static audience. No foreign keys: their checks, row by row and with a lock in each contact, cost twice the row.
+-- Audiences and contacts are never deleted, and every writer takes both ids from rows of its tenant.
 create table audience_members (
     tenant_id uuid not null,
     audience_id uuid not null,
     contact_id uuid not null,
-    primary key (tenant_id, audience_id, contact_id),
-    foreign key (tenant_id, audience_id) references audiences (tenant_id, id),
-    foreign key (tenant_id, contact_id) references contacts (tenant_id, id)
+    primary key (tenant_id, audience_id, contact_id)
 );
 create index audience_members_by_contact on audience_members (tenant_id, contact_id);
 select enable_row_security('audience_members');

@@ -3,8 +3,8 @@
 update import_rows r set contact_id = known.id
 from (
     select c.id, c.address from contacts c
-    where c.tenant_id = $1 and c.address in (select address from import_rows where contact_id is null)
+    where c.tenant_id = $1 and c.address in (select address from import_rows where contact_id = new_id)
     order by c.id
     for no key update
 ) known
-where r.address = known.address
+where r.address = known.address and r.new_id <> known.id

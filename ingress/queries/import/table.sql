@@ -2,7 +2,7 @@
 create temporary table import_rows (
     number bigint not null,                     -- of the row in the file
     address text not null,
-    new_id uuid not null,
+    new_id uuid not null,                       -- of the contact, if the import creates it
     first_name text,
     last_name text,
     title text,
@@ -19,6 +19,6 @@ create temporary table import_rows (
     suppression_reason text,
     consent_basis text,
     consent_at timestamptz,
-    contact_id uuid,
+    contact_id uuid,                            -- of the contact: new_id at first, null where the row is skipped
     changed boolean not null default false
 ) on commit drop

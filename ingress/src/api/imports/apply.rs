@@ -106,11 +106,11 @@ async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> Res
             suppress(&mut *db, terms.tenant).await?;
         }
         ImportOperation::AudienceOnly => {
-            find(&mut *db, terms.tenant).await?;
+            find_only(&mut *db, terms.tenant).await?;
             join_audiences(&mut *db, terms.tenant).await?;
         }
         ImportOperation::SuppressionImport => {
-            find(&mut *db, terms.tenant).await?;
+            find_only(&mut *db, terms.tenant).await?;
             let created = suppress(&mut *db, terms.tenant).await?;
             let found = outcome(&mut *db, terms.tenant).await?;
             return Ok(ImportOutcome {
@@ -133,6 +133,12 @@ fn once(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
     sqlx::query(sql).persistent(false)
 }
 
+/// Finds the contacts of the rows, for an import that creates none: the other rows are skipped.
+async fn find_only(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    find(&mut *db, tenant).await?;
+    sqlx::raw_sql("update import_rows set contact_id = null where contact_id = new_id").execute(db).await.map(drop)
+}
+
 /// Answers how many rows it found a contact for.
 async fn find(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<u64> {
     Ok(once(FIND).bind(tenant).execute(db).await?.rows_affected())
@@ -141,8 +147,10 @@ async fn find(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<u64> {
 /// Of so many rows.
 async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64) -> sqlx::Result<()> {
     let ImportTerms { tenant, operation, source_slug, compliance } = terms;
-    let known = find(&mut *db, tenant).await?;
-    if operation != ImportOperation::Update {
+    if operation == ImportOperation::Update {
+        find_only(&mut *db, tenant).await?;
+    } else {
+        let known = find(&mut *db, tenant).await?;
         let made = once(INSERT)
             .bind(tenant)
             .bind(compliance.new_contacts_are())
@@ -152,6 +160,9 @@ async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64
             .execute(&mut *db)
             .await?
             .rows_affected();
+        if made == rows {
+            return Ok(());
+        }
         if known + made < rows {
             // Again: another transaction inserted the others meanwhile.
             find(&mut *db, tenant).await?;

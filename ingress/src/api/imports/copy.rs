@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::row::ImportRow;
 
 /// The statement the bytes belong to.
-pub const STATEMENT: &str = "copy import_rows (number, address, new_id, first_name, last_name, title, phone, company, \
+pub const STATEMENT: &str = "copy import_rows (number, address, new_id, contact_id, first_name, last_name, title, phone, company, \
     lifecycle_stage, dot_number, timezone, locale, fields, tags, list, unsubscribed, suppression_reason, consent_basis, consent_at) \
     from stdin";
 
@@ -56,7 +56,9 @@ impl EncodedRows {
 fn encode_row(row: ImportRow, line: &mut String) {
     cell(line, Some(&row.number.to_string()), '\t');
     cell(line, Some(&row.address), '\t');
-    cell(line, Some(&new_id().to_string()), '\t');
+    let id = new_id().to_string();
+    cell(line, Some(&id), '\t');
+    cell(line, Some(&id), '\t');
     for text in [&row.first_name, &row.last_name, &row.title, &row.phone, &row.company, &row.lifecycle_stage] {
         cell(line, text.as_deref(), '\t');
     }
@@ -115,10 +117,10 @@ mod tests {
         };
         let text = pieces([row]).concat();
         let cells: Vec<&str> = text.trim_end_matches('\n').split('\t').collect();
-        assert_eq!(cells.len(), 19);
+        assert_eq!(cells.len(), 20);
         assert_eq!(text.matches('\n').count(), 1);
-        assert_eq!((cells[0], cells[1], cells[3]), ("2", "ann@example.com", "a\\tb\\\\N\\nc"));
-        assert_eq!((cells[4], cells[12], cells[13], cells[15]), ("\\N", "{}", "x\u{1f}y", "f"));
+        assert_eq!((cells[0], cells[1], cells[4]), ("2", "ann@example.com", "a\\tb\\\\N\\nc"));
+        assert_eq!((cells[5], cells[13], cells[14], cells[16]), ("\\N", "{}", "x\u{1f}y", "f"));
     }
 
     #[test]
