@@ -61,7 +61,7 @@ pub fn router(ingress: Arc<Ingress>) -> Router {
 
 static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| all().operations().to_vec());
 static BY_NAME: LazyLock<HashMap<&str, &Operation>> =
-    LazyLock::new(|| OPERATIONS.iter().map(|operation| ((operation.doc)().id(), operation)).collect());
+    LazyLock::new(|| OPERATIONS.iter().map(|operation| (operation.doc.id, operation)).collect());
 static CONTRACTS: LazyLock<Contracts> = LazyLock::new(|| Contracts::new(operations()));
 
 /// Every operation there is.

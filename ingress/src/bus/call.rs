@@ -173,8 +173,8 @@ mod tests {
     use super::*;
     use crate::routes;
 
-    fn operation(id: &str) -> Operation {
-        *routes::operation(id).unwrap()
+    fn operation(id: &str) -> &'static Operation {
+        routes::operation(id).unwrap()
     }
 
     fn publisher() -> Publisher {
@@ -194,8 +194,7 @@ mod tests {
     async fn what_a_path_names_leaves_the_body_and_a_read_becomes_a_query() {
         let call = br#"{"product_tenant_id":"t","id":"a/b","limit":5}"#;
         let call = Bytes::from_static(call);
-        let request =
-            request(&operation("getSend"), &publisher(), call, Some("m-1"), CallMode::Answered).await.unwrap();
+        let request = request(operation("getSend"), &publisher(), call, Some("m-1"), CallMode::Answered).await.unwrap();
         assert_eq!(request.uri(), "/v1/sends/a%2Fb?limit=5&product_tenant_id=t");
         assert!(request.headers().get("idempotency-key").is_none());
     }
@@ -216,7 +215,7 @@ mod tests {
     async fn a_call_that_is_no_object_or_lacks_what_the_path_names_is_refused() {
         for body in ["[1]", "{\"id\":7}", "{}"] {
             assert!(
-                request(&operation("getSend"), &publisher(), body.into(), None, CallMode::Answered).await.is_err(),
+                request(operation("getSend"), &publisher(), body.into(), None, CallMode::Answered).await.is_err(),
                 "{body}"
             );
         }

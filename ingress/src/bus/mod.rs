@@ -99,7 +99,7 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
 #[derive(Debug, Clone, Copy)]
 enum BusCall {
     /// An operation of the HTTP API.
-    Operation(Operation),
+    Operation(&'static Operation),
     /// A dry run of a write: says whether it would be accepted.
     Validate,
     /// Looks up the engine's id of a tenant.
@@ -123,14 +123,14 @@ impl BusCall {
 
 /// Everything that can be called, by name: the operations of products under their own names, and the aliases.
 fn calls() -> Vec<(&'static str, BusCall)> {
-    let operations: Vec<Operation> = routes::operations().iter().copied().filter(is_offered).collect();
+    let offered = routes::operations().iter().filter(|operation| is_offered(operation));
     let mut calls: Vec<(&'static str, BusCall)> =
-        operations.iter().map(|operation| ((operation.doc)().id(), BusCall::Operation(*operation))).collect();
+        offered.map(|operation| (operation.doc.id, BusCall::Operation(operation))).collect();
     for (alias, id) in ALIASES {
         if alias != id
             && let Some(operation) = routes::operation(id)
         {
-            calls.push((alias, BusCall::Operation(*operation)));
+            calls.push((alias, BusCall::Operation(operation)));
         }
     }
     calls.push(("validate", BusCall::Validate));
@@ -147,7 +147,7 @@ fn metadata(name: &str, call: &BusCall) -> HashMap<String, String> {
     let operation = match call {
         BusCall::Operation(operation) => {
             say("http", format!("{} {}", operation.verb.as_str(), operation.path));
-            (operation.doc)().id()
+            operation.doc.id
         }
         BusCall::Validate | BusCall::ResolveTenant | BusCall::Consume | BusCall::Contract => name,
     };

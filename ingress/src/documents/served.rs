@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{Contracts, page};
@@ -52,38 +52,46 @@ pub(crate) fn routes(contracts: fn() -> &'static Contracts) -> Routes {
         FILE.get_or_init(|| ServedFile::new("application/json", contracts().asyncapi.text())).answer(&headers)
     };
     Routes::new()
-        .get("/openapi.json", open(openapi), doc_json)
-        .get("/asyncapi.json", open(asyncapi), doc_bus)
-        .get("/docs", open(show_page), doc_page)
-        .get("/docs/scalar.js", open(show_script), doc_script)
-}
-
-fn doc_json() -> Doc {
-    Doc::new("getOpenApi", "Get this document", "With an `ETag`; give it back in `If-None-Match`.")
-        .plain_answer::<Map<String, Value>>(200, "The document", json!({"openapi": "3.1.0"}))
-        .empty(304, "It has not changed")
-}
-
-fn doc_bus() -> Doc {
-    Doc::new("getAsyncApi", "Get the contract of the bus", "AsyncAPI 3.0, for systems that speak NATS. With an `ETag`.")
-        .plain_answer::<Map<String, Value>>(200, "The document", json!({"asyncapi": "3.0.0"}))
-        .empty(304, "It has not changed")
-}
-
-fn doc_page() -> Doc {
-    Doc::new(
-        "getDocs",
-        "Read this document in a viewer",
-        "A page that loads nothing from elsewhere, from which requests can be tried.",
-    )
-    .other(200, "The page", "text/html")
-    .empty(304, "It has not changed")
-}
-
-fn doc_script() -> Doc {
-    Doc::new("getDocsScript", "Load the viewer's script", "What the page of this document runs. With an `ETag`.")
-        .other(200, "The script", "text/javascript")
-        .empty(304, "It has not changed")
+        .get(
+            "/openapi.json",
+            open(openapi),
+            Doc::new("getOpenApi", "Get this document", "With an `ETag`; give it back in `If-None-Match`.")
+                .plain_answer::<Map<String, Value>>(200, "The document")
+                .empty(304, "It has not changed"),
+        )
+        .get(
+            "/asyncapi.json",
+            open(asyncapi),
+            Doc::new(
+                "getAsyncApi",
+                "Get the contract of the bus",
+                "AsyncAPI 3.0, for systems that speak NATS. With an `ETag`.",
+            )
+            .plain_answer::<Map<String, Value>>(200, "The document")
+            .empty(304, "It has not changed"),
+        )
+        .get(
+            "/docs",
+            open(show_page),
+            Doc::new(
+                "getDocs",
+                "Read this document in a viewer",
+                "A page that loads nothing from elsewhere, from which requests can be tried.",
+            )
+            .other(200, "The page", "text/html")
+            .empty(304, "It has not changed"),
+        )
+        .get(
+            "/docs/scalar.js",
+            open(show_script),
+            Doc::new(
+                "getDocsScript",
+                "Load the viewer's script",
+                "What the page of this document runs. With an `ETag`.",
+            )
+            .other(200, "The script", "text/javascript")
+            .empty(304, "It has not changed"),
+        )
 }
 
 async fn show_script(headers: HeaderMap) -> Response {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{auth::keys::Caller, deferred_work::DeferredWork, error::ApiError, transaction::Tx};
+use super::{auth::keys::Caller, deferred_work::DeferredWork, error::ApiError, page::ListPage, transaction::Tx};
 use crate::state::Ingress;
 
 /// The context of a request in its handler.
@@ -21,6 +21,8 @@ pub struct RequestContext {
     pub caller: Arc<Caller>,
     /// The shared state.
     pub ingress: Arc<Ingress>,
+    /// The page that is asked for, of routes made with [`super::read_page`].
+    pub page: ListPage,
     pub(super) announcements: Vec<Publication>,
     pub(super) commits_facts: bool,
     pub(super) path: Vec<(String, String)>,

@@ -1,9 +1,10 @@
 //! The documentation of a route, from which the OpenAPI document is made.
 
 use schemars::JsonSchema;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
+    page::{PageQuery, Resource, ResourcePage, SingleResource},
     schema::{Schema, SchemaField},
     types,
 };
@@ -13,25 +14,54 @@ pub(crate) const ID: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
 /// A time for examples.
 pub(crate) const AT: &str = "2026-03-01T09:00:00.000Z";
 
-/// The documentation of one operation. What all operations have in common (credentials, tenant, idempotency, the refusals
-/// of the pipeline) is added when the document is made.
+/// What a route reads: the types of its handler.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RouteInput {
+    /// Nothing that the pipeline reads.
+    Nothing,
+    /// Query parameters, without the tenant's.
+    Query(fn() -> Vec<SchemaField>),
+    /// Query parameters, and those of a page.
+    PageQuery(fn() -> Vec<SchemaField>),
+    /// A body, without the tenant's fields.
+    Body(fn() -> Schema),
+}
+
+impl RouteInput {
+    pub(super) fn query<T: JsonSchema>() -> Self {
+        Self::Query(types::query::<T>)
+    }
+
+    pub(super) fn page_query<T: JsonSchema>() -> Self {
+        Self::PageQuery(|| types::query::<T>().into_iter().chain(types::query::<PageQuery>()).collect())
+    }
+
+    pub(super) fn body<T: JsonSchema>() -> Self {
+        Self::Body(types::body::<T>)
+    }
+
+    /// The query parameters.
+    pub(crate) fn parameters(self) -> Vec<SchemaField> {
+        match self {
+            Self::Query(fields) | Self::PageQuery(fields) => fields(),
+            Self::Nothing | Self::Body(_) => Vec::new(),
+        }
+    }
+}
+
+/// The documentation of one operation. What it reads is known from its handler, examples of answers are made from their schemas, and
+/// what all operations have in common (credentials, tenant, idempotency, the refusals of the pipeline) is added when the document is
+/// made.
 #[derive(Debug, Clone)]
 pub struct Doc {
     pub(crate) id: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) description: &'static str,
-    pub(crate) query: Vec<SchemaField>,
-    pub(crate) path: Vec<SchemaField>,
-    pub(crate) body: Option<DocumentedBody>,
+    pub(crate) path: Option<fn() -> Vec<SchemaField>>,
+    /// An example of the body.
+    pub(crate) example: Value,
     pub(crate) answers: Vec<DocumentedAnswer>,
     pub(crate) refusals: Vec<(u16, &'static str)>,
-}
-
-/// A request body.
-#[derive(Debug, Clone)]
-pub(crate) struct DocumentedBody {
-    pub(crate) schema: Schema,
-    pub(crate) example: Value,
 }
 
 /// An answer that is not in the error shape.
@@ -45,9 +75,9 @@ pub(crate) struct DocumentedAnswer {
 }
 
 /// The content of an answer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum AnswerContent {
-    Json { schema: Schema, example: Value },
+    Json(fn() -> Schema),
     Other(&'static str),
     Nothing,
 }
@@ -57,81 +87,60 @@ impl Doc {
     /// Markdown.
     #[must_use]
     pub fn new(id: &'static str, summary: &'static str, description: &'static str) -> Self {
-        Self {
-            id,
-            summary,
-            description,
-            query: Vec::new(),
-            path: Vec::new(),
-            body: None,
-            answers: Vec::new(),
-            refusals: Vec::new(),
-        }
-    }
-
-    /// Query parameters: the fields of the type that reads them, without the tenant's.
-    #[must_use]
-    pub fn query<T: JsonSchema>(mut self) -> Self {
-        self.query.extend(types::query::<T>());
-        self
+        let (answers, refusals) = (Vec::new(), Vec::new());
+        Self { id, summary, description, path: None, example: json!({}), answers, refusals }
     }
 
     /// Path parameters other than an id named `id`: the fields of a type.
     #[must_use]
-    pub fn path_parameters<T: JsonSchema>(mut self) -> Self {
-        self.path.extend(types::query::<T>());
-        self
+    pub fn path_parameters<T: JsonSchema>(self) -> Self {
+        Self { path: Some(types::query::<T>), ..self }
     }
 
-    /// The type that reads the body of a write, and an example, both without the tenant's fields.
+    /// An example of the body, without the tenant's fields. Without one it is an empty object.
     #[must_use]
-    pub fn body<T: JsonSchema>(mut self, example: Value) -> Self {
-        self.body = Some(DocumentedBody { schema: types::body::<T>(), example });
-        self
+    pub fn example(self, example: Value) -> Self {
+        Self { example, ..self }
     }
 
-    /// An answer in JSON that is not an error: the type that the handler answers with, and an example, both without `ok`, which is
-    /// then true.
+    /// An answer in JSON that is not an error: the type that the handler answers with, without `ok`, which is then true.
     #[must_use]
-    pub fn answer<T: JsonSchema>(self, status: u16, description: &'static str, mut example: Value) -> Self {
-        if example.get("ok").is_none() {
-            example["ok"] = true.into();
-        }
-        self.json_answer(status, description, types::answer::<T>(), example)
+    pub fn answer<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
+        self.answered(status, description, AnswerContent::Json(types::answer::<T>))
     }
 
-    /// An answer in JSON that does not have this API's form: the type and the example are all of it.
+    /// 200 with one resource, and the refusal where there is none.
     #[must_use]
-    pub fn plain_answer<T: JsonSchema>(self, status: u16, description: &'static str, example: Value) -> Self {
-        self.json_answer(status, description, types::part::<T>(), example)
+    pub fn single<T: Resource>(self, description: &'static str) -> Self {
+        self.answer::<SingleResource<T>>(200, description).refuses(404, &[T::NOT_FOUND])
     }
 
-    fn json_answer(mut self, status: u16, description: &'static str, schema: Schema, example: Value) -> Self {
-        self.answers.push(DocumentedAnswer {
-            status,
-            description,
-            content: AnswerContent::Json { schema, example },
-            links: Vec::new(),
-        });
-        self
+    /// 200 with a page of resources.
+    #[must_use]
+    pub fn page<T: Resource>(self, description: &'static str) -> Self {
+        self.answer::<ResourcePage<T>>(200, description)
+    }
+
+    /// An answer in JSON that does not have this API's form: the type is all of it.
+    #[must_use]
+    pub fn plain_answer<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
+        self.answered(status, description, AnswerContent::Json(types::part::<T>))
     }
 
     /// An answer that is not JSON.
     #[must_use]
-    pub fn other(mut self, status: u16, description: &'static str, content_type: &'static str) -> Self {
-        self.answers.push(DocumentedAnswer {
-            status,
-            description,
-            content: AnswerContent::Other(content_type),
-            links: Vec::new(),
-        });
-        self
+    pub fn other(self, status: u16, description: &'static str, content_type: &'static str) -> Self {
+        self.answered(status, description, AnswerContent::Other(content_type))
     }
 
     /// An answer without a body.
     #[must_use]
-    pub fn empty(mut self, status: u16, description: &'static str) -> Self {
-        self.answers.push(DocumentedAnswer { status, description, content: AnswerContent::Nothing, links: Vec::new() });
+    pub fn empty(self, status: u16, description: &'static str) -> Self {
+        self.answered(status, description, AnswerContent::Nothing)
+    }
+
+    fn answered(mut self, status: u16, description: &'static str, content: AnswerContent) -> Self {
+        self.answers.push(DocumentedAnswer { status, description, content, links: Vec::new() });
         self
     }
 
@@ -149,11 +158,5 @@ impl Doc {
     pub fn refuses(mut self, status: u16, codes: &[&'static str]) -> Self {
         self.refusals.extend(codes.iter().map(|code| (status, *code)));
         self
-    }
-
-    /// Its name in generated clients.
-    #[must_use]
-    pub fn id(&self) -> &'static str {
-        self.id
     }
 }

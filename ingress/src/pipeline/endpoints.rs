@@ -7,10 +7,12 @@ use axum::{
     response::Response,
 };
 use runtime::plans::AccessPattern;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::{
     body,
+    doc::RouteInput,
     handler::{Handler, Preparation, PreparationContext, Preparer, QueryReader, prepared, refused},
     json,
     later::OutcomeWaiter,
@@ -25,24 +27,34 @@ type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 /// A GET: `product_tenant_id` is a query parameter, the others are `Query`'s fields (which should `deny_unknown_fields`).
 pub fn read<Query, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
-    Query: DeserializeOwned + Send + 'static,
+    Query: DeserializeOwned + JsonSchema + Send + 'static,
     H: for<'a> Handler<'a, Query> + 'static,
 {
-    reading(perform::Read { scope, in_tenant: true }, handler)
+    reading(perform::Read { scope, in_tenant: true, in_pages: false }, handler)
+}
+
+/// A [`read`] of a list: `limit` and `cursor` are taken out of the query, and [`RequestContext::page`](super::RequestContext::page) has
+/// them.
+pub fn read_page<Query, H>(scope: &'static str, handler: H) -> RouteEndpoint
+where
+    Query: DeserializeOwned + JsonSchema + Send + 'static,
+    H: for<'a> Handler<'a, Query> + 'static,
+{
+    reading(perform::Read { scope, in_tenant: true, in_pages: true }, handler).reads(RouteInput::page_query::<Query>())
 }
 
 /// A GET without a tenant: no `product_tenant_id`, and the transaction sees no tenant's rows. For the operations integration.
 pub fn platform_read<Query, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
-    Query: DeserializeOwned + Send + 'static,
+    Query: DeserializeOwned + JsonSchema + Send + 'static,
     H: for<'a> Handler<'a, Query> + 'static,
 {
-    reading(perform::Read { scope, in_tenant: false }, handler)
+    reading(perform::Read { scope, in_tenant: false, in_pages: false }, handler)
 }
 
 fn reading<Query, H>(spec: perform::Read, handler: H) -> RouteEndpoint
 where
-    Query: DeserializeOwned + Send + 'static,
+    Query: DeserializeOwned + JsonSchema + Send + 'static,
     H: for<'a> Handler<'a, Query> + 'static,
 {
     let handler = Arc::new(handler);
@@ -58,13 +70,14 @@ where
             Box::pin(async move { perform::read(ingress, owned(&path), request, spec, reader).await })
         },
     )
+    .reads(RouteInput::query::<Query>())
 }
 
 /// A POST, PATCH or DELETE within a tenant: `product_tenant_id` is a body field and taken out before `Body` is read (which should
 /// `deny_unknown_fields`). It runs in a task of its own, with idempotency, in one transaction.
 pub fn write<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
-    Body: DeserializeOwned + Send + 'static,
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
     writing(perform::Write { scope, ..perform::Write::default() }, handler)
@@ -73,7 +86,7 @@ where
 /// A [`write`] that is frequent and finds all its rows by key: its statements keep their plans.
 pub fn write_by_key<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
-    Body: DeserializeOwned + Send + 'static,
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
     writing(perform::Write { scope, access: AccessPattern::ByKey, ..perform::Write::default() }, handler)
@@ -86,13 +99,13 @@ pub fn write_large<Body, Input, H>(
     handler: H,
 ) -> RouteEndpoint
 where
-    Body: DeserializeOwned + Send + 'static,
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
     Input: Send + 'static,
     H: for<'a> Handler<'a, Input> + 'static,
 {
     let body_max_bytes = body::IMPORT_BODY_MAX_BYTES;
     let spec = perform::Write { scope, body_max_bytes, ..perform::Write::default() };
-    prepared_writing(spec, preparer(prepare, handler))
+    prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::body::<Body>())
 }
 
 /// A [`write`] whose handler parses or renders templates, or makes network requests: see
@@ -100,7 +113,7 @@ where
 /// [`RequestContext::wait_without_connection`](super::RequestContext::wait_without_connection).
 pub fn write_with_work<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
-    Body: DeserializeOwned + Send + 'static,
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
     writing(perform::Write { scope, has_work: true, ..perform::Write::default() }, handler)
@@ -119,7 +132,7 @@ pub fn write_and_wait<Body, Input, H>(
     later: OutcomeWaiter,
 ) -> RouteEndpoint
 where
-    Body: DeserializeOwned + Send + 'static,
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
     Input: Send + 'static,
     H: for<'a> Handler<'a, Input> + 'static,
 {
@@ -135,11 +148,12 @@ where
         },
         preparer(prepare, handler),
     )
+    .reads(RouteInput::body::<Body>())
 }
 
 fn preparer<Body, Input, H>(prepare: fn(PreparationContext, Body) -> Preparation<Input>, handler: H) -> Preparer
 where
-    Body: DeserializeOwned + Send + 'static,
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
     Input: Send + 'static,
     H: for<'a> Handler<'a, Input> + 'static,
 {
@@ -158,7 +172,7 @@ where
 /// A [`write`] without a tenant: the body keeps its `product_tenant_id`, and the transaction sees no tenant's rows.
 pub fn provision<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
 where
-    Body: DeserializeOwned + Send + 'static,
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
     writing(perform::Write { scope, in_tenant: false, ..perform::Write::default() }, handler)
@@ -166,7 +180,7 @@ where
 
 fn writing<Body, H>(spec: perform::Write, handler: H) -> RouteEndpoint
 where
-    Body: DeserializeOwned + Send + 'static,
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
     let handler = Arc::new(handler);
@@ -177,7 +191,7 @@ where
         };
         Box::pin(std::future::ready(prepared))
     });
-    prepared_writing(spec, preparer)
+    prepared_writing(spec, preparer).reads(RouteInput::body::<Body>())
 }
 
 fn prepared_writing(spec: perform::Write, preparer: Preparer) -> RouteEndpoint {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use runtime::{causes, db};
+use schemars::JsonSchema;
 use schemas::rejected::{Refusal, RefusedField};
 use serde::Serialize;
 use tokio::task::JoinError;
@@ -18,7 +19,7 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"postride
 const RETRY_BUSY: u64 = 1;
 
 /// One thing wrong with a request, and where.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FieldFault {
     /// Where, as `steps[3].template_id`.
     pub path: String,
@@ -33,6 +34,28 @@ impl FieldFault {
     pub fn new(path: impl Into<String>, code: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Self {
         Self { path: path.into(), code: code.into(), detail: detail.into() }
     }
+}
+
+/// Every answer that is not a success.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(crate) struct ErrorBody<'a> {
+    #[schemars(extend("const" = false))]
+    ok: bool,
+    /// What programs read.
+    error: &'a str,
+    /// What people read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    detail: Option<&'a str>,
+    /// Every fault of a validation.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schemars(with = "Vec<FieldFault>")]
+    fields: &'a [FieldFault],
+    /// The one-off message that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "uuid::Uuid")]
+    message_id: Option<uuid::Uuid>,
 }
 
 /// A refusal. `code` is what programs read; `detail` is for people. Neither carries addresses, bodies or secrets of others.
@@ -200,17 +223,6 @@ impl ApiError {
     /// The body as sent.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
-        #[derive(Serialize)]
-        struct ErrorBody<'a> {
-            ok: bool,
-            error: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            detail: Option<&'a str>,
-            #[serde(skip_serializing_if = "<[_]>::is_empty")]
-            fields: &'a [FieldFault],
-            #[serde(skip_serializing_if = "Option::is_none")]
-            message_id: Option<uuid::Uuid>,
-        }
         let body = ErrorBody {
             ok: false,
             error: &self.code,

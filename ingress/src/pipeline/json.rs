@@ -231,7 +231,11 @@ pub(super) fn fault(path: &str, message: &str) -> ApiError {
         FieldFault::new(joined(quoted()), "duplicate", "is given twice")
     } else if message.starts_with("unknown variant") {
         let allowed = message.rsplit_once(", expected ").map_or("", |(_, rest)| rest.trim_start_matches("one of "));
-        FieldFault::new(path, "not_allowed", format!("must be one of {}", allowed.replace('`', "")))
+        FieldFault::new(
+            path,
+            "not_allowed",
+            format!("must be one of {}", allowed.replace('`', "").replace(" or ", ", ")),
+        )
     } else if message.starts_with("invalid type") || message.starts_with("invalid value") {
         // What follows "expected" names the type; what stands before may quote the caller's value.
         let expected = message.rsplit_once("expected ").map_or("another type", |(_, expected)| expected);
@@ -502,7 +506,7 @@ mod tests {
         assert!(!format!("{error:?}").contains("ann@"));
         let body = json!({"name": "a", "steps": [{"kind": "expected, expected ann@example.com"}]});
         let error = decode::<Body>(body.as_object().unwrap().clone()).unwrap_err();
-        assert_eq!(error.fields[0].detail, "must be one of wait or send");
+        assert_eq!(error.fields[0].detail, "must be one of wait, send");
     }
 
     #[test]

@@ -33,13 +33,14 @@ pub mod validate;
 pub use context::RequestContext;
 pub use doc::Doc;
 pub use endpoints::{
-    platform_read, provision, read, write, write_and_wait, write_by_key, write_large, write_with_work,
+    platform_read, provision, read, read_page, write, write_and_wait, write_by_key, write_large, write_with_work,
 };
 pub use handler::{Handler, NoFields, NoParameters, Preparation, PreparationContext};
 pub use idempotency::{IdempotencyKey, KeyClaim};
 pub use json::{Id, Patch};
 pub use later::{Awaited, OutcomeWaiter};
-pub use page::{ListPage, time};
+pub(crate) use page::resource;
+pub use page::{ListPage, Resource, time};
 pub(crate) use perform::{WRITE_STATEMENT_MAX, WouldAnswer, announce, may_read_call};
 pub use reply::ApiReply;
 pub use route::{Access, Operation, RouteEndpoint, Routes, Verb, open};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::{DateTime, SecondsFormat, Utc};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use uuid::Uuid;
 
 use crate::pipeline::error::ApiError;
@@ -14,15 +14,14 @@ const LIMIT_DEFAULT: i64 = 50;
 const LIMIT_MAX: i64 = 200;
 const CURSOR_BYTES: usize = 24;
 
-/// The query of a list that asks for nothing but its part.
+/// The parameters of every list.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageQuery {
     /// How many to answer at most.
-    #[schemars(with = "Option<PageLimit>")]
+    #[schemars(range(min = 1, max = LIMIT_MAX), extend("default" = LIMIT_DEFAULT))]
     pub limit: Option<i64>,
     /// `next_cursor` of the page before.
-    #[schemars(with = "Option<PageCursor>")]
     pub cursor: Option<String>,
 }
 
@@ -36,47 +35,92 @@ impl PageQuery {
     }
 }
 
-/// What `limit` may be, for `#[schemars(with = "Option<PageLimit>")]`.
-#[derive(Debug)]
-pub enum PageLimit {}
+/// What lists and reads answer: an object under a name, with its place in a list.
+pub trait Resource: Serialize + JsonSchema {
+    /// The field of an answer with one of them, as `sender`.
+    const ONE: &'static str;
+    /// The field of a page of them, as `senders`.
+    const MANY: &'static str;
+    /// The refusal where there is none, as `sender_not_found`.
+    const NOT_FOUND: &'static str;
 
-impl JsonSchema for PageLimit {
-    fn inline_schema() -> bool {
-        true
+    /// Its place in a list, newest first.
+    fn position(&self) -> (DateTime<Utc>, Uuid);
+}
+
+/// Makes a type with `created_at` and an id a [`Resource`]: its names, and the field of the id.
+macro_rules! resource {
+    ($view:ty, $one:literal, $many:literal, $id:ident) => {
+        impl $crate::pipeline::page::Resource for $view {
+            const ONE: &'static str = $one;
+            const MANY: &'static str = $many;
+            const NOT_FOUND: &'static str = concat!($one, "_not_found");
+
+            fn position(&self) -> (chrono::DateTime<chrono::Utc>, uuid::Uuid) {
+                (self.created_at, self.$id)
+            }
+        }
+    };
+}
+pub(crate) use resource;
+
+/// The answer with one resource.
+pub(crate) struct SingleResource<T>(pub(super) T);
+
+impl<T: Resource> Serialize for SingleResource<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([(T::ONE, &self.0)])
     }
+}
 
+impl<T: Resource> JsonSchema for SingleResource<T> {
     fn schema_name() -> Cow<'static, str> {
-        "PageLimit".into()
+        format!("{}Answer", T::schema_name()).into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<T>();
+        json_schema!({"type": "object", "properties": {T::ONE: one}, "required": [T::ONE]})
+    }
+}
+
+/// The answer with a page of resources.
+#[derive(Debug)]
+pub(crate) struct ResourcePage<T> {
+    pub(super) rows: Vec<T>,
+    pub(super) next_cursor: Option<String>,
+}
+
+impl<T: Resource> Serialize for ResourcePage<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry(T::MANY, &self.rows)?;
+        map.serialize_entry("next_cursor", &self.next_cursor)?;
+        map.end()
+    }
+}
+
+impl<T: Resource> JsonSchema for ResourcePage<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("{}Page", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let rows = generator.subschema_for::<Vec<T>>();
         json_schema!({
-            "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT,
-            "description": "How many to answer at most.",
+            "type": "object", "required": [T::MANY, "next_cursor"],
+            "properties": {
+                T::MANY: rows,
+                "next_cursor": {
+                    "type": ["string", "null"], "description": "Give it as `cursor` for the next page; null at the end.",
+                },
+            },
         })
     }
 }
 
-/// What `cursor` may be, for `#[schemars(with = "Option<PageCursor>")]`.
-#[derive(Debug)]
-pub enum PageCursor {}
-
-impl JsonSchema for PageCursor {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "PageCursor".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "description": "`next_cursor` of the page before."})
-    }
-}
-
 /// The page of a list that is requested. In SQL: `($2::timestamptz is null or (created_at, id) < ($2, $3)) order by created_at desc,
-/// id desc limit $4`, with [`Page::fetch`] as the limit.
+/// id desc limit $4`, with [`ListPage::fetch`] as the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListPage {
     /// Rows in the answer at most.
@@ -88,6 +132,11 @@ pub struct ListPage {
 }
 
 impl ListPage {
+    /// The first page, with the default limit.
+    pub(super) fn first() -> Self {
+        Self { limit: LIMIT_DEFAULT, before: None, before_id: None }
+    }
+
     /// From the query parameters `limit` and `cursor`.
     ///
     /// # Errors
@@ -111,17 +160,16 @@ impl ListPage {
         self.limit + 1
     }
 
-    /// Cuts the rows to the limit and returns `next_cursor`.
-    pub fn cut<T>(&self, rows: &mut Vec<T>, key: impl Fn(&T) -> (DateTime<Utc>, Uuid)) -> Option<String> {
+    /// The answer with this page: the fetched rows cut to the limit, and the cursor of the next page.
+    pub(crate) fn answer<T: Resource>(&self, mut rows: Vec<T>) -> ResourcePage<T> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
-        if rows.len() <= limit {
-            return None;
-        }
+        let more = rows.len() > limit;
         rows.truncate(limit);
-        rows.last().map(|row| {
-            let (at, id) = key(row);
+        let next_cursor = rows.last().filter(|_| more).map(|row| {
+            let (at, id) = row.position();
             seal(at, id)
-        })
+        });
+        ResourcePage { rows, next_cursor }
     }
 }
 
@@ -169,23 +217,34 @@ pub fn as_optional_time<S: Serializer>(at: &Option<DateTime<Utc>>, serializer: S
 mod tests {
     use super::*;
 
+    impl Resource for (DateTime<Utc>, Uuid) {
+        const ONE: &'static str = "row";
+        const MANY: &'static str = "rows";
+        const NOT_FOUND: &'static str = "row_not_found";
+
+        fn position(&self) -> (DateTime<Utc>, Uuid) {
+            *self
+        }
+    }
+
     #[test]
     fn a_cursor_names_the_last_row_shown() {
         let at = DateTime::from_timestamp_micros(1_767_323_045_123_456).unwrap();
-        let mut rows: Vec<(DateTime<Utc>, Uuid)> = (0..3).map(|_| (at, Uuid::now_v7())).collect();
+        let rows: Vec<(DateTime<Utc>, Uuid)> = (0..3).map(|_| (at, Uuid::now_v7())).collect();
         let second = rows[1];
         let page = ListPage::new(Some(2), None).unwrap();
         assert_eq!(page.fetch(), 3);
-        let cursor = page.cut(&mut rows, |row| *row).unwrap();
-        assert_eq!(rows.len(), 2);
+        let answer = page.answer(rows);
+        assert_eq!(answer.rows.len(), 2);
+        let cursor = answer.next_cursor.unwrap();
         let next = ListPage::new(None, Some(&cursor)).unwrap();
         assert_eq!((next.before, next.before_id), (Some(second.0), Some(second.1)));
     }
 
     #[test]
     fn the_last_page_has_no_cursor() {
-        let mut rows = vec![(Utc::now(), Uuid::now_v7())];
-        assert_eq!(ListPage::new(Some(1), None).unwrap().cut(&mut rows, |row| *row), None);
+        let rows = vec![(Utc::now(), Uuid::now_v7())];
+        assert_eq!(ListPage::new(Some(1), None).unwrap().answer(rows).next_cursor, None);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use super::{
     json,
     later::{self, Awaited, OutcomeWaiter},
     observe::RequestTrace,
+    page::{ListPage, PageQuery},
     reply::ApiReply,
     shares::{Share, Shares},
     tenant::{self, TenantClaim},
@@ -58,6 +59,8 @@ pub struct Read {
     pub scope: &'static str,
     /// True if the request belongs to one tenant.
     pub in_tenant: bool,
+    /// True if the query asks for a page of a list.
+    pub in_pages: bool,
 }
 
 /// The conditions of a write.
@@ -126,6 +129,17 @@ fn split_query(query: Option<&str>) -> Result<(TenantClaim, String), ApiError> {
     Ok((TenantClaim::new(product, engine.as_deref())?, rest.finish()))
 }
 
+/// Separates the parameters of a page from the other query parameters.
+fn split_page(query: &str) -> (String, String) {
+    let mut parts = [(); 2].map(|()| url::form_urlencoded::Serializer::new(String::new()));
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        let of_page = matches!(name.as_ref(), "limit" | "cursor");
+        parts[usize::from(!of_page)].append_pair(&name, &value);
+    }
+    let [mut page, mut rest] = parts;
+    (page.finish(), rest.finish())
+}
+
 /// Answers a GET.
 pub(super) async fn read(
     ingress: Arc<Ingress>,
@@ -169,6 +183,8 @@ async fn run_read(
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
     observed.trace.tenant_id = spec.in_tenant.then_some(tenant);
     let access = if by_key { AccessPattern::ByKey } else { AccessPattern::Scan };
+    let (page, query) = if spec.in_pages { split_page(&query) } else { (String::new(), query) };
+    let page = decode_query::<PageQuery>(&page)?.page()?;
     let prepared = reader(query);
     let tx = transaction::begin_read(ingress, access, tenant).await?;
     let mut ctx = RequestContext {
@@ -176,6 +192,7 @@ async fn run_read(
         tenant,
         caller,
         ingress: Arc::clone(ingress),
+        page,
         announcements: Vec::new(),
         commits_facts: false,
         path,
@@ -342,6 +359,7 @@ impl WriteRequest {
                 tenant,
                 caller: Arc::clone(&caller),
                 ingress: Arc::clone(&ingress),
+                page: ListPage::first(),
                 announcements: Vec::new(),
                 commits_facts: true,
                 path: path.clone(),

@@ -5,7 +5,10 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::error::ApiError;
+use super::{
+    error::ApiError,
+    page::{ListPage, Resource, SingleResource},
+};
 
 /// A successful answer.
 #[derive(Debug, Clone)]
@@ -33,6 +36,22 @@ impl ApiReply {
     /// 500 for an answer that does not serialise: never for our types.
     pub fn ok(answer: &impl Serialize) -> Result<Self, ApiError> {
         Self::new(StatusCode::OK, answer)
+    }
+
+    /// 200 with one resource.
+    ///
+    /// # Errors
+    /// 500 for an answer that does not serialise: never for our types.
+    pub fn single(resource: impl Resource) -> Result<Self, ApiError> {
+        Self::ok(&SingleResource(resource))
+    }
+
+    /// 200 with a page of resources: the rows that [`ListPage::fetch`] asked for.
+    ///
+    /// # Errors
+    /// 500 for an answer that does not serialise: never for our types.
+    pub fn page(page: ListPage, rows: Vec<impl Resource>) -> Result<Self, ApiError> {
+        Self::ok(&page.answer(rows))
     }
 
     /// An answer with this status and body. The handler writes `ok` itself.

@@ -9,7 +9,7 @@ use axum::{
     routing::{MethodFilter, MethodRouter, on},
 };
 
-use super::doc::Doc;
+use super::doc::{Doc, RouteInput};
 use crate::state::Ingress;
 
 /// The credentials that a route needs, and its body limit.
@@ -44,6 +44,7 @@ type Mount = Box<dyn FnOnce(MethodFilter) -> MethodRouter<Arc<Ingress>>>;
 /// The handler of a route, with its access rule.
 pub struct RouteEndpoint {
     access: Access,
+    input: RouteInput,
     mount: Mount,
 }
 
@@ -54,7 +55,12 @@ impl RouteEndpoint {
         H: Handler<T, Arc<Ingress>>,
         T: 'static,
     {
-        Self { access, mount: Box::new(move |method| on(method, handler)) }
+        Self { access, input: RouteInput::Nothing, mount: Box::new(move |method| on(method, handler)) }
+    }
+
+    /// Says what the handler reads.
+    pub(crate) fn reads(self, input: RouteInput) -> Self {
+        Self { input, ..self }
     }
 
     /// Passes every answer through a function, refusals of the pipeline included.
@@ -126,7 +132,7 @@ impl Verb {
 }
 
 /// One method of one path.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Operation {
     /// The method.
     pub verb: Verb,
@@ -134,8 +140,10 @@ pub struct Operation {
     pub path: &'static str,
     /// Who may call it.
     pub access: Access,
+    /// What its handler reads.
+    pub(crate) input: RouteInput,
     /// What describes it.
-    pub doc: fn() -> Doc,
+    pub(crate) doc: Doc,
 }
 
 /// Routes with their documentation. There is no other way to register one.
@@ -154,36 +162,36 @@ impl Routes {
 
     /// Adds a GET.
     #[must_use]
-    pub fn get(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
+    pub fn get(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on(Verb::Get, path, endpoint, doc)
     }
 
     /// Adds a HEAD that is not the GET without its body.
     #[must_use]
-    pub fn head(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
+    pub fn head(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on(Verb::Head, path, endpoint, doc)
     }
 
     /// Adds a POST.
     #[must_use]
-    pub fn post(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
+    pub fn post(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on(Verb::Post, path, endpoint, doc)
     }
 
     /// Adds a PATCH.
     #[must_use]
-    pub fn patch(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
+    pub fn patch(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on(Verb::Patch, path, endpoint, doc)
     }
 
     /// Adds a DELETE.
     #[must_use]
-    pub fn delete(self, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
+    pub fn delete(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on(Verb::Delete, path, endpoint, doc)
     }
 
-    fn on(mut self, verb: Verb, path: &'static str, endpoint: RouteEndpoint, doc: fn() -> Doc) -> Self {
-        self.operations.push(Operation { verb, path, access: endpoint.access, doc });
+    fn on(mut self, verb: Verb, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
+        self.operations.push(Operation { verb, path, access: endpoint.access, input: endpoint.input, doc });
         Self { router: self.router.route(path, (endpoint.mount)(verb.filter())), operations: self.operations }
     }
 

@@ -2,7 +2,6 @@
 
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
-use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::operator::{self, DatabaseArgs};
@@ -44,13 +43,13 @@ struct Filter {
 pub async fn run(args: AuditArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let AuditCommand::List(filter) = args.command;
-    let rows = sqlx::query!(
-        "select id, at, actor, action, subject, tenant_id, reason, outcome, detail
-         from audit_log
-         where ($1::uuid is null or tenant_id = $1) and ($2::text is null or starts_with(action, $2))
-           and ($3::text is null or starts_with(actor, $3)) and ($4::timestamptz is null or at >= $4)
-         order by at desc, id desc
-         limit $5",
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select id as audit_id, at, actor, action, subject, tenant_id as tenant, reason, outcome, detail from audit_log) r
+           where ($1::uuid is null or tenant = $1) and ($2::text is null or starts_with(action, $2))
+             and ($3::text is null or starts_with(actor, $3)) and ($4::timestamptz is null or at >= $4)
+           order by at desc, audit_id desc
+           limit $5"#,
         filter.tenant,
         filter.action,
         filter.actor,
@@ -59,15 +58,6 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<()> {
     )
     .fetch_all(&pool)
     .await?;
-    let records: Vec<Value> = rows
-        .into_iter()
-        .map(|row| {
-            json!({
-                "audit_id": row.id, "at": row.at, "actor": row.actor, "action": row.action, "subject": row.subject,
-                "tenant": row.tenant_id, "reason": row.reason, "outcome": row.outcome, "detail": row.detail,
-            })
-        })
-        .collect();
     operator::print(&records, &["at", "actor", "action", "subject", "outcome", "reason"]);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use schemas::DomainStatus;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -49,12 +49,12 @@ enum DomainCommand {
 
 /// Which domain.
 #[derive(Debug, clap::Args)]
-struct DomainArgs {
+pub struct DomainArgs {
     /// The sending domain.
-    domain: String,
-    /// Whose, where several tenants claim it.
+    pub domain: String,
+    /// Whose, where several tenants claim it. `warmup` takes the one that has proven it.
     #[arg(long)]
-    tenant: Option<Uuid>,
+    pub tenant: Option<Uuid>,
 }
 
 pub async fn run(args: DomainCommandArgs) -> anyhow::Result<()> {
@@ -67,23 +67,17 @@ pub async fn run(args: DomainCommandArgs) -> anyhow::Result<()> {
 }
 
 async fn list(pool: &PgPool, tenant: Option<Uuid>, status: Option<&str>, limit: i64) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        "select tenant_id, id, domain, status, verified_at, last_checked_at from domains
-         where ($1::uuid is null or tenant_id = $1) and ($2::text is null or status = $2)
-         order by domain, tenant_id limit $3",
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select domain, tenant_id as tenant, id, status, verified_at, last_checked_at from domains) r
+           where ($1::uuid is null or tenant = $1) and ($2::text is null or status = $2)
+           order by domain, tenant limit $3"#,
         tenant,
         status,
         limit,
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<Value> = rows
-        .into_iter()
-        .map(|row| {
-            json!({"domain": row.domain, "tenant": row.tenant_id, "id": row.id, "status": row.status,
-                   "verified_at": row.verified_at, "last_checked_at": row.last_checked_at})
-        })
-        .collect();
     operator::print(&records, &["domain", "status", "tenant", "id", "verified_at"]);
     Ok(())
 }

@@ -3,7 +3,6 @@
 use anyhow::bail;
 use clap::Subcommand;
 use schemas::{Environment, key};
-use serde_json::json;
 use sqlx::PgPool;
 
 use crate::{
@@ -90,13 +89,12 @@ async fn switch_off(pool: &PgPool, feed: &Feed) -> anyhow::Result<()> {
 }
 
 async fn list(pool: &PgPool) -> anyhow::Result<()> {
-    let rows = sqlx::query!("select product, environment, created_at from event_feeds order by product, environment")
-        .fetch_all(pool)
-        .await?;
-    let records: Vec<_> = rows
-        .into_iter()
-        .map(|row| json!({"product": row.product, "environment": row.environment, "on_since": row.created_at}))
-        .collect();
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (select product, environment, created_at as on_since from event_feeds) r
+           order by product, environment"#
+    )
+    .fetch_all(pool)
+    .await?;
     operator::print(&records, &["product", "environment", "on_since"]);
     Ok(())
 }

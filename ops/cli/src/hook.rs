@@ -1,19 +1,17 @@
 //! `postrider hook …`: events of providers about mail that was sent through tenants' own accounts.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use ingress::public::hooks::{HOOK_PURPOSE, fault};
 use runtime::Vault;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgPool;
 use url::Url;
 use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{self, DatabaseArgs, MasterKeyArgs},
+    operator::{self, DatabaseArgs, MasterKeyArgs, SecretSource},
 };
 
 /// Events of providers about mail that was sent through tenants' own accounts.
@@ -76,6 +74,10 @@ enum HookCommand {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The secret that events are verified with. Postmark: user:password, as in the URL. SendGrid: the verification key. \
+                        Mailgun: the HTTP webhook signing key. Resend: whsec_…. Several, one a line: any counts."
+)]
 struct SetHook {
     /// The connection.
     connection: Uuid,
@@ -83,34 +85,7 @@ struct SetHook {
     #[arg(long = "topic", value_name = "ARN")]
     topics: Vec<String>,
     #[command(flatten)]
-    secret: HookSecret,
-}
-
-/// The secrets that events are verified with. Postmark: `user:password`, as in the URL. SendGrid: the verification key. Mailgun: the HTTP
-/// webhook signing key. Resend: `whsec_…`. Several, one a line: any counts.
-#[derive(Debug, clap::Args)]
-#[group(multiple = false)]
-struct HookSecret {
-    /// Reads the secret from standard input.
-    #[arg(long)]
-    secret_stdin: bool,
-    /// Reads it from this file.
-    #[arg(long, value_name = "FILE")]
-    secret_file: Option<PathBuf>,
-    /// Reads it from this environment variable.
-    #[arg(long, value_name = "NAME")]
-    secret_env: Option<String>,
-}
-
-impl HookSecret {
-    /// The secrets, one a line.
-    fn read(&self) -> anyhow::Result<Vec<String>> {
-        if !self.secret_stdin && self.secret_file.is_none() && self.secret_env.is_none() {
-            return Ok(Vec::new());
-        }
-        let text = operator::read_secret(self.secret_file.as_deref(), self.secret_env.as_deref())?;
-        Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
-    }
+    secret: SecretSource,
 }
 
 pub async fn run(args: HookArgs) -> anyhow::Result<()> {
@@ -142,8 +117,9 @@ async fn set_checks(pool: &PgPool, vault: &Vault, wanted: &SetHook) -> anyhow::R
     .fetch_optional(&mut *tx)
     .await?
     .context("no such connection")?;
-    let secrets = wanted.secret.read()?;
-    let each: Vec<&str> = if secrets.is_empty() { vec![""] } else { secrets.iter().map(String::as_str).collect() };
+    let text = wanted.secret.read()?.unwrap_or_default();
+    let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let each = if secrets.is_empty() { vec![""] } else { secrets.clone() };
     if let Some(fault) = each.iter().find_map(|secret| fault(&row.provider, secret, &wanted.topics)) {
         bail!("{}: {fault}", row.provider);
     }
@@ -184,27 +160,20 @@ async fn show(pool: &PgPool, args: &HookArgs, id: Uuid) -> anyhow::Result<()> {
 }
 
 async fn list_events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit: i64) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        r#"select tenant_id, id, connection_id, provider, state, reason, facts, octet_length(raw) as "bytes!", received_at, handled_at
-           from inbound_events
-           where ($1::uuid is null or tenant_id = $1) and (not $2 or state = 'rejected')
-           order by received_at desc limit $3"#,
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select id, tenant_id as tenant, connection_id as connection, provider, state, reason, facts,
+                      octet_length(raw) as bytes, received_at, handled_at
+               from inbound_events
+               where ($1::uuid is null or tenant_id = $1) and (not $2 or state = 'rejected')
+               order by received_at desc limit $3) r
+           order by received_at desc"#,
         tenant,
         rejected,
         limit
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<Value> = rows
-        .into_iter()
-        .map(|row| {
-            json!({
-                "id": row.id, "tenant": row.tenant_id, "connection": row.connection_id, "provider": row.provider, "state": row.state,
-                "reason": row.reason, "facts": row.facts, "bytes": row.bytes, "received_at": row.received_at,
-                "handled_at": row.handled_at,
-            })
-        })
-        .collect();
     operator::print(&records, &["id", "provider", "state", "reason", "facts", "bytes", "received_at"]);
     Ok(())
 }
@@ -236,11 +205,12 @@ async fn retry_event(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
 }
 
 async fn list_pending_facts(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        r#"select tenant_id, id, reason, send_id, coalesce(provider, 'link') as "provider!", signal ->> 'kind' as kind, pending_since,
-                  attempts, due_at, dropped_at
-           from pending_facts
-           where ($1::uuid is null or tenant_id = $1) and (not $2 or dropped_at is not null)
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select id, tenant_id as tenant, coalesce(provider, 'link') as provider, reason, signal ->> 'kind' as kind, send_id,
+                      pending_since, attempts, due_at, dropped_at
+               from pending_facts) r
+           where ($1::uuid is null or tenant = $1) and (not $2 or dropped_at is not null)
            order by pending_since desc limit $3"#,
         tenant,
         dropped,
@@ -248,16 +218,6 @@ async fn list_pending_facts(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, 
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<Value> = rows
-        .into_iter()
-        .map(|row| {
-            json!({
-                "id": row.id, "tenant": row.tenant_id, "provider": row.provider, "reason": row.reason, "kind": row.kind,
-                "send_id": row.send_id, "pending_since": row.pending_since, "attempts": row.attempts, "due_at": row.due_at,
-                "dropped_at": row.dropped_at,
-            })
-        })
-        .collect();
     operator::print(
         &records,
         &["id", "provider", "kind", "reason", "send_id", "pending_since", "due_at", "dropped_at"],

@@ -146,23 +146,15 @@ pub async fn issue_key(
 }
 
 async fn list(pool: &PgPool) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        "select id, prefix, product, environment, cardinality(scopes) as scopes, tenant_id, label, created_at, expires_at,
-                revoked_at, last_used_on
-         from api_keys order by created_at desc"
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select id as key_id, prefix, product, environment, cardinality(scopes) as scopes, tenant_id as tenant, label,
+                      created_at, expires_at, revoked_at, last_used_on
+               from api_keys) r
+           order by created_at desc"#
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<_> = rows
-        .into_iter()
-        .map(|row| {
-            json!({
-                "key_id": row.id, "prefix": row.prefix, "product": row.product, "environment": row.environment,
-                "scopes": row.scopes, "tenant": row.tenant_id, "label": row.label, "created_at": row.created_at,
-                "expires_at": row.expires_at, "revoked_at": row.revoked_at, "last_used_on": row.last_used_on,
-            })
-        })
-        .collect();
     operator::print(
         &records,
         &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"],

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use schemas::new_id;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -140,23 +140,16 @@ async fn approve(pool: &PgPool, wanted: &Approve) -> anyhow::Result<Uuid> {
 }
 
 async fn list(pool: &PgPool, tenant: Option<Uuid>) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        "select id, issuer, subject, client_id, tenant_id, environment, may_draft, label, created_at, expires_at, revoked_at
-         from assistant_approvals where $1::uuid is null or tenant_id = $1 order by created_at desc",
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select id as approval_id, issuer, subject, client_id as client, tenant_id as tenant, environment,
+                      may_draft as drafts, label, created_at, expires_at, revoked_at
+               from assistant_approvals) r
+           where $1::uuid is null or tenant = $1 order by created_at desc"#,
         tenant
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<Value> = rows
-        .into_iter()
-        .map(|row| {
-            json!({
-                "approval_id": row.id, "issuer": row.issuer, "subject": row.subject, "client": row.client_id,
-                "tenant": row.tenant_id, "environment": row.environment, "drafts": row.may_draft, "label": row.label,
-                "created_at": row.created_at, "expires_at": row.expires_at, "revoked_at": row.revoked_at,
-            })
-        })
-        .collect();
     operator::print(
         &records,
         &["approval_id", "tenant", "subject", "client", "drafts", "label", "expires_at", "revoked_at"],
@@ -180,42 +173,32 @@ async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
 }
 
 async fn drafts(pool: &PgPool, tenant: Uuid, all: bool) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        "select id, approval_id, title, status, created_at from draft_proposals
-         where tenant_id = $1 and ($2 or status = 'open') order by created_at desc, id desc limit 500",
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select id as proposal_id, approval_id, title, status, created_at from draft_proposals
+               where tenant_id = $1 and ($2 or status = 'open')) r
+           order by created_at desc, proposal_id desc limit 500"#,
         tenant,
         all
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<Value> = rows
-        .into_iter()
-        .map(|row| {
-            json!({
-                "proposal_id": row.id, "approval_id": row.approval_id, "title": row.title, "status": row.status,
-                "created_at": row.created_at,
-            })
-        })
-        .collect();
     operator::print(&records, &["proposal_id", "created_at", "status", "title"]);
     Ok(())
 }
 
 async fn draft(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
-    let row = sqlx::query!(
-        "select id, approval_id, title, campaign_goal, subject, preheader, body, audience, notes, status, created_at, closed_at
-         from draft_proposals where tenant_id = $1 and id = $2",
+    let record = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select id as proposal_id, approval_id, title, campaign_goal, subject, preheader, body, audience, notes, status,
+                      created_at, closed_at
+               from draft_proposals where tenant_id = $1 and id = $2) r"#,
         tenant,
         id
     )
     .fetch_optional(pool)
     .await?
     .context("no such draft proposal")?;
-    let record = json!({
-        "proposal_id": row.id, "approval_id": row.approval_id, "title": row.title, "campaign_goal": row.campaign_goal,
-        "subject": row.subject, "preheader": row.preheader, "body": row.body, "audience": row.audience, "notes": row.notes,
-        "status": row.status, "created_at": row.created_at, "closed_at": row.closed_at,
-    });
     operator::show(&record)
 }
 

@@ -1,9 +1,6 @@
 //! Shared by the operator's commands: connection options and output.
 
-use std::{
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{io::Read, path::PathBuf};
 
 use anyhow::Context;
 use runtime::{Bus, Database, MasterKeys, Role};
@@ -81,16 +78,33 @@ impl BusArgs {
 /// The longest secret that is read from standard input, in bytes.
 const SECRET_MAX_BYTES: u64 = 64 * 1024;
 
-/// Reads a secret from a file, else from an environment variable, else from standard input: never from the command line, which
-/// everybody on the machine may read.
-pub fn read_secret(file: Option<&Path>, variable: Option<&str>) -> anyhow::Result<String> {
-    match (file, variable) {
-        (Some(path), _) => std::fs::read_to_string(path).context("secret-file"),
-        (None, Some(name)) => std::env::var(name).context("secret-env"),
-        (None, None) => {
-            let mut text = String::new();
-            std::io::stdin().take(SECRET_MAX_BYTES).read_to_string(&mut text).context("standard input")?;
-            Ok(text)
+/// Where a secret is read from.
+#[derive(Debug, clap::Args)]
+#[group(multiple = false)]
+pub struct SecretSource {
+    /// Reads the secret from standard input.
+    #[arg(long)]
+    secret_stdin: bool,
+    /// Reads it from this file.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Reads it from this environment variable.
+    #[arg(long, value_name = "NAME")]
+    secret_env: Option<String>,
+}
+
+impl SecretSource {
+    /// The secret, if a source is given: never from the command line, which everybody on the machine may read.
+    pub fn read(&self) -> anyhow::Result<Option<String>> {
+        match (&self.secret_file, &self.secret_env) {
+            (Some(path), _) => std::fs::read_to_string(path).context("secret-file").map(Some),
+            (None, Some(name)) => std::env::var(name).context("secret-env").map(Some),
+            (None, None) if self.secret_stdin => {
+                let mut text = String::new();
+                std::io::stdin().take(SECRET_MAX_BYTES).read_to_string(&mut text).context("standard input")?;
+                Ok(Some(text))
+            }
+            (None, None) => Ok(None),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `postrider provider add|list|ping|enable|disable|default|remove`: tenants' own accounts with mail providers.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{self, DatabaseArgs, MasterKeyArgs},
+    operator::{self, DatabaseArgs, MasterKeyArgs, SecretSource},
 };
 
 /// Tenants' own accounts with mail providers.
@@ -61,6 +61,9 @@ struct Which {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The secret. SMTP: the relay's URL as in smtp-url. SES: access key id:secret access key[:session token]. Others: the API key."
+)]
 struct AddProvider {
     /// The engine tenant.
     #[arg(long)]
@@ -93,29 +96,7 @@ struct AddProvider {
     #[arg(long)]
     spare: bool,
     #[command(flatten)]
-    secret: ProviderSecret,
-}
-
-/// Where the secret is. SMTP: the relay's URL as in `smtp-url`. SES: `access key id:secret access key[:session token]`. Others: the API key.
-#[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
-struct ProviderSecret {
-    /// Reads the secret from standard input.
-    #[arg(long)]
-    secret_stdin: bool,
-    /// Reads it from this file.
-    #[arg(long, value_name = "FILE")]
-    secret_file: Option<PathBuf>,
-    /// Reads it from this environment variable.
-    #[arg(long, value_name = "NAME")]
-    secret_env: Option<String>,
-}
-
-impl ProviderSecret {
-    fn read(&self) -> anyhow::Result<SecretString> {
-        let text = operator::read_secret(self.secret_file.as_deref(), self.secret_env.as_deref())?;
-        Ok(SecretString::from(text.trim()))
-    }
+    secret: SecretSource,
 }
 
 fn kind(text: &str) -> Result<ProviderKind, String> {
@@ -161,7 +142,10 @@ async fn add(pool: &PgPool, vault: &Vault, guard: &HostPolicy, wanted: &AddProvi
         max_per_second: wanted.max_per_second,
         base_url: wanted.base_url.clone(),
     };
-    let connection = Connection { kind: wanted.provider, settings, secret: wanted.secret.read()? };
+    let secret =
+        wanted.secret.read()?.context("say where the secret is: --secret-stdin, --secret-file or --secret-env")?;
+    let secret = SecretString::from(secret.trim());
+    let connection = Connection { kind: wanted.provider, settings, secret };
     drop(connection.open(&client_settings()?, guard)?);
     let sealed = vault.seal(wanted.tenant, PROVIDER_PURPOSE, connection.secret.expose_secret().as_bytes())?;
     let id = new_id();
@@ -203,22 +187,15 @@ async fn clear_default(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> 
 }
 
 async fn list(pool: &PgPool, tenant: Option<Uuid>) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        "select tenant_id, id, provider, name, settings, status, is_default, created_at from provider_connections
-         where $1::uuid is null or tenant_id = $1 order by tenant_id, created_at desc",
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select id as connection_id, tenant_id as tenant, provider, name, status, is_default as "default", settings, created_at
+               from provider_connections) r
+           where $1::uuid is null or tenant = $1 order by tenant, created_at desc"#,
         tenant
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<_> = rows
-        .into_iter()
-        .map(|row| {
-            json!({
-                "connection_id": row.id, "tenant": row.tenant_id, "provider": row.provider, "name": row.name, "status": row.status,
-                "default": row.is_default, "settings": row.settings, "created_at": row.created_at,
-            })
-        })
-        .collect();
     operator::print(&records, &["connection_id", "tenant", "provider", "name", "status", "default", "settings"]);
     Ok(())
 }

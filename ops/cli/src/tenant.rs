@@ -6,7 +6,7 @@ mod set;
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use schemas::{Address, Environment, new_id};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -105,21 +105,17 @@ pub async fn run(args: TenantArgs) -> anyhow::Result<()> {
 }
 
 async fn list(pool: &PgPool, limit: i64) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        "select t.id, t.environment, t.org_name, t.status, t.created_at,
-                (select string_agg(l.product || ':' || l.product_tenant_id, ' ') from tenant_links l where l.tenant_id = t.id) as links
-         from tenants t order by t.created_at desc limit $1",
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select t.id as tenant, t.environment, t.org_name, t.status, t.created_at,
+                      (select string_agg(l.product || ':' || l.product_tenant_id, ' ')
+                       from tenant_links l where l.tenant_id = t.id) as links
+               from tenants t order by t.created_at desc limit $1) r
+           order by created_at desc"#,
         limit
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<Value> = rows
-        .into_iter()
-        .map(|row| {
-            json!({"tenant": row.id, "environment": row.environment, "org_name": row.org_name, "status": row.status,
-                   "links": row.links, "created_at": row.created_at})
-        })
-        .collect();
     operator::print(&records, &["tenant", "environment", "status", "org_name", "links"]);
     Ok(())
 }

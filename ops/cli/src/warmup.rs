@@ -8,6 +8,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
+    domain::DomainArgs,
     invocation::audit,
     operator::{self, DatabaseArgs},
 };
@@ -44,16 +45,6 @@ enum WarmupCommand {
         #[command(flatten)]
         domain: DomainArgs,
     },
-}
-
-/// Which domain.
-#[derive(Debug, clap::Args)]
-struct DomainArgs {
-    /// The sending domain.
-    domain: String,
-    /// Whose, where several tenants claim it. Default: the one that has proven it.
-    #[arg(long)]
-    tenant: Option<Uuid>,
 }
 
 /// A domain that was found.

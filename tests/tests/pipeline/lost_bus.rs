@@ -1,4 +1,4 @@
-//! The ledger is the truth, the bus is a doorbell: deleting the whole JetStream store loses nothing.
+//! The ledger is the truth, the bus only notifies: deleting the whole JetStream store loses nothing.
 
 use std::time::Duration;
 

@@ -219,8 +219,8 @@ async fn a_campaign_an_operator_pauses_rests_as_if_its_owner_had_and_its_owner_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_lost_its_doorbell_is_rung_for_and_what_is_in_doubt_is_decided_never_sent_again() {
-    // Nobody rings again by himself for an hour.
+async fn lost_batches_are_announced_and_doubt_is_decided_not_resent() {
+    // Nothing is announced again by itself for an hour.
     let mut rig = Rig::shared().await.with("AUDIENCE_REANNOUNCE", "1h");
     rig.start("front", &["stage", "audience"]).await;
     rig.start("ingress", &["ingress"]).await;
@@ -230,22 +230,22 @@ async fn what_lost_its_doorbell_is_rung_for_and_what_is_in_doubt_is_decided_neve
     let nats = async_nats::connect(&rig.env["POSTRIDER_NATS_URL"]).await.unwrap();
     let jetstream = async_nats::jetstream::new(nats);
     let resolved = format!("{}MAIL_RESOLVED", rig.env["POSTRIDER_STREAM_PREFIX"]);
-    eventually("the doorbell", PATIENCE, || async {
+    eventually("the announcement", PATIENCE, || async {
         let mut stream = jetstream.get_stream(&resolved).await.ok()?;
         (stream.info().await.ok()?.state.messages > 0).then_some(())
     })
     .await;
     jetstream.get_stream(&resolved).await.unwrap().purge().await.unwrap();
     rig.start("rest", &["stage", "compliance", "rendering", "delivery"]).await;
-    let rung = &run(&rig, &["requeue", "campaign", &campaign.to_string()])[0];
-    assert_eq!((&rung["rung"], &rung["in_doubt"]), (&json!(1), &json!(0)), "{rung}");
+    let requeued = &run(&rig, &["requeue", "campaign", &campaign.to_string()])[0];
+    assert_eq!((&requeued["announced"], &requeued["in_doubt"]), (&json!(1), &json!(0)), "{requeued}");
     rig.status(campaign, "sent", PATIENCE).await;
     assert_eq!(rig.sink.counts(&addresses).await, vec![1; 10]);
 
     let doubtful = put_in_doubt(&rig, campaign, 3).await;
     let looked = &run(&rig, &["requeue", "campaign", &campaign.to_string()])[0];
     assert_eq!(
-        (&looked["rung"], &looked["in_doubt"], &looked["decided"]),
+        (&looked["announced"], &looked["in_doubt"], &looked["decided"]),
         (&json!(0), &json!(3), &json!(0)),
         "{looked}"
     );

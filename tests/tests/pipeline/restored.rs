@@ -45,7 +45,7 @@ fn maintenance(url: &str) -> (String, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_mailed_twice() {
-    // Rung for again soon: within the duplicate window the bus drops what has the number of a doorbell from before.
+    // Announced again soon: within the duplicate window the bus drops what has the number of an announcement from before.
     let mut rig = Rig::shared()
         .await
         .with("SMTP_FINAL_TIMEOUT", "5s")

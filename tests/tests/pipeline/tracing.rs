@@ -147,7 +147,7 @@ async fn what_a_sweep_announces_again_stays_in_its_trace() {
     rig.start("ingress", &["ingress"]).await;
     let body = json!({"template_id": template(&rig).await, "email": "ann@example.com"});
     rig.client.saying("traceparent", &parent(TRACES[2])).post("/v1/transactional", body).await.expect(202);
-    // The bell is lost, and the ledger rings at once.
+    // The notification is lost, and the ledger announces at once.
     lose_bell(&rig).await;
     sqlx::query("update requests set announce_after = now() where state = 'accepted'")
         .execute(&rig.pool)
@@ -163,7 +163,7 @@ async fn what_a_sweep_announces_again_stays_in_its_trace() {
 async fn lose_bell(rig: &Rig) {
     let jetstream = jetstream(rig).await;
     let name = format!("{}{}", rig.env["POSTRIDER_STREAM_PREFIX"], schemas::subjects::stream::ACCEPTED);
-    eventually("the bell to be rung", WITHIN, || async {
+    eventually("the announcement", WITHIN, || async {
         let stream = jetstream.get_stream(&name).await.ok()?;
         (stream.get_info().await.ok()?.state.messages == 1).then_some(())
     })

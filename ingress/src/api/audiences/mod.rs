@@ -1,20 +1,19 @@
 //! `/v1/audiences`: static lists and tags, and their members. A list with a public name is a topic: its members see it on their
 //! preferences page, and a contact that leaves it there is not added again by others.
 
-mod doc;
-
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{Address, new_id, parse_id};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Faults, ListPage, NoParameters, Patch, RequestContext, Routes,
+    ApiReply, Doc, Faults, NoParameters, Patch, RequestContext, Routes,
     error::ApiError,
-    page::{PageCursor, PageLimit, as_time},
-    read,
+    page::as_time,
+    read, read_page, resource,
     types::{Email, Words},
     write,
 };
@@ -27,11 +26,56 @@ const MEMBERS_MAX: usize = 1_000;
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/audiences", read("audiences:read", list), doc::list)
-        .post("/v1/audiences", write("audiences:write", create), doc::create)
-        .get("/v1/audiences/{id}", read("audiences:read", show), doc::show)
-        .patch("/v1/audiences/{id}", write("audiences:write", change), doc::change)
-        .post("/v1/audiences/{id}/members", write("audiences:write", change_members), doc::change_members)
+        .get(
+            "/v1/audiences",
+            read_page("audiences:read", list),
+            Doc::new(
+                "listAudiences",
+                "List lists and tags",
+                "Newest first. The id of a list is what campaigns take as `list_id`, of a tag as one of `tag_ids`.",
+            )
+            .page::<AudienceView>("A page of audiences"),
+        )
+        .post(
+            "/v1/audiences",
+            write("audiences:write", create),
+            Doc::new("createAudience", "Create a list or tag", "Names are unique among lists and among tags.")
+                .example(json!({"kind": "list", "name": "Friends", "public_name": "News for friends"}))
+                .answer::<AudienceCreated<'_>>(201, "Created")
+                .leads_to("audience_id", &["getAudience", "changeAudience", "changeAudienceMembers"])
+                .refuses(409, &["audience_already_exists"]),
+        )
+        .get(
+            "/v1/audiences/{id}",
+            read("audiences:read", show),
+            Doc::new("getAudience", "Read a list or tag", "").single::<AudienceView>("The audience"),
+        )
+        .patch(
+            "/v1/audiences/{id}",
+            write("audiences:write", change),
+            Doc::new(
+                "changeAudience",
+                "Rename a list or tag, or make a list a topic",
+                "What is left out stays. Without its public name (`null`) a topic is a plain list again and loses \
+                 its description.",
+            )
+            .single::<AudienceView>("The audience")
+            .example(json!({"public_name": "News for friends"}))
+            .refuses(409, &["audience_already_exists"]),
+        )
+        .post(
+            "/v1/audiences/{id}/members",
+            write("audiences:write", change_members),
+            Doc::new(
+                "changeAudienceMembers",
+                "Add and remove members",
+                "At most 1000 contacts in `add` and `remove` together. Those that are not known are answered in \
+                 `not_found`; the rest is done.",
+            )
+            .example(json!({"add": ["ann@example.com"]}))
+            .answer::<MembersChanged>(200, "Done")
+            .refuses(404, &["audience_not_found"]),
+        )
 }
 
 /// A list or a tag.
@@ -75,27 +119,17 @@ struct AudienceView {
     updated_at: DateTime<Utc>,
 }
 
+resource!(AudienceView, "audience", "audiences", audience_id);
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListAudiences {
     kind: Option<AudienceKind>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct AudiencePage {
-    audiences: Vec<AudienceView>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListAudiences) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
-    let tenant = ctx.tenant;
-    let mut audiences = sqlx::query_as!(
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    let audiences = sqlx::query_as!(
         AudienceView,
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
                   (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
@@ -111,18 +145,11 @@ async fn list(ctx: &mut RequestContext, query: ListAudiences) -> Result<ApiReply
     )
     .fetch_all(ctx.db())
     .await?;
-    let next_cursor = page.cut(&mut audiences, |audience| (audience.created_at, audience.audience_id));
-    ApiReply::ok(&AudiencePage { audiences, next_cursor })
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct AudienceAnswer {
-    audience: AudienceView,
+    ApiReply::page(page, audiences)
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let audience = find(ctx).await?;
-    ApiReply::ok(&AudienceAnswer { audience })
+    ApiReply::single(find(ctx).await?)
 }
 
 async fn find(ctx: &mut RequestContext) -> Result<AudienceView, ApiError> {
@@ -267,8 +294,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
     if changed.rows_affected() == 0 {
         return Err(already_exists());
     }
-    let audience = find(ctx).await?;
-    ApiReply::ok(&AudienceAnswer { audience })
+    ApiReply::single(find(ctx).await?)
 }
 
 fn already_exists() -> ApiError {

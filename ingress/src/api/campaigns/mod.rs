@@ -1,7 +1,6 @@
 //! `/v1/campaigns`: drafts, launches, and their state.
 
 mod content;
-mod doc;
 mod draft;
 mod launch;
 mod pause;
@@ -29,24 +28,132 @@ use self::{
     store::{CampaignOrigin, SendCounts},
 };
 use crate::pipeline::{
-    ApiReply, Faults, ListPage, NoParameters, RequestContext, Routes,
-    error::ApiError,
-    page::{PageCursor, PageLimit, as_optional_time},
-    read, time, write, write_with_work,
+    ApiReply, Doc, Faults, NoParameters, RequestContext, Routes, doc::ID, error::ApiError, page::as_optional_time,
+    read, read_page, time, write, write_with_work,
 };
 
 pub use pause::{PauseRefused, set_paused};
 
+/// Refusals of a campaign whose status does not allow it.
+const ALREADY: [&str; 5] = [
+    "campaign_already_preflight",
+    "campaign_already_scheduled",
+    "campaign_already_sending",
+    "campaign_already_sent",
+    "campaign_already_cancelled",
+];
+/// Refusals for what a campaign names and the tenant does not have.
+const MISSING: [&str; 5] =
+    ["list_not_found", "segment_not_found", "tag_not_found", "sender_profile_not_found", "template_not_found"];
+
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/campaigns", read("campaigns:read", list), doc::list)
-        .post("/v1/campaigns", write_with_work("campaigns:write", create), doc::create)
-        .get("/v1/campaigns/{id}", read("campaigns:read", one), doc::show)
-        .patch("/v1/campaigns/{id}", write_with_work("campaigns:write", change), doc::change)
-        .post("/v1/campaigns/{id}/launch", write_with_work("campaigns:launch", launch::launch), doc::launch)
-        .post("/v1/campaigns/{id}/retry_failed", write("campaigns:launch", retry::retry_failed), doc::retry_failed)
-        .get("/v1/campaigns/{id}/sends", read("campaigns:read", sends::list), doc::list_sends)
+        .get(
+            "/v1/campaigns",
+            read_page("campaigns:read", list),
+            Doc::new("listCampaigns", "List campaigns", "Newest first, without bodies.")
+                .page::<CampaignSummary>("A page of campaigns"),
+        )
+        .post(
+            "/v1/campaigns",
+            write_with_work("campaigns:write", create),
+            Doc::new("createCampaign", "Create a campaign", "A draft: nothing is sent.")
+                .example(json!({
+                    "name": "Spring", "sender_profile_id": ID, "audience_mode": "list", "list_id": ID,
+                    "subject": "Hello {{ first_name }}", "body_html": "<p>Hello {{ first_name }}</p>",
+                }))
+                .answer::<CampaignCreated>(201, "Created")
+                .leads_to("campaign_id", &["getCampaign", "updateCampaign", "launchCampaign", "listCampaignSends"])
+                .refuses(404, &MISSING),
+        )
+        .get(
+            "/v1/campaigns/{id}",
+            read("campaigns:read", one),
+            Doc::new("getCampaign", "Read a campaign", "With one number for each state its sends can be in.")
+                .answer::<CampaignAnswer>(200, "The campaign")
+                .refuses(404, &["campaign_not_found"]),
+        )
+        .patch(
+            "/v1/campaigns/{id}",
+            write_with_work("campaigns:write", change),
+            Doc::new(
+                "updateCampaign",
+                "Change, reschedule, cancel or pause a campaign",
+                "One thing at a time: fields of a draft; `status: cancelled` before it is sent; `paused` while it is \
+                 scheduled or sending; `schedule_for` while it is scheduled; `status: draft` takes a scheduled one \
+                 back, to be changed and launched anew. While a launch is being worked on, the campaign is in \
+                 `preflight`: 409 with `Retry-After`.",
+            )
+            .example(json!({"name": "Spring"}))
+            .answer::<CampaignChanged>(200, "Changed")
+            .refuses(404, &["campaign_not_found"])
+            .refuses(404, &MISSING)
+            .refuses(422, &["window_missed"])
+            .refuses(409, &["campaign_already_draft"])
+            .refuses(409, &ALREADY),
+        )
+        .post(
+            "/v1/campaigns/{id}/launch",
+            write_with_work("campaigns:launch", launch::launch),
+            Doc::new(
+                "launchCampaign",
+                "Launch a campaign",
+                "202 means that the launch is committed. Without `schedule_for` it is sent now. `dry_run` answers \
+                 what would happen. While the audience is counted the campaign is in `preflight`; another launch \
+                 meanwhile is a 409 with `Retry-After`.",
+            )
+            .answer::<launch::CampaignLaunched>(202, "Launched")
+            .leads_to("campaign_id", &["getCampaign", "listCampaignSends"])
+            .answer::<launch::LaunchPreview>(200, "What would happen")
+            .refuses(404, &["campaign_not_found", "template_not_found"])
+            .refuses(409, &ALREADY)
+            .refuses(409, &["audience_changed"])
+            .refuses(422, &["template_archived"])
+            .refuses(
+                422,
+                &[
+                    "audience_resolved_to_zero_contacts",
+                    "sender_missing_verified_domain",
+                    "all_contacts_suppressed_or_bounced",
+                    "window_missed",
+                ],
+            )
+            .refuses(429, &["send_quota_exceeded"]),
+        )
+        .post(
+            "/v1/campaigns/{id}/retry_failed",
+            write("campaigns:launch", retry::retry_failed),
+            Doc::new(
+                "retryFailedSends",
+                "Try failed sends again",
+                "Failed and expired sends go back into the queue, and the campaign is sending again. Tried again is \
+                 what failed for `mailbox_full`, `block`, `content`, `policy`, `throttled`, `temporary`, `routing`, \
+                 `unreachable`, `configuration` or `render`. Not an address that does not exist (`hard`) or is \
+                 switched off (`inactive`), and never what is `unknown`.",
+            )
+            .answer::<retry::FailedSendsRetried>(200, "Back in the queue")
+            .leads_to("campaign_id", &["getCampaign", "listCampaignSends"])
+            .refuses(404, &["campaign_not_found"])
+            .refuses(
+                409,
+                &[
+                    "campaign_already_draft",
+                    "campaign_already_preflight",
+                    "campaign_already_scheduled",
+                    "campaign_already_cancelled",
+                ],
+            )
+            .refuses(422, &["sender_missing_verified_domain", "window_missed"])
+            .refuses(429, &["send_quota_exceeded"]),
+        )
+        .get(
+            "/v1/campaigns/{id}/sends",
+            read_page("campaigns:read", sends::list),
+            Doc::new("listCampaignSends", "List a campaign's sends", "One for each recipient, newest first.")
+                .page::<crate::api::sends::SendSummary>("A page of sends")
+                .refuses(404, &["campaign_not_found"]),
+        )
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -218,32 +325,13 @@ async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListCampaigns {
-    #[schemars(with = "Option<CampaignStatus>")]
-    status: Option<String>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct CampaignPage {
-    campaigns: Vec<CampaignSummary>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
+    status: Option<CampaignStatus>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListCampaigns) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
-    let status = query.status.map(|text| {
-        let words = || CampaignStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
-        CampaignStatus::parse(&text)
-            .ok_or_else(|| ApiError::invalid("status", "not_allowed", format!("must be one of {}", words())))
-    });
-    let tenant = ctx.tenant;
-    let mut rows = store::list(ctx.db(), tenant, status.transpose()?, &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    ApiReply::ok(&CampaignPage { campaigns: rows.into_iter().map(CampaignSummary::of).collect(), next_cursor })
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    let rows = store::list(ctx.db(), tenant, query.status, &page).await?;
+    ApiReply::page(page, rows.into_iter().map(CampaignSummary::of).collect())
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

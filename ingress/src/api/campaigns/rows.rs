@@ -2,53 +2,89 @@
 
 use chrono::{DateTime, Utc};
 use ledger::audience::Split;
-use schemas::{CampaignStatus, Classification, OnMiss, PauseReason, WinnerMetric, WinnerReason};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use schemas::{CampaignStatus, Classification, MessagePurpose, OnMiss, PauseReason, WinnerMetric, WinnerReason};
+use serde::{Deserialize, Serialize};
 use sqlx::types::Json;
 use uuid::Uuid;
 
-/// A campaign.
-#[derive(Debug, Clone)]
+use super::{
+    draft::{GOALS, MODES, URGENCIES},
+    rules::{PACE_MAX, WEIGHT_MAX},
+};
+use crate::pipeline::page::{as_optional_time, as_time};
+
+/// A campaign. What is skipped has a form of its own in answers: see [`super::record`].
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(crate) struct CampaignRow {
+    #[serde(rename = "campaign_id")]
     pub(crate) id: Uuid,
     pub(crate) name: String,
     pub(crate) sender_profile_id: Uuid,
     pub(crate) template_id: Option<Uuid>,
     pub(crate) subject: Option<String>,
     pub(crate) preheader: Option<String>,
+    #[serde(skip)]
     pub(crate) body_html: Option<String>,
+    #[serde(skip)]
     pub(crate) content_id: Uuid,
+    #[schemars(extend("enum" = GOALS))]
     pub(crate) campaign_goal: Option<String>,
+    #[schemars(extend("enum" = MODES))]
     pub(crate) audience_mode: String,
     pub(crate) list_id: Option<Uuid>,
     pub(crate) segment_id: Option<Uuid>,
     pub(crate) tag_ids: Vec<Uuid>,
+    #[schemars(with = "MessagePurpose")]
     pub(crate) message_purpose: String,
+    #[serde(rename = "email_type")]
     pub(crate) classification: Classification,
+    #[schemars(extend("enum" = URGENCIES))]
     pub(crate) urgency: String,
     pub(crate) audience_reason: Option<String>,
     pub(crate) status: CampaignStatus,
     pub(crate) paused: bool,
+    /// `requested`: by PATCH. `window_missed`: `not_after` passed with `on_miss: hold`; resuming sends what is left.
+    /// `tripwire_bounces`, `tripwire_complaints`: the tripwire's limit was exceeded; resuming disarms it for this campaign.
     pub(crate) pause_reason: Option<PauseReason>,
+    #[serde(skip)]
     pub(crate) variants: Json<Vec<VariantRow>>,
+    #[serde(skip)]
     pub(crate) test_percent: Option<i16>,
+    #[serde(skip)]
     pub(crate) winner_metric: Option<WinnerMetric>,
+    #[serde(skip)]
     pub(crate) decide_after_minutes: Option<i32>,
+    #[serde(skip)]
     pub(crate) tested_at: Option<DateTime<Utc>>,
+    #[serde(skip)]
     pub(crate) winner: Option<String>,
+    #[serde(skip)]
     pub(crate) winner_reason: Option<WinnerReason>,
+    #[serde(skip)]
     pub(crate) decided_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
     pub(crate) not_after: Option<DateTime<Utc>>,
     pub(crate) on_miss: OnMiss,
+    #[serde(skip)]
     pub(crate) closes_at: Option<DateTime<Utc>>,
+    #[schemars(range(min = 1, max = PACE_MAX))]
     pub(crate) max_per_minute: Option<i32>,
+    #[serde(skip)]
     pub(crate) bounce_percent: f64,
+    #[serde(skip)]
     pub(crate) complaint_percent: f64,
+    #[serde(skip)]
     pub(crate) tripwire: String,
+    #[serde(serialize_with = "as_optional_time")]
     pub(crate) scheduled_for: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
     pub(crate) launched_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
     pub(crate) completed_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
 }
 
@@ -62,15 +98,20 @@ impl CampaignRow {
 }
 
 /// A variant of a campaign.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "CampaignVariantSummary")]
 pub(crate) struct VariantRow {
-    /// Its letter.
+    /// By its place in the caller's list.
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
     pub(crate) variant: String,
     pub(crate) name: String,
+    #[schemars(range(min = 1, max = WEIGHT_MAX))]
     pub(crate) weight: i32,
     pub(crate) subject: Option<String>,
     pub(crate) preheader: Option<String>,
     pub(crate) template_id: Option<Uuid>,
+    #[serde(skip_serializing)]
     pub(crate) body_html: Option<String>,
+    #[serde(skip_serializing)]
     pub(crate) content_id: Uuid,
 }

@@ -2,49 +2,32 @@
 
 use schemars::JsonSchema;
 use schemas::{Address, SendState};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::{
     api::sends::{
         SendSummary,
         store::{self, SendFilter, SendRow},
     },
-    pipeline::{
-        ApiReply, Faults, ListPage, RequestContext,
-        error::ApiError,
-        page::{PageCursor, PageLimit},
-        types::Email,
-    },
+    pipeline::{ApiReply, Faults, RequestContext, error::ApiError, types::Email},
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListCampaignSends {
-    #[schemars(with = "Option<SendState>")]
-    state: Option<String>,
+    state: Option<SendState>,
     /// The one to this address.
     #[schemars(with = "Option<Email>")]
     email: Option<String>,
     /// The variant of an A/B test.
     #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
     variant: Option<String>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct CampaignSendPage {
-    sends: Vec<SendSummary>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
 }
 
 pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> Result<ApiReply, ApiError> {
     let (tenant, campaign) = (ctx.tenant, ctx.id("campaign")?);
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
-    let state = query.state.as_deref().map(parse_state).transpose()?;
+    let page = ctx.page;
+    let state = query.state;
     let address = query.email.as_deref().map(parse_address).transpose()?;
     let variant = query.variant.as_deref();
     if let Some(variant) = variant {
@@ -54,7 +37,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> 
     }
     let month =
         store::campaign_month(ctx.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let mut rows = match (month, address) {
+    let rows = match (month, address) {
         (None, _) => Vec::new(),
         (Some(month), Some(address)) => {
             let contact = store::contact_by_address(ctx.db(), tenant, address.as_str()).await?;
@@ -73,14 +56,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> 
             store::of_campaign(ctx.db(), tenant, month, &slice).await?
         }
     };
-    let next_cursor = page.cut(&mut rows, |row: &SendRow| (row.created_at, row.id));
-    ApiReply::ok(&CampaignSendPage { sends: rows.into_iter().map(SendSummary::of).collect(), next_cursor })
-}
-
-fn parse_state(text: &str) -> Result<SendState, ApiError> {
-    let words = || SendState::ALL.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ");
-    SendState::parse(text)
-        .ok_or_else(|| ApiError::invalid("state", "not_allowed", format!("must be one of {}", words())))
+    ApiReply::page(page, rows.into_iter().map(SendSummary::of).collect())
 }
 
 fn parse_address(text: &str) -> Result<Address, ApiError> {

@@ -130,19 +130,17 @@ impl CreateContact {
     pub(crate) fn validate(mut self, defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
         let mut faults = Faults::default();
         let address = faults.address("email", &self.email);
-        let texts = ContactTexts {
-            first_name: self.first_name.as_deref(),
-            last_name: self.last_name.as_deref(),
-            title: self.title.as_deref(),
-            phone: self.phone.as_deref(),
-            company: self.company.as_deref(),
-            timezone: self.timezone.as_deref(),
-            locale: self.locale.as_deref(),
-            lifecycle_stage: self.lifecycle_stage.as_deref(),
-            source: self.source.as_deref(),
-            dot_number: self.dot_number,
-        };
-        texts.check(&mut faults);
+        let texts = [
+            &self.first_name,
+            &self.last_name,
+            &self.title,
+            &self.phone,
+            &self.company,
+            &self.lifecycle_stage,
+            &self.source,
+        ];
+        check_texts(&mut faults, texts.map(Option::as_deref));
+        check_words(&mut faults, self.timezone.as_deref(), self.locale.as_deref(), self.dot_number);
         check_fields(&self.fields, defined, &mut faults);
         check_audiences("tags", &self.tags, &mut faults);
         check_audiences("lists", &self.lists, &mut faults);
@@ -195,19 +193,18 @@ pub(crate) struct ChangeContact {
 impl ChangeContact {
     pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
         let mut faults = Faults::default();
-        ContactTexts {
-            first_name: line(&self.first_name),
-            last_name: line(&self.last_name),
-            title: line(&self.title),
-            phone: line(&self.phone),
-            company: line(&self.company),
-            timezone: line(&self.timezone),
-            locale: line(&self.locale),
-            lifecycle_stage: line(&self.lifecycle_stage),
-            source: line(&self.source),
-            dot_number: self.dot_number.value().copied(),
-        }
-        .check(&mut faults);
+        let texts = [
+            &self.first_name,
+            &self.last_name,
+            &self.title,
+            &self.phone,
+            &self.company,
+            &self.lifecycle_stage,
+            &self.source,
+        ];
+        check_texts(&mut faults, texts.map(line));
+        let number = self.dot_number.value().copied();
+        check_words(&mut faults, line(&self.timezone), line(&self.locale), number);
         check_fields(&self.fields, defined, &mut faults);
         if let Some(consent) = &self.consent {
             consent.check(&mut faults);
@@ -226,52 +223,30 @@ fn line(patch: &Patch<String>) -> Option<&str> {
     patch.value().map(String::as_str)
 }
 
-/// The plain fields, wherever they come from.
-struct ContactTexts<'a> {
-    first_name: Option<&'a str>,
-    last_name: Option<&'a str>,
-    title: Option<&'a str>,
-    phone: Option<&'a str>,
-    company: Option<&'a str>,
-    timezone: Option<&'a str>,
-    locale: Option<&'a str>,
-    lifecycle_stage: Option<&'a str>,
-    source: Option<&'a str>,
-    dot_number: Option<i64>,
+/// The texts of one line, with their longest lengths.
+const TEXTS: [(&str, usize); 7] = [
+    ("first_name", NAME_MAX_CHARS),
+    ("last_name", NAME_MAX_CHARS),
+    ("title", NAME_MAX_CHARS),
+    ("phone", PHONE_MAX_CHARS),
+    ("company", COMPANY_MAX_CHARS),
+    ("lifecycle_stage", WORD_MAX_CHARS),
+    ("source", NAME_MAX_CHARS),
+];
+
+/// Checks texts in the order of [`TEXTS`].
+fn check_texts(faults: &mut Faults, texts: [Option<&str>; 7]) {
+    for ((path, max_chars), text) in TEXTS.into_iter().zip(texts) {
+        faults.one_line(path, text.unwrap_or_default(), max_chars);
+    }
 }
 
-impl ContactTexts<'_> {
-    fn check(&self, faults: &mut Faults) {
-        for (path, text, max_chars) in [
-            ("first_name", self.first_name, NAME_MAX_CHARS),
-            ("last_name", self.last_name, NAME_MAX_CHARS),
-            ("title", self.title, NAME_MAX_CHARS),
-            ("phone", self.phone, PHONE_MAX_CHARS),
-            ("company", self.company, COMPANY_MAX_CHARS),
-            ("lifecycle_stage", self.lifecycle_stage, WORD_MAX_CHARS),
-            ("source", self.source, NAME_MAX_CHARS),
-        ] {
-            faults.one_line(path, text.unwrap_or_default(), max_chars);
-        }
-        faults.require(
-            self.timezone.is_none_or(is_timezone),
-            "timezone",
-            "unknown",
-            "must be an IANA time zone such as Europe/Paris",
-        );
-        faults.require(
-            self.locale.is_none_or(is_locale),
-            "locale",
-            "invalid",
-            "must be a language tag such as en or pt-BR",
-        );
-        faults.require(
-            self.dot_number.is_none_or(|number| number > 0),
-            "dot_number",
-            "out_of_range",
-            "must be a positive integer",
-        );
-    }
+fn check_words(faults: &mut Faults, timezone: Option<&str>, locale: Option<&str>, dot_number: Option<i64>) {
+    let detail = "must be an IANA time zone such as Europe/Paris";
+    faults.require(timezone.is_none_or(is_timezone), "timezone", "unknown", detail);
+    faults.require(locale.is_none_or(is_locale), "locale", "invalid", "must be a language tag such as en or pt-BR");
+    let good = dot_number.is_none_or(|number| number > 0);
+    faults.require(good, "dot_number", "out_of_range", "must be a positive integer");
 }
 
 /// An IANA time zone.

@@ -1,6 +1,5 @@
 //! `/v1/contacts`: the people of a tenant.
 
-mod doc;
 mod erase;
 mod filter;
 mod input;
@@ -22,12 +21,8 @@ use self::{
 use crate::{
     api::{audiences::AudienceKind, fields},
     pipeline::{
-        ApiReply, Faults, Id, ListPage, NoParameters, RequestContext, Routes,
-        error::ApiError,
-        page::{PageCursor, PageLimit},
-        read,
-        types::Email,
-        write,
+        ApiReply, Doc, Faults, Id, NoParameters, RequestContext, Routes, error::ApiError, read, read_page,
+        types::Email, write,
     },
 };
 
@@ -41,11 +36,59 @@ const MARKETING_STATUS_CHANGED: &str = "contact.marketing_status";
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/contacts", read("contacts:read", list), doc::list)
-        .post("/v1/contacts", write("contacts:write", create), doc::create)
-        .get("/v1/contacts/{id}", read("contacts:read", show), doc::show)
-        .patch("/v1/contacts/{id}", write("contacts:write", change), doc::change)
-        .delete("/v1/contacts/{id}", write("contacts:write", remove), doc::remove)
+        .get(
+            "/v1/contacts",
+            read_page("contacts:read", list),
+            Doc::new("listContacts", "List contacts", "Newest first.")
+                .page::<ContactView>("A page of contacts")
+                .refuses(404, &["list_not_found", "tag_not_found", "segment_not_found"]),
+        )
+        .post(
+            "/v1/contacts",
+            write("contacts:write", create),
+            Doc::new(
+                "createContact",
+                "Find or create a contact",
+                "By address, in its canonical form. A contact that exists keeps its values; an archived one is \
+                 active again. One whose consent is pending becomes subscribed when `marketing_status` says \
+                 `subscribed`; one that unsubscribed stays unsubscribed.",
+            )
+            .example(json!({"email": "ann@example.com", "first_name": "Ann", "tags": ["vip"]}))
+            .answer::<ContactCreated>(201, "Created")
+            .leads_to("contact_id", &["getContact", "updateContact", "deleteContact"])
+            .answer::<ContactCreated>(200, "It existed")
+            .refuses(404, &["list_not_found", "tag_not_found"]),
+        )
+        .get(
+            "/v1/contacts/{id}",
+            read("contacts:read", show),
+            Doc::new("getContact", "Read a contact", "").single::<ContactView>("The contact"),
+        )
+        .patch(
+            "/v1/contacts/{id}",
+            write("contacts:write", change),
+            Doc::new(
+                "updateContact",
+                "Change a contact",
+                "What is left out stays; null clears; `fields` are merged. The address does not change.",
+            )
+            .single::<ContactView>("The contact")
+            .example(json!({"company": "Acme", "fields": {"plan": "pro"}}))
+            .refuses(409, &["unsubscribed_by_recipient"]),
+        )
+        .delete(
+            "/v1/contacts/{id}",
+            write("contacts:write", remove),
+            Doc::new(
+                "deleteContact",
+                "Archive or erase a contact",
+                "Archives. With `erase: true` the contact's own data is erased at once and what else names the \
+                 person within minutes; suppressions of the address stay. Asked again, the answer says whether the \
+                 erasure is complete.",
+            )
+            .answer::<ContactRemoved>(200, "Done")
+            .refuses(404, &["contact_not_found"]),
+        )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -63,10 +106,6 @@ struct ListContacts {
     segment_id: Option<Id>,
     status: Option<ContactStatus>,
     updated_since: Option<DateTime<Utc>>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
 }
 
 /// The states a caller can see: an erased contact is gone.
@@ -86,15 +125,8 @@ impl ContactStatus {
     }
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct ContactPage {
-    contacts: Vec<ContactView>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
-}
-
 async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
+    let page = ctx.page;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
     faults.optional("q", query.q.as_deref(), SEARCH_MAX_CHARS);
@@ -118,19 +150,13 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply,
         updated_since: query.updated_since,
     };
     let found = filter.page(ctx.db(), tenant, &page).await?;
-    let mut contacts = record::records(ctx.db(), tenant, &found).await?;
-    let next_cursor = page.cut(&mut contacts, |contact| (contact.created_at, contact.contact_id));
-    ApiReply::ok(&ContactPage { contacts, next_cursor })
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct ContactAnswer {
-    contact: ContactView,
+    let contacts = record::records(ctx.db(), tenant, &found).await?;
+    ApiReply::page(page, contacts)
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
-    ApiReply::ok(&ContactAnswer { contact: record::one(ctx.db(), tenant, id).await? })
+    ApiReply::single(record::one(ctx.db(), tenant, id).await?)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -175,7 +201,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiRepl
         let detail = json!({"from": before.marketing_status, "to": status.as_str()});
         ctx.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
-    ApiReply::ok(&ContactAnswer { contact: record::one(ctx.db(), tenant, id).await? })
+    ApiReply::single(record::one(ctx.db(), tenant, id).await?)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

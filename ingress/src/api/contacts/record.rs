@@ -15,6 +15,7 @@ use crate::{
     pipeline::{
         error::ApiError,
         page::{as_optional_time, as_time},
+        resource,
         types::Email,
     },
 };
@@ -54,6 +55,8 @@ pub(super) struct ContactView {
     #[serde(serialize_with = "as_time")]
     updated_at: DateTime<Utc>,
 }
+
+resource!(ContactView, "contact", "contacts", contact_id);
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct ContactTag {

@@ -1,7 +1,6 @@
 //! `/v1/domains`: a tenant sends from domains it owns and has proven, and from nothing else.
 
 mod check;
-mod doc;
 pub mod recheck;
 pub(crate) mod records;
 pub(crate) mod store;
@@ -22,10 +21,10 @@ use self::{
     store::{DomainRow, NewDomain},
 };
 use crate::pipeline::{
-    ApiReply, Faults, NoFields, NoParameters, RequestContext, Routes,
+    ApiReply, Doc, Faults, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
-    page::{PageQuery, as_optional_time, as_time},
-    read, write, write_with_work,
+    page::{as_optional_time, as_time},
+    read, read_page, resource, write, write_with_work,
 };
 
 /// The vault's purpose for private DKIM keys.
@@ -40,11 +39,59 @@ const TOKEN_BYTES: usize = 24;
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/domains", read("domains:manage", list), doc::list)
-        .post("/v1/domains", write("domains:manage", create), doc::create)
-        .get("/v1/domains/{id}", read("domains:manage", one), doc::show)
-        .delete("/v1/domains/{id}", write("domains:manage", remove), doc::remove)
-        .post("/v1/domains/{id}/verify", write_with_work("domains:manage", check::verify), doc::verify)
+        .get(
+            "/v1/domains",
+            read_page("domains:manage", list),
+            Doc::new("listDomains", "List sending domains", "Newest first, with what the last check found.")
+                .page::<DomainView>("A page of domains"),
+        )
+        .post(
+            "/v1/domains",
+            write("domains:manage", create),
+            Doc::new(
+                "createDomain",
+                "Claim a sending domain",
+                "The answer has the DNS records to publish. Idempotent: a domain that exists is answered with its \
+                 current records. A name that another tenant has verified is refused, and so is every name below it.",
+            )
+            .example(json!({"domain": "acme.example"}))
+            .answer::<DomainCreated>(200, "Claimed")
+            .leads_to("domain_id", &["getDomain", "verifyDomain", "deleteDomain"])
+            .refuses(409, &["domain_claimed_by_another_tenant"])
+            .refuses(422, &["platform_domain_not_allowed", "freemail_domain_not_allowed"]),
+        )
+        .get(
+            "/v1/domains/{id}",
+            read("domains:manage", one),
+            Doc::new("getDomain", "Read a sending domain", "With what the last check found.")
+                .single::<DomainView>("The domain"),
+        )
+        .delete(
+            "/v1/domains/{id}",
+            write("domains:manage", remove),
+            Doc::new(
+                "deleteDomain",
+                "Remove a sending domain",
+                "Only a domain without senders. Its keys are deleted for good, and other tenants may claim its name.",
+            )
+            .answer::<DomainRemoved>(200, "Removed")
+            .refuses(404, &["domain_not_found"])
+            .refuses(409, &["domain_in_use", "domain_suspended"]),
+        )
+        .post(
+            "/v1/domains/{id}/verify",
+            write_with_work("domains:manage", check::verify),
+            Doc::new(
+                "verifyDomain",
+                "Check a domain's DNS records",
+                "Asks the DNS now and stores what it answers for each record. A check that was made a few seconds \
+                 ago is answered again. One check of a tenant runs at a time; another meanwhile is a 429 with \
+                 `Retry-After`.",
+            )
+            .answer::<check::DomainChecked>(200, "Checked")
+            .refuses(404, &["domain_not_found"])
+            .refuses(409, &["domain_missing_provider_record", "domain_claimed_by_another_tenant"]),
+        )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -157,6 +204,8 @@ struct DomainView {
     created_at: DateTime<Utc>,
 }
 
+resource!(DomainView, "domain", "domains", domain_id);
+
 impl DomainView {
     fn of(row: DomainRow, settings: &DomainSettings) -> Self {
         Self {
@@ -172,32 +221,17 @@ impl DomainView {
     }
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct DomainPage {
-    domains: Vec<DomainView>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
-}
-
-async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
-    let page = query.page()?;
-    let tenant = ctx.tenant;
-    let mut rows = store::list(ctx.db(), tenant, &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    let rows = store::list(ctx.db(), tenant, &page).await?;
     let settings = ctx.ingress.settings.domain_targets.settings();
-    let domains = rows.into_iter().map(|row| DomainView::of(row, &settings)).collect();
-    ApiReply::ok(&DomainPage { domains, next_cursor })
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct DomainAnswer {
-    domain: DomainView,
+    ApiReply::page(page, rows.into_iter().map(|row| DomainView::of(row, &settings)).collect())
 }
 
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
     let row = store::by_id(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
-    ApiReply::ok(&DomainAnswer { domain: DomainView::of(row, &ctx.ingress.settings.domain_targets.settings()) })
+    ApiReply::single(DomainView::of(row, &ctx.ingress.settings.domain_targets.settings()))
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

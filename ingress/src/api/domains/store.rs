@@ -43,34 +43,28 @@ pub(crate) struct NewDomain<'a> {
     pub(crate) ownership_token: &'a str,
 }
 
+/// Domains of a tenant (`$1`), and which of them.
+macro_rules! select {
+    ($which:tt $(, $value:expr)+ $(,)?) => {
+        sqlx::query_as!(
+            DomainRow,
+            r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
+                      second_selector, second_public, ownership_token, records,
+                      verified_at, last_checked_at, degraded_since, created_at
+               from domains where tenant_id = $1 "# + $which,
+            $($value),+
+        )
+    };
+}
+
 /// The tenant's domain of this name.
 pub(crate) async fn by_name(db: &mut PgConnection, tenant: Uuid, domain: &str) -> sqlx::Result<Option<DomainRow>> {
-    sqlx::query_as!(
-        DomainRow,
-        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
-                  second_selector, second_public, ownership_token, records,
-                  verified_at, last_checked_at, degraded_since, created_at
-           from domains where tenant_id = $1 and domain = $2"#,
-        tenant,
-        domain,
-    )
-    .fetch_optional(db)
-    .await
+    select!("and domain = $2", tenant, domain).fetch_optional(db).await
 }
 
 /// The tenant's domain with this id.
 pub(crate) async fn by_id(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<DomainRow>> {
-    sqlx::query_as!(
-        DomainRow,
-        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
-                  second_selector, second_public, ownership_token, records,
-                  verified_at, last_checked_at, degraded_since, created_at
-           from domains where tenant_id = $1 and id = $2"#,
-        tenant,
-        id,
-    )
-    .fetch_optional(db)
-    .await
+    select!("and id = $2", tenant, id).fetch_optional(db).await
 }
 
 /// The domain's status and since when it is degraded, held until the transaction ends.
@@ -129,15 +123,8 @@ pub(crate) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
 
 /// Domains, newest first, one page. Served by `domains_newest`.
 pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<DomainRow>> {
-    sqlx::query_as!(
-        DomainRow,
-        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
-                  second_selector, second_public, ownership_token, records,
-                  verified_at, last_checked_at, degraded_since, created_at
-           from domains
-           where tenant_id = $1 and ($2::timestamptz is null or (created_at, id) < ($2, $3::uuid))
-           order by created_at desc, id desc
-           limit $4"#,
+    select!(
+        "and ($2::timestamptz is null or (created_at, id) < ($2, $3::uuid)) order by created_at desc, id desc limit $4",
         tenant,
         page.before,
         page.before_id,

@@ -1,6 +1,5 @@
 //! `/v1/enrollments`: contacts on their way through sequences.
 
-mod doc;
 mod enroll;
 mod input;
 pub(crate) mod store;
@@ -8,8 +7,9 @@ pub(crate) mod store;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use schemas::{Address, EnrollmentStatus, ExitReason};
+use schemas::{EnrollmentStatus, ExitReason};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use uuid::Uuid;
 
 use self::{
@@ -18,21 +18,55 @@ use self::{
 };
 use super::sends::store as sends;
 use crate::pipeline::{
-    ApiReply, Faults, Id, ListPage, NoFields, NoParameters, RequestContext, Routes,
-    error::ApiError,
-    page::{PageCursor, PageLimit},
-    read,
-    types::Email,
-    write,
+    ApiReply, Doc, Faults, Id, NoFields, NoParameters, RequestContext, Routes, doc::ID, error::ApiError, read,
+    read_page, types::Email, write,
 };
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/enrollments", read("sequences:read", list), doc::list)
-        .post("/v1/enrollments", write("sequences:enroll", create), doc::create)
-        .get("/v1/enrollments/{id}", read("sequences:read", one), doc::show)
-        .delete("/v1/enrollments/{id}", write("sequences:enroll", remove), doc::remove)
+        .get(
+            "/v1/enrollments",
+            read_page("sequences:read", list),
+            Doc::new("listEnrollments", "List enrollments", "Newest first.")
+                .page::<EnrollmentRow>("A page of enrollments"),
+        )
+        .post(
+            "/v1/enrollments",
+            write("sequences:enroll", create),
+            Doc::new(
+                "enroll",
+                "Enroll a contact in a sequence",
+                "The contact is found or created by address; its empty fields are filled. A new one is subscribed, \
+                 and so is one that is known from transactional or one-off mail only: the product that enrolls a \
+                 contact says that it may be written to. A contact that unsubscribed, bounced or complained is never \
+                 subscribed by this; it leaves the sequence again at once. `mailable` tells whether the sequence's \
+                 mail would pass the gate now, and `skip_reason` why not.",
+            )
+            .example(json!({"sequence_id": ID, "email": "ann@example.com", "first_name": "Ann"}))
+            .answer::<enroll::Enrolled>(201, "Enrolled")
+            .leads_to("enrollment_id", &["getEnrollment", "exitEnrollment"])
+            .refuses(404, &["sequence_not_found"])
+            .refuses(409, &["already_enrolled", "sequence_not_active", "sequence_has_no_steps"]),
+        )
+        .get(
+            "/v1/enrollments/{id}",
+            read("sequences:read", one),
+            Doc::new("getEnrollment", "Read an enrollment", "Its next step, and what its steps did.")
+                .answer::<EnrollmentAnswer>(200, "The enrollment")
+                .refuses(404, &["enrollment_not_found"]),
+        )
+        .delete(
+            "/v1/enrollments/{id}",
+            write("sequences:enroll", remove),
+            Doc::new(
+                "exitEnrollment",
+                "End an enrollment",
+                "No further step is taken. An enrollment that has ended stays as it ended.",
+            )
+            .answer::<EnrollmentEnded>(200, "Ended")
+            .refuses(404, &["enrollment_not_found"]),
+        )
 }
 
 async fn create(ctx: &mut RequestContext, body: EnrollContact) -> Result<ApiReply, ApiError> {
@@ -49,56 +83,26 @@ struct ListEnrollments {
     /// Instead of contact_id.
     #[schemars(with = "Option<Email>")]
     email: Option<String>,
-    #[schemars(with = "Option<EnrollmentStatus>")]
-    status: Option<String>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-impl ListEnrollments {
-    fn validate(self) -> Result<(EnrollmentFilter, Option<Address>, ListPage), ApiError> {
-        let page = ListPage::new(self.limit, self.cursor.as_deref())?;
-        let mut faults = Faults::default();
-        let words: Vec<&str> = EnrollmentStatus::ALL.iter().map(|status| status.as_str()).collect();
-        if let Some(status) = &self.status {
-            faults.one_of("status", status, &words);
-        }
-        let both = self.contact_id.is_some() && self.email.is_some();
-        faults.require(!both, "email", "ambiguous", "name the contact by contact_id or by email");
-        let address = self.email.and_then(|email| faults.address("email", &email));
-        faults.finish()?;
-        let filter = EnrollmentFilter {
-            sequence: self.sequence_id.map(|id| id.0),
-            contact: self.contact_id.map(|id| id.0),
-            status: self.status.as_deref().and_then(EnrollmentStatus::parse),
-        };
-        Ok((filter, address, page))
-    }
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct EnrollmentPage {
-    enrollments: Vec<EnrollmentRow>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
+    status: Option<EnrollmentStatus>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListEnrollments) -> Result<ApiReply, ApiError> {
-    let (mut filter, address, page) = query.validate()?;
-    let tenant = ctx.tenant;
+    let mut faults = Faults::default();
+    let both = query.contact_id.is_some() && query.email.is_some();
+    faults.require(!both, "email", "ambiguous", "name the contact by contact_id or by email");
+    let address = query.email.and_then(|email| faults.address("email", &email));
+    faults.finish()?;
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    let mut contact = query.contact_id.map(|id| id.0);
     if let Some(address) = address {
-        let contact = sends::contact_by_address(ctx.db(), tenant, address.as_str()).await?;
+        contact = sends::contact_by_address(ctx.db(), tenant, address.as_str()).await?;
         // No contact has this address, so none is enrolled.
-        let Some(contact) = contact else {
-            return ApiReply::ok(&EnrollmentPage { enrollments: Vec::new(), next_cursor: None });
-        };
-        filter.contact = Some(contact);
+        if contact.is_none() {
+            return ApiReply::page(page, Vec::<EnrollmentRow>::new());
+        }
     }
-    let mut enrollments = store::list(ctx.db(), tenant, filter, &page).await?;
-    let next_cursor = page.cut(&mut enrollments, |row| (row.created_at, row.id));
-    ApiReply::ok(&EnrollmentPage { enrollments, next_cursor })
+    let filter = EnrollmentFilter { sequence: query.sequence_id.map(|id| id.0), contact, status: query.status };
+    ApiReply::page(page, store::list(ctx.db(), tenant, filter, &page).await?)
 }
 
 /// An enrollment with its steps.

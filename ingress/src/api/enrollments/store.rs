@@ -10,7 +10,10 @@ use uuid::Uuid;
 
 use crate::{
     api::sequences::STEPS_MAX,
-    pipeline::page::{ListPage, as_optional_time, as_time},
+    pipeline::{
+        page::{ListPage, as_optional_time, as_time},
+        resource,
+    },
 };
 
 /// An enrollment.
@@ -44,6 +47,8 @@ pub(crate) struct EnrollmentRow {
     #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
 }
+
+resource!(EnrollmentRow, "enrollment", "enrollments", id);
 
 /// What a step did.
 #[derive(Debug, Serialize, JsonSchema)]

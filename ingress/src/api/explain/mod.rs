@@ -1,7 +1,6 @@
 //! `GET /v1/explain`: why a contact was mailed, was not, or would not be. Each gate in the order the engine passes them, with the
 //! row that decides and since when; then the outcome of the send.
 
-mod doc;
 mod gates;
 mod store;
 
@@ -21,12 +20,24 @@ use crate::{
         sends::{self, SendRecord, store as stored_sends},
         sequences::store as sequences,
     },
-    pipeline::{ApiReply, Faults, Id, RequestContext, Routes, error::ApiError, read, types::Email},
+    pipeline::{ApiReply, Doc, Faults, Id, RequestContext, Routes, error::ApiError, read, types::Email},
 };
 
 /// The route.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get("/v1/explain", read("sends:read", explain), doc::explain)
+    Routes::new().get(
+        "/v1/explain",
+        read("sends:read", explain),
+        Doc::new(
+            "explain",
+            "Explain why a contact is mailed or not",
+            "Every gate in order with its current decision, the deciding row and its time; then the send, if \
+                 there is one. For a campaign that is not launched yet: what would happen. For a sequence: the \
+                 newest enrollment, and its newest mail.",
+        )
+        .answer::<ExplainAnswer>(200, "The explanation")
+        .refuses(404, &["campaign_not_found", "message_not_found", "sequence_not_found", "send_not_found"]),
+    )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -1,24 +1,18 @@
 //! `/v1/fields`: a tenant's own contact fields, and the check of their values.
 
-mod doc;
-
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, NaiveDate, Utc};
 use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Faults, NoParameters, Patch, RequestContext, Routes,
-    error::ApiError,
-    page::{PageQuery, as_time},
-    read,
-    types::Words,
-    write,
+    ApiReply, Doc, Faults, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::as_time, read,
+    read_page, resource, types::Words, write,
 };
 
 const LABEL_MAX_CHARS: usize = 100;
@@ -53,10 +47,37 @@ const RESERVED: &[&str] = &[
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/fields", read("fields:read", list), doc::list)
-        .post("/v1/fields", write("fields:write", create), doc::create)
-        .get("/v1/fields/{id}", read("fields:read", show), doc::show)
-        .patch("/v1/fields/{id}", write("fields:write", change), doc::change)
+        .get(
+            "/v1/fields",
+            read_page("fields:read", list),
+            Doc::new("listFields", "List contact fields", "The tenant's own ones, newest first.")
+                .page::<FieldView>("A page of fields"),
+        )
+        .post(
+            "/v1/fields",
+            write("fields:write", create),
+            Doc::new(
+                "createField",
+                "Define a contact field",
+                "Key and type are for good. Templates use it as `contact.fields.<key>`, imports as a column.",
+            )
+            .example(json!({"key": "plan", "label": "Plan", "type": "string", "fallback": "free"}))
+            .answer::<FieldCreated>(201, "Defined")
+            .leads_to("field_id", &["getField", "updateField"])
+            .refuses(409, &["field_already_exists", "field_limit_reached"]),
+        )
+        .get(
+            "/v1/fields/{id}",
+            read("fields:read", show),
+            Doc::new("getField", "Read a contact field", "").single::<FieldView>("The field"),
+        )
+        .patch(
+            "/v1/fields/{id}",
+            write("fields:write", change),
+            Doc::new("updateField", "Change a contact field", "Label and fallback only.")
+                .single::<FieldView>("The field")
+                .example(json!({"label": "Plan"})),
+        )
 }
 
 /// What a field holds.
@@ -196,17 +217,11 @@ struct FieldView {
     updated_at: DateTime<Utc>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct FieldPage {
-    fields: Vec<FieldView>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
-}
+resource!(FieldView, "field", "fields", field_id);
 
-async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
-    let page = query.page()?;
-    let tenant = ctx.tenant;
-    let mut fields = sqlx::query_as!(
+async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    let fields = sqlx::query_as!(
         FieldView,
         "select id as field_id, key, label, type as kind, fallback, created_at, updated_at from fields
          where tenant_id = $1 and ($2::timestamptz is null or (created_at, id) < ($2, $3))
@@ -218,13 +233,7 @@ async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, Ap
     )
     .fetch_all(ctx.db())
     .await?;
-    let next_cursor = page.cut(&mut fields, |field| (field.created_at, field.field_id));
-    ApiReply::ok(&FieldPage { fields, next_cursor })
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct FieldAnswer {
-    field: FieldView,
+    ApiReply::page(page, fields)
 }
 
 async fn find(ctx: &mut RequestContext) -> Result<FieldView, ApiError> {
@@ -242,8 +251,7 @@ async fn find(ctx: &mut RequestContext) -> Result<FieldView, ApiError> {
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let field = find(ctx).await?;
-    ApiReply::ok(&FieldAnswer { field })
+    ApiReply::single(find(ctx).await?)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -346,8 +354,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeField) -> Result<ApiReply,
     if changed.rows_affected() == 0 {
         return Err(ApiError::not_found("field"));
     }
-    let field = find(ctx).await?;
-    ApiReply::ok(&FieldAnswer { field })
+    ApiReply::single(find(ctx).await?)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 mod apply;
 mod copy;
-mod doc;
 pub mod file;
 mod reader;
 pub mod row;
@@ -14,7 +13,7 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use self::{
@@ -25,8 +24,8 @@ use self::{
 };
 use super::fields;
 use crate::pipeline::{
-    ApiReply, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::as_time, read,
-    shares::Shares, write_large,
+    ApiReply, Doc, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::as_time,
+    read, shares::Shares, write_large,
 };
 use ledger::suppressions::SuppressionReason;
 
@@ -44,11 +43,32 @@ static READINGS: LazyLock<Shares> = LazyLock::new(|| Shares::new(READ_AT_ONCE, R
 /// The routes.
 pub(crate) fn routes() -> Routes {
     let endpoint = write_large("imports:write", |context, body| Box::pin(prepare(context, body)), import);
-    Routes::new().post("/v1/imports", endpoint, doc::import).get(
-        "/v1/imports/{id}",
-        read("imports:write", show),
-        doc::show,
-    )
+    Routes::new()
+        .post(
+            "/v1/imports",
+            endpoint,
+            Doc::new(
+                "createImport",
+                "Import contacts from CSV",
+                "Staged, validated and committed before the answer, in one transaction. Bad rows are reported and \
+                 skipped; the last duplicate wins; an empty cell leaves the value; no suppression or opt-out is ever \
+                 lifted. A file that cannot be read (no header, an unclosed quote, a column twice, more than 500 \
+                 columns, a cell over 8 KB, a row over 1 MB) is a 400 that names the line. A reported value is cut \
+                 short, and left empty when an address is in it. A `create` applies the opt-outs of contacts that \
+                 are known.",
+            )
+            .example(json!({"name": "first", "csv": "email,first_name\nann@example.com,Ann\n"}))
+            .answer::<ImportSummary>(200, "Imported")
+            .leads_to("import_id", &["getImport"])
+            .refuses(413, &["too_many_rows"]),
+        )
+        .get(
+            "/v1/imports/{id}",
+            read("imports:write", show),
+            Doc::new("getImport", "Read an import's summary", "")
+                .answer::<ImportAnswer>(200, "The import")
+                .refuses(404, &["import_not_found"]),
+        )
 }
 
 /// What an import does with its rows.

@@ -6,7 +6,6 @@
 
 mod attachment;
 mod dispatch;
-mod doc;
 mod draft;
 mod rate;
 pub(crate) mod store;
@@ -14,6 +13,7 @@ pub(crate) mod store;
 use ledger::gate;
 use runtime::{Job, Publication, trace};
 use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, subjects};
+use serde_json::json;
 
 use self::{
     attachment::{Upload, ValidAttachment},
@@ -22,7 +22,8 @@ use self::{
 };
 use super::{campaigns::quota, senders::store as senders};
 use crate::pipeline::{
-    ApiReply, PreparationContext, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, error::ApiError, write_and_wait,
+    ApiReply, Doc, PreparationContext, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, doc::ID, error::ApiError,
+    write_and_wait,
 };
 
 /// The classification of one-off messages, by which the gate decides.
@@ -40,7 +41,33 @@ pub(crate) fn routes() -> Routes {
         send,
         dispatch::outcome,
     );
-    Routes::new().post("/v1/messages", endpoint, doc::send)
+    Routes::new().post(
+        "/v1/messages",
+        endpoint,
+        Doc::new(
+            "sendMessage",
+            "Send one message now",
+            "Each recipient gets a mail of its own; the answer waits, at most 30 seconds, until all are decided. \
+                 Subject, HTML and text are sent as they stand: nothing in them is Liquid. Class `business` is \
+                 operational mail: no footer, no unsubscribe headers, no tracking; marketing opt-outs do not block \
+                 it, hard suppressions do, and a blocked recipient is listed in `skipped`. Counts by recipient \
+                 against the send quota and the hourly limit. Send an `Idempotency-Key`: after a 504, or when no \
+                 answer came, a repeat sends nothing twice and answers the outcome. A 502 says the codes of the \
+                 provider in `detail`. `GET /v1/sends/{send_id}` follows each mail.",
+        )
+        .example(json!({
+            "sender_id": ID, "to": [{"email": "ann@example.com", "name": "Ann Lee"}], "subject": "Your certificate",
+            "html": "<p>Please find it attached.</p>", "message_class": "business",
+            "attachments": [{"filename": "note.txt", "content_base64": "SGVsbG8=", "content_type": "text/plain"}],
+        }))
+        .answer::<dispatch::MessageSent>(200, "Dispatched: at least one recipient was accepted")
+        .refuses(403, &["domain_not_verified"])
+        .refuses(413, &["attachments_too_large"])
+        .refuses(422, &["use_campaigns_for_marketing", "all_recipients_suppressed"])
+        .refuses(429, &["message_rate_exceeded", "send_quota_exceeded"])
+        .refuses(502, &["provider_rejected"])
+        .refuses(504, &["dispatch_pending"]),
+    )
 }
 
 /// A valid message, and the result of inspecting its attachments.

@@ -1,6 +1,5 @@
 //! `/v1/outcomes`: outcomes that products record, and the mails that are credited for them.
 
-mod doc;
 mod store;
 
 use std::sync::Arc;
@@ -13,15 +12,15 @@ use runtime::Publication;
 use schemars::JsonSchema;
 use schemas::{AttributionModel, MessageKind, OutcomeType, RequestAnnounced, RequestKind, new_id, subjects};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, json};
 use uuid::Uuid;
 
 use self::store::{CreditRow, OutcomeRow, RESTATEMENTS_MAX, RestatementRow};
 use crate::pipeline::{
-    ApiReply, Id, ListPage, NoParameters, RequestContext, Routes,
+    ApiReply, Doc, Id, NoParameters, RequestContext, Routes,
     error::{ApiError, FieldFault},
-    page::{PageCursor, PageLimit, as_optional_time, as_time},
-    read,
+    page::{as_optional_time, as_time},
+    read, read_page, resource,
     types::Email,
     write,
 };
@@ -34,9 +33,41 @@ const RULES: [&str; 2] = ["human_click", "delivered"];
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/outcomes", read("outcomes:read", list), doc::list)
-        .post("/v1/outcomes", write("outcomes:write", record), doc::record)
-        .get("/v1/outcomes/{id}", read("outcomes:read", one), doc::show)
+        .get(
+            "/v1/outcomes",
+            read_page("outcomes:read", list),
+            Doc::new("listOutcomes", "List outcomes", "Newest first.").page::<OutcomeView>("A page"),
+        )
+        .post(
+            "/v1/outcomes",
+            write("outcomes:write", record),
+            Doc::new(
+                "recordOutcome",
+                "Record an outcome for attribution",
+                "The contact is found by `contact_email` or `dot_number`, one of which is required; when it is made \
+                 later, the outcome finds it then. Credit follows within moments: the last mail a person clicked in \
+                 the 30 days before, else the last that was delivered in the 7 days before (model and windows are \
+                 the tenant's). Clicks that become known later restate it.",
+            )
+            .example(json!({
+                "contact_email": "ann@example.com", "outcome_type": "bind", "premium_amount": 1250.5,
+                "source_event_id": "policy-81",
+            }))
+            .answer::<OutcomeRecorded>(200, "Recorded")
+            .leads_to("outcome_id", &["getOutcome"])
+            .refuses(422, &["contact_conflict"]),
+        )
+        .get(
+            "/v1/outcomes/{id}",
+            read("outcomes:read", one),
+            Doc::new(
+                "getOutcome",
+                "Read an outcome",
+                "With the mails it is credited to, why, and every credit it had before.",
+            )
+            .answer::<OutcomeAnswer>(200, "The outcome")
+            .refuses(404, &["outcome_not_found"]),
+        )
 }
 
 async fn record(ctx: &mut RequestContext, body: OutcomeRequest) -> Result<ApiReply, ApiError> {
@@ -80,31 +111,18 @@ struct ListOutcomes {
     outcome_type: Option<OutcomeType>,
     /// Those that happened since.
     since: Option<DateTime<Utc>>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct OutcomePage {
-    outcomes: Vec<OutcomeView>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
-    let tenant = ctx.tenant;
+    let (tenant, page) = (ctx.tenant, ctx.page);
     let filter = store::OutcomeFilter {
         contact: query.contact_id.map(|id| id.0),
         campaign: query.campaign_id.map(|id| id.0),
         outcome_type: query.outcome_type,
         since: query.since,
     };
-    let mut rows = store::list(ctx.db(), tenant, &filter, &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    ApiReply::ok(&OutcomePage { outcomes: rows.into_iter().map(OutcomeView::of).collect(), next_cursor })
+    let rows = store::list(ctx.db(), tenant, &filter, &page).await?;
+    ApiReply::page(page, rows.into_iter().map(OutcomeView::of).collect())
 }
 
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
@@ -155,6 +173,8 @@ struct OutcomeView {
     #[serde(serialize_with = "as_time")]
     updated_at: DateTime<Utc>,
 }
+
+resource!(OutcomeView, "outcome", "outcomes", outcome_id);
 
 /// How an outcome was credited.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -1,7 +1,6 @@
 //! `GET /v1/platform/health`: whether mail goes out; if not, the cause and what to do. `postrider health` prints the same report.
 
 pub mod checks;
-mod doc;
 pub mod facts;
 
 use axum::response::{IntoResponse, Response};
@@ -13,12 +12,26 @@ use serde::Serialize;
 use sqlx::PgPool;
 
 pub use self::facts::PlatformFacts;
-use crate::pipeline::{ApiReply, NoParameters, RequestContext, Routes, error::ApiError, page::as_time, platform_read};
+use crate::pipeline::{
+    ApiReply, Doc, NoParameters, RequestContext, Routes, error::ApiError, page::as_time, platform_read,
+};
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
     let endpoint = platform_read(schemas::scope::PLATFORM_HEALTH_READ, health).map_response(report_without_postgres);
-    Routes::new().get("/v1/platform/health", endpoint, doc::health)
+    Routes::new().get(
+        "/v1/platform/health",
+        endpoint,
+        Doc::new(
+            "getPlatformHealth",
+            "Check that mail goes out",
+            "For the operations integration: above tenants, without `product_tenant_id`. Every check runs anew, \
+                 for two seconds at most. Without Postgres no key can be looked up; the report then only has `error: \
+                 unavailable`.",
+        )
+        .answer::<HealthReport>(200, "Mail goes out; `warn` where a check needs attention")
+        .answer::<HealthReport>(503, "Sending is impaired"),
+    )
 }
 
 /// The state of a check, or of all of them. In order: the worst of several is their maximum.

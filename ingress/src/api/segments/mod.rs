@@ -1,6 +1,5 @@
 //! `/v1/segments`: audiences by rule. The language of rules is [`segments`]'s.
 
-mod doc;
 mod rule;
 mod store;
 
@@ -9,7 +8,7 @@ use schemars::JsonSchema;
 use schemas::new_id;
 use segments::{self, CompiledSegment, Rule, SAMPLE_MAX, SampledContact, SegmentError, SegmentFault};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use self::{
@@ -21,10 +20,10 @@ pub(crate) use store::lock_for_use;
 use crate::{
     api::audiences::NAME_MAX_CHARS,
     pipeline::{
-        ApiReply, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
+        ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
         error::{ApiError, FieldFault},
-        page::{PageQuery, as_time},
-        read,
+        page::as_time,
+        read, read_page,
         types::Words,
         write,
     },
@@ -32,15 +31,74 @@ use crate::{
 
 const DESCRIPTION_MAX_CHARS: usize = 1_000;
 
+/// Refusals of every write that has a rule: what it names and the tenant does not have.
+const NAMED: [&str; 4] = ["list_not_found", "tag_not_found", "segment_not_found", "campaign_not_found"];
+
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/segments", read("segments:read", list), doc::list)
-        .post("/v1/segments", write("segments:write", create), doc::create)
-        .post("/v1/segments/preview", write("segments:read", preview), doc::preview)
-        .get("/v1/segments/{id}", read("segments:read", show), doc::show)
-        .patch("/v1/segments/{id}", write("segments:write", change), doc::change)
-        .delete("/v1/segments/{id}", write("segments:write", remove), doc::remove)
+        .get(
+            "/v1/segments",
+            read_page("segments:read", list),
+            Doc::new("listSegments", "List segments", "Newest first. The id is what campaigns take as `segment_id`.")
+                .page::<SegmentView>("A page of segments"),
+        )
+        .post(
+            "/v1/segments",
+            write("segments:write", create),
+            Doc::new(
+                "createSegment",
+                "Create a segment",
+                "An audience by rule: the contacts that match when it is used. Faults name their place in the rule, \
+                 as `rule.all[1].value`.",
+            )
+            .example(
+                json!({"name": "Sleeping customers", "rule": {"field": "fields.plan", "op": "eq", "value": "pro"}}),
+            )
+            .answer::<SegmentCreated<'_>>(201, "Created")
+            .leads_to("segment_id", &["getSegment", "updateSegment", "deleteSegment"])
+            .refuses(409, &["segment_name_taken"])
+            .refuses(404, &NAMED),
+        )
+        .post(
+            "/v1/segments/preview",
+            write("segments:read", preview),
+            Doc::new("previewSegment", "Preview a rule", "The contacts that match now. Nothing is stored.")
+                .example(json!({"rule": {"field": "fields.plan", "op": "eq", "value": "pro"}}))
+                .answer::<SegmentPreview>(200, "How many match, and the newest of them")
+                .refuses(404, &NAMED),
+        )
+        .get(
+            "/v1/segments/{id}",
+            read("segments:read", show),
+            Doc::new("getSegment", "Read a segment", "").single::<SegmentView>("The segment"),
+        )
+        .patch(
+            "/v1/segments/{id}",
+            write("segments:write", change),
+            Doc::new(
+                "updateSegment",
+                "Change a segment",
+                "What is left out stays. A campaign is mailed by the rule as it stands when its audience is looked \
+                 up.",
+            )
+            .example(json!({"name": "Sleeping customers"}))
+            .refuses(409, &["segment_name_taken"])
+            .single::<SegmentView>("The segment")
+            .refuses(404, &NAMED),
+        )
+        .delete(
+            "/v1/segments/{id}",
+            write("segments:write", remove),
+            Doc::new(
+                "deleteSegment",
+                "Delete a segment",
+                "Not while another segment or a campaign that is not over names it.",
+            )
+            .answer::<SegmentDeleted>(200, "Deleted")
+            .refuses(404, &["segment_not_found"])
+            .refuses(409, &["segment_in_use"]),
+        )
 }
 
 impl From<SegmentError> for ApiError {
@@ -56,30 +114,14 @@ impl From<SegmentError> for ApiError {
     }
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct SegmentPage {
-    segments: Vec<SegmentView>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
-}
-
-async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
-    let page = query.page()?;
-    let tenant = ctx.tenant;
-    let mut segments = store::list(ctx.db(), tenant, &page).await?;
-    let next_cursor = page.cut(&mut segments, |segment| (segment.created_at, segment.segment_id));
-    ApiReply::ok(&SegmentPage { segments, next_cursor })
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct SegmentAnswer {
-    segment: SegmentView,
+async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    ApiReply::page(page, store::list(ctx.db(), tenant, &page).await?)
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
-    let segment = store::get(ctx.db(), tenant, id).await?;
-    ApiReply::ok(&SegmentAnswer { segment })
+    ApiReply::single(store::get(ctx.db(), tenant, id).await?)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -202,8 +244,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiRepl
         store::set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
         check_users(ctx, id).await?;
     }
-    let segment = store::get(ctx.db(), tenant, id).await?;
-    ApiReply::ok(&SegmentAnswer { segment })
+    ApiReply::single(store::get(ctx.db(), tenant, id).await?)
 }
 
 /// The segments that name this one must stay within their limits, too.

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::rule::SegmentRule;
-use crate::pipeline::{ListPage, error::ApiError, page::as_time};
+use crate::pipeline::{ListPage, error::ApiError, page::as_time, resource};
 
 /// An audience by rule.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -24,6 +24,8 @@ pub(super) struct SegmentView {
     #[serde(serialize_with = "as_time")]
     updated_at: DateTime<Utc>,
 }
+
+resource!(SegmentView, "segment", "segments", segment_id);
 
 /// Writers of a tenant's segments take turns: two changes at once could close a circle that neither sees.
 pub(super) async fn lock_all(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {

@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{CHANGED, STATUSES, SenderAnswer, SenderView, is_blank, store};
-use crate::{
-    api::senders::store::{SenderChange, SenderRow},
-    pipeline::{
-        ApiReply, Faults, NoFields, Patch, RequestContext,
-        error::ApiError,
-        types::{Email, Name, PostalAddress},
-        validate::NAME_MAX,
-    },
+use super::{
+    STATUSES, is_blank, save,
+    store::{self, SenderIdentity},
+};
+use crate::pipeline::{
+    ApiReply, Faults, NoFields, Patch, RequestContext,
+    error::ApiError,
+    types::{Email, Name, PostalAddress},
+    validate::NAME_MAX,
 };
 
 /// The body of a change. The address is not among it: what was sent under it would change its name.
@@ -33,53 +33,45 @@ pub(super) struct ChangeSender {
     is_default: Option<bool>,
 }
 
-fn validate(body: ChangeSender) -> Result<(SenderChange, Option<bool>), ApiError> {
+pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     let name = body.name.map(|name| faults.name("name", Some(name)));
-    let reply_to = body.reply_to.into_option().map(|text| {
-        let address = text.and_then(|text| faults.address("reply_to", &text));
-        address.map(Address::into_string)
-    });
+    let reply_to = body.reply_to.into_option().map(|text| text.and_then(|text| faults.address("reply_to", &text)));
     let physical_address =
         body.physical_address.into_option().map(|text| faults.postal_address("physical_address", text));
     if let Some(status) = &body.status {
         faults.one_of("status", status, &STATUSES);
     }
     faults.finish()?;
-    Ok((SenderChange { name, reply_to, physical_address, status: body.status }, body.is_default))
-}
 
-pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sender")?);
-    let (wanted, is_default) = validate(body)?;
-    if wanted.status.as_deref() == Some("disabled") {
+    let disables = body.status.as_deref() == Some("disabled");
+    if disables {
         store::close_gate(ctx.db(), tenant).await?;
     }
     let profile_address = store::lock_profile_address(ctx.db(), tenant).await?;
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
-    if wanted.physical_address == Some(None) && is_blank(profile_address.as_deref()) {
+    let before = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
+    if physical_address == Some(None) && is_blank(profile_address.as_deref()) {
         return Err(ApiError::unprocessable("physical_address_required"));
     }
-    if is_default == Some(false) && row.is_default {
+    if body.is_default == Some(false) && before.is_default {
         return Err(is_the_default());
     }
-    if wanted.status.as_deref() == Some("disabled") && !row.is_disabled() {
-        leave_default(ctx, &row).await?;
+    if disables && !before.is_disabled() {
+        leave_default(ctx, &before).await?;
     }
-    if wanted.alters(&row) {
-        store::change(ctx.db(), tenant, id, &wanted).await?;
-        ctx.audit(CHANGED, &id.to_string(), json!({"fields": wanted.fields()})).await?;
-    }
-    let changed = async |ctx: &mut RequestContext| {
-        store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))
-    };
-    let mut row = changed(ctx).await?;
-    if is_default == Some(true) && !row.is_default {
+    let mut row = before.clone();
+    row.name = name.unwrap_or(row.name);
+    row.reply_to = reply_to.map_or(row.reply_to, |address| address.map(Address::into_string));
+    row.physical_address = physical_address.unwrap_or(row.physical_address);
+    row.status = body.status.unwrap_or(row.status);
+    save(ctx, &before, &row).await?;
+    if body.is_default == Some(true) && !row.is_default {
         store::make_default(ctx.db(), tenant, &row).await?;
         ctx.audit("sender.default", &id.to_string(), json!({})).await?;
-        row = changed(ctx).await?;
+        row.is_default = true;
     }
-    ApiReply::ok(&SenderAnswer { sender: SenderView::of(row) })
+    ApiReply::single(row.shown())
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -104,7 +96,7 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
 }
 
 /// The default gives way only to another: mail that names no sender must not fail because one was put away.
-async fn leave_default(ctx: &mut RequestContext, row: &SenderRow) -> Result<(), ApiError> {
+async fn leave_default(ctx: &mut RequestContext, row: &SenderIdentity) -> Result<(), ApiError> {
     let tenant = ctx.tenant;
     if row.is_default && store::another_is_active(ctx.db(), tenant, row.id).await? {
         return Err(is_the_default());

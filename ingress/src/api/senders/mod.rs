@@ -1,24 +1,22 @@
 //! `/v1/senders`: the identities a tenant sends from. Each belongs to a domain the tenant has proven; there is no other way to send.
 
 mod change;
-mod doc;
 pub(crate) mod store;
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 use schemars::JsonSchema;
-use schemas::{Address, DomainStatus};
+use schemas::Address;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::store::{NewSender, SenderChange, SenderRow};
+use self::store::SenderIdentity;
 use crate::{
     api::domains::store as domains,
     pipeline::{
-        ApiReply, Faults, NoParameters, RequestContext, Routes,
+        ApiReply, Doc, Faults, NoParameters, RequestContext, Routes,
         error::ApiError,
-        page::{PageQuery, as_time},
-        read,
+        read, read_page,
         types::{Email, Name, PostalAddress},
         validate::NAME_MAX,
         write,
@@ -27,17 +25,62 @@ use crate::{
 
 /// The states a caller can choose. `pending_domain` follows from the domain.
 const STATUSES: [&str; 2] = ["active", "disabled"];
-/// In the audit log: a sender's name, addresses or state were changed.
-const CHANGED: &str = "sender.changed";
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/senders", read("senders:manage", list), doc::list)
-        .post("/v1/senders", write("senders:manage", create), doc::create)
-        .get("/v1/senders/{id}", read("senders:manage", one), doc::show)
-        .patch("/v1/senders/{id}", write("senders:manage", change::change), doc::change)
-        .delete("/v1/senders/{id}", write("senders:manage", change::remove), doc::remove)
+        .get(
+            "/v1/senders",
+            read_page("senders:manage", list),
+            Doc::new("listSenders", "List sender identities", "Newest first.")
+                .page::<SenderIdentity>("A page of senders"),
+        )
+        .post(
+            "/v1/senders",
+            write("senders:manage", create),
+            Doc::new(
+                "createSender",
+                "Create a sender identity",
+                "On a verified domain of the tenant. Idempotent on the address: one that is there is brought up to \
+                 date with what is given; what is left out stays. The first is the tenant's default.",
+            )
+            .example(json!({"email": "news@acme.example", "name": "Acme", "physical_address": "1 Main Street"}))
+            .answer::<SenderCreated>(200, "It is there")
+            .leads_to("sender_id", &["getSender", "updateSender", "deleteSender"])
+            .refuses(422, &["domain_not_found_for_tenant", "domain_not_verified", "physical_address_required"]),
+        )
+        .get(
+            "/v1/senders/{id}",
+            read("senders:manage", one),
+            Doc::new("getSender", "Read a sender identity", "").single::<SenderIdentity>("The sender"),
+        )
+        .patch(
+            "/v1/senders/{id}",
+            write("senders:manage", change::change),
+            Doc::new(
+                "updateSender",
+                "Change a sender identity",
+                "What is left out stays; null clears. A disabled sender sends nothing from the next mail on. \
+                 `is_default: true` makes it the tenant's default in place of the one before; the default cannot be \
+                 put away while another sender could take its place.",
+            )
+            .single::<SenderIdentity>("The sender")
+            .example(json!({"name": "Acme News"}))
+            .refuses(409, &["sender_is_default", "sender_disabled"])
+            .refuses(422, &["physical_address_required"]),
+        )
+        .delete(
+            "/v1/senders/{id}",
+            write("senders:manage", change::remove),
+            Doc::new(
+                "deleteSender",
+                "Remove a sender identity",
+                "One that no campaign, sequence or mail refers to. Any other can only be disabled.",
+            )
+            .answer::<change::SenderRemoved>(200, "Removed")
+            .refuses(404, &["sender_not_found"])
+            .refuses(409, &["sender_in_use", "sender_is_default"]),
+        )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -60,122 +103,79 @@ struct SenderCreated {
     already_existed: bool,
 }
 
-/// A requested sender, before validation against the database.
-struct SenderRequest {
-    email: Address,
-    name: String,
-    reply_to: Option<Address>,
-    physical_address: Option<String>,
-}
-
-fn validate(body: CreateSender) -> Result<SenderRequest, ApiError> {
+/// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
+async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     let email = faults.required("email", body.email).and_then(|text| faults.address("email", &text));
     let name = faults.name("name", body.name);
-    let reply_to = body.reply_to.and_then(|text| faults.address("reply_to", &text));
+    let reply_to = body.reply_to.and_then(|text| faults.address("reply_to", &text)).map(Address::into_string);
     let physical_address = faults.postal_address("physical_address", body.physical_address);
     faults.finish()?;
     let email = email.ok_or_else(ApiError::internal)?;
-    Ok(SenderRequest { email, name, reply_to, physical_address })
-}
-
-/// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
-async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply, ApiError> {
-    let request = validate(body)?;
     let tenant = ctx.tenant;
     let profile_address = store::lock_profile_address(ctx.db(), tenant).await?;
-    if let Some(row) = store::by_email(ctx.db(), tenant, request.email.as_str()).await? {
-        let wanted = SenderChange {
-            name: Some(request.name),
-            reply_to: request.reply_to.map(|address| Some(address.into_string())),
-            physical_address: request.physical_address.map(Some),
-            ..SenderChange::default()
+    if let Some(before) = store::by_email(ctx.db(), tenant, email.as_str()).await? {
+        let wanted = SenderIdentity {
+            name,
+            reply_to: reply_to.or_else(|| before.reply_to.clone()),
+            physical_address: physical_address.or_else(|| before.physical_address.clone()),
+            ..before.clone()
         };
-        if wanted.alters(&row) {
-            store::change(ctx.db(), tenant, row.id, &wanted).await?;
-            ctx.audit(CHANGED, &row.id.to_string(), json!({"fields": wanted.fields()})).await?;
-        }
-        return ApiReply::ok(&SenderCreated { sender_id: row.id, already_existed: true });
+        save(ctx, &before, &wanted).await?;
+        return ApiReply::ok(&SenderCreated { sender_id: before.id, already_existed: true });
     }
-    let domain = domains::by_name(ctx.db(), tenant, request.email.domain()).await?;
+    let domain = domains::by_name(ctx.db(), tenant, email.domain()).await?;
     let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
     if !domain.status.may_send() {
         return Err(ApiError::unprocessable("domain_not_verified"));
     }
-    if request.physical_address.is_none() && is_blank(profile_address.as_deref()) {
+    if physical_address.is_none() && is_blank(profile_address.as_deref()) {
         return Err(ApiError::unprocessable("physical_address_required"));
     }
-    let new = NewSender {
-        domain_id: domain.id,
-        email: request.email.as_str(),
-        name: &request.name,
-        reply_to: request.reply_to.as_ref().map(Address::as_str),
-        physical_address: request.physical_address.as_deref(),
+    let new = SenderIdentity {
+        id: schemas::new_id(),
+        email: email.into_string(),
+        name,
+        reply_to,
+        physical_address,
+        status: "active".to_owned(),
+        is_default: false,
+        domain_status: domain.status,
+        created_at: Utc::now(),
     };
-    let id = store::insert(ctx.db(), tenant, &new).await?;
-    ApiReply::ok(&SenderCreated { sender_id: id, already_existed: false })
+    store::insert(ctx.db(), tenant, domain.id, &new).await?;
+    ApiReply::ok(&SenderCreated { sender_id: new.id, already_existed: false })
+}
+
+/// Stores what was changed of a sender, and notes the names of the fields in the audit log.
+async fn save(ctx: &mut RequestContext, before: &SenderIdentity, wanted: &SenderIdentity) -> Result<(), ApiError> {
+    let fields = [
+        ("name", before.name != wanted.name),
+        ("reply_to", before.reply_to != wanted.reply_to),
+        ("physical_address", before.physical_address != wanted.physical_address),
+        ("status", before.status != wanted.status),
+    ];
+    let changed: Vec<&str> = fields.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect();
+    if !changed.is_empty() {
+        let tenant = ctx.tenant;
+        store::update(ctx.db(), tenant, wanted).await?;
+        ctx.audit("sender.changed", &wanted.id.to_string(), json!({"fields": changed})).await?;
+    }
+    Ok(())
 }
 
 fn is_blank(address: Option<&str>) -> bool {
     address.is_none_or(|text| text.trim().is_empty())
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct SenderPage {
-    senders: Vec<SenderView>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
-}
-
-async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
-    let page = query.page()?;
-    let tenant = ctx.tenant;
-    let mut rows = store::list(ctx.db(), tenant, &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    ApiReply::ok(&SenderPage { senders: rows.into_iter().map(SenderView::of).collect(), next_cursor })
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct SenderAnswer {
-    sender: SenderView,
+async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    let rows = store::list(ctx.db(), tenant, &page).await?;
+    ApiReply::page(page, rows.into_iter().map(SenderIdentity::shown).collect())
 }
 
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sender")?);
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
-    ApiReply::ok(&SenderAnswer { sender: SenderView::of(row) })
-}
-
-/// An identity that the tenant sends from.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Sender")]
-struct SenderView {
-    sender_id: Uuid,
-    email: String,
-    name: String,
-    reply_to: Option<String>,
-    physical_address: Option<String>,
-    /// `pending_domain`: its domain may not send now. `disabled`: switched off.
-    #[schemars(extend("enum" = ["active", "pending_domain", "disabled"]))]
-    status: &'static str,
-    is_default: bool,
-    domain_status: DomainStatus,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-}
-
-impl SenderView {
-    fn of(row: SenderRow) -> Self {
-        Self {
-            sender_id: row.id,
-            status: row.shown_status(),
-            email: row.email,
-            name: row.name,
-            reply_to: row.reply_to,
-            physical_address: row.physical_address,
-            is_default: row.is_default,
-            domain_status: row.domain_status,
-            created_at: row.created_at,
-        }
-    }
+    ApiReply::single(row.shown())
 }

@@ -1,80 +1,50 @@
 //! Rows of `senders`.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::DomainStatus;
+use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::pipeline::{error::ApiError, page::ListPage};
+use crate::pipeline::{
+    error::ApiError,
+    page::{ListPage, as_time},
+    resource,
+};
 
-/// A sender with the status of its domain.
-#[derive(Debug, Clone)]
-pub(crate) struct SenderRow {
+/// An identity that the tenant sends from.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Sender")]
+pub(crate) struct SenderIdentity {
+    #[serde(rename = "sender_id")]
     pub(crate) id: Uuid,
     pub(crate) email: String,
     pub(crate) name: String,
     pub(crate) reply_to: Option<String>,
     pub(crate) physical_address: Option<String>,
+    /// `pending_domain`: its domain may not send now. `disabled`: switched off.
+    #[schemars(extend("enum" = ["active", "pending_domain", "disabled"]))]
     pub(crate) status: String,
     pub(crate) is_default: bool,
     pub(crate) domain_status: DomainStatus,
+    #[serde(serialize_with = "as_time")]
     pub(crate) created_at: DateTime<Utc>,
 }
 
-impl SenderRow {
+resource!(SenderIdentity, "sender", "senders", id);
+
+impl SenderIdentity {
     /// Whether the tenant switched it off.
     pub(crate) fn is_disabled(&self) -> bool {
         self.status == "disabled"
     }
 
-    /// The state as callers see it: a sender waits for its domain while mail may not leave from there.
-    pub(crate) fn shown_status(&self) -> &'static str {
-        match (self.is_disabled(), self.domain_status.may_send()) {
-            (true, _) => "disabled",
-            (false, true) => "active",
-            (false, false) => "pending_domain",
-        }
+    /// The sender as callers see it: it waits for its domain while mail may not leave from there.
+    pub(crate) fn shown(self) -> Self {
+        let waits = !self.is_disabled() && !self.domain_status.may_send();
+        if waits { Self { status: "pending_domain".to_owned(), ..self } } else { self }
     }
-}
-
-/// What is to be changed of a sender. `None`: stays; `Some(None)`: is cleared.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SenderChange {
-    pub(crate) name: Option<String>,
-    pub(crate) reply_to: Option<Option<String>>,
-    pub(crate) physical_address: Option<Option<String>>,
-    pub(crate) status: Option<String>,
-}
-
-impl SenderChange {
-    /// Whether anything would be another than it is.
-    pub(crate) fn alters(&self, row: &SenderRow) -> bool {
-        self.name.as_ref().is_some_and(|name| *name != row.name)
-            || self.reply_to.as_ref().is_some_and(|address| *address != row.reply_to)
-            || self.physical_address.as_ref().is_some_and(|address| *address != row.physical_address)
-            || self.status.as_ref().is_some_and(|status| *status != row.status)
-    }
-
-    /// The names of the fields that are given: for the audit log.
-    pub(crate) fn fields(&self) -> Vec<&'static str> {
-        let given = [
-            ("name", self.name.is_some()),
-            ("reply_to", self.reply_to.is_some()),
-            ("physical_address", self.physical_address.is_some()),
-            ("status", self.status.is_some()),
-        ];
-        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
-    }
-}
-
-/// A sender to store.
-#[derive(Debug)]
-pub(crate) struct NewSender<'a> {
-    pub(crate) domain_id: Uuid,
-    pub(crate) email: &'a str,
-    pub(crate) name: &'a str,
-    pub(crate) reply_to: Option<&'a str>,
-    pub(crate) physical_address: Option<&'a str>,
 }
 
 /// What a mail needs to know of who sends it.
@@ -107,56 +77,42 @@ pub(crate) async fn close_gate(db: &mut PgConnection, tenant: Uuid) -> sqlx::Res
     sqlx::query!("select close_gate($1)", tenant).execute(db).await.map(drop)
 }
 
+/// Senders of a tenant (`$1`), and which of them.
+macro_rules! select {
+    ($which:tt $(, $value:expr)+ $(,)?) => {
+        sqlx::query_as!(
+            SenderIdentity,
+            r#"select s.id, s.email, s.name, s.reply_to, s.physical_address, s.status, s.is_default,
+                      d.status as "domain_status: DomainStatus", s.created_at
+               from senders s
+               join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+               where s.tenant_id = $1 "# + $which,
+            $($value),+
+        )
+    };
+}
+
 /// The sender with this address.
-pub(crate) async fn by_email(db: &mut PgConnection, tenant: Uuid, email: &str) -> sqlx::Result<Option<SenderRow>> {
-    sqlx::query_as!(
-        SenderRow,
-        r#"select s.id, s.email, s.name, s.reply_to, s.physical_address, s.status, s.is_default,
-                  d.status as "domain_status: DomainStatus", s.created_at
-           from senders s
-           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
-           where s.tenant_id = $1 and s.email = $2"#,
-        tenant,
-        email,
-    )
-    .fetch_optional(db)
-    .await
+pub(crate) async fn by_email(db: &mut PgConnection, tenant: Uuid, email: &str) -> sqlx::Result<Option<SenderIdentity>> {
+    select!("and s.email = $2", tenant, email).fetch_optional(db).await
 }
 
 /// The sender with this id.
-pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SenderRow>> {
-    sqlx::query_as!(
-        SenderRow,
-        r#"select s.id, s.email, s.name, s.reply_to, s.physical_address, s.status, s.is_default,
-                  d.status as "domain_status: DomainStatus", s.created_at
-           from senders s
-           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
-           where s.tenant_id = $1 and s.id = $2"#,
-        tenant,
-        id,
-    )
-    .fetch_optional(db)
-    .await
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SenderIdentity>> {
+    select!("and s.id = $2", tenant, id).fetch_optional(db).await
 }
 
-/// Changes a sender. Call under [`lock_profile_address`].
-pub(crate) async fn change(db: &mut PgConnection, tenant: Uuid, id: Uuid, change: &SenderChange) -> sqlx::Result<()> {
+/// Writes a sender's name, addresses and status. Call under [`lock_profile_address`].
+pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, row: &SenderIdentity) -> sqlx::Result<()> {
     sqlx::query!(
-        "update senders set
-             name = coalesce($3, name),
-             reply_to = case when $4 then $5 else reply_to end,
-             physical_address = case when $6 then $7 else physical_address end,
-             status = coalesce($8, status),
-             updated_at = now()
+        "update senders set name = $3, reply_to = $4, physical_address = $5, status = $6, updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,
-        id,
-        change.name,
-        change.reply_to.is_some(),
-        change.reply_to.clone().flatten(),
-        change.physical_address.is_some(),
-        change.physical_address.clone().flatten(),
-        change.status,
+        row.id,
+        row.name,
+        row.reply_to,
+        row.physical_address,
+        row.status,
     )
     .execute(db)
     .await
@@ -167,7 +123,7 @@ pub(crate) async fn change(db: &mut PgConnection, tenant: Uuid, id: Uuid, change
 ///
 /// # Errors
 /// 409 `sender_disabled`.
-pub(crate) async fn make_default(db: &mut PgConnection, tenant: Uuid, row: &SenderRow) -> Result<(), ApiError> {
+pub(crate) async fn make_default(db: &mut PgConnection, tenant: Uuid, row: &SenderIdentity) -> Result<(), ApiError> {
     if row.is_disabled() {
         return Err(ApiError::conflict("sender_disabled").detail("a disabled sender cannot be the default"));
     }
@@ -235,36 +191,33 @@ pub(crate) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
 }
 
 /// Stores a sender; the tenant's first one becomes its default. Call under [`lock_profile_address`].
-pub(crate) async fn insert(db: &mut PgConnection, tenant: Uuid, new: &NewSender<'_>) -> sqlx::Result<Uuid> {
-    let id = schemas::new_id();
+pub(crate) async fn insert(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    domain: Uuid,
+    new: &SenderIdentity,
+) -> sqlx::Result<()> {
     sqlx::query!(
         "insert into senders (tenant_id, id, domain_id, email, name, reply_to, physical_address, is_default)
          values ($1, $2, $3, $4, $5, $6, $7,
                  not exists (select from senders where tenant_id = $1 and is_default))",
         tenant,
-        id,
-        new.domain_id,
+        new.id,
+        domain,
         new.email,
         new.name,
         new.reply_to,
         new.physical_address,
     )
     .execute(db)
-    .await?;
-    Ok(id)
+    .await
+    .map(drop)
 }
 
 /// Senders, newest first, one page. Served by `senders_newest`.
-pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<SenderRow>> {
-    sqlx::query_as!(
-        SenderRow,
-        r#"select s.id, s.email, s.name, s.reply_to, s.physical_address, s.status, s.is_default,
-                  d.status as "domain_status: DomainStatus", s.created_at
-           from senders s
-           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
-           where s.tenant_id = $1 and ($2::timestamptz is null or (s.created_at, s.id) < ($2, $3::uuid))
-           order by s.created_at desc, s.id desc
-           limit $4"#,
+pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<SenderIdentity>> {
+    select!(
+        "and ($2::timestamptz is null or (s.created_at, s.id) < ($2, $3::uuid)) order by s.created_at desc, s.id desc limit $4",
         tenant,
         page.before,
         page.before_id,

@@ -1,6 +1,5 @@
 //! `GET /v1/sends/{id}`: the outcome of one message to one recipient, and its reason.
 
-pub(crate) mod doc;
 mod source;
 pub(crate) mod store;
 
@@ -14,10 +13,10 @@ use uuid::Uuid;
 
 use self::store::{EventRow, PendingSendRow, SendRow};
 use crate::pipeline::{
-    ApiReply, NoParameters, RequestContext, Routes,
+    ApiReply, Doc, NoParameters, RequestContext, Routes,
     error::ApiError,
     page::{as_optional_time, as_time},
-    read, time,
+    read, resource, time,
 };
 
 /// Event types that are attempts: the server's answer, or its silence.
@@ -25,11 +24,30 @@ const ATTEMPTS: [&str; 4] = ["sent", "deferred", "failed", "unknown"];
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get("/v1/sends/{id}", read("sends:read", one), doc::show).get(
-        "/v1/sends/{id}/source",
-        read("sends:read", source::read),
-        doc::source,
-    )
+    Routes::new()
+        .get(
+            "/v1/sends/{id}",
+            read("sends:read", one),
+            Doc::new(
+                "getSend",
+                "Read a send and its outcome",
+                "State, attempts with the server's answers, facts, timeline.",
+            )
+            .answer::<SendAnswer>(200, "The send")
+            .refuses(404, &["send_not_found"]),
+        )
+        .get(
+            "/v1/sends/{id}/source",
+            read("sends:read", source::read),
+            Doc::new(
+                "getSendSource",
+                "Read the mail that the sandbox captured",
+                "The message as it would have left, headers first, in the sandbox environment only. Kept for seven \
+                 days, the newest 500 of a tenant; of a longer message the first 256 KB.",
+            )
+            .answer::<source::CapturedSource>(200, "The message")
+            .refuses(404, &["send_not_found", "source_not_found"]),
+        )
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -101,6 +119,8 @@ pub(crate) struct SendSummary {
     #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
 }
+
+resource!(SendSummary, "send", "sends", send_id);
 
 /// When each fact about a send happened first.
 #[derive(Debug, Default, Serialize, JsonSchema)]

@@ -1,6 +1,5 @@
 //! `/v1/sequences`: steps in a row for each contact that is enrolled. A sequence's steps never change; its status does.
 
-mod doc;
 mod input;
 pub(crate) mod store;
 
@@ -19,13 +18,8 @@ use self::{
 };
 use super::fields;
 use crate::pipeline::{
-    ApiReply, Faults, Id, ListPage, NoParameters, Patch, RequestContext, Routes,
-    error::ApiError,
-    page::{PageCursor, PageLimit},
-    read,
-    types::Name,
-    validate::NAME_MAX,
-    write,
+    ApiReply, Doc, Faults, Id, NoParameters, Patch, RequestContext, Routes, error::ApiError, read, read_page,
+    types::Name, validate::NAME_MAX, write,
 };
 
 /// The states that a caller can choose.
@@ -34,10 +28,54 @@ const STATUSES: [&str; 3] = ["active", "paused", "archived"];
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/sequences", read("sequences:read", list), doc::list)
-        .post("/v1/sequences", write("sequences:write", create), doc::create)
-        .get("/v1/sequences/{id}", read("sequences:read", one), doc::show)
-        .patch("/v1/sequences/{id}", write("sequences:write", change), doc::change)
+        .get(
+            "/v1/sequences",
+            read_page("sequences:read", list),
+            Doc::new("listSequences", "List sequences", "Newest first.").page::<SequenceRow>("A page of sequences"),
+        )
+        .post(
+            "/v1/sequences",
+            write("sequences:write", create),
+            Doc::new(
+                "createSequence",
+                "Create a sequence with its steps",
+                "Steps are taken in the order of the array and never change. Its mail is marketing: it needs \
+                 consent, and carries a footer and a way to unsubscribe. With `activate` contacts may be enrolled at \
+                 once.",
+            )
+            .example(json!({"name": "Welcome", "steps": [
+                {"step_type": "wait", "delay_amount": 2, "delay_unit": "business_days"},
+                {"step_type": "create_task", "action_config": {"title": "Call", "due_in_days": 1}},
+            ]}))
+            .answer::<SequenceCreated>(201, "Created")
+            .leads_to("sequence_id", &["getSequence", "updateSequence"])
+            .refuses(404, &["template_not_found", "sender_profile_not_found", "tag_not_found", "list_not_found"])
+            .refuses(409, &["sender_profile_required_to_activate"]),
+        )
+        .get(
+            "/v1/sequences/{id}",
+            read("sequences:read", one),
+            Doc::new("getSequence", "Read a sequence", "With its steps, in order.")
+                .answer::<SequenceAnswer>(200, "The sequence")
+                .refuses(404, &["sequence_not_found"]),
+        )
+        .patch(
+            "/v1/sequences/{id}",
+            write("sequences:write", change),
+            Doc::new(
+                "updateSequence",
+                "Change a sequence, activate, pause or archive it",
+                "While it is paused no step is taken and due times are kept: after a resumption overdue steps are \
+                 taken at once, the others on time. Archiving ends all its enrollments.",
+            )
+            .example(json!({"status": "paused"}))
+            .answer::<SequenceChanged>(200, "Changed")
+            .refuses(404, &["sequence_not_found", "sender_profile_not_found"])
+            .refuses(
+                409,
+                &["invalid_status_transition", "sequence_has_no_steps", "sender_profile_required_to_activate"],
+            ),
+        )
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -125,35 +163,12 @@ async fn require_sender(ctx: &mut RequestContext, sender: Uuid) -> Result<(), Ap
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListSequences {
-    #[schemars(with = "Option<SequenceStatus>")]
-    status: Option<String>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct SequencePage {
-    sequences: Vec<SequenceRow>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
+    status: Option<SequenceStatus>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListSequences) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
-    let status = query.status.as_deref().map(status_named).transpose()?;
-    let tenant = ctx.tenant;
-    let mut sequences = store::list(ctx.db(), tenant, status, &page).await?;
-    let next_cursor = page.cut(&mut sequences, |row| (row.created_at, row.id));
-    ApiReply::ok(&SequencePage { sequences, next_cursor })
-}
-
-fn status_named(text: &str) -> Result<SequenceStatus, ApiError> {
-    SequenceStatus::parse(text).ok_or_else(|| {
-        let words: Vec<&str> = SequenceStatus::ALL.iter().map(|status| status.as_str()).collect();
-        ApiError::invalid("status", "not_allowed", format!("must be one of {}", words.join(", ")))
-    })
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    ApiReply::page(page, store::list(ctx.db(), tenant, query.status, &page).await?)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

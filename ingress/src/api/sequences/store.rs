@@ -9,7 +9,10 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::{CONFIG, NewSequence, NewStep, STEPS_MAX};
-use crate::pipeline::page::{ListPage, as_optional_time, as_time};
+use crate::pipeline::{
+    page::{ListPage, as_optional_time, as_time},
+    resource,
+};
 
 /// A sequence.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -34,6 +37,8 @@ pub(crate) struct SequenceRow {
     #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
 }
+
+resource!(SequenceRow, "sequence", "sequences", id);
 
 /// A step of a sequence.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -146,18 +151,22 @@ pub(super) async fn has_sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) ->
     .await
 }
 
+/// Sequences of a tenant (`$1`), and which of them.
+macro_rules! select {
+    ($which:tt $(, $value:expr)+ $(,)?) => {
+        sqlx::query_as!(
+            SequenceRow,
+            r#"select id, name, description, sender_profile_id, trigger_type, exit_on_unsubscribe, exit_on_bounce,
+                      exit_on_complaint, status as "status: SequenceStatus", activated_at, archived_at, created_at, updated_at
+               from sequences where tenant_id = $1 "# + $which,
+            $($value),+
+        )
+    };
+}
+
 /// One sequence.
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SequenceRow>> {
-    sqlx::query_as!(
-        SequenceRow,
-        r#"select id, name, description, sender_profile_id, trigger_type, exit_on_unsubscribe, exit_on_bounce, exit_on_complaint,
-                  status as "status: SequenceStatus", activated_at, archived_at, created_at, updated_at
-           from sequences where tenant_id = $1 and id = $2"#,
-        tenant,
-        id,
-    )
-    .fetch_optional(db)
-    .await
+    select!("and id = $2", tenant, id).fetch_optional(db).await
 }
 
 /// Its steps, in order.
@@ -182,15 +191,9 @@ pub(super) async fn list(
     status: Option<SequenceStatus>,
     page: &ListPage,
 ) -> sqlx::Result<Vec<SequenceRow>> {
-    sqlx::query_as!(
-        SequenceRow,
-        r#"select id, name, description, sender_profile_id, trigger_type, exit_on_unsubscribe, exit_on_bounce, exit_on_complaint,
-                  status as "status: SequenceStatus", activated_at, archived_at, created_at, updated_at
-           from sequences
-           where tenant_id = $1 and ($2::text is null or status = $2)
-             and ($3::timestamptz is null or (created_at, id) < ($3, $4::uuid))
-           order by created_at desc, id desc
-           limit $5"#,
+    select!(
+        "and ($2::text is null or status = $2) and ($3::timestamptz is null or (created_at, id) < ($3, $4::uuid))
+         order by created_at desc, id desc limit $5",
         tenant,
         status.map(SequenceStatus::as_str),
         page.before,

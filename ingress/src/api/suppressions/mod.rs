@@ -1,7 +1,5 @@
 //! `/v1/suppressions`: addresses that must not be mailed. They outlive their contact.
 
-mod doc;
-
 use chrono::{DateTime, Utc};
 use ledger::suppressions::{self, NewSuppression, Suppressed, SuppressionReason};
 use schemars::JsonSchema;
@@ -12,10 +10,10 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Faults, Id, ListPage, RequestContext, Routes,
+    ApiReply, Doc, Faults, Id, RequestContext, Routes,
     error::ApiError,
-    page::{PageCursor, PageLimit, as_optional_time, as_time},
-    read,
+    page::{as_optional_time, as_time},
+    read_page, resource,
     types::{Email, either},
     write,
 };
@@ -26,9 +24,39 @@ const MANY_MAX: usize = 1_000;
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/suppressions", read("suppressions:read", list), doc::list)
-        .post("/v1/suppressions", write("suppressions:write", add), doc::add)
-        .delete("/v1/suppressions", write("suppressions:write", lift), doc::lift)
+        .get(
+            "/v1/suppressions",
+            read_page("suppressions:read", list),
+            Doc::new("listSuppressions", "List suppressions", "Newest first.")
+                .page::<Suppression>("A page of suppressions"),
+        )
+        .post(
+            "/v1/suppressions",
+            write("suppressions:write", add),
+            Doc::new(
+                "createSuppressions",
+                "Suppress one address or many",
+                "Not mailed from the moment this is answered. One that exists is never weakened: the wider scope and \
+                 the later end hold.",
+            )
+            .example(json!({"email": "ann@example.com", "reason": "manual"}))
+            .answer::<SuppressionsAdded>(201, "Suppressed")
+            .answer::<SuppressionsAdded>(200, "All were there"),
+        )
+        .delete(
+            "/v1/suppressions",
+            write("suppressions:write", lift),
+            Doc::new(
+                "deleteSuppressions",
+                "Lift suppressions",
+                "One by id, or those of an address; all or none. A hard bounce or complaint needs `confirm: true`. \
+                 What recipients did themselves only they can undo.",
+            )
+            .example(json!({"email": "ann@example.com"}))
+            .answer::<SuppressionsLifted>(200, "Lifted")
+            .refuses(404, &["suppression_not_found"])
+            .refuses(409, &["confirmation_required", "unsubscribed_by_recipient"]),
+        )
 }
 
 /// An address that is not mailed.
@@ -49,6 +77,8 @@ struct Suppression {
     expires_at: Option<DateTime<Utc>>,
 }
 
+resource!(Suppression, "suppression", "suppressions", suppression_id);
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListSuppressions {
@@ -56,26 +86,15 @@ struct ListSuppressions {
     email: Option<String>,
     reason: Option<SuppressionReason>,
     scope: Option<SuppressionScope>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct SuppressionPage {
-    suppressions: Vec<Suppression>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
+    let page = ctx.page;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
     faults.finish()?;
     let tenant = ctx.tenant;
-    let mut suppressions = sqlx::query_as!(
+    let suppressions = sqlx::query_as!(
         Suppression,
         "select id as suppression_id, address as email, reason, scope, source, send_id, note, created_at, expires_at
          from suppressions
@@ -92,8 +111,7 @@ async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<ApiRe
     )
     .fetch_all(ctx.db())
     .await?;
-    let next_cursor = page.cut(&mut suppressions, |suppression| (suppression.created_at, suppression.suppression_id));
-    ApiReply::ok(&SuppressionPage { suppressions, next_cursor })
+    ApiReply::page(page, suppressions)
 }
 
 /// One suppression as asked for.

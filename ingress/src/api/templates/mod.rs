@@ -1,7 +1,6 @@
 //! `/v1/templates`: the content of mail, in versions. A content never changes; sends pin the one they were made from.
 
 pub(crate) mod content;
-mod doc;
 pub(crate) mod merge;
 mod render;
 pub(crate) mod store;
@@ -9,6 +8,7 @@ mod versions;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use uuid::Uuid;
 
 use self::{
@@ -16,10 +16,9 @@ use self::{
     store::{TemplateRow, TemplateSummary},
 };
 use crate::pipeline::{
-    ApiReply, Faults, ListPage, NoFields, Patch, RequestContext, Routes,
+    ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::ApiError,
-    page::{PageCursor, PageLimit},
-    read,
+    read, read_page,
     types::{Line, Name, Words},
     validate::{LINE_MAX, NAME_MAX},
     write, write_with_work,
@@ -36,13 +35,101 @@ const SOURCE_MAX: usize = 512 * 1024;
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/templates", read("templates:read", list), doc::list)
-        .post("/v1/templates", write_with_work("templates:write", create), doc::create)
-        .get("/v1/templates/{id}", read("templates:read", one), doc::show)
-        .patch("/v1/templates/{id}", write_with_work("templates:write", change), doc::change)
-        .delete("/v1/templates/{id}", write("templates:write", archive), doc::archive)
-        .get("/v1/templates/{id}/versions", read("templates:read", versions::list), doc::list_versions)
-        .post("/v1/templates/{id}/render", write_with_work("templates:read", render::render), doc::render)
+        .get(
+            "/v1/templates",
+            read_page("templates:read", list),
+            Doc::new("listTemplates", "List templates", "Newest first, without bodies.")
+                .page::<TemplateSummary>("A page of templates"),
+        )
+        .post(
+            "/v1/templates",
+            write_with_work("templates:write", create),
+            Doc::new(
+                "createTemplate",
+                "Create a template",
+                "Subject and bodies are Liquid. A syntax error or an unknown merge field is a 400 whose `fields` \
+                 name part, line and column.",
+            )
+            .example(json!({
+                "name": "Receipt", "template_type": "transactional", "subject": "Your receipt, {{ first_name }}",
+                "body_html": "<p>You paid {{ data.total }}.</p>",
+            }))
+            .answer::<TemplateSaved>(201, "Created")
+            .leads_to(
+                "template_id",
+                &["getTemplate", "updateTemplate", "archiveTemplate", "renderTemplate", "listTemplateVersions"],
+            ),
+        )
+        .get(
+            "/v1/templates/{id}",
+            read("templates:read", one),
+            Doc::new(
+                "getTemplate",
+                "Read a template",
+                "With its bodies; with `version`, the content of an earlier one.",
+            )
+            .answer::<TemplateAnswer>(200, "The template")
+            .refuses(404, &["template_not_found", "template_version_not_found"]),
+        )
+        .patch(
+            "/v1/templates/{id}",
+            write_with_work("templates:write", change),
+            Doc::new(
+                "updateTemplate",
+                "Change a template",
+                "What is left out stays. Every change of content is a new version; what was launched or sent keeps \
+                 the one it was made from.",
+            )
+            .example(json!({"subject": "Your receipt"}))
+            .answer::<TemplateSaved>(200, "Changed")
+            .refuses(404, &["template_not_found"]),
+        )
+        .delete(
+            "/v1/templates/{id}",
+            write("templates:write", archive),
+            Doc::new(
+                "archiveTemplate",
+                "Archive a template",
+                "What refers to it keeps its reference; a PATCH brings it back.",
+            )
+            .answer::<TemplateArchived>(200, "Archived")
+            .refuses(404, &["template_not_found"]),
+        )
+        .get(
+            "/v1/templates/{id}/versions",
+            read_page("templates:read", versions::list),
+            Doc::new("listTemplateVersions", "List a template's versions", "Newest first, without bodies.")
+                .page::<versions::TemplateVersion>("A page of versions")
+                .refuses(404, &["template_not_found"]),
+        )
+        .post(
+            "/v1/templates/{id}/render",
+            write_with_work("templates:read", render::render),
+            Doc::new(
+                "renderTemplate",
+                "Render a template",
+                "The mail a recipient would see, without sending it: for a contact, or for a `sample` of one. Links \
+                 and the unsubscribe address lead to a placeholder. Data that the template cannot be rendered with \
+                 is a 422 with the reason such a send would fail with.",
+            )
+            .example(json!({"sample": {"first_name": "Ann"}, "data": {"total": "12.50"}}))
+            .answer::<render::TemplateRendered>(200, "Rendered")
+            .refuses(
+                404,
+                &["template_not_found", "template_version_not_found", "contact_not_found", "sender_profile_not_found"],
+            )
+            .refuses(
+                422,
+                &[
+                    "render_deadline_exceeded",
+                    "render_output_too_large",
+                    "render_filter_failed",
+                    "render_html_unclosed",
+                    "render_subject_too_long",
+                    "render_engine_failed",
+                ],
+            ),
+        )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -175,30 +262,17 @@ async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiE
 struct ListTemplates {
     #[schemars(extend("enum" = STATUSES))]
     status: Option<String>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct TemplatePage {
-    templates: Vec<TemplateSummary>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListTemplates) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
+    let page = ctx.page;
     if let Some(status) = &query.status {
         let mut faults = Faults::default();
         faults.one_of("status", status, &STATUSES);
         faults.finish()?;
     }
     let tenant = ctx.tenant;
-    let mut templates = store::list(ctx.db(), tenant, query.status.as_deref(), &page).await?;
-    let next_cursor = page.cut(&mut templates, |template| (template.created_at, template.id));
-    ApiReply::ok(&TemplatePage { templates, next_cursor })
+    ApiReply::page(page, store::list(ctx.db(), tenant, query.status.as_deref(), &page).await?)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -7,7 +7,10 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{STATUSES, TYPES, content::TemplateParts};
-use crate::pipeline::page::{ListPage, as_time};
+use crate::pipeline::{
+    page::{ListPage, as_time},
+    resource,
+};
 
 /// A template with its content.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -55,6 +58,8 @@ pub(crate) struct TemplateSummary {
     #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
 }
+
+resource!(TemplateSummary, "template", "templates", id);
 
 /// Stores a content. It never changes afterwards: batches pin it.
 pub(crate) async fn insert_content(

@@ -7,15 +7,11 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{content::TemplateParts, store::TemplateRow};
-use crate::pipeline::{
-    ApiReply, RequestContext,
-    error::ApiError,
-    page::{PageQuery, as_time},
-};
+use crate::pipeline::{ApiReply, NoParameters, RequestContext, Resource, error::ApiError, page::as_time};
 
 /// One version of a template, without its bodies.
 #[derive(Debug, Serialize, JsonSchema)]
-struct TemplateVersion {
+pub(super) struct TemplateVersion {
     #[schemars(range(min = 1, max = i32::MAX))]
     version: i32,
     current: bool,
@@ -26,20 +22,24 @@ struct TemplateVersion {
     created_at: DateTime<Utc>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct TemplateVersionPage {
-    versions: Vec<TemplateVersion>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
+impl Resource for TemplateVersion {
+    const ONE: &'static str = "version";
+    const MANY: &'static str = "versions";
+    const NOT_FOUND: &'static str = "template_version_not_found";
+
+    /// A cursor names a row by an id; a version's is its number.
+    fn position(&self) -> (DateTime<Utc>, Uuid) {
+        (self.created_at, Uuid::from_u128(u128::from(self.version.unsigned_abs())))
+    }
 }
 
 /// Newest first, without bodies: `GET /v1/templates/{id}?version=` has those.
-pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
+pub(super) async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
-    let page = query.page()?;
+    let page = ctx.page;
     let known = sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2", tenant, id);
     known.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("template"))?;
-    let mut versions = sqlx::query_as!(
+    let versions = sqlx::query_as!(
         TemplateVersion,
         r#"select v.version, v.version = t.version as "current!", c.subject, c.preheader, c.variables, v.created_at
            from template_versions v
@@ -55,13 +55,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<A
     )
     .fetch_all(ctx.db())
     .await?;
-    let next_cursor = page.cut(&mut versions, |row| (row.created_at, as_id(row.version)));
-    ApiReply::ok(&TemplateVersionPage { versions, next_cursor })
-}
-
-/// A cursor names a row by an id; a version's is its number.
-fn as_id(version: i32) -> Uuid {
-    Uuid::from_u128(u128::from(version.unsigned_abs()))
+    ApiReply::page(page, versions)
 }
 
 fn number_in(id: Uuid) -> i32 {
@@ -106,7 +100,16 @@ mod tests {
 
     #[test]
     fn a_cursor_carries_the_number_of_a_version() {
-        assert_eq!(number_in(as_id(7)), 7);
+        let (subject, preheader) = (String::new(), None);
+        let version = TemplateVersion {
+            version: 7,
+            current: true,
+            subject,
+            preheader,
+            variables: Vec::new(),
+            created_at: Utc::now(),
+        };
+        assert_eq!(number_in(version.position().1), 7);
         assert_eq!(number_in(Uuid::max()), 0);
     }
 }

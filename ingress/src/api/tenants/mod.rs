@@ -1,7 +1,6 @@
 //! Tenants: `POST /v1/tenants/link`, by which a product says which of its tenants it will speak for, and `/v1/tenant`, a tenant's
 //! own profile.
 
-mod doc;
 mod profile;
 
 use std::sync::Arc;
@@ -14,8 +13,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Faults, RequestContext, Routes, error::ApiError, is_product_tenant_id, provision, read, types::Email,
-    write,
+    ApiReply, Doc, Faults, RequestContext, Routes, error::ApiError, is_product_tenant_id, provision, read,
+    types::Email, write,
 };
 
 pub use profile::{ProfileChange, TenantProfile, change, load};
@@ -25,9 +24,37 @@ const NAME_MAX_CHARS: usize = 200;
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .post("/v1/tenants/link", provision("tenants:provision", link), doc::link)
-        .get("/v1/tenant", read("tenant:read", profile::show), doc::show)
-        .patch("/v1/tenant", write("tenant:manage", profile::update), doc::update)
+        .post(
+            "/v1/tenants/link",
+            provision("tenants:provision", link),
+            Doc::new(
+                "linkTenant",
+                "Link a tenant",
+                "Finds or creates the engine's tenant for a tenant of the calling product, and brings names and \
+                 owner up to date. Idempotent on product, environment and `product_tenant_id`.",
+            )
+            .example(json!({"product_tenant_id": "tenant-1", "email": "owner@acme.example", "org_name": "Acme"}))
+            .answer::<TenantLinked>(200, "Linked"),
+        )
+        .get(
+            "/v1/tenant",
+            read("tenant:read", profile::show),
+            Doc::new("getTenant", "Read the tenant's profile", "").answer::<profile::TenantAnswer>(200, "The tenant"),
+        )
+        .patch(
+            "/v1/tenant",
+            write("tenant:manage", profile::update),
+            Doc::new(
+                "updateTenant",
+                "Change the tenant's profile",
+                "What is left out stays; null clears. Products that share the engine's tenant share its profile.",
+            )
+            .answer::<profile::TenantAnswer>(200, "The tenant")
+            .example(json!({"timezone": "Europe/Paris", "physical_address": "1 Main Street"}))
+            .refuses(404, &["sender_not_found", "domain_not_found"])
+            .refuses(409, &["sender_disabled"])
+            .refuses(422, &["physical_address_required"]),
+        )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -1,7 +1,6 @@
 //! `POST /v1/transactional`: one template to one person. 202 means that it is stored; it is on its way a moment later.
 
 pub(crate) mod array;
-mod doc;
 mod store;
 
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use runtime::{Publication, trace};
 use schemars::JsonSchema;
 use schemas::{Address, RequestAnnounced, RequestKind, messages::TransactionalPayload, subjects};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
@@ -19,7 +18,8 @@ use super::{
     templates::merge,
 };
 use crate::pipeline::{
-    ApiReply, Faults, Id, RequestContext, Routes,
+    ApiReply, Doc, Faults, Id, RequestContext, Routes,
+    doc::ID,
     error::ApiError,
     types::{Email, Line},
     write_by_key,
@@ -35,7 +35,22 @@ const FIELD_MAX: usize = 200;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().post(PATH, write_by_key("email:send_one:create", send), doc::send)
+    Routes::new().post(
+        PATH,
+        write_by_key("email:send_one:create", send),
+        Doc::new(
+            "sendTransactional",
+            "Send one template to one person",
+            "202 means that it is stored; `GET /v1/sends/{send_id}` follows it. The contact is found or created \
+                 by address. A template of type marketing or sequence makes the mail marketing: it carries the \
+                 footer, and unsubscribed recipients are not mailed.",
+        )
+        .example(json!({"template_id": ID, "email": "ann@example.com", "data": {"total": "12.50"}}))
+        .answer::<TransactionalAccepted>(202, "Accepted")
+        .leads_to("send_id", &["getSend"])
+        .refuses(404, &["template_not_found", "sender_profile_not_found"])
+        .refuses(422, &["sender_required", "sender_missing_verified_domain"]),
+    )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

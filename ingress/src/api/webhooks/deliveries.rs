@@ -10,14 +10,15 @@ use uuid::Uuid;
 
 use super::{find, lock_active};
 use crate::pipeline::{
-    ApiReply, Faults, ListPage, NoFields, NoParameters, RequestContext,
+    ApiReply, ListPage, NoFields, NoParameters, RequestContext,
     error::ApiError,
-    page::{PageCursor, PageLimit, as_optional_time, as_time},
+    page::{as_optional_time, as_time},
+    resource,
 };
 
 /// One event for one subscription.
 #[derive(Debug, Serialize, JsonSchema)]
-struct WebhookDelivery {
+pub(super) struct WebhookDelivery {
     /// `X-Service-Delivery`: the same in every attempt and replay.
     #[serde(rename = "delivery_id")]
     id: Uuid,
@@ -50,44 +51,22 @@ struct WebhookDelivery {
     created_at: DateTime<Utc>,
 }
 
+resource!(WebhookDelivery, "delivery", "deliveries", id);
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListDeliveries {
-    #[schemars(with = "Option<DeliveryStatus>")]
-    status: Option<String>,
-    #[schemars(with = "Option<EventType>")]
-    event: Option<String>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct DeliveryPage {
-    deliveries: Vec<WebhookDelivery>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
+    status: Option<DeliveryStatus>,
+    event: Option<EventType>,
 }
 
 pub(super) async fn list(ctx: &mut RequestContext, query: ListDeliveries) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
-    let mut faults = Faults::default();
-    if let Some(status) = &query.status {
-        let words: Vec<&str> = DeliveryStatus::ALL.iter().map(|status| status.as_str()).collect();
-        faults.one_of("status", status, &words);
-    }
-    if let Some(event) = &query.event {
-        let words: Vec<&str> = EventType::ALL.iter().map(|event| event.as_str()).collect();
-        faults.one_of("event", event, &words);
-    }
-    faults.finish()?;
+    let page = ctx.page;
     let id = ctx.id("subscription")?;
     find(ctx, id).await?;
     let tenant = ctx.tenant;
-    let mut deliveries = page_of(ctx.db(), tenant, id, &query, &page).await?;
-    let next_cursor = page.cut(&mut deliveries, |row| (row.created_at, row.id));
-    ApiReply::ok(&DeliveryPage { deliveries, next_cursor })
+    let deliveries = page_of(ctx.db(), tenant, id, &query, &page).await?;
+    ApiReply::page(page, deliveries)
 }
 
 /// Newest first.
@@ -103,8 +82,8 @@ async fn page_of(
         "queries/deliveries.sql",
         tenant,
         subscription,
-        query.status.as_deref(),
-        query.event.as_deref(),
+        query.status.map(DeliveryStatus::as_str),
+        query.event.map(EventType::as_str),
         page.before,
         page.before_id,
         page.fetch(),

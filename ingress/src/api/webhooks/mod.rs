@@ -3,7 +3,6 @@
 //! the rows that it reads.
 
 mod deliveries;
-mod doc;
 mod replays;
 mod secret;
 mod store;
@@ -18,12 +17,8 @@ use uuid::Uuid;
 
 use self::{secret::SigningSecret, store::WebhookSubscription, target::SubscriptionRequest};
 use crate::pipeline::{
-    ApiReply, Faults, ListPage, NoFields, NoParameters, Patch, RequestContext, Routes,
-    error::ApiError,
-    page::{PageCursor, PageLimit},
-    read,
-    types::Line,
-    write,
+    ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::ResourcePage,
+    read, read_page, types::Line, write,
 };
 
 /// Active subscriptions one product may have for a tenant.
@@ -36,21 +31,156 @@ const DESCRIPTION_MAX: usize = 500;
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .get("/v1/webhooks", read("webhooks:read", list), doc::list)
-        .post("/v1/webhooks", write("webhooks:write", create), doc::create)
-        .get("/v1/webhooks/{id}", read("webhooks:read", show), doc::show)
-        .patch("/v1/webhooks/{id}", write("webhooks:write", change), doc::change)
-        .delete("/v1/webhooks/{id}", write("webhooks:write", remove), doc::remove)
-        .post("/v1/webhooks/{id}/rotate_secret", write("webhooks:write", secret::rotate), doc::rotate_secret)
+        .get(
+            "/v1/webhooks",
+            read_page("webhooks:read", list),
+            Doc::new("listWebhooks", "List webhook subscriptions", "Newest first, those of the calling product.")
+                .answer::<WebhookPage>(200, "A page of subscriptions, and the events there are"),
+        )
+        .post(
+            "/v1/webhooks",
+            write("webhooks:write", create),
+            Doc::new(
+                "createWebhook",
+                "Subscribe to events",
+                "The answer is the only one that shows the signing secret. At most 10 active ones for each tenant \
+                 and product.",
+            )
+            .example(json!({"url": "https://app.acme.example/hooks/postrider", "events": ["email.delivered"]}))
+            .answer::<WebhookCreated>(201, "Subscribed")
+            .leads_to(
+                "subscription_id",
+                &[
+                    "getWebhook",
+                    "updateWebhook",
+                    "deleteWebhook",
+                    "listWebhookDeliveries",
+                    "testWebhook",
+                    "replayWebhook",
+                ],
+            )
+            .refuses(409, &["subscription_limit_reached"]),
+        )
+        .get(
+            "/v1/webhooks/{id}",
+            read("webhooks:read", show),
+            Doc::new("getWebhook", "Read a webhook subscription", "Without its secret.")
+                .single::<WebhookSubscription>("The subscription"),
+        )
+        .patch(
+            "/v1/webhooks/{id}",
+            write("webhooks:write", change),
+            Doc::new(
+                "updateWebhook",
+                "Change, pause or resume a webhook subscription",
+                "While it is paused, deliveries are held, not dropped. A disabled one stays disabled.",
+            )
+            .single::<WebhookSubscription>("The subscription")
+            .example(json!({"status": "paused"}))
+            .refuses(409, &["invalid_status_transition", "subscription_limit_reached"]),
+        )
+        .delete(
+            "/v1/webhooks/{id}",
+            write("webhooks:write", remove),
+            Doc::new(
+                "deleteWebhook",
+                "Disable a webhook subscription",
+                "For good: pending deliveries are dropped, replays into it end. Past deliveries can still be read.",
+            )
+            .answer::<WebhookDisabled>(200, "Disabled")
+            .refuses(404, &["subscription_not_found"]),
+        )
+        .post(
+            "/v1/webhooks/{id}/rotate_secret",
+            write("webhooks:write", secret::rotate),
+            Doc::new(
+                "rotateWebhookSecret",
+                "Replace the signing secret",
+                "Deliveries carry signatures of both for 24 hours. The secret before the replaced one ends at once: \
+                 one that leaked is out of use after two calls.",
+            )
+            .answer::<secret::SecretReplaced>(200, "Replaced")
+            .refuses(404, &["subscription_not_found"])
+            .refuses(409, &["subscription_not_active"]),
+        )
         // A secret is only for callers that may set one.
-        .get("/v1/webhooks/call_secret", read("webhooks:write", secret::of_calls), doc::call_secret)
-        .post("/v1/webhooks/call_secret/rotate", write("webhooks:write", secret::rotate_calls), doc::rotate_call_secret)
-        .get("/v1/webhooks/{id}/deliveries", read("webhooks:read", deliveries::list), doc::list_deliveries)
-        .get("/v1/webhooks/deliveries/{id}", read("webhooks:read", deliveries::show), doc::show_delivery)
-        .post("/v1/webhooks/{id}/test", write("webhooks:write", deliveries::test), doc::test)
-        .post("/v1/webhooks/{id}/replay", write("webhooks:write", replays::start), doc::replay)
-        .get("/v1/webhooks/{id}/replays", read("webhooks:read", replays::list), doc::list_replays)
-        .get("/v1/webhooks/replays/{id}", read("webhooks:read", replays::show), doc::show_replay)
+        .get(
+            "/v1/webhooks/call_secret",
+            read("webhooks:write", secret::of_calls),
+            Doc::new(
+                "getWebhookCallSecret",
+                "Read the signing secret of sequence calls",
+                "Signs the requests of `call_product_webhook` steps, in the same headers as deliveries. One for each \
+                 tenant and product.",
+            )
+            .answer::<secret::CallSecret>(200, "The secret"),
+        )
+        .post(
+            "/v1/webhooks/call_secret/rotate",
+            write("webhooks:write", secret::rotate_calls),
+            Doc::new(
+                "rotateWebhookCallSecret",
+                "Replace the signing secret of sequence calls",
+                "Calls carry signatures of both for 24 hours. The secret before the replaced one ends at once.",
+            )
+            .answer::<secret::CallSecretReplaced>(200, "Replaced"),
+        )
+        .get(
+            "/v1/webhooks/{id}/deliveries",
+            read_page("webhooks:read", deliveries::list),
+            Doc::new("listWebhookDeliveries", "List a subscription's deliveries", "Newest first.")
+                .page::<deliveries::WebhookDelivery>("A page of deliveries")
+                .refuses(404, &["subscription_not_found"]),
+        )
+        .get(
+            "/v1/webhooks/deliveries/{id}",
+            read("webhooks:read", deliveries::show),
+            Doc::new("getWebhookDelivery", "Read a delivery", "With the body that is sent.")
+                .answer::<deliveries::DeliveryAnswer>(200, "The delivery")
+                .refuses(404, &["delivery_not_found"]),
+        )
+        .post(
+            "/v1/webhooks/{id}/test",
+            write("webhooks:write", deliveries::test),
+            Doc::new(
+                "testWebhook",
+                "Send a test event",
+                "A `webhook.test` for this subscription, delivered as any other event: signed, tried again when it \
+                 fails, in the list of deliveries.",
+            )
+            .answer::<deliveries::WebhookTested>(202, "On its way")
+            .leads_to("delivery_id", &["getWebhookDelivery"])
+            .refuses(404, &["subscription_not_found"])
+            .refuses(409, &["subscription_not_active"]),
+        )
+        .post(
+            "/v1/webhooks/{id}/replay",
+            write("webhooks:write", replays::start),
+            Doc::new(
+                "replayWebhook",
+                "Replay the events of a period",
+                "Also those from before the subscription was made. Event ids are those of the first time. One replay \
+                 at a time.",
+            )
+            .example(json!({"since": "2025-01-01T00:00:00Z"}))
+            .answer::<replays::ReplayStarted>(202, "Begun")
+            .leads_to("replay_id", &["getWebhookReplay"])
+            .refuses(404, &["subscription_not_found"])
+            .refuses(409, &["subscription_not_active", "replay_in_progress"]),
+        )
+        .get(
+            "/v1/webhooks/{id}/replays",
+            read_page("webhooks:read", replays::list),
+            Doc::new("listWebhookReplays", "List a subscription's replays", "Newest first.")
+                .page::<replays::WebhookReplay>("A page of replays")
+                .refuses(404, &["subscription_not_found"]),
+        )
+        .get(
+            "/v1/webhooks/replays/{id}",
+            read("webhooks:read", replays::show),
+            Doc::new("getWebhookReplay", "Read a replay", "How far it is.")
+                .single::<replays::WebhookReplay>("The replay"),
+        )
 }
 
 /// The types of events that may be subscribed to.
@@ -67,38 +197,21 @@ struct SubscribableEvent(String);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListWebhooks {
-    #[schemars(with = "Option<SubscriptionStatus>")]
-    status: Option<String>,
-    #[schemars(with = "Option<PageLimit>")]
-    limit: Option<i64>,
-    #[schemars(with = "Option<PageCursor>")]
-    cursor: Option<String>,
+    status: Option<SubscriptionStatus>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct WebhookPage {
-    subscriptions: Vec<WebhookSubscription>,
+    #[serde(flatten)]
+    page: ResourcePage<WebhookSubscription>,
     #[schemars(with = "Vec<SubscribableEvent>")]
     supported_events: Vec<&'static str>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListWebhooks) -> Result<ApiReply, ApiError> {
-    let page = ListPage::new(query.limit, query.cursor.as_deref())?;
-    let status = query.status.as_deref().map(status_of).transpose()?;
-    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
-    let mut subscriptions = store::list(ctx.db(), tenant, &product, status, &page).await?;
-    let next_cursor = page.cut(&mut subscriptions, |row| (row.created_at, row.id));
-    ApiReply::ok(&WebhookPage { subscriptions, supported_events: supported_events(), next_cursor })
-}
-
-fn status_of(text: &str) -> Result<SubscriptionStatus, ApiError> {
-    let mut faults = Faults::default();
-    let words: Vec<&str> = SubscriptionStatus::ALL.iter().map(|status| status.as_str()).collect();
-    faults.one_of("status", text, &words);
-    faults.finish()?;
-    SubscriptionStatus::parse(text).ok_or_else(ApiError::internal)
+    let (tenant, product, page) = (ctx.tenant, ctx.caller.product.clone(), ctx.page);
+    let page = page.answer(store::list(ctx.db(), tenant, &product, query.status, &page).await?);
+    ApiReply::ok(&WebhookPage { page, supported_events: supported_events() })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -156,15 +269,9 @@ async fn check_limits(ctx: &mut RequestContext) -> Result<(), ApiError> {
     Ok(())
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct WebhookAnswer {
-    subscription: WebhookSubscription,
-}
-
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let id = ctx.id("subscription")?;
-    let subscription = find(ctx, id).await?;
-    ApiReply::ok(&WebhookAnswer { subscription })
+    ApiReply::single(find(ctx, id).await?)
 }
 
 async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookSubscription, ApiError> {
@@ -247,8 +354,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<ApiRepl
     if !changed.is_empty() {
         ctx.audit("webhook.changed", &format!("webhook:{id}"), json!({"fields": changed, "status": wished})).await?;
     }
-    let subscription = find(ctx, id).await?;
-    ApiReply::ok(&WebhookAnswer { subscription })
+    ApiReply::single(find(ctx, id).await?)
 }
 
 async fn check_active_limit(ctx: &mut RequestContext) -> Result<(), ApiError> {

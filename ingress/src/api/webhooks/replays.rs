@@ -10,12 +10,13 @@ use super::{find, lock_active};
 use crate::pipeline::{
     ApiReply, Faults, NoParameters, RequestContext,
     error::ApiError,
-    page::{PageQuery, as_optional_time, as_time},
+    page::{as_optional_time, as_time},
+    resource,
 };
 
 /// A period whose events are delivered again.
 #[derive(Debug, Serialize, JsonSchema)]
-struct WebhookReplay {
+pub(super) struct WebhookReplay {
     #[serde(rename = "replay_id")]
     id: Uuid,
     subscription_id: Uuid,
@@ -34,6 +35,8 @@ struct WebhookReplay {
     finished_at: Option<DateTime<Utc>>,
 }
 
+resource!(WebhookReplay, "replay", "replays", id);
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReplayWebhook {
@@ -47,18 +50,6 @@ pub(super) struct ReplayWebhook {
 pub(super) struct ReplayStarted {
     replay_id: Uuid,
     replay: WebhookReplay,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct ReplayAnswer {
-    replay: WebhookReplay,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct ReplayPage {
-    replays: Vec<WebhookReplay>,
-    /// Give it as `cursor` for the next page; null at the end.
-    next_cursor: Option<String>,
 }
 
 /// A time that has begun; up to now when no end is given.
@@ -130,17 +121,16 @@ async fn find_replay(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookReplay
 
 pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let id = ctx.id("replay")?;
-    let replay = find_replay(ctx, id).await?;
-    ApiReply::ok(&ReplayAnswer { replay })
+    ApiReply::single(find_replay(ctx, id).await?)
 }
 
 /// Newest first. Served by `webhook_replays_newest`.
-pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<ApiReply, ApiError> {
-    let page = query.page()?;
+pub(super) async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let page = ctx.page;
     let subscription = ctx.id("subscription")?;
     find(ctx, subscription).await?;
     let tenant = ctx.tenant;
-    let mut replays = sqlx::query_as!(
+    let replays = sqlx::query_as!(
         WebhookReplay,
         "select id, subscription_id, since, until, status, deliveries, created_at, finished_at
          from webhook_replays
@@ -155,8 +145,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<A
     )
     .fetch_all(ctx.db())
     .await?;
-    let next_cursor = page.cut(&mut replays, |row| (row.created_at, row.id));
-    ApiReply::ok(&ReplayPage { replays, next_cursor })
+    ApiReply::page(page, replays)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::{SubscribableEvent, target::SubscriptionRequest};
 use crate::pipeline::{
     auth::keys::Caller,
     page::{ListPage, as_optional_time, as_time},
+    resource,
 };
 
 /// A subscription to events, without its secrets.
@@ -41,6 +42,8 @@ pub(super) struct WebhookSubscription {
     #[serde(serialize_with = "as_time")]
     updated_at: DateTime<Utc>,
 }
+
+resource!(WebhookSubscription, "subscription", "subscriptions", id);
 
 /// How many there are.
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +109,20 @@ pub(super) async fn insert(
     .map(drop)
 }
 
+/// Subscriptions of a tenant (`$1`) and product (`$2`), and which of them.
+macro_rules! select {
+    ($which:tt $(, $value:expr)+ $(,)?) => {
+        sqlx::query_as!(
+            WebhookSubscription,
+            r#"select id, url, events, description, status as "status: SubscriptionStatus", disabled_reason, disabled_at,
+                      failing_since, case when previous_until > now() then previous_until end as previous_until,
+                      created_at, updated_at
+               from webhook_subscriptions where tenant_id = $1 and product = $2 "# + $which,
+            $($value),+
+        )
+    };
+}
+
 /// Newest first, one page. Served by `webhook_subscriptions_newest`.
 pub(super) async fn list(
     db: &mut PgConnection,
@@ -114,16 +131,9 @@ pub(super) async fn list(
     status: Option<SubscriptionStatus>,
     page: &ListPage,
 ) -> sqlx::Result<Vec<WebhookSubscription>> {
-    sqlx::query_as!(
-        WebhookSubscription,
-        r#"select id, url, events, description, status as "status: SubscriptionStatus", disabled_reason, disabled_at,
-                  failing_since, case when previous_until > now() then previous_until end as previous_until,
-                  created_at, updated_at
-           from webhook_subscriptions
-           where tenant_id = $1 and product = $2 and ($3::text is null or status = $3)
-             and ($4::timestamptz is null or (created_at, id) < ($4, $5::uuid))
-           order by created_at desc, id desc
-           limit $6"#,
+    select!(
+        "and ($3::text is null or status = $3) and ($4::timestamptz is null or (created_at, id) < ($4, $5::uuid))
+         order by created_at desc, id desc limit $6",
         tenant,
         product,
         status.map(SubscriptionStatus::as_str),
@@ -141,18 +151,7 @@ pub(super) async fn find(
     product: &str,
     id: Uuid,
 ) -> sqlx::Result<Option<WebhookSubscription>> {
-    sqlx::query_as!(
-        WebhookSubscription,
-        r#"select id, url, events, description, status as "status: SubscriptionStatus", disabled_reason, disabled_at,
-                  failing_since, case when previous_until > now() then previous_until end as previous_until,
-                  created_at, updated_at
-           from webhook_subscriptions where tenant_id = $1 and product = $2 and id = $3"#,
-        tenant,
-        product,
-        id,
-    )
-    .fetch_optional(db)
-    .await
+    select!("and id = $3", tenant, product, id).fetch_optional(db).await
 }
 
 /// A subscription, locked, as it was committed last: a locking statement reads the row again after it waited.
@@ -162,19 +161,7 @@ pub(super) async fn lock(
     product: &str,
     id: Uuid,
 ) -> sqlx::Result<Option<WebhookSubscription>> {
-    sqlx::query_as!(
-        WebhookSubscription,
-        r#"select id, url, events, description, status as "status: SubscriptionStatus", disabled_reason, disabled_at,
-                  failing_since, case when previous_until > now() then previous_until end as previous_until,
-                  created_at, updated_at
-           from webhook_subscriptions where tenant_id = $1 and product = $2 and id = $3
-           for no key update"#,
-        tenant,
-        product,
-        id,
-    )
-    .fetch_optional(db)
-    .await
+    select!("and id = $3 for no key update", tenant, product, id).fetch_optional(db).await
 }
 
 /// Changes a subscription. A new address, or a resumption, ends the count of failures. Call under [`lock`].

@@ -15,12 +15,7 @@ use crate::{
         feed::{ConsumerFound, FindConsumer},
     },
     documents::openapi,
-    pipeline::{
-        Operation, WouldAnswer,
-        doc::{AT, ID},
-        schema::Schema,
-        types,
-    },
+    pipeline::{Operation, WouldAnswer, doc::ID, schema::Schema, types},
 };
 
 /// A call: its request and its answer.
@@ -82,7 +77,7 @@ pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<CallDescription
             let summary = written["summary"].as_str().unwrap_or_default();
             let (answer, answers) = answer_of(written);
             call(
-                (operation.doc)().id(),
+                operation.doc.id,
                 summary,
                 (self_contained(schema, named), vec![("request".to_owned(), example)]),
                 (self_contained(answer, named), answers),
@@ -130,7 +125,7 @@ fn validate(operations: &[Operation]) -> CallDescription {
     let request = json!({"product_tenant_id": "tenant-1", "email": "ann@example.com"});
     let mut described = body::<ValidateWrite>(json!({"operation": "createContact", "request": request}));
     let writes = operations.iter().filter(|operation| is_offered(operation) && operation.verb.is_write());
-    let writes: Value = writes.map(|operation| (operation.doc)().id()).collect();
+    let writes: Value = writes.map(|operation| operation.doc.id).collect();
     described.0["$defs"]["ValidateWrite"]["properties"]["operation"]["enum"] = writes;
     call(
         "validate",
@@ -285,7 +280,7 @@ pub(super) fn request_of(http: &Value, operation: &Operation) -> (Value, Value) 
             own["description"] = description.clone();
         }
         if parameter["required"] == true {
-            example[name] = sample(name, &own);
+            example[name] = openapi::parameter_example(name, &own);
         }
         add(&mut schema, name, &own, parameter["required"] == true);
     }
@@ -317,22 +312,6 @@ pub(super) fn add(schema: &mut Value, name: &str, own: &Value, required: bool) {
             Some(names) => names.push(json!(name)),
             None => schema["required"] = json!([name]),
         }
-    }
-}
-
-/// Something a required parameter may be.
-fn sample(name: &str, schema: &Value) -> Value {
-    let known = schema["enum"].as_array().and_then(|words| words.first()).or_else(|| schema.get("default"));
-    match (known, schema["format"].as_str(), schema["type"].as_str()) {
-        (Some(known), ..) => known.clone(),
-        (_, Some("uuid"), _) => json!(ID),
-        (_, Some("email"), _) => json!("ann@example.com"),
-        (_, Some("date-time"), _) => json!(AT),
-        (_, Some("date"), _) => json!(&AT[..10]),
-        (_, _, Some("integer")) => json!(1),
-        (_, _, Some("boolean")) => json!(true),
-        _ if name == "product_tenant_id" => json!("tenant-1"),
-        _ => json!(name),
     }
 }
 

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use schemas::catalog::sorted;
 use serde_json::{Map, Value, json};
 
-use super::{VERSION, tags};
+use super::{VERSION, examples::example_of, tags};
 use crate::pipeline::{
     Access, Doc, Operation, Verb,
-    doc::{AnswerContent, DocumentedAnswer},
+    doc::{AnswerContent, DocumentedAnswer, RouteInput},
+    error::ErrorBody,
     schema::{Schema, SchemaField},
+    types,
 };
 
 const DESCRIPTION: &str = "\
@@ -45,13 +47,12 @@ const SHARED: [(u16, &str, &[&str]); 6] = [
 pub fn document(operations: &[Operation]) -> Value {
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let mut components = Components::default();
-    let docs: Vec<(&Operation, Doc)> = operations.iter().map(|operation| (operation, (operation.doc)())).collect();
-    for (operation, doc) in &docs {
-        let written = OperationWriter { operation, doc, all: &docs };
+    for operation in operations {
+        let written = OperationWriter { operation, doc: &operation.doc, all: operations };
         let item = paths.entry(operation.path).or_default();
         item.insert(operation.verb.as_str().to_lowercase(), written.operation(&mut components));
     }
-    components.schemas.extend([("Error".to_owned(), error()), ("FieldFault".to_owned(), field_fault())]);
+    components.schema(&types::part::<ErrorBody<'_>>());
     components.responses.extend(shared_responses());
     components.parameters.insert("IdempotencyKey".to_owned(), idempotency_key());
     sorted(json!({
@@ -116,34 +117,6 @@ fn share(kept: &mut BTreeMap<String, Value>, kind: &str, name: String, value: Va
     let reference = json!({"$ref": format!("#/components/{kind}/{name}")});
     let known = kept.entry(name).or_insert_with(|| value.clone());
     if *known == value { reference } else { value }
-}
-
-fn error() -> Value {
-    json!({
-        "type": "object", "additionalProperties": false, "required": ["ok", "error"],
-        "description": "Every answer that is not a success.",
-        "properties": {
-            "ok": {"type": "boolean", "const": false},
-            "error": {"type": "string", "description": "What programs read."},
-            "detail": {"type": "string", "description": "What people read."},
-            "fields": {
-                "type": "array", "items": {"$ref": "#/components/schemas/FieldFault"},
-                "description": "Every fault of a validation.",
-            },
-            "message_id": {"type": "string", "format": "uuid", "description": "The one-off message that it is about."},
-        },
-    })
-}
-
-fn field_fault() -> Value {
-    json!({
-        "type": "object", "additionalProperties": false, "required": ["path", "code", "detail"],
-        "properties": {
-            "path": {"type": "string", "description": "Where, as `steps[3].template_id`."},
-            "code": {"type": "string", "description": "A stable code, such as `required` or `too_long`."},
-            "detail": {"type": "string"},
-        },
-    })
 }
 
 /// An error schema for some codes.
@@ -296,7 +269,7 @@ fn tenant_fields(verb: Verb) -> [SchemaField; 2] {
 struct OperationWriter<'a> {
     operation: &'a Operation,
     doc: &'a Doc,
-    all: &'a [(&'a Operation, Doc)],
+    all: &'a [Operation],
 }
 
 impl OperationWriter<'_> {
@@ -342,15 +315,16 @@ impl OperationWriter<'_> {
         let verb = self.operation.verb;
         let mut parameters = Vec::new();
         for name in self.operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
-            let own = self.doc.path.iter().find(|field| field.name == name).map(|field| field.schema.clone());
-            let schema =
-                components.schema(&own.unwrap_or_else(|| Schema::raw(json!({"type": "string", "format": "uuid"}))));
+            let own = self.doc.path.and_then(|fields| fields().into_iter().find(|field| field.name == name));
+            let schema = components.schema(
+                &own.map_or_else(|| Schema::raw(json!({"type": "string", "format": "uuid"})), |own| own.schema),
+            );
             let parameter = json!({"name": name, "in": "path", "required": true, "schema": schema});
             parameters.push(components.parameter(parameter));
         }
         let tenant = tenant_fields(verb);
         let tenant = tenant.iter().filter(|_| self.in_tenant() && !verb.is_write());
-        for field in tenant.chain(&self.doc.query) {
+        for field in tenant.chain(&self.operation.input.parameters()) {
             let mut schema = components.schema(&field.schema);
             let mut parameter = json!({"name": field.name, "in": "query", "required": field.required});
             if let Some(description) = schema.as_object_mut().and_then(|schema| schema.remove("description")) {
@@ -367,17 +341,8 @@ impl OperationWriter<'_> {
 
     fn body(&self, components: &mut Components) -> Option<Value> {
         let Access::Key { in_tenant, body_max_bytes, .. } = self.operation.access else { return None };
-        if !self.operation.verb.is_write() {
-            return None;
-        }
-        let (mut schema, mut example) = match &self.doc.body {
-            Some(body) => (body.schema.clone(), body.example.clone()),
-            None => {
-                let nothing =
-                    json!({"type": "object", "additionalProperties": false, "properties": {}, "required": []});
-                (Schema::raw(nothing), json!({}))
-            }
-        };
+        let RouteInput::Body(schema) = self.operation.input else { return None };
+        let (mut schema, mut example) = (schema(), self.doc.example.clone());
         if in_tenant {
             schema.add_fields(&tenant_fields(self.operation.verb));
             example["product_tenant_id"] = json!(EXAMPLE_TENANT);
@@ -453,9 +418,13 @@ impl OperationWriter<'_> {
             "headers": headers_of(answer.status, self.operation.verb, self.is_keyed()),
         });
         match &answer.content {
-            AnswerContent::Json { schema, example } => {
-                let schema = self.named_answer(position, schema);
+            AnswerContent::Json(schema) => {
+                let schema = self.named_answer(position, &schema());
                 let schema = components.schema(&schema);
+                let mut example = example_of(&schema, &components.schemas);
+                if example.get("ok").is_some() {
+                    example["ok"] = json!(answer.status < 400);
+                }
                 let schema = match codes {
                     Some(codes) => json!({"anyOf": [schema, error_with(codes)]}),
                     None => schema,
@@ -479,7 +448,8 @@ impl OperationWriter<'_> {
 
     /// An answer's schema under a name of its own; one that is the same as an answer before has the name of that.
     fn named_answer(&self, position: usize, schema: &Schema) -> Schema {
-        let same = |answer: &&DocumentedAnswer| matches!(&answer.content, AnswerContent::Json { schema: known, .. } if known == schema);
+        let same =
+            |answer: &&DocumentedAnswer| matches!(answer.content, AnswerContent::Json(known) if known() == *schema);
         let first = self.doc.answers[..position].iter().find(same).unwrap_or(&self.doc.answers[position]);
         let is_first = self.doc.answers.first().is_some_and(|answer| answer.status == first.status);
         schema.clone().named_unless_it_is(|| {
@@ -489,7 +459,7 @@ impl OperationWriter<'_> {
 
     fn link(&self, target: &str, field: &str) -> Value {
         let mut parameters = json!({"path.id": format!("$response.body#/{field}")});
-        let read = self.all.iter().any(|(operation, doc)| doc.id == target && !operation.verb.is_write());
+        let read = self.all.iter().any(|operation| operation.doc.id == target && !operation.verb.is_write());
         if read && self.in_tenant() {
             let ours = if self.operation.verb.is_write() { "body#/" } else { "query." };
             parameters["query.product_tenant_id"] = json!(format!("$request.{ours}product_tenant_id"));

@@ -1,7 +1,5 @@
 //! `GET /health`: no authentication.
 
-mod doc;
-
 use std::sync::Arc;
 
 use axum::{Json, extract::State, response::IntoResponse};
@@ -10,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    pipeline::{Routes, open},
+    pipeline::{Doc, Routes, open},
     state::Ingress,
 };
 
@@ -19,7 +17,17 @@ const UNAVAILABLE: &str = "unavailable";
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get("/health", open(health), doc::health)
+    Routes::new().get(
+        "/health",
+        open(health),
+        Doc::new(
+            "getHealth",
+            "Check the health of the service",
+            "Needs no credentials. `degraded` without the bus: requests are accepted and announced later.",
+        )
+        .answer::<Health>(200, "Process and database are healthy")
+        .answer::<Health>(503, "The database is unreachable"),
+    )
 }
 
 /// Whether this process can serve.

@@ -9,7 +9,6 @@
 
 mod check;
 mod connection;
-mod doc;
 mod raw;
 pub(crate) mod shared;
 mod store;
@@ -27,7 +26,6 @@ use http::{HeaderMap, StatusCode};
 use runtime::Counter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use uuid::Uuid;
 
 pub use self::{check::fault, connection::HOOK_PURPOSE};
@@ -37,7 +35,7 @@ use self::{
     raw::RawBody,
 };
 use crate::{
-    pipeline::{ApiReply, Routes, error::ApiError, observe::no_such_path, open},
+    pipeline::{ApiReply, Doc, Routes, error::ApiError, observe::no_such_path, open},
     state::Ingress,
 };
 
@@ -51,7 +49,31 @@ const PROVIDERS: [&str; 5] = ["ses", "postmark", "sendgrid", "mailgun", "resend"
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().post("/hooks/{provider}/{connection}", open(take), doc::take)
+    Routes::new().post(
+        "/hooks/{provider}/{connection}",
+        open(take),
+        Doc::new(
+            "takeProviderEvent",
+            "Receive a provider's event",
+            "Called by the providers of tenants' own accounts: Amazon SES through SNS, Postmark, SendGrid, \
+                 Mailgun, Resend, with their bodies, up to 1 MB; inbound mail of Postmark, SendGrid or Mailgun for \
+                 the tenant, up to 40 MB. Each event must carry its provider's proof (SNS signature and topic; \
+                 Postmark's user and password; the signatures of SendGrid, Mailgun, Resend) and be fresh; SNS \
+                 subscriptions are confirmed. Inbound mail is a reply if `In-Reply-To` or `References` names one of \
+                 our messages. Other inbound mail is ignored, and all that of Resend, which does not name the \
+                 message it answers. 200 means that the event is stored. An event without proof is refused and not \
+                 stored.",
+        )
+        .path_parameters::<HookPath>()
+        .answer::<EventTaken>(200, "Stored, or known already")
+        .refuses(400, &["incomplete_body"])
+        .refuses(401, &["invalid_signature", "stale_timestamp", "replayed_event"])
+        .refuses(404, &["not_found"])
+        .refuses(408, &["request_timeout"])
+        .refuses(413, &["body_too_large"])
+        .refuses(429, &["rate_limit_exceeded"])
+        .refuses(503, &["unavailable"]),
+    )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -61,16 +83,6 @@ struct HookPath {
     /// The provider connection, as `postrider provider` names it.
     #[schemars(with = "Uuid")]
     connection: String,
-}
-
-/// As the provider sends it; SendGrid sends an array.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[expect(dead_code, reason = "described, not built")]
-#[schemars(rename = "ProviderEvent")]
-enum ProviderEventBody {
-    One(Map<String, Value>),
-    Many(Vec<Map<String, Value>>),
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

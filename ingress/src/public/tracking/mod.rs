@@ -2,7 +2,6 @@
 //!
 //! A HEAD request (link checkers, mail gateways) is answered like a GET and noted as nothing.
 
-mod doc;
 pub(crate) mod signals;
 
 use std::sync::Arc;
@@ -12,14 +11,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use schemars::JsonSchema;
 use schemas::{
     SignalKind,
     token::{Purpose, TokenClaims},
 };
 
-pub(crate) use self::doc::LinkPath;
 use crate::{
-    pipeline::{Routes, error::ApiError, open, peer::Peer},
+    pipeline::{Doc, Routes, error::ApiError, open, peer::Peer},
     state::Ingress,
 };
 
@@ -36,11 +35,27 @@ pub(crate) const QUIET: [(HeaderName, HeaderValue); 4] = [
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
+    let pixel = |id, summary| describe(id, summary).other(200, "A transparent GIF", "image/gif");
+    let link = |id, summary| describe(id, summary).empty(302, "To the address the sender wrote, in `Location`");
     Routes::new()
-        .get("/t/o/{token}", open(opened), doc::open)
-        .head("/t/o/{token}", open(would_open), doc::would_open)
-        .get("/t/c/{token}", open(clicked), doc::click)
-        .head("/t/c/{token}", open(would_click), doc::would_click)
+        .get("/t/o/{token}", open(opened), pixel("getOpenPixel", "The open pixel"))
+        .head("/t/o/{token}", open(would_open), pixel("headOpenPixel", "The open pixel, headers only"))
+        .get("/t/c/{token}", open(clicked), link("followLink", "A tracked link"))
+        .head("/t/c/{token}", open(would_click), link("headLink", "A tracked link, headers only"))
+}
+
+/// The path of a link in mail.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only described")]
+pub(crate) struct LinkPath {
+    /// Issued by the engine, and valid for years. A forged or shortened token is a 404.
+    token: String,
+}
+
+fn describe(id: &'static str, summary: &'static str) -> Doc {
+    Doc::new(id, summary, "Called by mail programs. A HEAD is answered like a GET and noted as nothing.")
+        .path_parameters::<LinkPath>()
+        .refuses(404, &["not_found"])
 }
 
 async fn opened(

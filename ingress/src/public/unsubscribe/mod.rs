@@ -2,7 +2,6 @@
 //! and never acts, because link checkers follow every link; POST acts, whether a person pressed the button or the mail program
 //! did it for them (RFC 8058). `/p/<token>`: the preferences page, with topics.
 
-mod doc;
 mod language;
 mod page;
 mod preferences;
@@ -30,10 +29,13 @@ use self::page::PageWriter;
 use super::tracking::signals;
 use crate::pipeline::peer::Peer;
 use crate::{
-    pipeline::{Routes, body, error::ApiError, open},
+    pipeline::{Doc, Routes, body, error::ApiError, open},
+    public::tracking::LinkPath,
     state::Ingress,
 };
 
+/// The type of all answers.
+const PAGE: &str = "text/html";
 /// A one-click POST is some 30 bytes, as a form of either kind some 200.
 const BODY_MAX_BYTES: usize = 16 * 1024;
 
@@ -41,10 +43,66 @@ const BODY_MAX_BYTES: usize = 16 * 1024;
 pub(crate) fn routes() -> Routes {
     // HEAD goes the way of GET, which does nothing.
     Routes::new()
-        .get("/u/{token}", open(ask), doc::ask)
-        .post("/u/{token}", open(leave), doc::leave)
-        .get("/p/{token}", open(preferences::show), doc::preferences)
-        .post("/p/{token}", open(preferences::change), doc::choose)
+        .get(
+            "/u/{token}",
+            open(ask),
+            Doc::new(
+                "getUnsubscribePage",
+                "The unsubscribe page",
+                "Shows a button and never acts: link checkers follow every link.",
+            )
+            .path_parameters::<LinkPath>()
+            .other(200, "The page", PAGE)
+            .other(404, "No such link", PAGE),
+        )
+        .post(
+            "/u/{token}",
+            open(leave),
+            with_a_body(Doc::new(
+                "unsubscribe",
+                "Unsubscribe",
+                "The page's button (`confirm=yes`), or a mail program's one click (`List-Unsubscribe=One-Click`, RFC \
+                 8058). Committed before it is answered; sent twice is sent once.",
+            ))
+            .other(200, "Unsubscribed", PAGE)
+            .other(400, "Neither of the two, or it broke off: nothing changed", PAGE),
+        )
+        .get(
+            "/p/{token}",
+            open(preferences::show),
+            may_fail(Doc::new(
+                "getPreferencesPage",
+                "The preferences page",
+                "Topics the recipient gets, and all of it. Shows and never acts.",
+            ))
+            .other(200, "The page", PAGE),
+        )
+        .post(
+            "/p/{token}",
+            open(preferences::change),
+            with_a_body(Doc::new(
+                "choosePreferences",
+                "Choose topics, leave, or come back",
+                "The page's own forms (`application/x-www-form-urlencoded`): `action=save` with `shown` and `topic`, \
+                 `action=leave`, `action=return`. Committed before it is answered; sent twice is sent once.",
+            ))
+            .other(200, "The page, with what came of it", PAGE)
+            .other(400, "Not a form of ours, or it broke off", PAGE),
+        )
+}
+
+/// A page that asks the ledger.
+fn may_fail(doc: Doc) -> Doc {
+    doc.path_parameters::<LinkPath>().other(404, "No such link", PAGE).other(500, "A fault of ours", PAGE).other(
+        503,
+        "Try again in a moment",
+        PAGE,
+    )
+}
+
+/// A page that reads a form.
+fn with_a_body(doc: Doc) -> Doc {
+    may_fail(doc).other(408, "The body did not arrive in time", PAGE).other(413, "The body is too large", PAGE)
 }
 
 async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> Response {

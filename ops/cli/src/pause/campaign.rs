@@ -6,6 +6,7 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use super::outcome;
 use crate::{find_tenant, invocation::AuditEntry, operator};
 
 /// Pauses or resumes a campaign. After a pause has returned, no send of the campaign is fenced.
@@ -20,13 +21,7 @@ pub(super) async fn set_paused(pool: &PgPool, id: Uuid, paused: bool, reason: Op
         }
         Err(PauseRefused::Store(error)) => return Err(error.into()),
     };
-    let subject = id.to_string();
-    let outcome = match (was == paused, paused) {
-        (true, true) => "was paused already",
-        (true, false) => "was not paused",
-        (false, true) => "paused",
-        (false, false) => "resumed",
-    };
+    let (subject, outcome) = (id.to_string(), outcome(was, paused));
     // A pause under this name becomes an event for the owner, so the operator's reason is not in its detail.
     let action = if paused && !was { "campaign.paused" } else { "campaign.pause" };
     let detail = Some(json!({"paused": paused, "reason": "operator"}));

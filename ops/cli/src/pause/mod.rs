@@ -11,7 +11,6 @@ use std::time::Duration;
 use clap::Subcommand;
 use runtime::Bus;
 use schemas::{Control, subjects};
-use serde_json::{Value, json};
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -125,7 +124,7 @@ pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
             notify_processes(&options.bus.connect().await?).await;
             stage::list(&pool, &stages).await
         }
-        Pause::Tenant { id } => tenant::pause(&pool, id, options.reason()).await,
+        Pause::Tenant { id } => tenant::set_paused(&pool, id, true, options.reason()).await,
         Pause::Campaign { id } => campaign::set_paused(&pool, id, true, options.reason()).await,
         Pause::List => list(&pool).await,
     }
@@ -143,7 +142,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
             notify_processes(&options.bus.connect().await?).await;
             stage::list(&pool, &stages).await
         }
-        Resume::Tenant { id } => tenant::resume(&pool, id, options.reason()).await,
+        Resume::Tenant { id } => tenant::set_paused(&pool, id, false, options.reason()).await,
         Resume::Campaign { id } => campaign::set_paused(&pool, id, false, options.reason()).await,
     }
 }
@@ -155,6 +154,16 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
     let bus = args.options.bus.connect().await?;
     notify_processes(&bus).await;
     drain::wait(&pool, &bus, stage, args.wait).await
+}
+
+/// What came of a pause or a resumption.
+fn outcome(was_paused: bool, paused: bool) -> &'static str {
+    match (was_paused, paused) {
+        (true, true) => "was paused already",
+        (false, false) => "was not paused",
+        (false, true) => "paused",
+        (true, false) => "resumed",
+    }
 }
 
 /// Notifies every process that pause switches changed.
@@ -171,24 +180,21 @@ pub async fn notify_processes(bus: &Bus) {
 
 /// Lists everything that is paused, the ledger first.
 async fn list(pool: &PgPool) -> anyhow::Result<()> {
-    let rows = sqlx::query!(
-        r#"select 'ledger' as "what!", l.id::text as "which!", l.held_at as "since!", l.held_by as actor, l.held_reason as reason
-           from ledger l where l.held_at is not null
-           union all
-           select 'stage', p.stage, p.paused_at, p.actor, p.reason from stage_pauses p
-           union all
-           select 'tenant', t.id::text, t.paused_at, t.pause_actor, t.pause_reason from tenants t where t.paused_at is not null
-           union all
-           select 'campaign', c.id::text, c.updated_at, null, c.pause_reason
-           from campaigns c where c.paused and c.status in ('sending', 'scheduled') and c.completed_at is null
-           order by 1 desc, 3"#
+    let records = sqlx::query_scalar!(
+        r#"select to_jsonb(r) as "record!" from (
+               select 'ledger' as what, l.id::text as which, l.held_at as since, l.held_by as by, l.held_reason as reason
+               from ledger l where l.held_at is not null
+               union all
+               select 'stage', p.stage, p.paused_at, p.actor, p.reason from stage_pauses p
+               union all
+               select 'tenant', t.id::text, t.paused_at, t.pause_actor, t.pause_reason from tenants t where t.paused_at is not null
+               union all
+               select 'campaign', c.id::text, c.updated_at, null, c.pause_reason
+               from campaigns c where c.paused and c.status in ('sending', 'scheduled') and c.completed_at is null) r
+           order by what desc, since"#
     )
     .fetch_all(pool)
     .await?;
-    let records: Vec<Value> = rows
-        .into_iter()
-        .map(|row| json!({"what": row.what, "which": row.which, "since": row.since, "by": row.actor, "reason": row.reason}))
-        .collect();
     operator::print(&records, &["what", "which", "since", "by", "reason"]);
     Ok(())
 }

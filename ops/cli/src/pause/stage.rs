@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
+use super::outcome;
 use crate::{
     invocation::{self, AuditEntry},
     operator,
@@ -21,7 +22,7 @@ pub(super) async fn pause(pool: &PgPool, stages: &[&str], reason: Option<&str>) 
         .execute(&mut *tx)
         .await?
         .rows_affected();
-        let outcome = Some(if paused == 1 { "paused" } else { "was paused already" });
+        let outcome = Some(outcome(paused == 0, true));
         AuditEntry { action: "stage.pause", subject: stage, reason, outcome, ..AuditEntry::default() }
             .audit(&mut tx)
             .await?;
@@ -39,7 +40,7 @@ pub(super) async fn resume(pool: &PgPool, stages: &[&str], all: bool, reason: Op
         if all && resumed == 0 {
             continue;
         }
-        let outcome = Some(if resumed == 1 { "resumed" } else { "was not paused" });
+        let outcome = Some(outcome(resumed == 1, false));
         AuditEntry { action: "stage.resume", subject: stage, reason, outcome, ..AuditEntry::default() }
             .audit(&mut tx)
             .await?;

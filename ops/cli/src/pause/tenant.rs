@@ -5,65 +5,40 @@ use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
+use super::outcome;
 use crate::{
     invocation::{self, AuditEntry},
     operator,
 };
 
-/// Pauses a tenant; when this returns, nothing of it is fenced any more.
-pub(super) async fn pause(pool: &PgPool, id: Uuid, reason: Option<&str>) -> anyhow::Result<()> {
+/// Pauses or resumes a tenant. When a pause returns, nothing of the tenant is fenced any more; what was put aside is announced by the
+/// audience stage after a resumption.
+pub(super) async fn set_paused(pool: &PgPool, id: Uuid, paused: bool, reason: Option<&str>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    block_fences(&mut tx, id).await?;
+    if paused {
+        block_fences(&mut tx, id).await?;
+    }
     let was = lock(&mut tx, id).await?;
-    if !was {
+    if was != paused {
         sqlx::query!(
-            "update tenants set paused_at = now(), pause_actor = $2, pause_reason = $3, resuming = false, updated_at = now() where id = $1",
+            "update tenants set paused_at = case when $2 then now() end, pause_actor = case when $2 then $3::text end,
+                                pause_reason = case when $2 then $4::text end, resuming = not $2, updated_at = now()
+             where id = $1",
             id,
+            paused,
             invocation::actor(),
             reason,
         )
         .execute(&mut *tx)
         .await?;
     }
-    let (subject, outcome) = (id.to_string(), Some(if was { "was paused already" } else { "paused" }));
-    let entry = AuditEntry {
-        tenant: Some(id),
-        action: "tenant.pause",
-        subject: &subject,
-        reason,
-        outcome,
-        ..AuditEntry::default()
-    };
-    entry.audit(&mut tx).await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"tenant": id, "paused": true, "was_paused": was}), outcome.unwrap_or_default());
-    Ok(())
-}
-
-/// Resumes a tenant. What was put aside is woken by the audience stage.
-pub(super) async fn resume(pool: &PgPool, id: Uuid, reason: Option<&str>) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
-    let was = lock(&mut tx, id).await?;
-    if was {
-        sqlx::query!(
-            "update tenants set paused_at = null, pause_actor = null, pause_reason = null, resuming = true, updated_at = now() where id = $1",
-            id
-        )
-        .execute(&mut *tx)
+    let (subject, outcome) = (id.to_string(), outcome(was, paused));
+    let action = if paused { "tenant.pause" } else { "tenant.resume" };
+    AuditEntry { tenant: Some(id), action, subject: &subject, reason, outcome: Some(outcome), detail: None }
+        .audit(&mut tx)
         .await?;
-    }
-    let (subject, outcome) = (id.to_string(), Some(if was { "resumed" } else { "was not paused" }));
-    let entry = AuditEntry {
-        tenant: Some(id),
-        action: "tenant.resume",
-        subject: &subject,
-        reason,
-        outcome,
-        ..AuditEntry::default()
-    };
-    entry.audit(&mut tx).await?;
     tx.commit().await?;
-    operator::print_result(&json!({"tenant": id, "paused": false, "was_paused": was}), outcome.unwrap_or_default());
+    operator::print_result(&json!({"tenant": id, "paused": paused, "was_paused": was}), outcome);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `postrider requeue batch|send|campaign`: announces stuck work of the ledger again, and resolves unknown outcomes.
 //!
-//! Ringing is harmless: a fence compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
+//! Announcing again is harmless: a fence compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
 //! an operator who has looked into the relay's log may say what became of it.
 
 use anyhow::{Context, bail};
@@ -18,7 +18,7 @@ use crate::{
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 use ledger::requeue::{self, RequeueScope as Scope};
 
-/// Rings again for work that does not move.
+/// Announces again work that does not move.
 #[derive(Debug, clap::Args)]
 pub struct RequeueArgs {
     #[command(flatten)]
@@ -58,7 +58,7 @@ enum What {
 pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let scope = find(&pool, args.what).await?;
-    let rung = requeue::requeue(&pool, &scope, args.now).await?;
+    let requeued = requeue::requeue(&pool, &scope, args.now).await?;
     let doubtful = requeue::unknown_sends(&pool, &scope).await?;
     let decided = match args.unknown_as {
         Some(outcome) if !doubtful.is_empty() => {
@@ -71,7 +71,7 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
         _ => 0,
     };
     let in_doubt = doubtful.len() as u64 - decided;
-    let words = rung.summary(decided, args.unknown_as, in_doubt);
+    let words = requeued.summary(decided, args.unknown_as, in_doubt);
     let mut db = pool.acquire().await?;
     let subject = scope.subject();
     let entry = AuditEntry {
@@ -81,13 +81,13 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
         reason: args.reason.as_deref(),
         outcome: Some(&words),
         detail: Some(
-            json!({"rung": rung.batches, "decided": decided, "as": args.unknown_as.map(OperatorOutcome::as_str)}),
+            json!({"announced": requeued.batches, "decided": decided, "as": args.unknown_as.map(OperatorOutcome::as_str)}),
         ),
     };
     entry.audit(&mut db).await?;
     let record = json!({
-        "what": subject, "tenant": scope.tenant(), "rung": rung.batches, "requests": rung.requests, "brought_forward": rung.forward,
-        "left_alone": rung.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,
+        "what": subject, "tenant": scope.tenant(), "announced": requeued.batches, "requests": requeued.requests, "brought_forward": requeued.forward,
+        "left_alone": requeued.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,
     });
     operator::print_result(&record, &words);
     Ok(())
