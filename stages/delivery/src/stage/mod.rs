@@ -229,7 +229,7 @@ impl Delivery {
             recorded.extend(context.outcomes.after(batch, Some(self.ledger.record(change).await)).await);
         }
         let prepared = stream::iter(prepare::chunks(context.parts, sendable))
-            .map(|chunk| prepare::prepare(&self.sources, context.inputs, context.parts, chunk, &self.shutdown))
+            .map(|chunk| prepare::prepare(&self.sources, context, chunk, &self.shutdown))
             .buffered(prepare::AHEAD)
             .flat_map(stream::iter);
         let results = prepared.map(|ready| async {

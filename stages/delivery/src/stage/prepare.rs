@@ -3,10 +3,12 @@
 use std::{sync::Arc, time::SystemTime};
 
 use runtime::panics::caught_here;
-use schemas::{Lane, PlaceholderValues, Rendered};
+use schemas::{Lane, PlaceholderValues};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    SendContext,
     attachments::MemoryPermit,
     sources::{MessageSource, SourceCache},
     throttling::{PendingPermit, Sendable},
@@ -31,6 +33,8 @@ pub(crate) struct ReadySend {
     pub pending_permit: Option<PendingPermit>,
     /// `Err`: the failure class of a message that cannot be sent.
     pub message: Result<SignedMessage, &'static str>,
+    /// Its share of the campaign mails that may be in memory, until it is dropped.
+    pub _in_memory: Option<OwnedSemaphorePermit>,
 }
 
 /// A message and its DKIM-Signature field, empty if the relay signs.
@@ -56,17 +60,17 @@ pub(crate) fn chunks(parts: &[MessageSource], sendable: Vec<Sendable>) -> Vec<Ve
 /// are about to be released.
 pub(crate) async fn prepare(
     sources: &SourceCache,
-    inputs: &[Rendered],
-    parts: &[MessageSource],
+    context: &SendContext<'_>,
     chunk: Vec<Sendable>,
     shutdown: &CancellationToken,
 ) -> Vec<ReadySend> {
+    let mut in_memory = reserve_chunk(context, &chunk).await;
     let stopping = shutdown.is_cancelled();
     let mut ready = Vec::with_capacity(chunk.len());
     let mut urgent = false;
     let mut signers = Vec::with_capacity(chunk.len());
     for Sendable { send, input, recipient, pending_permit } in chunk {
-        let (rendered, part) = (&inputs[input], &parts[input]);
+        let (rendered, part) = (&context.inputs[input], &context.parts[input]);
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
         let message =
@@ -83,6 +87,7 @@ pub(crate) async fn prepare(
                 signature: String::new(),
                 _memory: memory,
             }),
+            _in_memory: in_memory.as_mut().and_then(|permits| permits.split(1)),
         });
     }
     if stopping || signers.iter().all(Option::is_none) {
@@ -101,6 +106,13 @@ pub(crate) async fn prepare(
     };
     // The threads only stop with the process; the sends are still owed.
     sources.threads.run(urgent, sign).await.unwrap_or_default()
+}
+
+/// Waits until the mails of a chunk may be in memory: for all of them at once, so that no two chunks wait for each other. Campaign mails
+/// that are handled together have one route.
+async fn reserve_chunk(context: &SendContext<'_>, chunk: &[Sendable]) -> Option<OwnedSemaphorePermit> {
+    let limit = context.routes[chunk.first()?.input].in_memory.as_ref()?;
+    limit.clone().acquire_many_owned(u32::try_from(chunk.len()).ok()?).await.ok()
 }
 
 /// Builds one message. A failure is a fault of rendering, except for attachments that cannot be loaded because the process

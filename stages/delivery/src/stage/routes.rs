@@ -19,7 +19,7 @@ use sqlx::PgPool;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-use super::circuit_breaker::CircuitBreaker;
+use super::{circuit_breaker::CircuitBreaker, prepare};
 use crate::provider::{
     BrokenConnection, ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, Provider,
     ProviderKind, SmtpProvider,
@@ -44,6 +44,18 @@ pub(crate) struct ProviderRoute {
     connection: Option<Uuid>,
     /// Limits the workers that use the route at once; `None`: no limit.
     worker_limit: Option<Arc<Semaphore>>,
+    /// Limits the campaign mails that are in memory as a whole, over all workers: from splicing until they are transmitted. `None` in the
+    /// priority lane, where messages of several routes are handled together, and one route must not wait for another.
+    pub in_memory: Option<Arc<Semaphore>>,
+}
+
+impl LaneRoutes {
+    /// The same route in both lanes.
+    fn new(bulk: ProviderRoute, priority: ProviderRoute, in_memory: usize) -> Self {
+        // A chunk of mails waits until all of it may be there.
+        let limit = Semaphore::new(in_memory.max(prepare::CHUNK));
+        Self { bulk: ProviderRoute { in_memory: Some(Arc::new(limit)), ..bulk }, priority }
+    }
 }
 
 /// The routes of both lanes. They share no connections, so a campaign cannot delay a password reset.
@@ -80,6 +92,8 @@ pub(crate) struct RouteSettings {
     pub host_policy: HostPolicy,
     /// Workers of the bulk and the priority lane that one tenant's connection may use at once.
     pub workers: [usize; 2],
+    /// Campaign mails of one route in memory at once.
+    pub in_memory: usize,
 }
 
 /// Finds the route of each message.
@@ -114,16 +128,17 @@ impl ProviderRoutes {
             breaker: breaker.clone(),
             connection: None,
             worker_limit: None,
+            in_memory: None,
         };
         let [bulk, priority] = platform;
         // A sandbox tenant's mail never reaches a provider. This one refuses everything, in case it does.
         let nowhere = route(Arc::new(BrokenConnection(ProviderKind::Smtp)), &Arc::new(CircuitBreaker::default()));
         Self {
+            platform: LaneRoutes::new(route(bulk, &breaker), route(priority, &breaker), route_settings.in_memory),
+            sandbox: LaneRoutes::new(nowhere.clone(), nowhere, route_settings.in_memory),
             pool,
             vault,
             route_settings,
-            platform: LaneRoutes { bulk: route(bulk, &breaker), priority: route(priority, &breaker) },
-            sandbox: LaneRoutes { bulk: nowhere.clone(), priority: nowhere },
             choices: Cache::builder().max_capacity(CHOICES).time_to_live(CHOICE_LIFE).build(),
             connections: Cache::builder().max_capacity(CONNECTIONS).time_to_idle(CONNECTION_IDLE).build(),
         }
@@ -213,7 +228,7 @@ impl ProviderRoutes {
             None => {
                 tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
                 let route = tenant_route(Arc::new(BrokenConnection(kind)), id, &breaker, 1);
-                LaneRoutes { bulk: route.clone(), priority: route }
+                LaneRoutes::new(route.clone(), route, 1)
             }
         };
         let lanes = Arc::new(lanes);
@@ -239,16 +254,14 @@ impl ProviderRoutes {
             [Box::new(BrokenConnection(connection.kind)), Box::new(BrokenConnection(connection.kind))]
         });
         let route = |provider: Box<dyn Provider>, workers| tenant_route(Arc::from(provider), id, breaker, workers);
-        LaneRoutes {
-            bulk: route(bulk, self.route_settings.workers[0]),
-            priority: route(priority, self.route_settings.workers[1]),
-        }
+        let workers = self.route_settings.workers;
+        LaneRoutes::new(route(bulk, workers[0]), route(priority, workers[1]), self.route_settings.in_memory)
     }
 }
 
 fn tenant_route(provider: Arc<dyn Provider>, id: Uuid, breaker: &Arc<CircuitBreaker>, workers: usize) -> ProviderRoute {
     let worker_limit = Some(Arc::new(Semaphore::new(workers.max(1))));
-    ProviderRoute { provider, breaker: breaker.clone(), connection: Some(id), worker_limit }
+    ProviderRoute { provider, breaker: breaker.clone(), connection: Some(id), worker_limit, in_memory: None }
 }
 
 impl ProviderRoute {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::routes::RouteSettings;
+use super::{IN_FLIGHT_PER_CONNECTION, routes::RouteSettings};
 use crate::{
     pace::{self, Pacer},
     provider::{ClientSettings, HostPolicy},
@@ -153,6 +153,7 @@ impl Settings {
             client,
             host_policy: HostPolicy::allowing(&self.provider_allow_hosts),
             workers: [half(self.delivery_workers), half(PRIORITY_WORKERS)],
+            in_memory: self.smtp_connections * IN_FLIGHT_PER_CONNECTION,
         })
     }
 

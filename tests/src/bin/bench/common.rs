@@ -104,11 +104,15 @@ async fn fill_list_of(rig: &Rig, contacts: usize, name: &str) -> Uuid {
     list
 }
 
+/// How often memory is looked at.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// CPU and memory of everything that runs, by name.
 pub(super) struct Watch {
     pids: BTreeMap<String, u32>,
     before: BTreeMap<String, f64>,
-    postgres_peak: Arc<std::sync::Mutex<f64>>,
+    /// The most memory of its own that each has held, in MiB, with its descendants.
+    peaks: Arc<std::sync::Mutex<BTreeMap<String, f64>>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -118,21 +122,22 @@ impl Watch {
             rig.processes.iter().map(|(name, process)| (name.clone(), process.pid())).collect();
         pids.insert("sink".to_owned(), rig.sink_process.pid());
         pids.insert("nats".to_owned(), rig.servers().nats().pid().unwrap());
-        let postgres = rig.servers().postgres().pid().unwrap();
-        pids.insert("postgres".to_owned(), postgres);
+        pids.insert("postgres".to_owned(), rig.servers().postgres().pid().unwrap());
         let before = pids.iter().map(|(name, pid)| (name.clone(), measure::family_cpu_seconds(*pid))).collect();
-        let (peak, stop) = (Arc::new(std::sync::Mutex::new(0.0)), Arc::new(AtomicBool::new(false)));
-        let (seen, ended) = (peak.clone(), stop.clone());
+        let (peaks, stop) = (Arc::new(std::sync::Mutex::new(BTreeMap::new())), Arc::new(AtomicBool::new(false)));
+        let (seen, ended, watched) = (peaks.clone(), stop.clone(), pids.clone());
         std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                let now: f64 = measure::family(postgres).into_iter().map(measure::own_mib).sum();
-                let mut most = seen.lock().unwrap();
-                *most = f64::max(*most, now);
-                drop(most);
-                std::thread::sleep(Duration::from_secs(1));
+                for (name, pid) in &watched {
+                    let now: f64 = measure::family(*pid).into_iter().map(measure::own_mib).sum();
+                    let mut peaks = seen.lock().unwrap();
+                    let most = peaks.entry(name.clone()).or_insert(0.0);
+                    *most = f64::max(*most, now);
+                }
+                std::thread::sleep(SAMPLE_INTERVAL);
             }
         });
-        Self { pids, before, postgres_peak: peak, stop }
+        Self { pids, before, peaks, stop }
     }
 
     /// `cpu_s/1000: engine 0.12 …  peak MiB: …`
@@ -146,8 +151,7 @@ impl Watch {
             cpu.push_str(&format!(" {name} {:.0}", used * 1e6 / mails as f64));
         }
         let mut memory = String::from("peak_mib:");
-        for (name, pid) in &self.pids {
-            let peak = if name == "postgres" { *self.postgres_peak.lock().unwrap() } else { measure::peak_mib(*pid) };
+        for (name, peak) in self.peaks.lock().unwrap().iter() {
             memory.push_str(&format!(" {name} {peak:.0}"));
         }
         format!(

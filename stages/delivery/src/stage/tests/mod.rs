@@ -15,10 +15,11 @@ mod world;
 use std::time::Duration;
 
 use rstest::rstest;
-use schemas::{Rendered, RenderedRecipient, token::TokenKeys};
+use schemas::{Lane, Rendered, RenderedRecipient, token::TokenKeys};
 use uuid::Uuid;
 
 use self::world::{Handle, World, row};
+use super::{Capture, OutcomeNotifier, SendContext, Sendable, find_owed, prepare};
 
 #[tokio::test]
 async fn a_campaign_batch_is_sent_signed_and_recorded() {
@@ -266,6 +267,36 @@ async fn transactional_messages_that_wait_together_are_sent_together() {
     assert_eq!(world.sink.inbox().stats().accepted, 20);
     assert_eq!(world.number("select count(*) from batches where tenant_id = $1 and state = 'done'").await, 20);
     world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_campaign_mail_is_spliced_when_its_route_has_memory_for_it() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (stage, inputs) = (world.stage(), [batch.rendered.clone()]);
+    let admitted = stage.routes.admit(&inputs).await.unwrap();
+    let parts = stage.sources.parts(&inputs, &admitted.routes).await.unwrap();
+    let by_key = stage.by_key.of_lane(Lane::Bulk, "delivery");
+    let owed = find_owed(&by_key, &inputs, stage.ledger.session().token(), &stage.warm).await.unwrap();
+    let chunk: Vec<Sendable> = owed.sendable.into_iter().map(Sendable::from).collect();
+    let (capture, outcomes) = (Capture::default(), OutcomeNotifier::new(None, &inputs, &chunk));
+    let context = SendContext {
+        inputs: &inputs,
+        parts: &parts,
+        routes: &admitted.routes,
+        capture: &capture,
+        outcomes: &outcomes,
+    };
+    let limit = admitted.routes[0].in_memory.clone().unwrap();
+    let all = limit.available_permits();
+    let held = limit.acquire_many(u32::try_from(all).unwrap()).await.unwrap();
+    let mut prepared = std::pin::pin!(prepare::prepare(&stage.sources, &context, chunk, &stage.shutdown));
+    assert!(futures::poll!(&mut prepared).is_pending());
+    drop(held);
+    let ready = prepared.await;
+    assert_eq!((ready.len(), limit.available_permits()), (1, all - 1));
+    drop(ready);
+    assert_eq!(limit.available_permits(), all);
 }
 
 /// A frame up to its recipients, and what may follow: counts, recipients, lengths that are too large or never end.
