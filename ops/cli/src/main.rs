@@ -1,6 +1,7 @@
 //! `postrider`: the one binary. Every process of an installation is one of its subcommands.
 #![allow(clippy::print_stdout, reason = "a command line talks on standard output")]
 
+mod api;
 mod asyncapi;
 mod audit;
 mod dead;
@@ -90,6 +91,8 @@ enum CliCommand {
     Feed(feed::FeedArgs),
     /// AI assistants: who may ask, and what they proposed.
     Mcp(mcp::McpArgs),
+    /// Calls the HTTP API as a product does.
+    Api(Box<api::ApiArgs>),
     /// The HTTP contract as an OpenAPI 3.1 document.
     Openapi(openapi::OpenapiArgs),
     /// The contract of the bus as an AsyncAPI 3.0 document.
@@ -169,6 +172,7 @@ async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
         // Everything is looked at side by side, which makes it a large one.
         CliCommand::Health(args) => return Box::pin(health::run(args)).await,
         CliCommand::Recount(args) => return recount::run(args).await,
+        CliCommand::Api(args) => return api::run(*args).await,
         CliCommand::Drain(args) => return pause::drain(args).await,
         #[cfg(feature = "dev")]
         CliCommand::Dev(options) => devtools::dev::run(*options, process::stop_signal()).await,

@@ -99,7 +99,7 @@ async fn engine(secured: &Secured) -> Rig {
     rig
 }
 
-/// Issue 5: a new internal team sends from the examples, watches events arrive, breaks the schema and finds the rejection.
+/// A new internal team sends from the examples, watches events arrive, breaks the schema and finds the rejection.
 #[rstest]
 #[case::python("python")]
 #[case::node("node")]

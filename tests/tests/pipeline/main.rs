@@ -3,6 +3,7 @@
 
 mod aftermath;
 mod campaign_life;
+mod clients;
 mod cluster;
 mod crashes;
 mod dev_command;

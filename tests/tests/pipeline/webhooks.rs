@@ -17,7 +17,7 @@ async fn rig() -> Rig {
     rig
 }
 
-/// Issue 4, point 4: receivers in Python and Node verify with the published library and with ten lines of their own, also while
+/// Receivers in Python and Node verify with the published library and with ten lines of their own, also while
 /// the secret is being replaced and they still have the old one.
 #[rstest]
 #[case::python("python")]

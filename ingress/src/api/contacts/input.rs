@@ -102,7 +102,7 @@ pub(crate) struct CreateContact {
     pub dot_number: Option<i64>,
     /// Defined fields by key.
     #[serde(default)]
-    #[schemars(with = "Option<Map<String, Value>>")]
+    #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
     pub fields: Map<String, Value>,
     /// Ids, or names; a name that is new makes a tag.
     #[serde(default)]
@@ -174,7 +174,7 @@ pub(crate) struct ChangeContact {
     #[schemars(range(min = 1, max = i64::MAX))]
     pub dot_number: Patch<i64>,
     /// Defined fields by key; null deletes one.
-    #[schemars(with = "Option<Map<String, Value>>")]
+    #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
     pub fields: Map<String, Value>,
     /// An IANA time zone, such as Europe/Paris.
     pub timezone: Patch<String>,

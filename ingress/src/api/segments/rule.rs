@@ -13,51 +13,83 @@ use uuid::Uuid;
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 pub(super) enum SegmentRule {
-    All {
-        #[schemars(length(min = 1, max = LEAVES_MAX))]
-        all: Vec<SegmentRule>,
-    },
-    Any {
-        #[schemars(length(min = 1, max = LEAVES_MAX))]
-        any: Vec<SegmentRule>,
-    },
-    Not {
-        not: Box<SegmentRule>,
-    },
-    Field {
-        /// A field of the contact, or `fields.<key>` of a defined one.
-        field: String,
-        #[schemars(extend("enum" = OPS))]
-        op: String,
-        /// Of the field's type; a list for `in`, `not_in` and `between`; none for `exists`.
-        #[schemars(skip_serializing_if = "Option::is_none")]
-        value: Option<RuleValue>,
-    },
-    List {
-        in_list: Uuid,
-    },
-    Tag {
-        has_tag: Uuid,
-    },
-    SegmentView {
-        in_segment: Uuid,
-    },
-    Event {
-        #[schemars(extend("enum" = EVENTS))]
-        event: String,
-        #[schemars(skip_serializing_if = "Option::is_none", extend("enum" = EVENT_OPS))]
-        op: Option<String>,
-        /// How many mails it happened to; 1, if left out.
-        #[schemars(skip_serializing_if = "Option::is_none", range(min = 0, max = 1_000_000))]
-        count: Option<i64>,
-        #[schemars(skip_serializing_if = "Option::is_none", range(min = 1, max = 36_500))]
-        within_days: Option<i64>,
-        #[schemars(skip_serializing_if = "Option::is_none")]
-        campaign_id: Option<Uuid>,
-        /// Of opens and clicks: only those that a person made, as far as can be known.
-        #[schemars(skip_serializing_if = "Option::is_none")]
-        human_only: Option<bool>,
-    },
+    All(AllOf),
+    Any(AnyOf),
+    Not(NoneOf),
+    Field(FieldCondition),
+    List(ListCondition),
+    Tag(TagCondition),
+    Segment(SegmentCondition),
+    Event(EventCondition),
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct AllOf {
+    #[schemars(length(min = 1, max = LEAVES_MAX))]
+    all: Vec<SegmentRule>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct AnyOf {
+    #[schemars(length(min = 1, max = LEAVES_MAX))]
+    any: Vec<SegmentRule>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct NoneOf {
+    not: Box<SegmentRule>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct FieldCondition {
+    /// A field of the contact, or `fields.<key>` of a defined one.
+    field: String,
+    #[schemars(extend("enum" = OPS))]
+    op: String,
+    /// Of the field's type; a list for `in`, `not_in` and `between`; none for `exists`.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    value: Option<RuleValue>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct ListCondition {
+    in_list: Uuid,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct TagCondition {
+    has_tag: Uuid,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct SegmentCondition {
+    in_segment: Uuid,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct EventCondition {
+    #[schemars(extend("enum" = EVENTS))]
+    event: String,
+    #[schemars(skip_serializing_if = "Option::is_none", extend("enum" = EVENT_OPS))]
+    op: Option<String>,
+    /// How many mails it happened to; 1, if left out.
+    #[schemars(skip_serializing_if = "Option::is_none", range(min = 0, max = 1_000_000))]
+    count: Option<i64>,
+    #[schemars(skip_serializing_if = "Option::is_none", range(min = 1, max = 36_500))]
+    within_days: Option<i64>,
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    campaign_id: Option<Uuid>,
+    /// Of opens and clicks: only those that a person made, as far as can be known.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    human_only: Option<bool>,
 }
 
 #[derive(JsonSchema)]

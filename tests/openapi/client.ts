@@ -1,11 +1,10 @@
-// A small client over the generated types. It is compiled, never run: what it says about bodies and answers must be what the
-// document says.
-import createClient from "openapi-fetch";
-import type { components, paths } from "./api";
+// A program over the generated client. It is compiled, never run: what it says about bodies and answers must be what the document
+// says.
+import { connect, type components, type paths } from "../src/index.js";
 
 type Contact = components["schemas"]["Contact"];
 
-const api = createClient<paths>({ baseUrl: "https://mail.example", headers: { Authorization: "Bearer …" } });
+const api = connect("https://mail.example", "svc_live_…");
 const product_tenant_id = "tenant-1";
 
 /** Every contact, page by page. */

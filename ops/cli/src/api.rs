@@ -1,0 +1,305 @@
+//! `postrider api`: one call of the HTTP API, signed, from a shell.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read as _, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use chrono::{SecondsFormat, Utc};
+use ingress::pipeline::auth::signature::SignedParts;
+use reqwest::{Method, Response, StatusCode, header};
+use runtime::Backoff;
+use schemas::new_id;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use crate::{invocation, operator};
+
+/// Pauses before a call is repeated, unless the answer names one.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
+/// The longest pause that an answer may ask for; after it, the answer itself is printed.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Time limit of one attempt: an import of many rows takes its time.
+const ATTEMPT_MAX: Duration = Duration::from_secs(120);
+
+/// Calls an operation of the HTTP API and prints its answer; without an operation, lists them. Ends with 1 when the call is refused.
+///
+/// `postrider api createContact email=ann@example.com tags:='["vip"]'`
+#[derive(Debug, clap::Args)]
+pub struct ApiArgs {
+    /// The operation, as the OpenAPI document names it.
+    operation: Option<String>,
+    /// `name=text`, `name:=JSON` or `name=@file`: what its path names, and fields of the body or the query.
+    #[arg(value_name = "NAME=VALUE", value_parser = argument)]
+    arguments: Vec<(String, Value)>,
+    /// A file with the body as JSON, `-` for standard input. Arguments replace fields of it.
+    #[arg(long, value_name = "FILE")]
+    body: Option<PathBuf>,
+    /// Where the API is.
+    #[arg(long, env = "POSTRIDER_API_URL", default_value = "http://127.0.0.1:8080")]
+    api_url: Url,
+    /// The product's API key.
+    #[arg(long, env = "POSTRIDER_API_KEY", hide_env_values = true)]
+    api_key: Option<SecretString>,
+    /// The tenant, put where an operation asks for `product_tenant_id`.
+    #[arg(long, env = "POSTRIDER_API_TENANT")]
+    tenant: Option<String>,
+    /// The `Idempotency-Key`. Default: a new one for each call, the same in all its attempts.
+    #[arg(long)]
+    idempotency_key: Option<String>,
+    /// How often a call is repeated that was not answered, or with 429, 502, 503 or 504.
+    #[arg(long, default_value_t = 4)]
+    retries: u32,
+}
+
+pub async fn run(args: ApiArgs) -> anyhow::Result<ExitCode> {
+    let document: Value = serde_json::from_str(&ingress::contracts().openapi)?;
+    let operations = operations(&document);
+    let Some(name) = &args.operation else {
+        let listed = operations.values().map(|operation| {
+            json!({"operation": operation.id, "call": format!("{} {}", operation.method, operation.path), "summary": operation.summary})
+        });
+        operator::print(&listed.collect::<Vec<_>>(), &["operation", "call", "summary"]);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let operation = operations.get(name.as_str()).with_context(|| format!("no operation is named {name}"))?;
+    let key = args.api_key.as_ref().context("--api-key is required, or POSTRIDER_API_KEY in the environment")?;
+    let call = ApiCall::new(operation, &args)?;
+    let answer = call.perform(key.expose_secret(), args.retries).await?;
+    let is_done = answer.status().is_success();
+    print(answer).await?;
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Splits `name=text`, `name:=JSON` and `name=@file`.
+fn argument(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text.split_once('=').ok_or("an argument is name=text, name:=JSON or name=@file")?;
+    if let Some(name) = name.strip_suffix(':') {
+        let value = serde_json::from_str(value).map_err(|error| format!("{name}: {error}"))?;
+        return Ok((name.to_owned(), value));
+    }
+    let value = match value.strip_prefix('@') {
+        Some(path) => fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?,
+        None => value.to_owned(),
+    };
+    Ok((name.to_owned(), Value::String(value)))
+}
+
+/// An operation of the document.
+struct ApiOperation<'a> {
+    id: &'a str,
+    method: String,
+    path: &'a str,
+    summary: &'a str,
+    has_body: bool,
+}
+
+/// The operations that an API key may call, by id.
+fn operations(document: &Value) -> BTreeMap<&str, ApiOperation<'_>> {
+    let paths = document["paths"].as_object().into_iter().flatten().filter(|(path, _)| path.starts_with("/v1/"));
+    let methods = paths.flat_map(|(path, item)| {
+        item.as_object().into_iter().flatten().map(move |(method, operation)| (path, method, operation))
+    });
+    methods
+        .filter_map(|(path, method, operation)| {
+            let id = operation["operationId"].as_str()?;
+            let operation = ApiOperation {
+                id,
+                method: method.to_ascii_uppercase(),
+                path,
+                summary: operation["summary"].as_str().unwrap_or_default(),
+                has_body: operation["requestBody"].is_object(),
+            };
+            Some((id, operation))
+        })
+        .collect()
+}
+
+/// A call, ready to be signed.
+struct ApiCall {
+    method: Method,
+    url: Url,
+    body: Option<Vec<u8>>,
+    idempotency_key: String,
+}
+
+impl ApiCall {
+    fn new(operation: &ApiOperation<'_>, args: &ApiArgs) -> anyhow::Result<Self> {
+        let mut fields = read_body(args)?;
+        fields.extend(args.arguments.iter().cloned());
+        if let Some(tenant) = &args.tenant {
+            fields.entry("product_tenant_id").or_insert_with(|| Value::from(tenant.as_str()));
+        }
+        let mut url = args.api_url.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty();
+            for segment in operation.path.split('/').skip(1) {
+                match segment.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+                    Some(name) => {
+                        let value = fields.remove(name).with_context(|| format!("{} needs {name}=…", operation.id))?;
+                        path.push(&text_of(&value));
+                    }
+                    None => drop(path.push(segment)),
+                }
+            }
+        }
+        if !operation.has_body {
+            url.query_pairs_mut().extend_pairs(fields.iter().map(|(name, value)| (name, text_of(value))));
+        }
+        Ok(Self {
+            method: operation.method.parse()?,
+            url,
+            body: operation.has_body.then(|| serde_json::to_vec(&fields)).transpose()?,
+            idempotency_key: args.idempotency_key.clone().unwrap_or_else(|| new_id().to_string()),
+        })
+    }
+
+    /// Calls, and calls again while nothing or a passing fault is answered: the `Idempotency-Key` makes a repetition harmless.
+    async fn perform(&self, key: &str, retries: u32) -> anyhow::Result<Response> {
+        let http =
+            reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(ATTEMPT_MAX).build()?;
+        let mut failures = 0;
+        loop {
+            failures += 1;
+            let answer = http.execute(self.signed(key)?).await;
+            let pause = match &answer {
+                _ if failures > retries => None,
+                Ok(answer) if is_passing(answer.status()) => Some(pause_of(answer).unwrap_or(BACKOFF.pause(failures))),
+                Ok(_) => None,
+                Err(_) => Some(BACKOFF.pause(failures)),
+            };
+            match pause.filter(|pause| *pause <= PAUSE_MAX) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return answer.context("the API did not answer"),
+            }
+        }
+    }
+
+    /// One attempt, with a signature of its own.
+    fn signed(&self, key: &str) -> anyhow::Result<reqwest::Request> {
+        let (product, environment) = owner_of(key).context("this is no API key: svc_live_… or svc_test_…")?;
+        let body = self.body.as_deref().unwrap_or_default();
+        let (timestamp, nonce) = (Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true), new_id().to_string());
+        let parts = SignedParts {
+            method: self.method.as_str(),
+            path: self.url.path(),
+            timestamp: &timestamp,
+            nonce: &nonce,
+            body,
+        };
+        let mut request = reqwest::Request::new(self.method.clone(), self.url.clone());
+        let headers = [
+            ("x-service-product", product),
+            ("x-service-environment", environment),
+            ("x-service-api-key", key),
+            ("x-service-timestamp", &timestamp),
+            ("x-service-nonce", &nonce),
+            ("x-service-signature", &parts.sign(key)),
+            ("idempotency-key", &self.idempotency_key),
+        ];
+        for (name, value) in headers {
+            request.headers_mut().insert(name, value.parse()?);
+        }
+        if self.body.is_some() {
+            request.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+        }
+        *request.body_mut() = self.body.clone().map(Into::into);
+        Ok(request)
+    }
+}
+
+/// The body that a file holds; empty without one.
+fn read_body(args: &ApiArgs) -> anyhow::Result<Map<String, Value>> {
+    let text = match args.body.as_deref() {
+        None => return Ok(Map::new()),
+        Some(path) if path.as_os_str() == "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("standard input")?;
+            text
+        }
+        Some(path) => fs::read_to_string(path).with_context(|| path.display().to_string())?,
+    };
+    serde_json::from_str(&text).context("the body is no JSON object")
+}
+
+/// A value as it stands in a path or a query.
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The product and the environment of a key.
+fn owner_of(key: &str) -> Option<(&str, &'static str)> {
+    let mut parts = key.splitn(4, '_');
+    let environment = match (parts.next()?, parts.next()?) {
+        ("svc", "live") => "production",
+        ("svc", "test") => "sandbox",
+        _ => return None,
+    };
+    let product = parts.next()?;
+    parts.next().map(|_| (product, environment))
+}
+
+fn is_passing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 502 | 503 | 504)
+}
+
+/// The pause that an answer asks for.
+fn pause_of(answer: &Response) -> Option<Duration> {
+    answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
+}
+
+/// Prints an answer: JSON to be read, or on one line with `--json`; anything else as it is.
+async fn print(answer: Response) -> anyhow::Result<()> {
+    let body = answer.bytes().await?;
+    match serde_json::from_slice::<Value>(&body) {
+        Ok(value) if invocation::wants_json() => println!("{value}"),
+        Ok(value) => println!("{}", serde_json::to_string_pretty(&value)?),
+        Err(_) => std::io::stdout().write_all(&body)?,
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("email=ann@example.com", "email", json!("ann@example.com"))]
+    #[case("limit:=3", "limit", json!(3))]
+    #[case("name=a=b", "name", json!("a=b"))]
+    fn an_argument_is_text_or_json(#[case] text: &str, #[case] name: &str, #[case] value: Value) {
+        assert_eq!(argument(text).unwrap(), (name.to_owned(), value));
+    }
+
+    #[rstest]
+    #[case("email")]
+    #[case("limit:=three")]
+    #[case("csv=@/no/such/file")]
+    fn what_is_no_argument_is_refused(#[case] text: &str) {
+        assert!(argument(text).is_err());
+    }
+
+    #[test]
+    fn a_key_says_product_and_environment() {
+        assert_eq!(owner_of("svc_live_acme-crm_abc"), Some(("acme-crm", "production")));
+        assert_eq!(owner_of("svc_test_acme-crm_abc"), Some(("acme-crm", "sandbox")));
+        assert_eq!(owner_of("svc_live_acme"), None);
+        assert_eq!(owner_of("bearer"), None);
+    }
+
+    #[test]
+    fn every_operation_of_the_api_is_listed() {
+        let document = serde_json::from_str(&ingress::contracts().openapi).unwrap();
+        let operations = operations(&document);
+        assert!(operations["createContact"].has_body && !operations["getContact"].has_body);
+        assert_eq!(operations["getContact"].path, "/v1/contacts/{id}");
+    }
+}
