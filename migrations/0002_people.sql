@@ -75,7 +75,7 @@ create index audiences_newest on audiences (tenant_id, created_at desc, id desc)
 select enable_row_security('audiences');
 
 -- Who is in which static audience. No foreign keys: their checks, row by row and with a lock in each contact, cost twice the row.
--- Audiences and contacts are never deleted, and every writer takes both ids from rows of its tenant.
+-- The trigger below looks for the audiences of a statement once; contacts are never deleted, and writers take them from rows of the tenant.
 create table audience_members (
     tenant_id uuid not null,
     audience_id uuid not null,
@@ -98,10 +98,14 @@ create table topic_opt_outs (
 );
 select enable_row_security('topic_opt_outs');
 
-create function remove_opted_out_members() returns trigger
+create function check_new_members() returns trigger
 language plpgsql
 as $$
 begin
+    if exists (select from (select distinct tenant_id, audience_id from joined) j
+               where not exists (select from audiences a where a.tenant_id = j.tenant_id and a.id = j.audience_id)) then
+        raise foreign_key_violation using message = 'a member of no audience of its tenant';
+    end if;
     delete from audience_members m
     using joined j, topic_opt_outs d
     where d.tenant_id = j.tenant_id and d.contact_id = j.contact_id and d.audience_id = j.audience_id
@@ -109,7 +113,7 @@ begin
     return null;
 end $$;
 create trigger audience_members_joined after insert on audience_members
-    referencing new table as joined for each statement execute function remove_opted_out_members();
+    referencing new table as joined for each statement execute function check_new_members();
 
 -- Segments -------------------------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(120);
 ///
 /// `postrider api createContact email=ann@example.com tags:='["vip"]'`
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "API client")]
 pub struct ApiArgs {
     /// The operation, as the OpenAPI document names it.
     operation: Option<String>,

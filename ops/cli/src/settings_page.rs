@@ -9,7 +9,7 @@ use crate::Cli;
 
 const PREFIX: &str = "POSTRIDER_";
 /// The commands whose settings the page lists. `all` reads what `ingress` and `stage` read; operators' commands read some of it.
-const PROCESSES: [&str; 3] = ["ingress", "stage", "sink"];
+const PROCESSES: [&str; 4] = ["ingress", "stage", "sink", "api"];
 
 const HEAD: &str = "\
 # Settings
