@@ -204,11 +204,11 @@ mod tests {
         let call = Bytes::from_static(br#"{"product_tenant_id":"t"}"#);
         let create = operation("createContact");
         let key = async |mode| {
-            let request = request(&create, &publisher(), call.clone(), Some("m-1"), mode).await.unwrap();
+            let request = request(create, &publisher(), call.clone(), Some("m-1"), mode).await.unwrap();
             request.headers().get("idempotency-key").map(|value| value.to_str().unwrap().to_owned())
         };
         assert_eq!((key(CallMode::Answered).await.as_deref(), key(CallMode::DryRun).await), (Some("m-1"), None));
-        assert!(request(&create, &publisher(), call, Some("a b"), CallMode::Answered).await.is_err());
+        assert!(request(create, &publisher(), call, Some("a b"), CallMode::Answered).await.is_err());
     }
 
     #[tokio::test]

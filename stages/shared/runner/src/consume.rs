@@ -128,7 +128,7 @@ impl<S: Stage> Worker<S> {
             Some(made) => made,
             None => {
                 let connects = self.shared.bus.connects();
-                MadeConsumer { consumer: ensure_consumer(&self.shared, &self.intake).await?, connects }
+                MadeConsumer { consumer: Box::pin(ensure_consumer(&self.shared, &self.intake)).await?, connects }
             }
         };
         let messages = tokio::select! {
