@@ -62,6 +62,29 @@ create table tenants (
     physical_address text,
     timezone text not null default 'UTC',
     tracking_domain_id uuid,                    -- whose tracking host (`link.<domain>`) links and pixels use; null: the sending domain's
+    -- Kept for fewer days than the installation's settings say, never for more. Null: as the settings say.
+    keep_requests_days integer check (keep_requests_days between 7 and 3650),
+    keep_imports_days integer check (keep_imports_days between 1 and 3650),
+    -- The frequency cap: so many marketing mails of campaigns and sequences to a contact in so many times 24 hours. Null: no cap.
+    frequency_cap_messages integer check (frequency_cap_messages between 1 and 1000),
+    frequency_cap_days integer check (frequency_cap_days between 1 and 90),
+    -- Quiet hours: from one time of the day until another, over midnight if the second is the earlier one, by the clock of the contact's
+    -- time zone or of the tenant's; for mail of these classifications. Null: none.
+    quiet_from time,
+    quiet_to time,
+    quiet_by_contact boolean,
+    quiet_for text[] check (quiet_for <@ array['marketing', 'operational', 'transactional'] and quiet_for <> '{}'),
+    -- Double opt-in: the tenant's own mail (null: the engine's), and how often and how long it is asked for (null: as the settings say).
+    confirmation_template_id uuid,
+    confirmation_reminders integer check (confirmation_reminders between 0 and 3),
+    confirmation_reminder_hours integer check (confirmation_reminder_hours between 1 and 720),
+    confirmation_days integer check (confirmation_days between 1 and 90),
+    -- The pages that recipients open: the tenant's own sentences, plain text; its logo, which only browsers fetch; its colours.
+    unsubscribe_text text check (length(unsubscribe_text) <= 1000),
+    preferences_text text check (length(preferences_text) <= 1000),
+    logo_url text check (logo_url like 'https://%' and length(logo_url) <= 2048),
+    button_color text check (button_color ~ '^#[0-9a-f]{6}$'),
+    background_color text check (background_color ~ '^#[0-9a-f]{6}$'),
     status text not null default 'active' check (status in ('active', 'suspended')),
     -- Paused: requests are accepted, but no mail passes the fence until the tenant is resumed. The work of a paused tenant waits;
     -- the work of a suspended tenant is skipped.
@@ -71,6 +94,9 @@ create table tenants (
     resuming boolean not null default false,       -- resumed; some of its batches were set aside and are not yet dispatched again
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
+    constraint tenants_frequency_cap_is_whole check (num_nulls(frequency_cap_messages, frequency_cap_days) in (0, 2)),
+    constraint tenants_quiet_hours_are_whole check (num_nulls(quiet_from, quiet_to, quiet_by_contact, quiet_for) in (0, 4)),
+    constraint tenants_quiet_hours_end check (quiet_from <> quiet_to),
     constraint tenants_resuming_not_paused check (not resuming or paused_at is null)
 );
 create index tenants_paused on tenants (paused_at) where paused_at is not null;
@@ -109,8 +135,15 @@ create table api_keys (
     revoked_at timestamptz,
     last_used_on date
 );
-grant select on api_keys to postrider_ingress;
-grant update (last_used_on) on api_keys to postrider_ingress;
+create index api_keys_newest on api_keys (tenant_id, created_at desc, id desc);
+-- A key is looked up before its tenant is known, so the ingress reads and ends all keys. It makes keys for one tenant only: its own.
+alter table api_keys enable row level security;
+create policy keys_are_looked_up on api_keys for select to postrider_ingress using (true);
+create policy keys_are_ended on api_keys for update to postrider_ingress using (true);
+create policy keys_of_the_tenant on api_keys for insert to postrider_ingress with check (tenant_id = (select app_tenant()));
+create policy all_tenants on api_keys to postrider_stages using (true) with check (true);
+grant select, insert on api_keys to postrider_ingress;
+grant update (last_used_on, expires_at, revoked_at) on api_keys to postrider_ingress;
 grant select, insert, update, delete on api_keys to postrider_stages;
 
 -- A nonce is accepted once per key. Rows are kept for more than ten minutes, twice the timestamp window, and then swept.
@@ -166,9 +199,15 @@ create table audit_log (
     outcome text,
     at timestamptz not null default now()
 );
-create index audit_log_by_tenant on audit_log (tenant_id, at desc);
+create index audit_log_by_tenant on audit_log (tenant_id, at desc, id desc);
+create index audit_log_by_action on audit_log (tenant_id, action, at desc, id desc);
 create index audit_log_newest on audit_log (at desc, id desc);
-grant insert on audit_log to postrider_ingress;
+-- The ingress reads the entries of its tenant, without operators' reasons, and writes entries of its tenant and of none.
+alter table audit_log enable row level security;
+create policy entries_of_the_tenant on audit_log for select to postrider_ingress using (tenant_id = (select app_tenant()));
+create policy entries_are_added on audit_log for insert to postrider_ingress with check (true);
+create policy all_tenants on audit_log to postrider_stages using (true) with check (true);
+grant select (id, tenant_id, actor, action, subject, detail, at), insert on audit_log to postrider_ingress;
 grant select, insert, delete on audit_log to postrider_stages;
 
 -- The assistant endpoint: which assistants may ask, and what they proposed.

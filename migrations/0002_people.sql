@@ -6,6 +6,7 @@ create table contacts (
     tenant_id uuid not null,
     id uuid not null,
     address text not null,                      -- canonical; `erased:<keyed hash>` after an erasure
+    external_id text,                           -- the contact's id in the product
     first_name text,
     last_name text,
     title text,
@@ -16,26 +17,71 @@ create table contacts (
     locale text,
     lifecycle_stage text,
     fields jsonb not null default '{}',
-    status text not null default 'active' check (status in ('active', 'archived', 'erased')),
+    status text not null default 'active' check (status in ('active', 'archived', 'erased', 'merged')),
+    -- The contact that this one became a part of, and never itself a merged one. No foreign key: contacts are never deleted.
+    merged_into uuid,
     marketing_status text not null default 'subscribed' check (marketing_status in ('subscribed', 'unsubscribed', 'pending')),
     source text,
     consent_basis text,
     consent_at timestamptz,
     consent_source text,
     consent_description text,
+    consent_evidence jsonb,                     -- the sign-up as it happened: ip, user_agent, text, url
     -- When the recipients opted in themselves, on their preferences page. Only that outweighs an opt-out: consent that the tenant
     -- states (`consent_at`, by API or import) does not.
     opted_in_at timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     primary key (tenant_id, id),
-    unique (tenant_id, address)
+    unique (tenant_id, address),
+    constraint contacts_merged_into_another check ((status = 'merged') <= (merged_into is not null))
 );
 create index contacts_newest on contacts (tenant_id, created_at desc, id desc);
 create index contacts_by_dot_number on contacts (tenant_id, dot_number) where dot_number is not null;
+create unique index contacts_by_external_id on contacts (tenant_id, external_id) where external_id is not null;
+create index contacts_merged on contacts (tenant_id, merged_into) where merged_into is not null;
 -- The few archived contacts of many, newest first.
 create index contacts_archived on contacts (tenant_id, created_at desc, id desc) where status = 'archived';
 select enable_row_security('contacts');
+
+-- Double opt-in: contacts that were asked to confirm their consent by a link in mail, and what proves that they did. The mail goes to the
+-- contact's address, which does not change.
+create table confirmations (
+    tenant_id uuid not null,
+    contact_id uuid not null,
+    -- withdrawn: the contact's consent was stated or ended otherwise, so it is not asked for any more.
+    state text not null default 'pending' check (state in ('pending', 'confirmed', 'expired', 'withdrawn')),
+    requested_at timestamptz not null default now(),
+    due_at timestamptz,                         -- when a mail is due, or the end of a link; null: nothing is
+    mails integer not null default 0,           -- sent in all: the limit for one address
+    last_mail_at timestamptz,
+    send_id uuid,                               -- the last mail
+    reminders integer not null default 0,       -- of the mails since requested_at
+    expires_at timestamptz,                     -- null until the first mail since requested_at
+    confirmed_at timestamptz,
+    proof jsonb,                                -- ip, user_agent and the text shown
+    sign_up jsonb,                              -- what was stated of the consent before it was confirmed
+    primary key (tenant_id, contact_id),
+    foreign key (tenant_id, contact_id) references contacts (tenant_id, id),
+    constraint confirmations_proven check ((state = 'confirmed') <= (confirmed_at is not null and proof is not null))
+);
+create index confirmations_due on confirmations (due_at) where due_at is not null;
+create index confirmations_due_by_tenant on confirmations (tenant_id, due_at) where due_at is not null;
+create index confirmations_by_mail on confirmations (tenant_id, last_mail_at) where last_mail_at is not null;
+select enable_row_security('confirmations');
+
+-- The state of a confirmation now, which the sweep may not have written yet.
+create function confirmation_state(state text, expires_at timestamptz, marketing_status text) returns text
+language sql stable parallel safe
+as $$
+    select case
+        when state <> 'pending' then state
+        when marketing_status <> 'pending' then 'withdrawn'
+        when expires_at <= now() then 'expired'
+        else state
+    end
+$$;
+grant execute on function confirmation_state(text, timestamptz, text) to postrider_ingress, postrider_stages;
 
 -- Custom fields of contacts.
 create table fields (
@@ -66,12 +112,13 @@ create table audiences (
     public_description text,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
+    deleted_at timestamptz,                     -- campaigns of the past keep their reference, and a topic its opt-outs
     primary key (tenant_id, id),
-    unique (tenant_id, kind, name),
     constraint audiences_topics_are_lists check (public_name is null or kind = 'list'),
     constraint audiences_described_topics check (public_description is null or public_name is not null)
 );
-create index audiences_newest on audiences (tenant_id, created_at desc, id desc);
+create unique index audiences_by_name on audiences (tenant_id, kind, name) where deleted_at is null;
+create index audiences_newest on audiences (tenant_id, created_at desc, id desc) where deleted_at is null;
 select enable_row_security('audiences');
 
 -- Who is in which static audience. No foreign keys: their checks, row by row and with a lock in each contact, cost twice the row.
@@ -103,7 +150,8 @@ language plpgsql
 as $$
 begin
     if exists (select from (select distinct tenant_id, audience_id from joined) j
-               where not exists (select from audiences a where a.tenant_id = j.tenant_id and a.id = j.audience_id)) then
+               where not exists (select from audiences a
+                                 where a.tenant_id = j.tenant_id and a.id = j.audience_id and a.deleted_at is null)) then
         raise foreign_key_violation using message = 'a member of no audience of its tenant';
     end if;
     delete from audience_members m
@@ -247,6 +295,32 @@ end $$;
 create trigger suppressions_removed after delete on suppressions
     referencing old table as changed for each statement execute function note_removed_suppressions();
 
+-- What stops mail to the address of a merged contact is about the person: it holds for the survivor's address, too. Bounces are about
+-- one address. Locked before it is written, as every suppression.
+create function suppress_survivors() returns trigger
+language plpgsql security definer set search_path from current
+as $$
+begin
+    if not exists (select from added a join contacts m on m.tenant_id = a.tenant_id and m.address = a.address
+                   where m.merged_into is not null) then
+        return null;
+    end if;
+    perform from contacts s
+    where (s.tenant_id, s.id) in (select m.tenant_id, m.merged_into from added a
+                                  join contacts m on m.tenant_id = a.tenant_id and m.address = a.address)
+    order by s.tenant_id, s.id for no key update;
+    insert into suppressions (tenant_id, id, address, reason, scope, source, send_id, note, expires_at)
+    select a.tenant_id, gen_random_uuid(), s.address, a.reason, a.scope, a.source, a.send_id, a.note, a.expires_at
+    from added a
+    join contacts m on m.tenant_id = a.tenant_id and m.address = a.address
+    join contacts s on s.tenant_id = m.tenant_id and s.id = m.merged_into
+    where a.reason in ('unsubscribe', 'complaint', 'manual', 'import')
+    on conflict (tenant_id, address, reason) do nothing;
+    return null;
+end $$;
+create trigger suppressions_follow_merges after insert on suppressions
+    referencing new table as added for each statement execute function suppress_survivors();
+
 -- Addresses of the sandbox that are suppressed whatever the table says (the magic recipients): one rule for the gate, the count of
 -- a launch and explain.
 create function is_suppressed_by_name(address text, of_environment text) returns boolean
@@ -254,6 +328,20 @@ language sql immutable parallel safe
 as $$
     select address like 'suppressed%@sandbox.test' and substr(address, 11, 1) in ('@', '+') and of_environment = 'sandbox'
 $$;
+
+-- Marketing mail of campaigns and sequences that counts against the frequency cap of its tenant, by contact: that of tenants with a cap
+-- only, written as it is fenced, and deleted when nothing of it left. Without foreign keys, as `sends`.
+create table capped_sends (
+    tenant_id uuid not null,
+    send_id uuid not null,
+    contact_id uuid not null,
+    fenced_at timestamptz not null,
+    primary key (tenant_id, send_id)
+);
+create index capped_sends_by_contact on capped_sends (tenant_id, contact_id, fenced_at);
+select enable_row_security('capped_sends');
+-- The merge of two contacts moves rows to the one that stays.
+revoke insert, delete on capped_sends from postrider_ingress;
 
 -- The facts about these contacts that the gate decides by: one definition for compliance and fence.
 -- Erased contacts are left out: there is no address to mail. An archived contact is included: mail it asked for still reaches it.
@@ -266,17 +354,29 @@ $$;
 create function recipient_eligibility(of_tenant uuid, of_contacts uuid[])
 returns table (
     contact_id uuid, address text, contact_active boolean, marketing_status text, hard_bounced boolean, complained boolean,
-    unsubscribed boolean, invalid boolean, suppressed_all boolean, suppressed_marketing boolean
+    unsubscribed boolean, invalid boolean, suppressed_all boolean, suppressed_marketing boolean, cap_left bigint,
+    timezone text
 )
 language sql stable parallel safe
 as $$
     select c.id, c.address, c.status = 'active', c.marketing_status,
            s.held & 1 <> 0, s.held & 2 <> 0, s.held & 8 <> 0, s.held & 4 <> 0,
-           s.held & 16 <> 0 or is_suppressed_by_name(c.address, (select t.environment from tenants t where t.id = of_tenant)),
-           s.held & 32 <> 0
-    from unnest(of_contacts) as w (id)
+           s.held & 16 <> 0 or is_suppressed_by_name(c.address, t.environment),
+           s.held & 32 <> 0,
+           -- Without a cap nothing is counted.
+           case when t.frequency_cap_messages is not null then t.frequency_cap_messages - (
+               select count(*) from capped_sends m
+               where m.tenant_id = of_tenant and m.contact_id = c.id
+                 and m.fenced_at > now() - make_interval(hours => 24 * t.frequency_cap_days)) end,
+           -- Where the tenant's quiet hours are by it.
+           case when t.quiet_by_contact then c.timezone end
+    from (
+        select t.environment, t.frequency_cap_messages, t.frequency_cap_days, t.quiet_by_contact
+        from tenants t where t.id = of_tenant offset 0
+    ) t
+    cross join unnest(of_contacts) as w (id)
     cross join lateral (
-        select c.id, c.address, c.status, c.marketing_status
+        select c.id, c.address, c.status, c.marketing_status, c.timezone
         from contacts c
         where c.tenant_id = of_tenant and c.id = w.id and c.status <> 'erased'
         offset 0

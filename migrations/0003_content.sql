@@ -135,6 +135,7 @@ create table templates (
     status text not null check (status in ('draft', 'active', 'archived')),
     version integer not null,                   -- the current one
     content_id uuid not null,                   -- of the current version
+    test_data jsonb not null default '[]',      -- named sample data for previews and tests
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     primary key (tenant_id, id),
@@ -143,11 +144,20 @@ create table templates (
 create index templates_newest on templates (tenant_id, created_at desc, id desc);
 select enable_row_security('templates');
 
+alter table tenants add constraint tenants_confirmation_template
+    foreign key (id, confirmation_template_id) references templates (tenant_id, id);
+
 create table template_versions (
     tenant_id uuid not null,
     template_id uuid not null,
     version integer not null,
     content_id uuid not null,
+    -- What its author wrote, where the content has something else: the HTML and text before their snippets and layout were put in, the
+    -- MJML that the HTML was made from, and the name of the layout.
+    written_html text,
+    written_text text,
+    mjml text,
+    layout text,
     created_at timestamptz not null default now(),
     primary key (tenant_id, template_id, version),
     foreign key (tenant_id, template_id) references templates (tenant_id, id),
@@ -156,6 +166,51 @@ create table template_versions (
 -- Which template version a content is: for the record of a send.
 create index template_versions_by_content on template_versions (tenant_id, content_id);
 select enable_row_security('template_versions');
+
+-- Snippets, which templates include by name, and layouts, which stand around a body. Templates hold their text since a version was made.
+create table snippets (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,
+    kind text not null check (kind in ('snippet', 'layout')),
+    name text not null,                         -- for good: templates say it
+    version integer not null,                   -- the current one
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    deleted_at timestamptz,                     -- old versions of templates still name it
+    primary key (tenant_id, id)
+);
+create unique index snippets_by_name on snippets (tenant_id, name) where deleted_at is null;
+create index snippets_newest on snippets (tenant_id, created_at desc, id desc) where deleted_at is null;
+select enable_row_security('snippets');
+
+create table snippet_versions (
+    tenant_id uuid not null,
+    snippet_id uuid not null,
+    version integer not null,
+    body_html text,
+    mjml text,
+    body_text text,
+    mentions text[] not null default '{}',      -- names of snippets it may include
+    created_at timestamptz not null default now(),
+    primary key (tenant_id, snippet_id, version),
+    foreign key (tenant_id, snippet_id) references snippets (tenant_id, id),
+    constraint snippet_versions_one_body check (num_nonnulls(body_html, mjml) = 1)
+);
+select enable_row_security('snippet_versions');
+
+-- Which snippets, in which versions, a template's version holds.
+create table template_snippets (
+    tenant_id uuid not null,
+    template_id uuid not null,
+    version integer not null,
+    snippet_id uuid not null,
+    snippet_version integer not null,
+    primary key (tenant_id, template_id, version, snippet_id),
+    foreign key (tenant_id, template_id, version) references template_versions (tenant_id, template_id, version),
+    foreign key (tenant_id, snippet_id, snippet_version) references snippet_versions (tenant_id, snippet_id, version)
+);
+create index template_snippets_by_snippet on template_snippets (tenant_id, snippet_id, template_id);
+select enable_row_security('template_snippets');
 
 -- Compiled messages by content hash; written by rendering, cached by delivery.
 create table skeletons (

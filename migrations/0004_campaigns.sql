@@ -25,6 +25,8 @@ create table campaigns (
     paused boolean not null default false,
     pause_reason text,
     scheduled_for timestamptz,
+    -- A time of the day in each recipient's time zone; `scheduled_for` is then when the first zone of the world reaches it.
+    scheduled_for_local timestamp,
     -- An A/B test: how much of the audience it takes, the metric that decides it, and how long after its mail is out.
     test_percent smallint check (test_percent between 1 and 100),
     winner_metric text check (winner_metric in ('click_rate', 'open_rate')),

@@ -8,6 +8,7 @@ create table requests (
     environment text not null,
     kind text not null check (kind in ('campaign-launch', 'transactional', 'message', 'enrollment', 'outcome')),
     payload jsonb not null,
+    options jsonb,                              -- what the caller set for this mail: headers, tags, tracking; null without any
     state text not null default 'accepted' check (state in ('accepted', 'handled', 'rejected')),
     outcome text,                               -- why rejected, or what became of it
     announce_after timestamptz,                 -- when a sweep announces it again; null once handled
@@ -25,7 +26,8 @@ select enable_row_security('requests');
 
 -- Messages and batches -------------------------------------------------------------------------------------------------------
 
--- One-off messages: a body of its own to up to 50 people, dispatched while the caller waits.
+-- One-off messages: a body of its own to up to 50 people, dispatched while the caller waits. Tests of campaigns, too: what would be
+-- rendered for one contact, to up to 10 people.
 create table messages (
     tenant_id uuid not null references tenants (id),
     id uuid not null,                           -- also the id of its request and of its batch; low nine bits zero
@@ -34,7 +36,10 @@ create table messages (
     reply_to text,
     dot_number bigint,                          -- as the caller gave it
     metered integer not null,                   -- recipients that were not blocked: what the hourly limit counts
+    is_test boolean not null default false,     -- the test of a campaign
+    classification text not null default 'operational' check (classification in ('marketing', 'operational', 'transactional')),
     created_at timestamptz not null default clock_timestamp(),  -- read under the tenant's lock, unlike now()
+    due_at timestamptz not null default now(),  -- later than created_at for a scheduled message
     purged_at timestamptz,                   -- its attachments and compiled form are gone
     primary key (tenant_id, id),
     foreign key (tenant_id, sender_id) references senders (tenant_id, id),
@@ -42,7 +47,7 @@ create table messages (
 );
 create index messages_by_time on messages (tenant_id, created_at);
 create index messages_by_sender on messages (tenant_id, sender_id);                -- removing a sender asks for it
-create index messages_to_purge on messages (created_at) where purged_at is null;
+create index messages_to_purge on messages (due_at) where purged_at is null;
 select enable_row_security('messages');
 
 -- The recipients of a message. Each becomes one send, under the id given here.
@@ -60,23 +65,27 @@ create table message_recipients (
 create index message_recipients_by_contact on message_recipients (tenant_id, contact_id);
 select enable_row_security('message_recipients');
 
--- Attachments as they go over the wire: base64 in lines. Deleted a few days after the message.
+-- Attachments of one-off messages and of transactional mail, as they go over the wire: base64 in lines. A calendar invite is one of them.
+-- Deleted a few days after the mail was due.
 create table message_attachments (
     tenant_id uuid not null,
-    message_id uuid not null,
+    message_id uuid not null,                   -- also the id of its request, and of its batch
     place smallint not null,
     filename text not null,
     media_type text not null,
+    content_id text,                            -- of an image that the HTML shows by `cid:`
     encoded bytea not null,
     primary key (tenant_id, message_id, place),
-    foreign key (tenant_id, message_id) references messages (tenant_id, id)
+    foreign key (tenant_id, message_id) references requests (tenant_id, id) on delete cascade
 );
+create index message_attachments_by_age on message_attachments (message_id);
 -- Mostly compressed formats: trying to compress them again costs more than the insert.
 alter table message_attachments alter column encoded set storage external;
 select enable_row_security('message_attachments');
 
 -- The durable work list: at most 500 sends of one message, dispatched together.
 --   held       the remainder of an A/B test: waits for the winner
+--   timed      waits for its time: the end of quiet hours, or a time of the day in its recipients' zones; waiting at announce_after
 --   waiting    not dispatched yet (the audience stage dispatches, tenants in turn)
 --   announced  dispatched; announced again at announce_after until nothing is open
 --   resting    all that is open is deferred; announced again at announce_after
@@ -87,14 +96,14 @@ create table batches (
     tenant_id uuid not null references tenants (id),
     id uuid not null,                           -- low nine bits zero; a send's id is this plus its ordinal
     month date not null,                        -- the partition of its sends
-    kind text not null check (kind in ('campaign', 'sequence', 'transactional', 'one_off')),
+    kind text not null check (kind in ('campaign', 'sequence', 'transactional', 'one_off', 'test')),
     lane text not null check (lane in ('priority', 'bulk')),
     classification text not null check (classification in ('marketing', 'operational', 'transactional')),
     campaign_id uuid,
     content_id uuid not null,
     sender_id uuid not null,
     variant text,
-    state text not null default 'waiting' check (state in ('held', 'waiting', 'announced', 'resting', 'done')),
+    state text not null default 'waiting' check (state in ('held', 'timed', 'waiting', 'announced', 'resting', 'done')),
     announce_after timestamptz,                 -- null when waiting or done
     announcement integer not null default 0,
     dispatched_sends integer,                             -- of a paced campaign: how many sends were last dispatched with it
@@ -304,8 +313,10 @@ begin
         first := (date_trunc('month', (now() at time zone 'utc')) + make_interval(months => n))::date;
         suffix := to_char(first, 'YYYY_MM');
         if to_regclass('sends_' || suffix) is null then
+            -- A send is written three times, each time longer. At a third, a page has room for all of it (98 % of a campaign's updates are HOT; at
+            -- 50, where the overflow goes to new pages, 80 %), and the table is as small.
             execute format(
-                'create table %I partition of sends for values from (%L) to (%L) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)',
+                'create table %I partition of sends for values from (%L) to (%L) with (fillfactor = 33, autovacuum_vacuum_scale_factor = 0.05)',
                 'sends_' || suffix, first, (first + interval '1 month')::date);
             made := made + 1;
         end if;

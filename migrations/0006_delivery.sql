@@ -14,15 +14,42 @@ create table provider_connections (
     hook_topics text[] not null default '{}',   -- SES: the SNS topics whose messages count
     status text not null default 'active' check (status in ('active', 'disabled')),
     is_default boolean not null default false,
+    -- Takes over, in this order, while the circuits of those before it are open. Null: never.
+    fallback_rank smallint check (fallback_rank > 0),
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     primary key (tenant_id, id),
-    unique (tenant_id, name)
+    unique (tenant_id, name),
+    constraint provider_connections_one_place check (not is_default or fallback_rank is null)
 );
 create unique index provider_connections_one_default on provider_connections (tenant_id) where is_default;
+create unique index provider_connections_fallbacks on provider_connections (tenant_id, fallback_rank) where fallback_rank is not null;
 create index provider_connections_by_id on provider_connections (id);
+create index provider_connections_newest on provider_connections (tenant_id, created_at desc, id desc);
 select enable_row_security('provider_connections');
+-- The ingress writes secrets and cannot read them.
 revoke all on provider_connections from postrider_ingress;
+grant select (tenant_id, id, provider, name, settings, status, is_default, fallback_rank, created_at, updated_at),
+    insert (tenant_id, id, provider, name, settings, secret),
+    update (name, settings, secret, status, is_default, fallback_rank, updated_at), delete
+    on provider_connections to postrider_ingress;
+
+-- How a tenant's connection served last, as the delivery process saw it that reported last. Reported when a circuit opens or closes, and
+-- at most every minute while the connection serves.
+create table connection_health (
+    tenant_id uuid not null,
+    connection_id uuid not null,
+    open_until timestamptz,                     -- the circuit is open until then; null: closed
+    error_class text,                           -- of the last failure: a class of the engine, never the provider's text
+    failed_at timestamptz,
+    served_at timestamptz,
+    reported_at timestamptz not null default now(),
+    primary key (tenant_id, connection_id),
+    constraint connection_health_connection foreign key (tenant_id, connection_id)
+        references provider_connections (tenant_id, id) on delete cascade
+) with (fillfactor = 70);
+select enable_row_security('connection_health');
+revoke insert, update, delete on connection_health from postrider_ingress;
 
 -- What the ingress needs of one connection to check an event before it knows the tenant. The role cannot read the table: the
 -- credentials that mail is sent with stay hidden from it.

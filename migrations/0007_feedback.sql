@@ -129,7 +129,9 @@ as $$
 begin
     insert into soft_bounces (tenant_id, contact_id, send_id, occurred_at)
     select s.tenant_id, s.contact_id, s.id, new.occurred_at
-    from sends s where s.tenant_id = new.tenant_id and s.id = new.send_id and s.month = new.month
+    from sends s
+    where s.tenant_id = new.tenant_id and s.id = new.send_id and s.month = new.month
+      and not exists (select from messages m where m.tenant_id = s.tenant_id and m.id = s.request_id and m.is_test)
     on conflict do nothing;
     return null;
 end $$;

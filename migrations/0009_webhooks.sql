@@ -154,15 +154,68 @@ create function notice_audited() returns trigger
 language plpgsql security definer set search_path from current
 as $$
 begin
-    insert into notices (tenant_id, id, type, subject_id, data)
+    insert into notices (tenant_id, id, type, product, subject_id, data)
     values (new.tenant_id, new.id, new.action,
+            -- A subscription is its product's own.
+            case when new.action = 'webhook.disabled' then (
+                select s.product from webhook_subscriptions s where s.tenant_id = new.tenant_id and s.id = right(new.subject, 36)::uuid) end,
             case when new.subject ~ '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then right(new.subject, 36)::uuid end,
             new.detail);
     return null;
 end $$;
 create trigger audit_noticed after insert on audit_log
-    for each row when (new.tenant_id is not null and new.action in ('campaign.paused', 'domain.status_changed'))
+    for each row when (new.tenant_id is not null and new.action in ('campaign.paused', 'domain.status_changed', 'webhook.disabled'))
     execute function notice_audited();
+
+-- Suppressions have many writers. One that had expired and is in force again is a new one. An import writes thousands: nothing is noted
+-- while there is no listener.
+create function notice_suppressions() returns trigger
+language plpgsql security definer set search_path from current set plan_cache_mode = auto
+as $$
+begin
+    insert into notices (tenant_id, id, type, contact_id, subject_id, data)
+    select s.tenant_id, gen_random_uuid(), tg_argv[0], c.id, s.id,
+           jsonb_strip_nulls(jsonb_build_object(
+               'reason', s.reason, 'scope', s.scope, 'source', s.source, 'send_id', s.send_id, 'expires_at', s.expires_at))
+    from changed s
+    left join lateral (
+        select c.id from contacts c where c.tenant_id = s.tenant_id and c.address = s.address and c.status <> 'erased' offset 0
+    ) c on true
+    where s.tenant_id in (select subscribed_tenants((select array_agg(distinct tenant_id) from changed)));
+    return null;
+end $$;
+create trigger suppressions_added_noticed after insert on suppressions
+    referencing new table as changed for each statement execute function notice_suppressions('suppression.added');
+create trigger suppressions_lifted_noticed after delete on suppressions
+    referencing old table as changed for each statement execute function notice_suppressions('suppression.lifted');
+
+create function notice_renewed_suppression() returns trigger
+language plpgsql security definer set search_path from current set plan_cache_mode = auto
+as $$
+begin
+    insert into notices (tenant_id, id, type, contact_id, subject_id, data)
+    select new.tenant_id, gen_random_uuid(), 'suppression.added', c.id, new.id,
+           jsonb_strip_nulls(jsonb_build_object(
+               'reason', new.reason, 'scope', new.scope, 'source', new.source, 'send_id', new.send_id, 'expires_at', new.expires_at))
+    from subscribed_tenants(array[new.tenant_id]) t
+    left join contacts c on c.tenant_id = new.tenant_id and c.address = new.address and c.status <> 'erased';
+    return null;
+end $$;
+create trigger suppressions_renewed_noticed after update on suppressions
+    for each row when (new.created_at <> old.created_at) execute function notice_renewed_suppression();
+
+-- The errors of an import quote its rows: they stay in `imports`.
+create function notice_imports() returns trigger
+language plpgsql security definer set search_path from current
+as $$
+begin
+    insert into notices (tenant_id, id, type, subject_id, data)
+    values (new.tenant_id, gen_random_uuid(), 'import.finished', new.id,
+            (new.summary - 'errors' - 'ignored_columns')
+                || jsonb_build_object('name', new.name, 'operation', new.operation, 'status', new.status, 'source_slug', new.source_slug));
+    return null;
+end $$;
+create trigger imports_noticed after insert on imports for each row execute function notice_imports();
 
 -- Webhooks -------------------------------------------------------------------------------------------------------------------
 --

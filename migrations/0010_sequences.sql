@@ -12,26 +12,52 @@ create table sequences (
     exit_on_unsubscribe boolean not null default true,
     exit_on_bounce boolean not null default true,
     exit_on_complaint boolean not null default true,
+    -- A product event that ends enrollments: `event`, and `properties` it has among its own.
+    exit_event jsonb,
+    -- What starts the sequence by itself, in the terms of `trigger_type`. Null: nothing does, and `trigger_type` is a label.
+    trigger_config jsonb,
+    reentry text not null default 'once' check (reentry in ('once', 'after_finishing', 'every_time')),
+    reentry_gap_minutes integer not null default 0 check (reentry_gap_minutes >= 0),
+    -- When an occurrence starts the sequence; null: no bound.
+    enroll_from timestamptz,
+    enroll_until timestamptz,
+    triggers_swept_at timestamptz,              -- when occurrences that no writer notes were looked for last
     status text not null check (status in ('draft', 'active', 'paused', 'archived')),
     -- Set when a sequence is resumed or archived: the sequencing stage has yet to change its enrollments.
     -- Pausing needs nothing: an enrollment that comes due meanwhile is paused when it is found.
     unapplied_since timestamptz,
+    version integer not null default 1,         -- the newest of its steps: what new enrollments go through
     activated_at timestamptz,
     archived_at timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
+    deleted_at timestamptz,                     -- its enrollments and reports of the past keep their reference
     primary key (tenant_id, id),
     foreign key (tenant_id, sender_profile_id) references senders (tenant_id, id)
 );
-create index sequences_newest on sequences (tenant_id, created_at desc, id desc);
+create index sequences_newest on sequences (tenant_id, created_at desc, id desc) where deleted_at is null;
+-- The few that start by themselves.
+create index sequences_triggered on sequences (tenant_id, trigger_type) where trigger_config is not null and status = 'active';
+create index sequences_with_exit_events on sequences (tenant_id) where exit_event is not null;
 create index sequences_unapplied on sequences (unapplied_since) where unapplied_since is not null;
 select enable_row_security('sequences');
 
--- Never changed: an enrollment's `next_step` counts on it.
+-- The sequences that an occurrence of this kind starts now.
+create function sequences_started_by(of_tenant uuid, kind text) returns setof sequences
+language sql stable
+as $$
+    select s.* from sequences s
+    where s.tenant_id = of_tenant and s.trigger_type = kind and s.trigger_config is not null and s.status = 'active'
+      and (s.enroll_from is null or s.enroll_from <= now()) and (s.enroll_until is null or s.enroll_until > now())
+$$;
+grant execute on function sequences_started_by(uuid, text) to postrider_ingress, postrider_stages;
+
+-- Never changed: an enrollment's `next_step` counts on it. A change of the steps is a new version, beside the old ones.
 create table sequence_steps (
     tenant_id uuid not null,
     id uuid not null,
     sequence_id uuid not null,
+    version integer not null default 1 check (version > 0),
     step_order smallint not null check (step_order between 1 and 50),
     step_type text not null check (step_type in (
         'send_email', 'wait', 'apply_tag', 'remove_tag', 'update_field', 'update_lifecycle_stage', 'notify_owner', 'create_task',
@@ -40,8 +66,9 @@ create table sequence_steps (
     delay_amount integer not null default 0 check (delay_amount >= 0),
     delay_unit text not null default 'minutes' check (delay_unit in ('minutes', 'hours', 'days', 'business_days')),
     action_config jsonb not null default '{}',
+    created_at timestamptz not null default now(),
     primary key (tenant_id, id),
-    unique (tenant_id, sequence_id, step_order),
+    unique (tenant_id, sequence_id, version, step_order),
     foreign key (tenant_id, sequence_id) references sequences (tenant_id, id),
     foreign key (tenant_id, template_id) references templates (tenant_id, id),
     constraint sequence_steps_mail_has_a_template check ((step_type = 'send_email') = (template_id is not null))
@@ -77,6 +104,7 @@ create table enrollments (
     tenant_id uuid not null,
     id uuid not null,
     sequence_id uuid not null,
+    version integer not null,                   -- of the sequence's steps: it is finished as it was begun
     contact_id uuid not null,
     product text not null,                      -- the product that enrolled: tasks and opportunities are its own
     status text not null default 'active' check (status in ('active', 'paused', 'completed', 'exited', 'failed')),
@@ -90,6 +118,8 @@ create table enrollments (
     opted_out_by_step boolean not null default false,
     steps_today smallint not null default 0,    -- the loop guard's; carried over to the contact's next enrollment in the sequence
     steps_day date,
+    event_id uuid,                              -- the product event that started it
+    is_parallel boolean not null default false, -- of a sequence that starts every time: beside others of the contact
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     ended_at timestamptz,
@@ -98,7 +128,8 @@ create table enrollments (
     foreign key (tenant_id, contact_id) references contacts (tenant_id, id),
     constraint enrollments_live_ones_are_due check ((status in ('active', 'paused')) = (next_action_at is not null))
 ) with (fillfactor = 80);
-create unique index enrollments_one_live on enrollments (tenant_id, sequence_id, contact_id) where status in ('active', 'paused');
+create unique index enrollments_one_live on enrollments (tenant_id, sequence_id, contact_id)
+    where status in ('active', 'paused') and not is_parallel;
 -- Due work: by time while it all fits into one run, by tenant in turn when it does not.
 create index enrollments_due on enrollments (next_action_at) where status = 'active';
 create index enrollments_due_by_tenant on enrollments (tenant_id, next_action_at) where status = 'active';
@@ -114,6 +145,17 @@ create index enrollments_over on enrollments (tenant_id, sequence_id, status, cr
 create index enrollments_live on enrollments (tenant_id, sequence_id, created_at desc, id desc)
     where status in ('active', 'paused');
 select enable_row_security('enrollments');
+
+-- A new enrollment goes through the newest steps, whoever writes it. Writers hold the sequence as it is.
+create function enrollment_takes_newest_version() returns trigger
+language plpgsql
+as $$
+begin
+    select s.version into strict new.version from sequences s where s.tenant_id = new.tenant_id and s.id = new.sequence_id;
+    return new;
+end $$;
+create trigger enrollments_version before insert on enrollments
+    for each row execute function enrollment_takes_newest_version();
 
 -- An enrollment that ends makes one notice, by trigger, in the transaction that ends it. After the last step and after an
 -- `end_sequence` step the sequence is completed; every other end before the last step is an exit, and a step that cannot be taken a
@@ -155,6 +197,119 @@ create table enrollment_steps (
     primary key (tenant_id, enrollment_id, step_order)
 );
 select enable_row_security('enrollment_steps');
+
+-- Starting by itself -----------------------------------------------------------------------------------------------------------
+
+-- What products report about contacts ("trial_started"): facts, never changed. No foreign key to the contact: contacts are never deleted,
+-- and the writer holds them.
+create table product_events (
+    tenant_id uuid not null,
+    id uuid not null,                           -- ordered by the time of its arrival
+    product text not null,
+    contact_id uuid not null,
+    name text not null,
+    event_id text,                              -- the product's own id: recorded once
+    properties jsonb not null default '{}',
+    occurred_at timestamptz not null,
+    received_at timestamptz not null default now(),
+    primary key (tenant_id, id)
+);
+create unique index product_events_once on product_events (tenant_id, product, event_id) where event_id is not null;
+create index product_events_by_name on product_events (tenant_id, name, occurred_at);
+create index product_events_by_contact on product_events (tenant_id, contact_id, name);
+select enable_row_security('product_events');
+revoke update, delete on product_events from postrider_ingress;
+
+-- The facts of a merged contact are its survivor's.
+create function move_product_events() returns trigger
+language plpgsql security definer set search_path from current
+as $$
+begin
+    update product_events e set contact_id = new.merged_into where e.tenant_id = new.tenant_id and e.contact_id = new.id;
+    return null;
+end $$;
+create trigger contacts_merged_events after update of merged_into on contacts
+    for each row when (new.merged_into is not null and old.merged_into is null) execute function move_product_events();
+
+-- An occurrence of a sequence's trigger for a contact, written in the transaction of what happened or by a sweep that finds it. The key
+-- decides that it starts the sequence at most once. The sequencing stage decides whether it does.
+create table trigger_occurrences (
+    tenant_id uuid not null,
+    sequence_id uuid not null,
+    contact_id uuid not null,
+    occurrence text not null,                   -- names it: the event's id, the day, …
+    event_id uuid,                              -- of `product_events`
+    noted_at timestamptz not null default clock_timestamp(),
+    decided_at timestamptz,
+    outcome text check (outcome in ('enrolled', 'reentry', 'gap', 'not_active')),
+    enrollment_id uuid,
+    primary key (tenant_id, sequence_id, contact_id, occurrence),
+    constraint trigger_occurrences_decided_with_outcome check ((decided_at is null) = (outcome is null))
+);
+create index trigger_occurrences_due on trigger_occurrences (noted_at) where decided_at is null;
+-- Retention.
+create index trigger_occurrences_by_age on trigger_occurrences (tenant_id, noted_at) where decided_at is not null;
+select enable_row_security('trigger_occurrences');
+revoke update, delete on trigger_occurrences from postrider_ingress;
+
+-- The contacts that were in the segment of a sequence's trigger when it was looked at last.
+create table segment_entries (
+    tenant_id uuid not null,
+    sequence_id uuid not null,
+    contact_id uuid not null,
+    primary key (tenant_id, sequence_id, contact_id)
+);
+select enable_row_security('segment_entries');
+revoke insert, update, delete on segment_entries from postrider_ingress;
+
+-- Occurrences of new contacts and new members, a statement for each statement that makes them. A transaction that sets
+-- `app.starts_nothing`, as an import does, notes none: no look at a row is made for it. Contacts that the engine makes for transactional and
+-- one-off mail start nothing.
+create function note_created_starts() returns trigger
+language plpgsql security definer set search_path from current set plan_cache_mode = auto
+as $$
+begin
+    if current_setting('app.starts_nothing', true) = 'on' or not exists (
+        select from sequences s
+        where s.trigger_type = 'contact_created' and s.trigger_config is not null and s.status = 'active'
+          and s.tenant_id = any (select distinct a.tenant_id from added a)
+    ) then
+        return null;
+    end if;
+    insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence)
+    select a.tenant_id, s.id, a.id, 'created'
+    from (select distinct a.tenant_id from added a) t
+    cross join lateral sequences_started_by(t.tenant_id, 'contact_created') s
+    join added a on a.tenant_id = t.tenant_id and coalesce(a.source, '') not in ('transactional', 'message')
+    on conflict do nothing;
+    return null;
+end $$;
+create trigger contacts_start_sequences after insert on contacts
+    referencing new table as added for each statement execute function note_created_starts();
+
+-- Fires after `audience_members_joined`, which removes the members of topics that left them themselves: they did not join.
+create function note_joined_starts() returns trigger
+language plpgsql security definer set search_path from current set plan_cache_mode = auto
+as $$
+begin
+    if current_setting('app.starts_nothing', true) = 'on' or not exists (
+        select from sequences s
+        where s.trigger_type in ('list_joined', 'tag_added') and s.trigger_config is not null and s.status = 'active'
+          and s.tenant_id = any (select distinct j.tenant_id from joined j)
+    ) then
+        return null;
+    end if;
+    insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence)
+    select j.tenant_id, s.id, j.contact_id, gen_random_uuid()::text
+    from (select distinct j.tenant_id from joined j) t
+    cross join (values ('list_joined', 'list_id'), ('tag_added', 'tag_id')) k (kind, key)
+    cross join lateral sequences_started_by(t.tenant_id, k.kind) s
+    join joined j on j.tenant_id = t.tenant_id and j.audience_id = (s.trigger_config ->> k.key)::uuid
+    join audience_members m on m.tenant_id = j.tenant_id and m.audience_id = j.audience_id and m.contact_id = j.contact_id;
+    return null;
+end $$;
+create trigger audience_members_start_sequences after insert on audience_members
+    referencing new table as joined for each statement execute function note_joined_starts();
 
 -- Which step a mail is of. Written with the send; the second key makes sure that a step sends one mail.
 create table sequence_sends (

@@ -94,7 +94,7 @@ create table attribution_settings (
     updated_at timestamptz not null default now()
 );
 select enable_row_security('attribution_settings');
-revoke insert, update, delete on attribution_settings from postrider_ingress;
+revoke delete on attribution_settings from postrider_ingress;
 
 -- Totals ---------------------------------------------------------------------------------------------------------------------
 

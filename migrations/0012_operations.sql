@@ -185,7 +185,7 @@ as $$
     select l.lane, s.state, coalesce(sum(g.batches), 0)::bigint, coalesce(max(g.announcements) filter (where g.owed), 0),
            extract(epoch from now() - min(g.oldest) filter (where g.owed))::double precision
     from unnest(array['priority', 'bulk']) as l (lane)
-    cross join unnest(array['waiting', 'announced', 'resting']) as s (state)
+    cross join unnest(array['timed', 'waiting', 'announced', 'resting']) as s (state)
     left join lateral (
         select t.batches, t.announcements, t.oldest,
                exists (select from tenants n where n.id = t.tenant_id and n.status = 'active' and n.paused_at is null)

@@ -7,7 +7,8 @@ select s.id, s.campaign_id, s.contact_id, c.address as "email?", s.state as "sta
        s.human_opened_at, s.clicked_at, s.human_clicked_at, s.unsubscribed_at, s.replied_at, s.provider, s.provider_message_id,
        b.kind as "message_kind: _", b.classification as "classification: _", b.lane as "lane: _", b.content_id, b.sender_id,
        b.variant, b.created_at, coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
-       t.version as "template_version?", null::uuid as "sequence_id?", null::uuid as "enrollment_id?", null::uuid as "step_id?"
+       t.version as "template_version?", null::uuid as "sequence_id?", null::uuid as "enrollment_id?", null::uuid as "step_id?",
+       null::jsonb as "options?: Json<MailOptions>"
 from batches b
 cross join lateral (
     select *

@@ -8,7 +8,7 @@ select c.id, c.name, c.sender_profile_id, c.template_id, c.subject, c.preheader,
        v.variants as "variants!: Json<Vec<VariantRow>>", c.test_percent, c.winner_metric as "winner_metric: WinnerMetric",
        c.decide_after_minutes, c.tested_at, c.winner, c.winner_reason as "winner_reason: WinnerReason", c.decided_at,
        c.not_after, c.on_miss as "on_miss: OnMiss", c.closes_at, c.max_per_minute, c.bounce_percent, c.complaint_percent, c.tripwire,
-       c.scheduled_for, c.launched_at, c.completed_at, c.created_at, c.updated_at
+       c.scheduled_for, c.scheduled_for_local, c.launched_at, c.completed_at, c.created_at, c.updated_at
 from campaigns c
 cross join lateral (
     select coalesce(jsonb_agg(jsonb_build_object(

@@ -1,5 +1,5 @@
 -- One enrollment as callers see it. $1 tenant, $2 enrollment. By primary keys.
-select e.id, e.sequence_id, e.contact_id, c.address as "email?",
+select e.id, e.sequence_id, e.version, e.contact_id, c.address as "email?",
        case
            when e.status in ('active', 'paused') then case s.status when 'archived' then 'exited' when 'active' then 'active' else 'paused' end
            else e.status

@@ -58,7 +58,7 @@ with found as (
 ), page as (
     select * from shown where $4 is null or shown = $4 order by created_at desc, id desc limit $7
 )
-select e.id as "id!", e.sequence_id as "sequence_id!", e.contact_id as "contact_id!", c.address as "email?",
+select e.id as "id!", e.sequence_id as "sequence_id!", e.version as "version!", e.contact_id as "contact_id!", c.address as "email?",
        e.shown as "status!: EnrollmentStatus",
        case when e.status in ('active', 'paused') and e.sequence_status = 'archived' then 'sequence_archived' else e.exit_reason end
            as "exit_reason: ExitReason",

@@ -4,7 +4,7 @@ select 'transactional' as "message_kind!: MessageKind", 'transactional' as "clas
        r.payload ->> 'address' as "email?", (r.payload ->> 'content_id')::uuid as "content_id?",
        (r.payload ->> 'sender_id')::uuid as "sender_id?", r.state = 'rejected' as "rejected!", r.outcome as "outcome?",
        r.received_at as "received_at!", r.handled_at as "handled_at?", null::uuid as "sequence_id?", null::uuid as "enrollment_id?",
-       null::uuid as "step_id?"
+       null::uuid as "step_id?", r.options as "options?: Json<MailOptions>"
 from requests r
 left join lateral (
     select tv.template_id, tv.version
@@ -14,8 +14,8 @@ left join lateral (
 ) t on true
 where r.tenant_id = $1 and r.id = $2 and r.kind = 'transactional'
 union all
-select 'one_off', 'operational', m.id, null, null, p.contact_id, c.address, m.content_id, m.sender_id, r.state = 'rejected', r.outcome,
-       r.received_at, r.handled_at, q.sequence_id, q.enrollment_id, q.step_id
+select case when m.is_test then 'test' else 'one_off' end, m.classification, m.id, null, null, p.contact_id, c.address, m.content_id,
+       m.sender_id, r.state = 'rejected', r.outcome, r.received_at, r.handled_at, q.sequence_id, q.enrollment_id, q.step_id, r.options
 from message_recipients p
 join messages m on m.tenant_id = $1 and m.id = p.message_id
 join requests r on r.tenant_id = $1 and r.id = p.message_id

@@ -5,9 +5,11 @@ select s.id, s.campaign_id, s.contact_id, c.address as "email?", s.state as "sta
        s.human_opened_at, s.clicked_at, s.human_clicked_at, s.unsubscribed_at, s.replied_at, s.provider, s.provider_message_id,
        b.kind as "message_kind: _", b.classification as "classification: _", b.lane as "lane: _", b.content_id, b.sender_id,
        b.variant, b.created_at, coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
-       t.version as "template_version?", q.sequence_id as "sequence_id?", q.enrollment_id as "enrollment_id?", q.step_id as "step_id?"
+       t.version as "template_version?", q.sequence_id as "sequence_id?", q.enrollment_id as "enrollment_id?", q.step_id as "step_id?",
+       r.options as "options?: Json<MailOptions>"
 from sends s
 join batches b on b.tenant_id = s.tenant_id and b.id = $4
+left join requests r on r.tenant_id = s.tenant_id and r.id = s.request_id
 left join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
 left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
 left join campaigns k on k.tenant_id = b.tenant_id and k.id = b.campaign_id

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use clap::Args;
 use domains::DomainSettings;
 use ipnet::IpNet;
-use ledger::quota::QuotaDefaults;
+use ledger::{confirmations::ConfirmationSettings, quota::QuotaDefaults};
 use runtime::OutboundSettings;
 
 /// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
@@ -32,6 +32,10 @@ pub struct Settings {
     /// 429 `message_rate_exceeded`. 0 switches the limit off.
     #[arg(long, env = "POSTRIDER_MESSAGE_RATE_PER_HOUR", default_value_t = 120)]
     pub message_rate_per_hour: u32,
+    /// Tests of campaigns each tenant may send in an hour, to up to ten addresses each, over all ingress processes. More are answered 429
+    /// `test_rate_exceeded`. 0 switches the limit off.
+    #[arg(long, env = "POSTRIDER_CAMPAIGN_TEST_RATE_PER_HOUR", default_value_t = 60)]
+    pub campaign_test_rate_per_hour: u32,
     /// Longest a caller of `POST /v1/messages` waits for the outcome before it is answered 504 `dispatch_pending`; the dispatch
     /// goes on. Shorter than `http-request-timeout`.
     #[arg(long, env = "POSTRIDER_MESSAGE_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
@@ -75,6 +79,9 @@ pub struct Settings {
     /// The send quota. One setting of the process: the ingress gates with it, delivery's fence holds it.
     #[arg(skip)]
     pub quota: QuotaDefaults,
+    /// How often contacts are asked to confirm their consent. One setting of the process: the audience stage sends by it.
+    #[arg(skip)]
+    pub confirmations: ConfirmationSettings,
 }
 
 /// Where the names of this installation are that tenants' DNS records point to.

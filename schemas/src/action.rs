@@ -114,24 +114,15 @@ pub struct AddSuppression {
     pub note: Option<String>,
 }
 
-/// What a suppression holds for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SuppressionScope {
-    /// All mail.
-    All,
-    /// Marketing.
-    Marketing,
-}
-
-impl SuppressionScope {
-    /// The word in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Marketing => "marketing",
-        }
+crate::named_enum! {
+    /// What a suppression holds for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum SuppressionScope {
+        /// All mail.
+        All = "all",
+        /// Marketing.
+        Marketing = "marketing",
     }
 }
 

@@ -77,6 +77,15 @@ const GAP_STEP: TimeDelta = TimeDelta::minutes(15);
 /// No zone leaves out more than a day (Samoa did, in 2011).
 const GAP_STEPS_MAX: usize = 4 * 25;
 
+/// When the clock of a zone shows this: the first moment after a gap that leaves it out; of two such moments the first after `at`.
+#[must_use]
+pub fn local_after(at: DateTime<Utc>, wanted: NaiveDateTime, zone: Tz) -> DateTime<Utc> {
+    match zone.from_local_datetime(&wanted) {
+        LocalResult::Ambiguous(first, second) if first <= at => second.with_timezone(&Utc),
+        _ => resolve(wanted, zone),
+    }
+}
+
 fn resolve(wanted: NaiveDateTime, zone: Tz) -> DateTime<Utc> {
     let mut local = wanted;
     for _ in 0..GAP_STEPS_MAX {

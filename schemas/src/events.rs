@@ -1,5 +1,7 @@
 //! Events for products and internal systems. One body for webhooks and for the bus.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,8 @@ crate::states::closed_set! {
         EnrollmentFailed = "enrollment.failed",
         /// A contact was created.
         ContactCreated = "contact.created",
+        /// A contact confirmed the consent by the link in a mail.
+        ContactConfirmed = "contact.confirmed",
         /// A campaign has no mail left to send.
         CampaignSent = "campaign.sent",
         /// The engine paused a campaign.
@@ -61,6 +65,16 @@ crate::states::closed_set! {
         OpportunityCreated = "opportunity.created",
         /// An outcome's credit was set, or changed by what came late.
         OutcomeCredited = "outcome.credited",
+        /// An address is suppressed.
+        SuppressionAdded = "suppression.added",
+        /// A suppression was lifted.
+        SuppressionLifted = "suppression.lifted",
+        /// An import is over.
+        ImportFinished = "import.finished",
+        /// A tenant has used 80 % of a send quota: once in each period.
+        QuotaNear = "quota.near",
+        /// The engine disabled a webhook subscription.
+        WebhookDisabled = "webhook.disabled",
         /// Asked for by hand, to try a subscription out.
         WebhookTest = "webhook.test",
         /// A request published to the bus was not accepted.
@@ -195,6 +209,15 @@ pub struct MailData {
     pub subject: Option<String>,
     /// Who sent it.
     pub sender_email: Option<String>,
+    /// Of a cc or bcc copy: the send it is a copy of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_of: Option<Uuid>,
+    /// The tags of its request; left out without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// The metadata of its request; left out without any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// What the server said when it took the mail.
@@ -308,6 +331,9 @@ mod tests {
                     variant: None,
                     subject: Some("Hello".to_owned()),
                     sender_email: None,
+                    copy_of: None,
+                    tags: vec!["invoice".to_owned()],
+                    metadata: BTreeMap::new(),
                 }),
                 click: Some(ClickData {
                     url: "https://example.com/".to_owned(),
@@ -324,6 +350,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
         assert!(text.contains(r#""occurred_at":"1970-01-01T00:00:00.000Z""#), "{text}");
         assert!(text.contains(r#""type":"email.clicked""#) && text.contains(r#""campaign_id""#), "{text}");
+        assert!(text.contains(r#""tags":["invoice"]"#) && !text.contains("metadata"), "{text}");
     }
 
     #[test]

@@ -32,6 +32,14 @@ pub fn new_batch_id() -> Uuid {
     SendId(Uuid::now_v7()).batch()
 }
 
+/// An id for a batch that is due at this time: what follows from the id of a send, its partition and the date of the mail, is of that time.
+#[must_use]
+pub fn batch_id_due(at: DateTime<Utc>) -> Uuid {
+    let seconds = u64::try_from(at.timestamp()).unwrap_or(0);
+    let due = uuid::Timestamp::from_unix(uuid::NoContext, seconds, at.timestamp_subsec_nanos());
+    SendId(Uuid::new_v7(due)).batch()
+}
+
 /// Why a text is not an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("not a UUID in its canonical lower-case form")]
@@ -82,7 +90,7 @@ impl SendId {
         u16::try_from(self.0.as_u128() & ORDINAL_MASK).unwrap_or(0)
     }
 
-    /// When it was made: a request's when it was taken in, a campaign's when the campaign started.
+    /// When it was made: a request's when it was taken in or is due, a campaign's when the campaign started.
     #[must_use]
     pub fn made_at(self) -> DateTime<Utc> {
         made_at(self.0)
@@ -142,6 +150,15 @@ impl LaunchId {
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[test]
+    fn the_id_of_a_later_batch_has_its_time_and_is_its_own() {
+        let due = Utc::now() + chrono::TimeDelta::days(30);
+        let (one, other) = (batch_id_due(due), batch_id_due(due));
+        assert_ne!(one, other);
+        assert_eq!(SendId(one).ordinal(), 0);
+        assert_eq!(SendId(one).made_at().timestamp_millis(), due.timestamp_millis());
+    }
 
     #[test]
     fn a_send_knows_its_batch_and_place() {

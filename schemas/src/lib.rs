@@ -14,6 +14,8 @@ pub mod freemail;
 pub mod ids;
 pub mod key;
 pub mod messages;
+mod named_enum;
+pub mod quiet;
 pub mod receiver;
 pub mod rejected;
 pub mod rendered;

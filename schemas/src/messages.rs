@@ -1,6 +1,8 @@
 //! One type per bus message. A message is a notification or a batch: the ledger holds the truth, and everything in a
 //! repeated message can be checked against it.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -350,6 +352,95 @@ pub struct TransactionalPayload {
     /// `data.*` for the template.
     #[serde(default)]
     pub data: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What a caller set for one mail beside its content, as stored in `requests.options`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MailOptions {
+    /// The display name in From, instead of the sender's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_name: Option<String>,
+    /// Where replies go, instead of the sender's Reply-To.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<crate::Address>,
+    /// Header fields by name. The ingress takes allowed names only.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// Come back in events and reports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Come back in events and reports.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+    /// True if the mail has no open pixel.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_open_tracking: bool,
+    /// True if links stay as they are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_click_tracking: bool,
+    /// True if the mail asks its recipient to confirm the consent: rendering adds the link. No caller sets it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub asks_to_confirm: bool,
+    /// True if files or a calendar invite are stored for the mail.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_attachments: bool,
+    /// When the mail is due, if later than its request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_at: Option<DateTime<Utc>>,
+    /// Who gets a copy. Each copy is a send of its own: the first has the ordinal 1, after the recipient's 0.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<MailCopy>,
+}
+
+/// The recipient of a copy of a mail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MailCopy {
+    /// The address.
+    pub address: crate::Address,
+    /// The display name in Cc.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whether other recipients see it.
+    pub role: RecipientRole,
+}
+
+crate::states::closed_set! {
+    /// The role of a mail's recipient.
+    RecipientRole {
+        /// The mail is for this recipient.
+        To = "to",
+        /// A copy that the others see.
+        Cc = "cc",
+        /// A copy that nobody else sees.
+        Bcc = "bcc",
+    }
+}
+
+impl MailOptions {
+    /// True if the header of the mail differs from that of others with its content and sender.
+    #[must_use]
+    pub fn has_own_headers(&self) -> bool {
+        self.from_name.is_some() || self.reply_to.is_some() || !self.headers.is_empty() || !self.copies.is_empty()
+    }
+
+    /// A fresh id for the batch of the mail, of the time when it is due.
+    #[must_use]
+    pub fn batch_id(options: Option<&Self>) -> Uuid {
+        options.and_then(|options| options.scheduled_at).map_or_else(crate::new_batch_id, crate::ids::batch_id_due)
+    }
+
+    /// The copy that the send with this ordinal is.
+    #[must_use]
+    pub fn copy(&self, ordinal: u16) -> Option<&MailCopy> {
+        self.copies.get(usize::from(ordinal).checked_sub(1)?)
+    }
+
+    /// The recipient and those of the copies.
+    #[must_use]
+    pub fn recipient_count(&self) -> u16 {
+        u16::try_from(1 + self.copies.len()).unwrap_or(u16::MAX)
+    }
 }
 
 /// The payload of a `message` request.

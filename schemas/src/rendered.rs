@@ -40,7 +40,7 @@ pub enum Piece {
         /// In quoted-printable text: the column it begins in. It ends in column 0, after a soft line break. `None`: it stands as it is.
         column: Option<u8>,
     },
-    /// A stored attachment of the message goes here: base64 in lines, each with its CRLF. Only in one-off messages.
+    /// A stored attachment of the message goes here: base64 in lines, each with its CRLF. Only in mail of a batch of its own.
     Attachment {
         /// Which of the message's attachments, from 0.
         place: u16,

@@ -29,6 +29,8 @@ pub enum Purpose {
     Unsubscribe,
     /// `/p/`
     Preferences,
+    /// `/c/`
+    Confirm,
     /// The return path's local part.
     ReturnPath,
 }
@@ -40,6 +42,7 @@ impl Purpose {
             Self::Click => b"click\0",
             Self::Unsubscribe => b"unsubscribe\0",
             Self::Preferences => b"preferences\0",
+            Self::Confirm => b"confirm\0",
             Self::ReturnPath => b"return-path\0",
         }
     }
@@ -71,7 +74,7 @@ pub struct TokenClaims {
 }
 
 impl TokenClaims {
-    /// The contact, in the tokens to leave and to choose by: the recipient is known also when the send is not kept any more.
+    /// The contact, in the tokens to leave, to choose and to confirm by: the recipient is known also when the send is not kept any more.
     #[must_use]
     pub fn contact(&self) -> Option<Uuid> {
         Uuid::from_slice(&self.rest).ok()

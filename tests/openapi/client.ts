@@ -67,7 +67,7 @@ type NewAudience = paths["/v1/audiences"]["post"]["requestBody"]["content"]["app
 /** What must not compile. */
 export const mistakes: unknown[] = [
   // @ts-expect-error: a required field is missing
-  { product_tenant_id } satisfies NewContact,
+  { product_tenant_id, kind: "list" } satisfies NewAudience,
   // @ts-expect-error: no such field
   { product_tenant_id, email: "a@example.com", colour: "red" } satisfies NewContact,
   // @ts-expect-error: no such kind

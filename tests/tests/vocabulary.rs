@@ -201,22 +201,26 @@ fn metrics_and_sweeps_use_the_words_of_the_glossary() {
     for metric in runtime::metric::all() {
         faults.extend(banned_in(metric.name).map(|word| report("metric", metric.name, word)));
     }
+    let mut sweeps = 0;
     for (path, text) in &all_sources() {
-        for sweep in text.split("fn name(&self) -> &'static str {").skip(1).filter_map(|after| after.split('"').nth(1))
-        {
+        for sweep in text.split("SweepSchedule::every(").skip(1).filter_map(|after| after.split('"').nth(1)) {
+            sweeps += 1;
             let is_vague = matches!(sweep, "close" | "watch" | "hand_on");
             let word = banned_in(sweep).or(is_vague.then_some(&("", "what it does")));
             faults.extend(word.map(|word| report(path, sweep, word)));
         }
     }
+    assert!(sweeps > 30, "the sweeps are not found");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 /// The types and traits that a source defines for more than its own file. A private one is read beside its definition.
 fn shared_types(text: &str) -> impl Iterator<Item = &str> {
     let production = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
-    production.lines().filter_map(|line| {
-        let rest = line.strip_prefix("pub")?;
+    // Those that the macro makes stand one level deeper.
+    let indent = if text.contains("named_enum! {") { "    " } else { "" };
+    production.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(indent).unwrap_or(line).strip_prefix("pub")?;
         let rest = if rest.starts_with('(') { rest.split_once(") ")?.1 } else { rest.strip_prefix(' ')? };
         let (kind, name) = rest.split_once(' ')?;
         matches!(kind, "struct" | "enum" | "trait" | "type").then(|| identifiers(name).next())?

@@ -1,8 +1,8 @@
 -- Which contacts of the import there are. In id order and locked, so that two imports, or an import and the fence of delivery,
 -- cannot wait for each other, and suppressions written later in this transaction cannot pass a message on its way.
-update import_rows r set contact_id = known.id
+update import_rows r set contact_id = coalesce(known.merged_into, known.id)
 from (
-    select c.id, c.address from contacts c
+    select c.id, c.address, c.merged_into from contacts c
     where c.tenant_id = $1 and c.address in (select address from import_rows where contact_id = new_id)
     order by c.id
     for no key update

@@ -8,7 +8,7 @@ with named as (
 added as (
     insert into audience_members (tenant_id, audience_id, contact_id)
     select $1, a.id, named.contact_id from named
-    join audiences a on a.tenant_id = $1 and a.kind = named.kind and a.name = named.name
+    join audiences a on a.tenant_id = $1 and a.kind = named.kind and a.name = named.name and a.deleted_at is null
     order by a.id, named.contact_id
     on conflict do nothing
     returning contact_id

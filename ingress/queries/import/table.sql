@@ -19,6 +19,7 @@ create temporary table import_rows (
     suppression_reason text,
     consent_basis text,
     consent_at timestamptz,
+    external_id text,
     contact_id uuid,                            -- of the contact: new_id at first, null where the row is skipped
     changed boolean not null default false
 ) on commit drop

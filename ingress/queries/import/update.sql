@@ -3,7 +3,7 @@
 -- ($4) and description ($5). A row that says nothing new changes nothing.
 with incoming as (
     select c.id, r.first_name, r.last_name, r.title, r.phone, r.company, r.lifecycle_stage, r.dot_number, r.timezone, r.locale,
-           r.fields, r.consent_basis, r.consent_at,
+           r.fields, r.consent_basis, r.consent_at, r.external_id,
            case
                when r.unsubscribed then 'unsubscribed'
                when $2 and c.marketing_status = 'pending' then 'subscribed'
@@ -16,6 +16,7 @@ with incoming as (
 ),
 changed as (
     update contacts c set
+        external_id = coalesce(t.external_id, c.external_id),
         first_name = coalesce(t.first_name, c.first_name),
         last_name = coalesce(t.last_name, c.last_name),
         title = coalesce(t.title, c.title),
@@ -36,7 +37,8 @@ changed as (
     from incoming t
     where c.tenant_id = $1 and c.id = t.id
       and (
-          (t.first_name is not null and t.first_name is distinct from c.first_name)
+          (t.external_id is not null and t.external_id is distinct from c.external_id)
+          or (t.first_name is not null and t.first_name is distinct from c.first_name)
           or (t.last_name is not null and t.last_name is distinct from c.last_name)
           or (t.title is not null and t.title is distinct from c.title)
           or (t.phone is not null and t.phone is distinct from c.phone)

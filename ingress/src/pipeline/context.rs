@@ -99,15 +99,29 @@ impl RequestContext {
     /// # Errors
     /// When Postgres is away.
     pub async fn audit(&mut self, action: &str, subject: &str, detail: Value) -> sqlx::Result<()> {
+        self.audit_each(action, vec![(subject.to_owned(), detail)]).await
+    }
+
+    /// Writes one kind of action into the audit log, for each subject with its detail.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn audit_each(&mut self, action: &str, subjects: Vec<(String, Value)>) -> sqlx::Result<()> {
+        if subjects.is_empty() {
+            return Ok(());
+        }
         let tenant = (!self.tenant.is_nil()).then_some(self.tenant);
+        let ids: Vec<Uuid> = subjects.iter().map(|_| schemas::new_id()).collect();
+        let (subjects, details): (Vec<String>, Vec<Value>) = subjects.into_iter().unzip();
         sqlx::query!(
-            "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, $4, $5, $6)",
-            schemas::new_id(),
+            "insert into audit_log (id, tenant_id, actor, action, subject, detail)
+             select id, $1, $2, $3, subject, detail from unnest($4::uuid[], $5::text[], $6::jsonb[]) as n (id, subject, detail)",
             tenant,
             self.caller.actor(),
             action,
-            subject,
-            detail,
+            &ids,
+            &subjects,
+            &details,
         )
         .execute(self.db())
         .await

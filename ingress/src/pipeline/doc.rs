@@ -79,6 +79,7 @@ pub(crate) struct DocumentedAnswer {
 pub(crate) enum AnswerContent {
     Json(fn() -> Schema),
     Other(&'static str),
+    Files(&'static [&'static str]),
     Nothing,
 }
 
@@ -131,6 +132,12 @@ impl Doc {
     #[must_use]
     pub fn other(self, status: u16, description: &'static str, content_type: &'static str) -> Self {
         self.answered(status, description, AnswerContent::Other(content_type))
+    }
+
+    /// An answer in one of several types that are not JSON, as the caller asks.
+    #[must_use]
+    pub fn files(self, status: u16, description: &'static str, content_types: &'static [&'static str]) -> Self {
+        self.answered(status, description, AnswerContent::Files(content_types))
     }
 
     /// An answer without a body.

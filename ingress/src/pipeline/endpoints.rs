@@ -108,6 +108,22 @@ where
     prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::body::<Body>())
 }
 
+/// A [`write_by_key`] with the body limit of one-off messages. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
+pub fn write_with_files<Body, Input, H>(
+    scope: &'static str,
+    prepare: fn(PreparationContext, Body) -> Preparation<Input>,
+    handler: H,
+) -> RouteEndpoint
+where
+    Body: DeserializeOwned + JsonSchema + Send + 'static,
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
+{
+    let (body_max_bytes, access) = (body::MESSAGE_BODY_MAX_BYTES, AccessPattern::ByKey);
+    let spec = perform::Write { scope, body_max_bytes, access, ..perform::Write::default() };
+    prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::body::<Body>())
+}
+
 /// A [`write`] whose handler parses or renders templates, or makes network requests: see
 /// [`RequestContext::run_blocking`](super::RequestContext::run_blocking) and
 /// [`RequestContext::wait_without_connection`](super::RequestContext::wait_without_connection).

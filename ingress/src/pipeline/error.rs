@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode, header};
 use runtime::{causes, db};
 use schemars::JsonSchema;
 use schemas::rejected::{Refusal, RefusedField};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinError;
 
 /// `Retry-After` while Postgres is away, in seconds.
@@ -36,6 +36,23 @@ impl FieldFault {
     }
 }
 
+/// An object that refers to the one that a refusal is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Reference {
+    /// What it is.
+    #[serde(rename = "type")]
+    #[schemars(extend("enum" = ["campaign", "segment", "sender", "sequence", "snippet", "template", "tenant"]))]
+    pub object: String,
+    /// Its id.
+    pub id: uuid::Uuid,
+    /// Its name; of a sender the address.
+    pub name: String,
+}
+
+/// The objects that refer to one: a list of its own, so that every error stays small.
+#[derive(Debug, Clone, Default)]
+pub struct References(pub Vec<Reference>);
+
 /// Every answer that is not a success.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
@@ -52,6 +69,10 @@ pub(crate) struct ErrorBody<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     #[schemars(with = "Vec<FieldFault>")]
     fields: &'a [FieldFault],
+    /// What refers to the object: at most twenty of them.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schemars(with = "Vec<Reference>")]
+    references: &'a [Reference],
     /// The one-off message that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "uuid::Uuid")]
@@ -70,6 +91,8 @@ pub struct ApiError {
     pub detail: Option<String>,
     /// All faults of a validation.
     pub fields: Vec<FieldFault>,
+    /// What refers to the object, of a refusal to remove it.
+    pub references: Option<Box<References>>,
     /// Seconds until a repeat makes sense.
     pub retry_after: Option<u64>,
     /// The one-off message it is about, once there is one.
@@ -79,13 +102,36 @@ pub struct ApiError {
 impl ApiError {
     /// A refusal with a code.
     pub fn new(status: StatusCode, code: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code: code.into(), detail: None, fields: Vec::new(), retry_after: None, message_id: None }
+        Self {
+            status,
+            code: code.into(),
+            detail: None,
+            fields: Vec::new(),
+            references: None,
+            retry_after: None,
+            message_id: None,
+        }
     }
 
     /// Adds a detail for people.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
+        self
+    }
+
+    /// Adds the field that it is about, with a text for people. The code stands in both places.
+    #[must_use]
+    pub fn at(mut self, path: impl Into<String>, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        self.fields.push(FieldFault::new(path, self.code.clone(), detail.clone()));
+        self.detail(detail)
+    }
+
+    /// Adds what refers to the object.
+    #[must_use]
+    pub fn referred_by(mut self, references: Vec<Reference>) -> Self {
+        self.references = Some(Box::new(References(references)));
         self
     }
 
@@ -194,11 +240,14 @@ impl ApiError {
             detail: Option<String>,
             #[serde(default)]
             fields: Vec<RefusedField>,
+            #[serde(default)]
+            references: Vec<Reference>,
         }
         match serde_json::from_slice::<AnsweredError>(body) {
-            Ok(AnsweredError { error, detail, fields }) => {
+            Ok(AnsweredError { error, detail, fields, references }) => {
                 let fault = |field: RefusedField| FieldFault::new(field.path, field.code, field.detail);
-                Self { detail, fields: fields.into_iter().map(fault).collect(), ..Self::new(status, error) }
+                let fields = fields.into_iter().map(fault).collect();
+                Self { detail, fields, ..Self::new(status, error) }.referred_by(references)
             }
             Err(_) => Self::new(status, "internal_error"),
         }
@@ -228,6 +277,7 @@ impl ApiError {
             error: &self.code,
             detail: self.detail.as_deref(),
             fields: &self.fields,
+            references: self.references.as_ref().map_or(&[], |references| references.0.as_slice()),
             message_id: self.message_id,
         };
         // Strings and a bool always serialise.

@@ -33,7 +33,8 @@ pub mod validate;
 pub use context::RequestContext;
 pub use doc::Doc;
 pub use endpoints::{
-    platform_read, provision, read, read_page, write, write_and_wait, write_by_key, write_large, write_with_work,
+    platform_read, provision, read, read_page, write, write_and_wait, write_by_key, write_large, write_with_files,
+    write_with_work,
 };
 pub use handler::{Handler, NoFields, NoParameters, Preparation, PreparationContext};
 pub use idempotency::{IdempotencyKey, KeyClaim};
@@ -46,4 +47,5 @@ pub use reply::ApiReply;
 pub use route::{Access, Operation, RouteEndpoint, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;
 pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};
+pub(crate) use transaction::begin_read;
 pub use validate::Faults;

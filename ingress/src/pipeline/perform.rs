@@ -242,11 +242,7 @@ async fn run_write(
             ..=body::MESSAGE_BODY_MAX_BYTES => &READ_MESSAGES,
             _ => &READ_IMPORTS,
         },
-        in_tenant: spec.in_tenant,
-        later: spec.later,
-        access: spec.access,
-        reads_ahead: spec.reads_ahead,
-        has_work: spec.has_work,
+        spec,
         dry_run: trusted.is_some_and(|trusted| trusted.dry_run),
         skips_outcome: trusted.is_some_and(|trusted| trusted.skips_outcome),
     };
@@ -275,11 +271,7 @@ struct WriteRequest {
     key: Option<IdempotencyKey>,
     body: Bytes,
     capacity: &'static ParseCapacity,
-    in_tenant: bool,
-    later: Option<OutcomeWaiter>,
-    access: AccessPattern,
-    reads_ahead: bool,
-    has_work: bool,
+    spec: Write,
     /// Roll back and only answer whether the request would be accepted.
     dry_run: bool,
     /// Answer at the commit.
@@ -294,21 +286,8 @@ impl WriteRequest {
     }
 
     async fn run_handler(self, preparer: Preparer, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self {
-            ingress,
-            caller,
-            path,
-            key,
-            body,
-            capacity,
-            in_tenant,
-            later,
-            access,
-            reads_ahead,
-            has_work,
-            dry_run,
-            skips_outcome,
-        } = self;
+        let Self { ingress, caller, path, key, body, capacity, spec, dry_run, skips_outcome } = self;
+        let Write { in_tenant, later, access, reads_ahead, has_work, .. } = spec;
         // A request that does not wait takes no lease: a repeat may wait at once.
         let lease = if skips_outcome { Duration::ZERO } else { later::LEASE };
         let weight = json::weight(&body);

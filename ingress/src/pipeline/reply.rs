@@ -1,6 +1,19 @@
 //! The successful answer of a handler.
 
-use axum::response::{IntoResponse, Response};
+use std::{
+    fmt, io,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures::{
+    Stream, StreamExt,
+    stream::{self, BoxStream},
+};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use uuid::Uuid;
@@ -19,7 +32,24 @@ pub struct ApiReply {
     pub(super) later: Option<Uuid>,
     /// True if the body is stored encrypted for repeats.
     pub(super) has_secret: bool,
+    content_type: &'static str,
+    rest: BodyRest,
 }
+
+/// Parts of a body that are made while it is sent.
+type BodyParts = BoxStream<'static, io::Result<Bytes>>;
+
+/// What follows the beginning of a body; nothing for most answers. Taken once.
+#[derive(Clone, Default)]
+struct BodyRest(Arc<Mutex<Option<BodyParts>>>);
+
+impl fmt::Debug for BodyRest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BodyRest").finish_non_exhaustive()
+    }
+}
+
+const JSON: &str = "application/json";
 
 impl ApiReply {
     /// An answer with this status and `ok: true`.
@@ -60,13 +90,31 @@ impl ApiReply {
     /// 500 for a body that does not serialise: never for our types.
     pub fn untyped(status: StatusCode, body: &impl Serialize) -> Result<Self, ApiError> {
         let body = serde_json::to_vec(body).map_err(|error| ApiError::unexpected(&error))?;
-        Ok(Self { status, body, later: None, has_secret: false })
+        Ok(Self { status, body, later: None, has_secret: false, content_type: JSON, rest: BodyRest::default() })
+    }
+
+    /// An answer of another type: its beginning, and the rest, which is made while it is sent. Only for reads.
+    pub(crate) fn stream(
+        status: StatusCode,
+        content_type: &'static str,
+        first: Vec<u8>,
+        rest: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Self {
+        let rest = BodyRest(Arc::new(Mutex::new(Some(rest.boxed()))));
+        Self { status, body: first, later: None, has_secret: false, content_type, rest }
     }
 
     /// Answers the outcome of `reference`, after the commit. For routes made with [`super::write_and_wait`].
     #[must_use]
     pub fn later(reference: Uuid) -> Self {
-        Self { status: StatusCode::ACCEPTED, body: Vec::new(), later: Some(reference), has_secret: false }
+        Self {
+            status: StatusCode::ACCEPTED,
+            body: Vec::new(),
+            later: Some(reference),
+            has_secret: false,
+            content_type: JSON,
+            rest: BodyRest::default(),
+        }
     }
 
     /// The body as sent.
@@ -107,6 +155,11 @@ struct Success<'a, T> {
 
 impl IntoResponse for ApiReply {
     fn into_response(self) -> Response {
-        (self.status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], self.body).into_response()
+        let rest = self.rest.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let body = match rest {
+            Some(rest) => Body::from_stream(stream::iter([Ok(Bytes::from(self.body))]).chain(rest)),
+            None => Body::from(self.body),
+        };
+        (self.status, [(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type))], body).into_response()
     }
 }

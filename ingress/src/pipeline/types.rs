@@ -70,7 +70,9 @@ fn shape(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
             merge_string_enum(object);
-            if object.contains_key("properties") && !object.contains_key("additionalProperties") {
+            // The fields of a type may be called `properties`, or `type`, themselves: then they are schemas.
+            let is_typed = object.get("type").is_some_and(|kind| kind.is_string() || kind.is_array());
+            if is_typed && object.contains_key("properties") && !object.contains_key("additionalProperties") {
                 object.insert("additionalProperties".to_owned(), json!(false));
             }
             if object.get("default").is_some_and(Value::is_null) {
@@ -241,6 +243,25 @@ texts! {
         "type": "string", "maxLength": super::validate::POSTAL_ADDRESS_MAX,
         "pattern": r"^[^\u0000-\u0009\u000b\u000c\u000e-\u001f\u007f-\u009f]*$",
     }),
+    /// Header fields of a caller: names that are allowed, each with a value of one line.
+    CustomHeaders<MAX> = json!({
+        "type": "object", "maxProperties": MAX,
+        "propertyNames": {
+            "maxLength": 70,
+            "pattern": "^([Xx]-[A-Za-z0-9-]+|Auto-Submitted|Importance|In-Reply-To|Organization|Priority|References)$",
+        },
+        "additionalProperties": {
+            "type": "string", "minLength": 1, "maxLength": 800, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$",
+        },
+    }),
+    /// Pairs of texts that come back with what happens to a mail.
+    MailMetadata<MAX> = json!({
+        "type": "object", "maxProperties": MAX,
+        "propertyNames": {"maxLength": 40, "pattern": "^[A-Za-z0-9_.-]+$"},
+        "additionalProperties": {"type": "string", "maxLength": 500},
+    }),
+    /// The id of an inline image.
+    ContentId = json!({"type": "string", "minLength": 1, "maxLength": 100, "pattern": "^[A-Za-z0-9._@-]+$"}),
     /// An address of a mailbox.
     Email = json!({"type": "string", "maxLength": schemas::address::ADDRESS_MAX_BYTES, "format": "email"}),
 }

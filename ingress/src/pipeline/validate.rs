@@ -12,6 +12,8 @@ pub(crate) const NAME_MAX: usize = 200;
 pub(crate) const POSTAL_ADDRESS_MAX: usize = 500;
 /// Longest subject or preheader source, in characters.
 pub(crate) const LINE_MAX: usize = 998;
+/// Longest text of a snippet or a layout, in bytes.
+pub(crate) const SNIPPET_MAX: usize = 128 * 1024;
 
 /// The faults found so far.
 #[derive(Debug, Default)]

@@ -87,6 +87,7 @@ impl Walk {
             ("fields", define_plan(client).await),
             ("imports", made("/v1/imports", json!({"csv": "email\nbob@example.com\n"}), "import_id").await),
             ("templates", ready.template(json!({})).await),
+            ("snippets", made("/v1/snippets", json!({"name": "foot", "body_html": "<hr>"}), "snippet_id").await),
             ("domains", domain.to_string()),
             ("senders", ready.sender.to_string()),
             ("campaigns", campaign),
@@ -98,6 +99,12 @@ impl Walk {
                 made("/v1/enrollments", json!({"sequence_id": sequence, "email": "eve@example.com"}), "enrollment_id")
                     .await,
             ),
+            (
+                "connections",
+                made("/v1/connections", json!({"provider": "resend", "name": "R", "secret": "k"}), "connection_id")
+                    .await,
+            ),
+            ("keys", made("/v1/keys", json!({"label": "K", "scopes": ["contacts:read"]}), "key_id").await),
             ("outcomes", made("/v1/outcomes", json!({"dot_number": 1, "outcome_type": "bind"}), "outcome_id").await),
             (
                 "webhooks",

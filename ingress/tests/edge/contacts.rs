@@ -36,12 +36,12 @@ async fn a_contact_reads_back_as_it_was_written() {
     assert!(tag["tag_id"].is_string() && tag["name"] == "vip");
     assert_eq!(contact["lists"][0]["name"], "News");
     let expected = json!({
-        "contact_id": id, "email": "ann.lee@xn--bcher-kva.example", "first_name": "Ann", "last_name": "Lee", "title": "Dr",
+        "contact_id": id, "email": "ann.lee@xn--bcher-kva.example", "external_id": null, "first_name": "Ann", "last_name": "Lee", "title": "Dr",
         "phone": "+1 2", "company": "Acme", "dot_number": 42, "fields": {"plan": "pro"}, "tags": contact["tags"],
         "lists": contact["lists"], "timezone": "Europe/Paris", "locale": "fr-FR", "lifecycle_stage": "lead", "status": "active",
         "marketing_status": "subscribed", "suppression": null, "source": "form",
-        "consent": {"basis": "opt_in", "at": "2026-01-02T02:04:05.000Z", "source": "web", "description": null},
-        "created_at": contact["created_at"], "updated_at": contact["updated_at"],
+        "consent": {"basis": "opt_in", "at": "2026-01-02T02:04:05.000Z", "source": "web", "description": null, "evidence": null},
+        "created_at": contact["created_at"], "updated_at": contact["updated_at"], "merged": [], "confirmation": null,
     });
     assert_eq!(contact, expected);
     let created = contact["created_at"].as_str().unwrap();

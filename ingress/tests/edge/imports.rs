@@ -364,3 +364,33 @@ async fn fifty_thousand_rows_are_one_request() {
     }
     assert_eq!(edge.count("select count(*) from audience_members").await, 150_000);
 }
+
+#[tokio::test]
+async fn an_external_id_of_another_contact_is_a_bad_row() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/contacts", json!({"email": "old@example.com", "external_id": "1"})).await;
+    client.post("/v1/contacts", json!({"email": "bare@example.com"})).await;
+    let csv = "email,external_id\n\
+               old@example.com,1\nbare@example.com,2\nnew@example.com,3\n\
+               taker@example.com,1\nold@example.com,9\nsecond@example.com,3\nplain@example.com,\n";
+    let checked = import(&client, "verification_only", csv).await;
+    let answer = import(&client, "upsert", csv).await;
+    assert_eq!(checked.body["errors"], answer.body["errors"]);
+    let errors: Vec<_> =
+        answer.body["errors"].as_array().unwrap().iter().map(|one| (&one["row"], &one["code"])).collect();
+    let expected = [(5, "external_id_taken"), (6, "external_id_differs"), (7, "external_id_taken")];
+    assert_eq!(
+        errors,
+        expected.map(|(row, code)| (json!(row), json!(code))).iter().map(|(a, b)| (a, b)).collect::<Vec<_>>()
+    );
+    // The second row of old@example.com took the place of the first, and is a bad one.
+    let expected = json!({"total_rows": 7, "valid": 3, "created": 2, "updated": 1, "duplicates": 1, "invalid": 3});
+    assert_eq!(counts(&answer), expected);
+    for (address, id) in
+        [("old@example.com", json!("1")), ("bare@example.com", json!("2")), ("new@example.com", json!("3"))]
+    {
+        assert_eq!(contact(&client, address).await["external_id"], id, "{address}");
+    }
+    assert_eq!(contact(&client, "taker@example.com").await, Value::Null);
+}

@@ -1,17 +1,23 @@
 use ingress::api::domains::recheck;
 use schemas::Environment;
 use serde_json::{Value, json};
+use stage_rig::dns::Dns;
 
 use crate::{
     common::{Client, Edge, PRODUCT, settings},
-    dns::Dns,
     fixtures::domain,
 };
+
+/// Publishes a record as our API describes it.
+fn publish(dns: &Dns, record: &Value) {
+    let text = |field: &str| record[field].as_str().unwrap();
+    dns.set(text("host"), &format!("{} {}", text("type"), text("value")));
+}
 
 /// An ingress that asks this DNS.
 async fn asking(dns: &Dns) -> (Edge, Client) {
     let mut settings = settings();
-    settings.outbound.dns_servers = vec![dns.address];
+    settings.outbound.dns_servers = vec![dns.addr];
     let edge = Edge::with(settings).await;
     let client = edge.client().await;
     (edge, client)
@@ -34,7 +40,7 @@ fn verify_path(claimed: &Value) -> String {
 }
 
 fn publish_all(dns: &Dns, claimed: &Value) {
-    claimed["dns_records"].as_array().unwrap().iter().for_each(|record| dns.publish(record));
+    claimed["dns_records"].as_array().unwrap().iter().for_each(|record| publish(dns, record));
 }
 
 #[tokio::test]
@@ -89,14 +95,14 @@ async fn names_no_tenant_can_own_are_refused() {
 
 #[tokio::test]
 async fn a_domain_is_verified_when_the_required_records_stand() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let (_edge, client) = asking(&dns).await;
     let claimed = claim(&client, "acme.test").await;
     let before = verify(&client, &claimed).await;
     assert_eq!(before["status"], json!("pending"));
     assert!(before["dns_records"].as_array().unwrap().iter().all(|record| record["status"] == "invalid"));
     for record in claimed["dns_records"].as_array().unwrap().iter().filter(|record| record["required"] == json!(true)) {
-        dns.publish(record);
+        publish(&dns, record);
     }
     let after = verify(&client, &claimed).await;
     assert_eq!(after["status"], json!("verified"));
@@ -111,12 +117,12 @@ async fn a_domain_is_verified_when_the_required_records_stand() {
 
 #[tokio::test]
 async fn a_required_record_that_vanishes_degrades_and_a_silent_dns_changes_nothing() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let (_edge, client) = asking(&dns).await;
     let claimed = claim(&client, "acme.test").await;
     publish_all(&dns, &claimed);
     assert_eq!(verify(&client, &claimed).await["status"], json!("verified"));
-    dns.fail("_postrider.acme.test");
+    dns.set("_postrider.acme.test", "SERVFAIL");
     let doubtful = verify(&client, &claimed).await;
     assert_eq!(doubtful["status"], json!("verified"));
     assert_eq!(doubtful["dns_records"][0]["status"], json!("undetermined"));
@@ -130,7 +136,7 @@ async fn a_required_record_that_vanishes_degrades_and_a_silent_dns_changes_nothi
 
 #[tokio::test]
 async fn a_domain_is_looked_at_again_by_itself_and_fails_after_its_grace() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let (edge, client) = asking(&dns).await;
     let claimed = claim(&client, "acme.test").await;
     publish_all(&dns, &claimed);
@@ -155,7 +161,7 @@ async fn a_domain_is_looked_at_again_by_itself_and_fails_after_its_grace() {
 
 #[tokio::test]
 async fn the_second_key_signs_only_while_its_record_stands() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let (edge, client) = asking(&dns).await;
     let claimed = claim(&client, "acme.test").await;
     let records = claimed["dns_records"].as_array().unwrap();
@@ -164,13 +170,13 @@ async fn the_second_key_signs_only_while_its_record_stands() {
     assert!(second["value"].as_str().unwrap().starts_with("v=DKIM1; k=ed25519; p="));
     let signs = async || edge.count("select count(*) from domains where second_published").await;
     for record in records.iter().filter(|record| record["required"] == json!(true)) {
-        dns.publish(record);
+        publish(&dns, record);
     }
     assert_eq!((verify(&client, &claimed).await["status"].clone(), signs().await), (json!("verified"), 0));
-    dns.publish(second);
+    publish(&dns, second);
     verify(&client, &claimed).await;
     assert_eq!(signs().await, 1);
-    dns.fail("pr1e._domainkey.acme.test");
+    dns.set("pr1e._domainkey.acme.test", "SERVFAIL");
     verify(&client, &claimed).await;
     assert_eq!(signs().await, 1, "a silent DNS changes nothing");
     dns.remove("pr1e._domainkey.acme.test");
@@ -179,7 +185,7 @@ async fn the_second_key_signs_only_while_its_record_stands() {
 
 #[tokio::test]
 async fn a_domain_is_looked_at_by_one_process_at_a_time() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let (edge, client) = asking(&dns).await;
     for name in ["a.test", "b.test", "c.test"] {
         claim(&client, name).await;
@@ -192,7 +198,7 @@ async fn a_domain_is_looked_at_by_one_process_at_a_time() {
 
 #[tokio::test]
 async fn a_sandbox_tenant_locks_nobody_out_of_a_name() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let (edge, client) = asking(&dns).await;
     for tenant in ["sandbox-1", "sandbox-2"] {
         let sandbox = edge.client_for(PRODUCT, Environment::Sandbox, tenant).await;
@@ -216,7 +222,7 @@ async fn a_sandbox_domain_is_never_looked_up() {
 
 #[tokio::test]
 async fn a_pending_claim_does_not_lock_a_name_and_a_proven_one_does() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let (edge, client) = asking(&dns).await;
     let other = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
     let (mine, theirs) = (claim(&client, "acme.test").await, claim(&other, "acme.test").await);
@@ -254,9 +260,9 @@ async fn a_domain_whose_key_cannot_be_opened_does_not_verify() {
 
 #[tokio::test]
 async fn a_fresh_check_is_answered_again_without_asking_the_dns() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let mut settings = settings();
-    settings.outbound.dns_servers = vec![dns.address];
+    settings.outbound.dns_servers = vec![dns.addr];
     settings.rechecks.domain_check_fresh = std::time::Duration::from_secs(3_600);
     let edge = Edge::with(settings).await;
     let client = edge.client().await;
@@ -308,7 +314,7 @@ async fn others_are_served_on_the_only_connection_while_the_dns_is_asked() {
 
 #[tokio::test]
 async fn a_name_below_another_tenants_proven_domain_is_refused() {
-    let dns = Dns::start().await;
+    let dns = Dns::start(&[]).await;
     let (edge, client) = asking(&dns).await;
     let other = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
     // Claimed before the domain above it was proven: it can be claimed, and not be verified.

@@ -29,6 +29,8 @@ async fn a_draft_is_explained_as_what_would_happen() {
             "contact",
             "suppression",
             "consent",
+            "frequency",
+            "quiet_hours",
             "tenant",
             "sender",
             "domain",
@@ -62,6 +64,57 @@ async fn the_first_gate_that_stops_decides_and_names_its_row() {
     assert_eq!((&gate["detail"], &gate["row"]["kind"]), (&json!("manual"), &json!("suppression")));
     assert!(gate["at"].is_string());
     assert_eq!(explain(&ready, &id, "reader2%40example.com").await["verdict"], json!("wait"));
+}
+
+#[tokio::test]
+async fn a_capped_contact_is_told_when_there_is_space_again() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let capped = ready.client.patch("/v1/tenant", json!({"frequency_cap": {"messages": 1, "days": 7}})).await;
+    assert_eq!(capped.status, 200, "{}", capped.body);
+    let open = gate(&explain(&ready, &id, "reader1%40example.com").await, "frequency");
+    assert_eq!((&open["verdict"], &open["detail"], &open["at"]), (&json!("pass"), &json!("1"), &Value::Null));
+    sqlx::query(
+        "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+         select tenant_id, gen_random_uuid(), id, now() from contacts where address = 'reader1@example.com'",
+    )
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("stop"), &json!("frequency")));
+    let full = gate(&found, "frequency");
+    assert_eq!(full["detail"], json!("0"));
+    let opens_at: chrono::DateTime<chrono::Utc> = full["at"].as_str().unwrap().parse().unwrap();
+    assert!(opens_at - chrono::Utc::now() > chrono::TimeDelta::days(6), "{full}");
+    let dry = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({"dry_run": true})).await;
+    assert_eq!(dry.body["skipped_by_reason"], json!({"frequency_cap": 1}), "{}", dry.body);
+}
+
+#[tokio::test]
+async fn who_is_asleep_is_told_apart_with_the_end_of_the_night() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    // Fourteen hours ahead it is quiet now, whatever the time.
+    sqlx::query(
+        "update tenants set quiet_from = (now() at time zone 'Pacific/Kiritimati' - interval '1 hour')::time,
+             quiet_to = (now() at time zone 'Pacific/Kiritimati' + interval '1 hour')::time,
+             quiet_by_contact = true, quiet_for = '{marketing}'",
+    )
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    sqlx::query("update contacts set timezone = 'Pacific/Kiritimati' where address = 'reader1@example.com'")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let asleep = gate(&explain(&ready, &id, "reader1%40example.com").await, "quiet_hours");
+    assert_eq!((&asleep["verdict"], &asleep["detail"]), (&json!("wait"), &json!("quiet")));
+    let awake = gate(&explain(&ready, &id, "reader2%40example.com").await, "quiet_hours");
+    assert_eq!((&awake["verdict"], &awake["detail"], &awake["at"]), (&json!("pass"), &json!("open"), &Value::Null));
+    let dry = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({"dry_run": true})).await;
+    let expected = json!([{"reason": "quiet_hours", "until": asleep["at"], "count": 1}]);
+    assert_eq!(dry.body["waiting"], expected, "{}", dry.body);
 }
 
 #[tokio::test]

@@ -104,7 +104,10 @@ pub struct Ready {
 
 impl Ready {
     pub async fn start() -> Self {
-        let edge = Edge::start().await;
+        Self::on(Edge::start().await).await
+    }
+
+    pub async fn on(edge: Edge) -> Self {
         let client = edge.client().await;
         let sender = sender(&edge.pool, client.tenant, "acme.test", "verified").await;
         let list = audience(&edge.pool, client.tenant, "list", "reader", 3).await;

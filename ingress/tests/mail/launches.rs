@@ -19,8 +19,10 @@ async fn a_launch_counts_flips_the_draft_and_leaves_a_request() {
     let id = ready.campaign(json!({})).await;
     let answer = launch(&ready, &id, json!({})).await;
     assert_eq!(answer.status, 202);
-    let expected =
-        json!({"ok": true, "campaign_id": id, "queued": 3, "skipped": 0, "scheduled_for": null, "ab_variants": []});
+    let expected = json!({
+        "ok": true, "campaign_id": id, "queued": 3, "skipped": 0, "scheduled_for": null, "scheduled_for_local": null,
+        "ab_variants": [], "waiting": [],
+    });
     assert_eq!(answer.body, expected);
     assert_eq!(ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["status"], json!("sending"));
     let (kind, state, payload, due): (String, String, Value, bool) = sqlx::query_as(
@@ -313,6 +315,18 @@ async fn a_launch_counts_what_the_compliance_gate_would_decide(
 ) {
     let ready = Ready::start().await;
     people_of_every_standing(&ready).await;
+    sqlx::query("update tenants set frequency_cap_messages = 1, frequency_cap_days = 7")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    sqlx::query(
+        "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+         select tenant_id, gen_random_uuid(), id, now() - interval '6 days' from contacts
+         where address like 'subscribed-active-none-%' or address like 'suppressedly%'",
+    )
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
     // A magic recipient is suppressed without a row; in the sandbox only.
     sqlx::query("update tenants set environment = 'sandbox'").execute(&ready.edge.pool).await.unwrap();
     let rows = sqlx::query(
@@ -335,6 +349,8 @@ async fn a_launch_counts_what_the_compliance_gate_would_decide(
             invalid: row.get("invalid"),
             suppressed_all: row.get("suppressed_all"),
             suppressed_marketing: row.get("suppressed_marketing"),
+            cap_left: row.get("cap_left"),
+            zone: None,
         };
         let verdict = decide_recipient(&standing, MessageKind::Campaign, classification)
             .map_or("queued", |reason| reason.as_str());
@@ -447,6 +463,67 @@ async fn a_scheduled_campaign_gets_another_time() {
     ready.set_status(&id, "sending").await;
     let refused = ready.client.patch(&path, json!({"schedule_for": later(3)})).await;
     assert_eq!(refused.refusal(), (409, "campaign_already_sending"));
+}
+
+#[tokio::test]
+async fn a_campaign_is_scheduled_for_a_time_of_the_day_in_each_zone() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{id}");
+    let local = |days: i64| (Utc::now() + TimeDelta::days(days)).format("%Y-%m-%dT09:00:00").to_string();
+    let first_anywhere = |text: &str| {
+        let local: chrono::NaiveDateTime = text.parse().unwrap();
+        json!((local - TimeDelta::hours(14)).and_utc().to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
+    };
+    let dry = launch(&ready, &id, json!({"dry_run": true, "schedule_for_local": local(3)})).await.body;
+    let due = format!("{}.000Z", local(3));
+    assert_eq!(dry["waiting"], json!([{"reason": "time_zone", "until": due, "count": dry["queued"]}]), "{dry}");
+    let launched = launch(&ready, &id, json!({"schedule_for_local": local(3)})).await.body;
+    let at = json!(local(3));
+    assert_eq!((&launched["scheduled_for_local"], &launched["scheduled_for"]), (&at, &first_anywhere(&local(3))));
+    let campaign = ready.client.get(&path).await.body;
+    assert_eq!(
+        (&campaign["campaign"]["status"], &campaign["campaign"]["scheduled_for_local"]),
+        (&json!("scheduled"), &at)
+    );
+    assert_eq!(campaign["waiting"], json!([]), "nothing is written yet");
+    let moved = ready.client.patch(&path, json!({"schedule_for_local": local(5)})).await.body;
+    assert_eq!(
+        (&moved["scheduled_for_local"], &moved["scheduled_for"]),
+        (&json!(local(5)), &first_anywhere(&local(5)))
+    );
+    let at_one_time = (Utc::now() + TimeDelta::hours(2)).to_rfc3339();
+    let moved = ready.client.patch(&path, json!({"schedule_for": at_one_time})).await.body;
+    assert_eq!(moved["scheduled_for_local"], Value::Null, "{moved}");
+    ready.client.patch(&path, json!({"schedule_for_local": local(5)})).await;
+    let back = ready.client.patch(&path, json!({"status": "draft"})).await.body;
+    assert_eq!((&back["scheduled_for_local"], &back["scheduled_for"]), (&Value::Null, &Value::Null));
+}
+
+#[rstest]
+#[case::with_a_zone(json!({"schedule_for_local": "2099-03-01T09:00:00Z"}), "invalid")]
+#[case::far_beyond(json!({"schedule_for_local": "+262142-12-31T23:59:59"}), "invalid")]
+#[case::past_everywhere(json!({"schedule_for_local": "2026-03-01T09:00:00"}), "in_the_past")]
+#[case::too_far(json!({"schedule_for_local": "2099-03-01T09:00:00"}), "too_far_ahead")]
+#[case::both(json!({"schedule_for_local": "2099-03-01T09:00:00", "schedule_for": "2099-03-01T09:00:00Z"}), "ambiguous")]
+#[tokio::test]
+async fn a_local_time_with_a_fault_is_refused(#[case] body: Value, #[case] code: &str) {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let refused = launch(&ready, &id, body).await;
+    assert_eq!(refused.faults(), [("schedule_for_local".to_owned(), code.to_owned())], "{}", refused.body);
+    assert_eq!(status(&ready, &id).await, "draft");
+}
+
+#[tokio::test]
+async fn an_ab_test_goes_out_at_one_time() {
+    let ready = Ready::start().await;
+    let test = json!({"test_percent": 20, "winner_metric": "click_rate", "decide_after_minutes": 60});
+    let variants = json!([{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "subject": "Other"}]);
+    let id = ready.campaign(json!({"ab_test": test, "variants": variants})).await;
+    let local = (Utc::now() + TimeDelta::days(3)).format("%Y-%m-%dT09:00:00").to_string();
+    let refused = launch(&ready, &id, json!({"schedule_for_local": local})).await;
+    assert_eq!(refused.faults(), [("schedule_for_local".to_owned(), "not_allowed".to_owned())], "{}", refused.body);
 }
 
 #[tokio::test]

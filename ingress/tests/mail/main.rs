@@ -5,15 +5,18 @@
 mod common;
 
 mod campaigns;
+mod confirmations;
 mod direct;
-mod dns;
 mod domains;
+mod drafts;
 mod explain;
 mod fixtures;
 mod foreign;
 mod launches;
 mod messages;
+mod names;
 mod recipients;
+mod references;
 mod renders;
 mod retries;
 mod rules;
@@ -21,6 +24,7 @@ mod segments;
 mod senders;
 mod sends;
 mod sequences;
+mod snippets;
 mod templates;
 mod tenant;
 mod transactional;

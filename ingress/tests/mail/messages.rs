@@ -485,3 +485,33 @@ async fn erasing_the_only_recipient_erases_what_was_written_to_him() {
                      + (select count(*) from contents where body_html like '%Hello%')";
     assert_eq!(world.edge.count(left).await, 0);
 }
+
+#[tokio::test]
+async fn a_scheduled_message_waits_with_its_attachments_until_cancelled() {
+    let world = World::waiting(SHORT).await;
+    let due = chrono::Utc::now() + chrono::TimeDelta::days(20);
+    let body = json!({
+        "scheduled_at": due.to_rfc3339(), "to": [{"email": "ann@example.com"}, {"email": "bob@example.com"}],
+        "attachments": [{"filename": "a.txt", "content_base64": STANDARD.encode("Hello")}],
+    });
+    let answer = world.post(body).await;
+    assert_eq!((answer.status.as_u16(), &answer.body["status"]), (202, &json!("scheduled")), "{}", answer.body);
+    let id: Uuid = answer.text("message_id").parse().unwrap();
+    let sends: Vec<Value> = answer.body["recipients"].as_array().unwrap().clone();
+    assert_eq!(sends[1], json!({"email": "bob@example.com", "send_id": SendId::of(id, 1).0}));
+    assert_eq!(SendId(id).made_at().timestamp(), due.timestamp());
+    let waiting = "select count(*) from requests r join messages m on m.id = r.id
+                   where r.announce_after = m.due_at and m.due_at > now() + interval '19 days' and r.state = 'accepted'";
+    assert_eq!(world.edge.count(waiting).await, 1);
+    assert_eq!(world.edge.count("select count(*) from message_attachments").await, 1);
+    let path = format!("/v1/sends/{}", sends[1]["send_id"].as_str().unwrap());
+    let read = world.client.get(&path).await.body["send"].clone();
+    assert_eq!((&read["state"], &read["email"]), (&json!("queued"), &json!("bob@example.com")));
+    assert_eq!(world.client.delete(&path, json!({})).await.body["status"], "cancelled");
+    for send in &sends {
+        let path = format!("/v1/sends/{}", send["send_id"].as_str().unwrap());
+        assert_eq!(world.client.get(&path).await.body["send"]["state"], "cancelled");
+    }
+    assert_eq!(world.client.delete(&path, json!({})).await.refusal(), (409, "send_not_scheduled"));
+    assert_eq!(world.edge.count(waiting).await, 0);
+}

@@ -210,3 +210,84 @@ async fn renderings_that_spend_their_budget_hold_no_connection_and_others_are_se
         );
     }
 }
+
+fn receipts() -> Value {
+    json!([
+        {"name": "tea", "sample": {"first_name": "Ann"}, "data": {"total": "12", "spare": 1}},
+        {"name": "none", "data": {"items": [1, 2]}},
+    ])
+}
+
+#[tokio::test]
+async fn a_template_is_rendered_with_its_test_data_by_name() {
+    let ready = Ready::start().await;
+    let body = json!({
+        "name": "R", "template_type": "transactional", "subject": "Hi {{ first_name | default: 'you' }}", "test_data": receipts(),
+        "body_html": "<p>{{ data.total }} for {% for item in data.items %}{{ item }}{% endfor %}</p>",
+    });
+    let made = ready.client.post("/v1/templates", body).await;
+    let misfits = json!([
+        {"name": "tea", "unknown": ["data.spare"], "missing": ["data.items"]},
+        {"name": "none", "unknown": [], "missing": ["data.total"]},
+    ]);
+    assert_eq!((made.status.as_u16(), &made.body["test_data_misfits"]), (201, &misfits), "{}", made.body);
+    let id = made.text("template_id");
+    let seen = render(&ready, &id, json!({"test_data": "tea"})).await.body;
+    assert_eq!((&seen["subject"], &seen["html"]), (&json!("Hi Ann"), &json!("<p>12 for </p>")));
+    assert_eq!(render(&ready, &id, json!({"test_data": "none"})).await.body["html"], "<p> for 12</p>");
+    for (body, fault) in [
+        (json!({"test_data": "coffee"}), ("test_data", "unknown")),
+        (json!({"test_data": "tea", "sample": {}}), ("test_data", "ambiguous")),
+        (json!({"test_data": "tea", "data": {}}), ("data", "ambiguous")),
+    ] {
+        let refused = render(&ready, &id, body).await;
+        assert_eq!(refused.faults(), [(fault.0.to_owned(), fault.1.to_owned())], "{}", refused.body);
+    }
+
+    let path = format!("/v1/templates/{id}");
+    let read = ready.client.get(&path).await.body["test_data"][0].clone();
+    assert_eq!((&read["sample"], &read["data"]["total"]), (&json!({"first_name": "Ann"}), &json!("12")));
+    let changed = ready.client.patch(&path, json!({"body_html": "<p>{{ data.total }}</p>"})).await.body;
+    assert_eq!((&changed["version"], &changed["test_data_misfits"][1]["unknown"]), (&json!(2), &json!(["data.items"])));
+    let changed = ready.client.patch(&path, json!({"test_data": null})).await.body;
+    assert_eq!((&changed["version"], &changed["test_data_misfits"]), (&json!(2), &json!([])));
+    assert_eq!(ready.client.get(&path).await.body["test_data"], json!([]));
+}
+
+#[tokio::test]
+async fn every_fault_of_test_data_is_named() {
+    let ready = Ready::start().await;
+    let set = |name: &str| json!({"name": name, "sample": {"fields": {"plan": "x", "size": 1}}});
+    let mut sets = vec![set("a"), set("a"), json!({"name": " "})];
+    let body = |sets: &[Value]| json!({"name": "T", "subject": "S", "body_html": "<p>B</p>", "test_data": sets});
+    let mut faults = ready.client.post("/v1/templates", body(&sets)).await.faults();
+    faults.sort();
+    let mut expected = Vec::new();
+    for index in 0..2 {
+        for field in ["plan", "size"] {
+            expected.push((format!("test_data[{index}].sample.fields.{field}"), "unknown_field".to_owned()));
+        }
+    }
+    expected.push(("test_data[1].name".to_owned(), "duplicate".to_owned()));
+    expected.push(("test_data[2].name".to_owned(), "empty".to_owned()));
+    expected.sort();
+    assert_eq!(faults, expected);
+    sets = (0..21).map(|number| json!({"name": number.to_string()})).collect();
+    let faults = ready.client.post("/v1/templates", body(&sets)).await.faults();
+    assert_eq!(faults, [("test_data".to_owned(), "too_many".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_campaign_is_previewed_with_test_data_of_its_template() {
+    let ready = Ready::start().await;
+    let data = json!([{"name": "ann", "sample": {"first_name": "Ann"}}]);
+    let template = ready.template(json!({"body_html": "<p>Hi {{ first_name }}</p>", "test_data": data})).await;
+    let campaign =
+        ready.campaign(json!({"template_id": template, "subject": "Own {{ first_name }}", "body_html": null})).await;
+    let path = format!("/v1/campaigns/{campaign}/preview");
+    let seen = ready.client.post(&path, json!({"test_data": "ann"})).await.body;
+    assert_eq!(seen["subject"], "Own Ann", "{seen}");
+    assert!(seen["html"].as_str().unwrap().contains("Hi Ann"), "{seen}");
+    let unknown = ready.client.post(&path, json!({"test_data": "bob"})).await;
+    assert_eq!(unknown.faults(), [("test_data".to_owned(), "unknown".to_owned())]);
+}

@@ -147,3 +147,29 @@ async fn the_source_of_a_captured_mail_can_be_read_by_its_tenant_only() {
     assert_eq!(refusal(sends[1]).await, "source_not_found");
     assert_eq!(refusal(Uuid::now_v7()).await, "send_not_found");
 }
+
+#[tokio::test]
+async fn a_persons_data_has_the_mail_of_campaigns_with_its_events() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let sends = ready.batch(&campaign, &["sent", "sent"]).await;
+    let month = schemas::month_of(sends[0]);
+    let pool = &ready.edge.pool;
+    sqlx::query("update campaigns set month = $1").bind(month).execute(pool).await.unwrap();
+    sqlx::query(
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at) values ($1, $2, gen_random_uuid(), $3, 'opened', now())",
+    )
+    .bind(ready.client.tenant)
+    .bind(sends[0])
+    .bind(month)
+    .execute(pool)
+    .await
+    .unwrap();
+    let contact: Uuid =
+        sqlx::query_scalar("select contact_id from sends where id = $1").bind(sends[0]).fetch_one(pool).await.unwrap();
+    let body = ready.client.post(&format!("/v1/contacts/{contact}/data"), json!({})).await.body;
+    let records = body["records"].as_array().unwrap();
+    assert_eq!(records.len(), 1, "{records:?}");
+    assert_eq!((&records[0]["kind"], &records[0]["id"]), (&json!("send"), &json!(sends[0])));
+    assert_eq!(records[0]["data"]["events"][0]["type"], "opened");
+}

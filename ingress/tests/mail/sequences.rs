@@ -335,3 +335,108 @@ async fn a_step_may_name_only_the_tenants_own_people_as_owner(#[case] to: &str, 
         assert_eq!(made.faults(), [("steps[1].action_config.to".to_owned(), "not_allowed".to_owned())]);
     }
 }
+
+#[tokio::test]
+async fn a_merged_contact_gets_no_step_of_a_sequence_twice() {
+    let ready = Ready::start().await;
+    let steps = || json!([{"step_type": "wait", "delay_amount": 1, "delay_unit": "days"}]);
+    let (both, one) = (sequence(&ready, steps()).await, sequence(&ready, steps()).await);
+    let survivor = enroll(&ready, &both, "ann@example.com").await;
+    let merged = enroll(&ready, &both, "ann@work.example").await;
+    let alone = enroll(&ready, &one, "ann@work.example").await;
+    let list = ready.client.post("/v1/audiences", json!({"kind": "list", "name": "News"})).await.text("audience_id");
+    let body = json!({"name": "Joined", "sender_profile_id": ready.sender, "activate": true, "steps": steps(),
+                      "trigger_type": "list_joined", "trigger_config": {"list_id": list}});
+    assert_eq!(ready.client.post("/v1/sequences", body).await.status, 201);
+    let members = format!("/v1/audiences/{list}/members");
+    ready.client.post(&members, json!({"add": ["ann@work.example"]})).await;
+    let event = json!({"name": "trial_started", "email": "ann@work.example"});
+    assert!(ready.client.post("/v1/events", event).await.status.is_success());
+    let path = format!("/v1/contacts/{}/merge", survivor["contact_id"].as_str().unwrap());
+    let answer = ready.client.post(&path, json!({"contact_id": merged["contact_id"]})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for (enrolled, status, contact) in
+        [(&survivor, "active", &survivor), (&merged, "exited", &merged), (&alone, "active", &survivor)]
+    {
+        let path = format!("/v1/enrollments/{}", enrolled["enrollment_id"].as_str().unwrap());
+        let read = ready.client.get(&path).await.body["enrollment"].clone();
+        assert_eq!((&read["status"], &read["contact_id"]), (&json!(status), &contact["contact_id"]), "{read}");
+    }
+    let active = "select count(*) from contacts c, recipient_eligibility(c.tenant_id, array[c.id]) e
+                  where c.address like 'ann@%' and e.contact_active";
+    assert_eq!(ready.edge.count(active).await, 1, "what waits for the merged contact is withheld");
+    let facts: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from product_events").fetch_all(&ready.edge.pool).await.unwrap();
+    assert_eq!(json!(facts), json!([survivor["contact_id"]]), "its facts are the survivor's");
+    let started = ready.edge.count("select count(*) from trigger_occurrences").await;
+    assert_eq!(started, 1, "the survivor takes the place in the list, and joins nothing");
+}
+
+#[tokio::test]
+async fn changed_steps_are_a_new_version_for_new_enrollments() {
+    let ready = Ready::start().await;
+    let id =
+        sequence(&ready, json!([{"step_type": WAIT, "delay_amount": 1, "delay_unit": "days"}, {"step_type": WAIT}]))
+            .await;
+    let path = format!("/v1/sequences/{id}");
+    enroll(&ready, &id, "first@example.com").await;
+    let steps = json!([{"step_type": "create_task", "delay_amount": 2, "delay_unit": "hours", "action_config": {"title": "Call"}}]);
+    let changed = ready.client.patch(&path, json!({"steps": steps})).await;
+    assert_eq!((changed.status.as_u16(), &changed.body["version"]), (200, &json!(2)), "{}", changed.body);
+    assert_eq!(changed.body["status"], "active");
+    let second = enroll(&ready, &id, "second@example.com").await;
+    let due = at(&second["next_action_at"]) - Utc::now();
+    assert!(due < TimeDelta::hours(3), "the first step is that of the new version: {second}");
+
+    let versions: Vec<(String, i32)> = sqlx::query_as(
+        "select address, version from enrollments e join contacts c on c.id = e.contact_id order by e.created_at, e.id",
+    )
+    .fetch_all(&ready.edge.pool)
+    .await
+    .unwrap();
+    assert_eq!(versions, [("first@example.com".to_owned(), 1), ("second@example.com".to_owned(), 2)]);
+    let shown = ready.client.get(&format!("/v1/enrollments/{}", second["enrollment_id"].as_str().unwrap())).await.body;
+    assert_eq!(shown["enrollment"]["sequence_version"], 2, "{shown}");
+
+    let types =
+        |body: &Value| body["steps"].as_array().unwrap().iter().map(|s| s["step_type"].clone()).collect::<Vec<_>>();
+    let newest = ready.client.get(&path).await.body;
+    assert_eq!((types(&newest), &newest["sequence"]["version"]), (vec![json!("create_task")], &json!(2)));
+    let first = ready.client.get(&format!("{path}?version=1")).await.body;
+    assert_eq!(types(&first), vec![json!(WAIT); 2]);
+    let none = ready.client.get(&format!("{path}?version=3")).await;
+    assert_eq!(none.refusal(), (404, "sequence_version_not_found"));
+    let page = ready.client.get(&format!("{path}/versions?limit=1")).await.body;
+    assert_eq!((&page["versions"][0]["version"], &page["versions"][0]["current"]), (&json!(2), &json!(true)), "{page}");
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let older = ready.client.get(&format!("{path}/versions?limit=1&cursor={cursor}")).await.body;
+    assert_eq!((&older["versions"][0]["version"], &older["versions"][0]["step_count"]), (&json!(1), &json!(2)));
+    assert_eq!(ready.edge.count("select count(*) from audit_log where action = 'sequence.steps_changed'").await, 1);
+}
+
+#[tokio::test]
+async fn bad_steps_make_no_version() {
+    let ready = Ready::start().await;
+    let made = json!({"name": "Welcome", "activate": true, "steps": [{"step_type": WAIT}]});
+    let id = ready.client.post("/v1/sequences", made).await.text("sequence_id");
+    let path = format!("/v1/sequences/{id}");
+    let template = ready.template(json!({})).await;
+    let unknown = json!({"steps": [{"step_type": "dance"}]});
+    assert_eq!(
+        ready.client.patch(&path, unknown).await.faults(),
+        [("steps[0].step_type".to_owned(), "not_allowed".to_owned())]
+    );
+    assert_eq!(ready.client.patch(&path, json!({"steps": []})).await.status, 400);
+    let missing =
+        json!({"steps": [{"step_type": "send_email", "template_id": Uuid::max()}], "sender_profile_id": ready.sender});
+    assert_eq!(ready.client.patch(&path, missing).await.refusal(), (404, "template_not_found"));
+    let mail = json!({"steps": [{"step_type": "send_email", "template_id": template}]});
+    let refused = ready.client.patch(&path, mail).await;
+    assert_eq!(refused.refusal(), (409, "sender_profile_required_to_activate"));
+    assert_eq!(ready.client.patch(&path, json!({"status": "archived"})).await.status, 200);
+    let late = ready.client.patch(&path, json!({"steps": [{"step_type": WAIT}]})).await;
+    assert_eq!(late.refusal(), (409, "sequence_archived"));
+    let read = ready.client.get(&path).await.body;
+    assert_eq!((&read["sequence"]["version"], read["steps"].as_array().map(Vec::len)), (&json!(1), Some(1)), "{read}");
+    assert_eq!(ready.edge.count("select count(*) from sequence_steps").await, 1);
+}

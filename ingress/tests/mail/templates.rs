@@ -51,6 +51,28 @@ async fn a_template_with_a_fault_is_refused_where_the_fault_is(
 }
 
 #[tokio::test]
+async fn warnings_name_what_goes_wrong_in_a_mailbox() {
+    let ready = Ready::start().await;
+    let html = "<p>Hi</p>\n<a href=\"#\">{{ first_name }}</a><img src=\"https://cdn.acme.test/a.png\">";
+    let body = json!({"name": "T", "subject": "S", "body_html": html});
+    let created = ready.client.post("/v1/templates", body).await;
+    let codes = |body: &Value| -> Vec<(String, u64)> {
+        let warnings = body["warnings"].as_array().unwrap();
+        warnings.iter().map(|one| (one["code"].as_str().unwrap().to_owned(), one["line"].as_u64().unwrap())).collect()
+    };
+    let expected = [("dead_link".to_owned(), 2), ("missing_alt".to_owned(), 2)];
+    assert_eq!((created.status.as_u16(), codes(&created.body)), (201, expected.to_vec()));
+    let path = format!("/v1/templates/{}", created.text("template_id"));
+    let long = json!({"sample": {"first_name": "x".repeat(2_000)}});
+    let rendered = ready.client.post(&format!("{path}/render"), long).await;
+    assert_eq!(codes(&rendered.body), expected);
+    assert_eq!(codes(&ready.client.patch(&path, json!({"name": "U"})).await.body), []);
+    let loud = format!("{}<p>{{{{ first_name }}}}</p>", "<p>long</p>".repeat(9_600));
+    let changed = ready.client.patch(&path, json!({"body_html": loud})).await;
+    assert_eq!(codes(&changed.body), [("html_clipped".to_owned(), 1)]);
+}
+
+#[tokio::test]
 async fn a_fault_names_line_and_column() {
     let ready = Ready::start().await;
     let body = json!({"name": "T", "subject": "S", "body_html": "<p>\n  {{ nobody }}</p>"});

@@ -45,12 +45,118 @@ async fn a_profile_is_read_as_it_was_changed() {
 #[case(json!({"default_sender_id": "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f"}), (404, "sender_not_found"))]
 #[case(json!({"tracking_domain_id": "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f"}), (404, "domain_not_found"))]
 #[case(json!({"status": "active"}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "attribution": {"click_days": 0}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "attribution": {"delivery_days": 366}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "attribution": {"model": "first"}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "retention": {"requests_days": 6}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "retention": {"imports_days": 0}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "frequency_cap": {"messages": 0, "days": 7}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "frequency_cap": {"messages": 3, "days": 91}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "frequency_cap": {"messages": 3}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "quiet_hours": {"from": "21:00", "to": "21:00"}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "quiet_hours": {"from": "9:00", "to": "24:00"}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "quiet_hours": {"from": "21:00"}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "quiet_hours": {"from": "21:00", "to": "08:00", "time_zone": "UTC"}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "quiet_hours": {"from": "21:00", "to": "08:00", "applies_to": []}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "quiet_hours": {"from": "21:00", "to": "08:00", "applies_to": ["marketing", "marketing"]}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "confirmation": {"days": 0}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "pages": {"button_color": "#ffff00"}}), (400, "validation_failed"))]
+#[case(json!({"timezone": "Europe/Paris", "pages": {"logo_url": "http://a.example/x"}}), (400, "validation_failed"))]
 #[tokio::test]
 async fn a_profile_with_a_fault_is_refused(#[case] change: Value, #[case] expected: (u16, &str)) {
     let edge = Edge::start().await;
     let client = edge.client().await;
     assert_eq!(client.patch("/v1/tenant", change).await.refusal(), expected);
     assert_eq!(edge.count("select count(*) from tenants where timezone <> 'UTC'").await, 0);
+}
+
+#[tokio::test]
+async fn a_changed_attribution_credits_every_outcome_anew() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let body = json!({"outcome_type": "bind", "contact_email": "ann@example.com"});
+    let made = client.post("/v1/outcomes", body).await;
+    assert!(made.status.is_success(), "{}", made.body);
+    sqlx::query("update outcomes set credit_due = null").execute(&edge.pool).await.unwrap();
+    let due = "select count(*) from outcomes where credit_due <= now() and credit_reason = 'model'";
+    let same = client.patch("/v1/tenant", json!({"attribution": {"model": "last_touch", "click_days": 30}})).await;
+    assert_eq!(
+        same.body["tenant"]["attribution"],
+        json!({"model": "last_touch", "click_days": 30, "delivery_days": 7})
+    );
+    assert_eq!(edge.count(due).await, 0, "nothing has changed");
+    let changed = client.patch("/v1/tenant", json!({"attribution": {"model": "linear", "delivery_days": 0}})).await;
+    let attribution = json!({"model": "linear", "click_days": 30, "delivery_days": 0});
+    assert_eq!(changed.body["tenant"]["attribution"], attribution, "{}", changed.body);
+    assert_eq!(client.get("/v1/tenant").await.body["tenant"]["attribution"], attribution);
+    assert_eq!(edge.count(due).await, 1);
+}
+
+#[tokio::test]
+async fn a_tenant_chooses_its_retention_and_takes_it_back() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for (change, expected) in [
+        (json!({"requests_days": 7}), json!({"requests_days": 7, "imports_days": null})),
+        (json!({"imports_days": 1}), json!({"requests_days": 7, "imports_days": 1})),
+        (json!({"requests_days": null}), json!({"requests_days": null, "imports_days": 1})),
+    ] {
+        let changed = client.patch("/v1/tenant", json!({"retention": change})).await;
+        assert_eq!(changed.body["tenant"]["retention"], expected, "{}", changed.body);
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_sets_a_frequency_cap_and_takes_it_back() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    assert_eq!(client.get("/v1/tenant").await.body["tenant"]["frequency_cap"], Value::Null);
+    for cap in [json!({"messages": 3, "days": 7}), json!({"messages": 1, "days": 30}), Value::Null] {
+        let changed = client.patch("/v1/tenant", json!({"frequency_cap": cap})).await;
+        assert_eq!(changed.body["tenant"]["frequency_cap"], cap, "{}", changed.body);
+        let other = client.patch("/v1/tenant", json!({"timezone": "Europe/Paris"})).await;
+        assert_eq!(other.body["tenant"]["frequency_cap"], cap);
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_sets_quiet_hours_and_takes_them_back() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    assert_eq!(client.get("/v1/tenant").await.body["tenant"]["quiet_hours"], Value::Null);
+    let short = json!({"from": "21:00", "to": "08:00"});
+    let night = json!({"from": "21:00", "to": "08:00", "time_zone": "recipient", "applies_to": ["marketing"]});
+    let noon =
+        json!({"from": "12:00", "to": "13:30", "time_zone": "tenant", "applies_to": ["marketing", "transactional"]});
+    for (set, expected) in [(&short, &night), (&noon, &noon), (&Value::Null, &Value::Null)] {
+        let changed = client.patch("/v1/tenant", json!({"quiet_hours": set})).await;
+        assert_eq!(&changed.body["tenant"]["quiet_hours"], expected, "{}", changed.body);
+        let other = client.patch("/v1/tenant", json!({"timezone": "Europe/Paris"})).await;
+        assert_eq!(&other.body["tenant"]["quiet_hours"], expected);
+    }
+}
+
+#[tokio::test]
+async fn quota_and_usage_are_read_with_the_tenant() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let quota = client.get("/v1/tenant").await.body["tenant"]["quota"].clone();
+    assert_eq!((&quota["month"]["limit"], &quota["day"]["remaining"]), (&Value::Null, &Value::Null));
+    sqlx::query("insert into send_limits (tenant_id, monthly) values ($1, 100)")
+        .bind(client.tenant)
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    sqlx::query(
+        "insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, 0, 40)",
+    )
+    .bind(client.tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let quota = client.get("/v1/tenant").await.body["tenant"]["quota"].clone();
+    assert_eq!((&quota["month"]["used"], &quota["month"]["remaining"]), (&json!(40), &json!(60)), "{quota}");
+    assert_eq!((&quota["day"]["used"], &quota["day"]["limit"]), (&json!(40), &Value::Null));
 }
 
 #[tokio::test]

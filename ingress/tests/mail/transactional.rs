@@ -80,6 +80,11 @@ async fn a_send_can_be_followed_from_the_first_answer_on() {
 #[case::header_in_a_name(json!({"first_name": "a\r\nBcc: b"}), 400, "validation_failed")]
 #[case::data_is_an_object(json!({"data": [1]}), 400, "validation_failed")]
 #[case::unknown_field(json!({"subject": "x"}), 400, "validation_failed")]
+#[case::header_of_the_engine(json!({"headers": {"Bcc": "all@example.com"}}), 400, "validation_failed")]
+#[case::two_lines_in_a_header(json!({"headers": {"X-A": "1\r\nBcc: all@example.com"}}), 400, "validation_failed")]
+#[case::tag_of_two_lines(json!({"tags": ["a\nb"]}), 400, "validation_failed")]
+#[case::metadata_is_text(json!({"metadata": {"order": 17}}), 400, "validation_failed")]
+#[case::unknown_tracking(json!({"tracking": {"replies": true}}), 400, "validation_failed")]
 #[tokio::test]
 async fn a_request_that_cannot_be_sent_is_refused(#[case] change: Value, #[case] status: u16, #[case] code: &str) {
     let ready = Ready::start().await;
@@ -128,6 +133,139 @@ async fn a_request_pins_the_version_it_was_accepted_with() {
 }
 
 #[tokio::test]
+async fn options_are_stored_with_their_request_and_answered_with_its_send() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let body = json!({
+        "template_id": template, "email": "ann@example.com", "from_name": "Billing", "reply_to": "Desk@Acme.test",
+        "headers": {"X-Order": "17"}, "tags": ["receipt", "receipt"], "metadata": {"order": "17"},
+        "tracking": {"opens": false},
+    });
+    let send = ready.client.post("/v1/transactional", body).await.text("send_id");
+    let options: Value = sqlx::query_scalar("select options from requests").fetch_one(&ready.edge.pool).await.unwrap();
+    let expected = json!({
+        "from_name": "Billing", "reply_to": "desk@acme.test", "headers": {"X-Order": "17"}, "tags": ["receipt"],
+        "metadata": {"order": "17"}, "no_open_tracking": true,
+    });
+    assert_eq!(options, expected);
+    let send = ready.client.get(&format!("/v1/sends/{send}")).await.body["send"].clone();
+    assert_eq!((&send["tags"], &send["metadata"]), (&json!(["receipt"]), &json!({"order": "17"})));
+    let plain = json!({"template_id": template, "email": "bob@example.com"});
+    ready.client.post("/v1/transactional", plain).await;
+    assert_eq!(ready.edge.count("select count(*) from requests where options is null").await, 1);
+}
+
+#[rstest]
+#[case::second_to(json!({"cc": [{"email": "nobody"}]}))]
+#[case::too_many(json!({"bcc": (0..50).map(|n| json!({"email": format!("b{n}@example.com")})).collect::<Vec<_>>()}))]
+#[case::header_in_a_name(json!({"cc": [{"email": "bob@example.com", "name": "a\r\nBcc: b"}]}))]
+#[tokio::test]
+async fn copies_are_checked_like_the_recipient(#[case] change: Value) {
+    let ready = Ready::start().await;
+    let mut body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com"});
+    body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    assert_eq!(ready.client.post("/v1/transactional", body).await.refusal(), (400, "validation_failed"));
+}
+
+#[tokio::test]
+async fn a_scheduled_mail_waits_for_its_time_and_can_be_cancelled_until_then() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let due = chrono::Utc::now() + chrono::TimeDelta::days(29);
+    let template = ready.template(json!({})).await;
+    let body = json!({"template_id": template, "email": "ann@example.com", "scheduled_at": due.to_rfc3339()});
+    let send = ready.client.post("/v1/transactional", body.clone()).await.text("send_id");
+    let in_batch = ready.client.post(BATCH, json!({"messages": [body]})).await;
+    assert_eq!(in_batch.body["accepted"], 1);
+    let waiting =
+        "select count(*) from requests where announce_after > now() + interval '28 days' and state = 'accepted'";
+    assert_eq!(ready.edge.count(waiting).await, 2);
+    assert_eq!(SendId(parse_id(&send).unwrap()).made_at().timestamp(), due.timestamp());
+    let path = format!("/v1/sends/{send}");
+    let read = ready.client.get(&path).await.body["send"].clone();
+    assert_eq!(read["state"], "queued");
+    assert!(read["scheduled_at"].as_str().unwrap().starts_with(&due.format("%Y-%m-%dT%H:%M").to_string()));
+    let answer = ready.client.delete(&path, json!({})).await;
+    assert_eq!((answer.status.as_u16(), &answer.body["status"]), (200, &json!("cancelled")));
+    let read = ready.client.get(&path).await.body["send"].clone();
+    assert_eq!((&read["state"], &read["failure_reason"]), (&json!("cancelled"), &Value::Null));
+    assert_eq!(ready.client.delete(&path, json!({})).await.refusal(), (409, "send_not_scheduled"));
+    assert_eq!(ready.edge.count(waiting).await, 1, "the other one waits on");
+    assert_eq!(ready.edge.count("select count(*) from audit_log where action = 'send.cancel'").await, 1);
+}
+
+#[tokio::test]
+async fn a_mail_that_is_due_at_once_is_not_cancelled() {
+    let ready = Ready::start().await;
+    let body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com"});
+    let send = ready.client.post("/v1/transactional", body).await.text("send_id");
+    let path = format!("/v1/sends/{send}");
+    assert_eq!(ready.client.delete(&path, json!({})).await.refusal(), (409, "send_not_scheduled"));
+    let unknown = format!("/v1/sends/{}", schemas::new_batch_id());
+    assert_eq!(ready.client.delete(&unknown, json!({})).await.refusal(), (404, "send_not_found"));
+}
+
+const BATCH: &str = "/v1/transactional/batch";
+
+#[tokio::test]
+async fn a_batch_answers_each_message_and_a_bad_one_costs_no_other() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let template = ready.template(json!({})).await;
+    let message = |email: &str| json!({"template_id": template, "email": email});
+    let mut copied = message("cc@example.com");
+    copied["bcc"] = json!([{"email": "eve@example.com"}]);
+    let unknown = json!({"template_id": Uuid::max().to_string(), "email": "ann@example.com"});
+    let messages = json!([message("ann@example.com"), message("nobody"), copied, unknown, message("bob@example.com")]);
+    let answer = ready.client.post(BATCH, json!({"messages": messages})).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.body["accepted"], &answer.body["refused"]),
+        (202, &json!(3), &json!(2))
+    );
+    let results = answer.body["results"].as_array().unwrap();
+    let errors: Vec<Option<&str>> = results.iter().map(|result| result["error"].as_str()).collect();
+    let expected = [None, Some("validation_failed"), None, Some("template_not_found"), None];
+    assert_eq!(errors, expected);
+    assert_eq!(results[1]["fields"][0]["path"], "email");
+    let send = |place: usize| parse_id(results[place]["send_id"].as_str().unwrap()).unwrap();
+    assert_eq!(SendId(send(0)).batch(), SendId(send(4)).batch(), "one content and sender are one batch");
+    assert_eq!((SendId(send(2)).ordinal(), SendId(send(2)).batch()), (0, send(2)), "copies take ordinals of their own");
+    assert_ne!(SendId(send(2)).batch(), SendId(send(0)).batch());
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 3);
+    let (_, announced) = first_on(&ready.edge, stream::ACCEPTED).await;
+    assert_eq!(announced["count"], 4);
+}
+
+#[tokio::test]
+async fn a_message_of_a_batch_is_accepted_once_under_its_key() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let message = |email: &str, key: &str| json!({"template_id": template, "email": email, "idempotency_key": key});
+    let messages =
+        json!([message("ann@example.com", "k-1"), message("nobody", "k-2"), message("ann@example.com", "k-1")]);
+    let first = ready.client.post(BATCH, json!({"messages": messages})).await;
+    let again = ready.client.post(BATCH, json!({"messages": messages})).await;
+    assert_eq!((first.status.as_u16(), &first.body), (202, &again.body));
+    assert_eq!(first.body["results"][0], first.body["results"][2]);
+    let changed = json!([message("bob@example.com", "k-1"), message("bob@example.com", "k-3")]);
+    let other = ready.client.post(BATCH, json!({"messages": changed})).await;
+    assert_eq!(other.body["results"][0]["error"], "idempotency_key_reused");
+    assert_eq!(other.body["results"][1]["status"], "scheduled");
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 2);
+}
+
+#[rstest]
+#[case::none(0)]
+#[case::too_many(501)]
+#[tokio::test]
+async fn a_batch_has_one_to_five_hundred_messages(#[case] count: usize) {
+    let ready = Ready::start().await;
+    let message = json!({"template_id": Uuid::max(), "email": "ann@example.com"});
+    let body = json!({"messages": vec![message; count]});
+    assert_eq!(ready.client.post(BATCH, body).await.refusal(), (400, "validation_failed"));
+}
+
+#[tokio::test]
 async fn a_repeat_with_its_key_is_one_request() {
     let ready = Ready::start().await;
     let template = ready.template(json!({})).await;
@@ -139,4 +277,50 @@ async fn a_repeat_with_its_key_is_one_request() {
     ids.dedup();
     assert_eq!((ids.len(), ready.edge.count("select count(*) from requests").await), (1, 1));
     assert_eq!(month_of(parse_id(&ids[0]).unwrap()), month_of(schemas::new_id()));
+}
+
+const INVITE: &str = "BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:x\nMETHOD:CANCEL\nBEGIN:VEVENT\nUID:1\nDTSTAMP:20260301T090000Z\n\
+    ORGANIZER:mailto:ann@acme.test\nEND:VEVENT\nEND:VCALENDAR";
+
+#[tokio::test]
+async fn the_files_of_a_mail_are_stored_with_its_request() {
+    let ready = Ready::start().await;
+    let file = |content: &str| json!([{"filename": "a.txt", "content_base64": content}]);
+    let body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com"});
+    let with = |change: Value| {
+        let mut body = body.clone();
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        body
+    };
+    let invite = json!({"method": "CANCEL", "content": INVITE});
+    let good = with(json!({"attachments": file("SGVsbG8="), "calendar": invite}));
+    let answer = ready.client.post("/v1/transactional", good).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let stored: Vec<(String, String)> = sqlx::query_as(
+        "select a.filename, a.media_type from message_attachments a join requests r on r.id = a.message_id
+         where (r.options->>'has_attachments')::boolean order by a.place",
+    )
+    .fetch_all(&ready.edge.pool)
+    .await
+    .unwrap();
+    let expected =
+        [("a.txt", "text/plain; charset=utf-8"), ("invite.ics", "text/calendar; method=CANCEL; charset=utf-8")];
+    assert_eq!(stored, expected.map(|(name, kind)| (name.to_owned(), kind.to_owned())));
+
+    let refusals = [
+        (with(json!({"attachments": file("!")})), "attachments[0].content_base64"),
+        (
+            with(json!({"attachments": [{"filename": "a.exe", "content_base64": "SGVsbG8="}]})),
+            "attachments[0].filename",
+        ),
+        (with(json!({"calendar": {"method": "REQUEST", "content": INVITE}})), "calendar.content"),
+        (with(json!({"calendar": {"content": INVITE}})), "calendar.method"),
+    ];
+    for (body, path) in refusals {
+        assert_eq!(ready.client.post("/v1/transactional", body).await.faults()[0].0, path);
+    }
+    let too_many = with(json!({"attachments": vec![file("SGVsbG8=")[0].clone(); 11]}));
+    assert_eq!(ready.client.post("/v1/transactional", too_many).await.faults()[0].1, "too_many");
+    assert_eq!(ready.edge.count("select count(*) from message_attachments").await, 2);
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 1);
 }

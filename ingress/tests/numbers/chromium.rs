@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -25,7 +25,7 @@ const LANGUAGES: [&str; 4] = ["en", "de", "fr", "es"];
 
 /// A headless browser that is talked to through two pipes (`--remote-debugging-pipe`).
 struct Browser {
-    child: Child,
+    child: Arc<Mutex<Child>>,
     to: File,
     from: BufReader<File>,
     last: u64,
@@ -56,11 +56,15 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let process = child.id();
+        let child = Arc::new(Mutex::new(child));
+        let stuck = Arc::downgrade(&child);
         std::thread::spawn(move || {
             std::thread::sleep(GIVE_UP);
-            // Its end closes the pipe, and whoever reads hears so.
-            let _ = Command::new("kill").args(["-9", &process.to_string()]).stderr(Stdio::null()).status();
+            // Its end closes the pipe, which ends the read that waits for it. By its handle: the number of one that has ended may be
+            // another process's by now.
+            if let Some(child) = stuck.upgrade() {
+                let _ = child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+            }
         });
         let to = OpenOptions::new().write(true).open(down).unwrap();
         let from = BufReader::new(File::open(up).unwrap());
@@ -178,8 +182,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 
@@ -206,7 +211,12 @@ fn browser(name: &str) -> Option<(Browser, PathBuf)> {
 async fn the_pages_fit_a_narrow_screen_in_every_language_without_scripts() {
     let Some((mut browser, dir)) = tokio::task::block_in_place(|| browser("pages")) else { return };
     let (reader, base) = served().await;
-    let pages = [("unsubscribe", Purpose::Unsubscribe), ("preferences", Purpose::Preferences)];
+    reader.is_asked().await;
+    let pages = [
+        ("unsubscribe", Purpose::Unsubscribe),
+        ("preferences", Purpose::Preferences),
+        ("confirmation", Purpose::Confirm),
+    ];
     tokio::task::block_in_place(|| {
         for language in LANGUAGES {
             browser.language(language);
@@ -219,6 +229,35 @@ async fn the_pages_fit_a_narrow_screen_in_every_language_without_scripts() {
                     assert!(browser.content_width() <= f64::from(width), "{name} {language} is wider than {width}");
                     browser.screenshot(&dir.join(format!("{name}-{language}-{width}.png")));
                 }
+            }
+        }
+    });
+    println!("screenshots are in {}", dir.display());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branded_page_has_the_tenants_text_and_colors() {
+    let Some((mut browser, dir)) = tokio::task::block_in_place(|| browser("branded")) else { return };
+    let (reader, base) = served().await;
+    let pages = json!({
+        "unsubscribe_text": "We write twice a month.\nNever more <b>often</b>.", "preferences_text": "Choose & keep",
+        "button_color": "#0A5C36", "background_color": "#eef7f1", "logo_url": "https://cdn.acme.invalid/logo.png",
+    });
+    let changed = reader.ready.client.patch("/v1/tenant", json!({"pages": pages})).await;
+    assert_eq!(changed.body["tenant"]["pages"]["button_color"], json!("#0a5c36"), "{}", changed.body);
+    tokio::task::block_in_place(|| {
+        browser.language("en");
+        for (name, purpose, text) in [
+            ("unsubscribe", Purpose::Unsubscribe, "Never more &lt;b&gt;often&lt;/b&gt;."),
+            ("preferences", Purpose::Preferences, "Choose &amp; keep"),
+        ] {
+            for width in [NARROW, 1_024] {
+                browser.width(width);
+                browser.go(&format!("{base}{}", reader.path(purpose)));
+                let html = browser.html();
+                assert!(html.contains(text) && html.contains("background: #0a5c36"), "{html}");
+                assert!(browser.content_width() <= f64::from(width), "{name} is wider than {width}");
+                browser.screenshot(&dir.join(format!("{name}-{width}.png")));
             }
         }
     });
@@ -272,4 +311,15 @@ async fn everything_can_be_done_with_the_keyboard_alone() {
         told(&mut browser, "E-mail preferences");
     });
     assert_eq!(reader.marketing_status().await, "unsubscribed");
+    sqlx::query("delete from suppressions").execute(&reader.ready.edge.pool).await.unwrap();
+    reader.is_asked().await;
+    tokio::task::block_in_place(|| {
+        browser.go(&format!("{base}{}", reader.path(Purpose::Confirm)));
+        browser.tab();
+        assert_eq!(browser.focused(), ("button".to_owned(), "Yes, subscribe me".to_owned()));
+        browser.enter();
+        told(&mut browser, "You are subscribed");
+        browser.screenshot(&dir.join("confirmed.png"));
+    });
+    assert_eq!(reader.marketing_status().await, "subscribed");
 }

@@ -54,11 +54,22 @@ impl Reader {
         answer
     }
 
+    /// He is asked to confirm his consent.
+    pub async fn is_asked(&self) {
+        let pool = &self.ready.edge.pool;
+        let asked =
+            "insert into confirmations (tenant_id, contact_id) select tenant_id, id from contacts where id = $1";
+        for sql in ["update contacts set marketing_status = 'pending' where id = $1", asked] {
+            sqlx::query(sql).bind(self.contact).execute(pool).await.unwrap();
+        }
+    }
+
     pub fn path(&self, purpose: Purpose) -> String {
         let tokens = &self.ready.edge.ingress.tokens;
         let token = tokens.seal(purpose, self.ready.client.tenant, self.send, self.contact.as_bytes());
         match purpose {
             Purpose::Preferences => format!("/p/{token}"),
+            Purpose::Confirm => format!("/c/{token}"),
             _ => format!("/u/{token}"),
         }
     }

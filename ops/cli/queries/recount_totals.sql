@@ -13,14 +13,14 @@ with facts as (
         ('opened_human', s.human_opened_at), ('clicked', s.clicked_at), ('clicked_human', s.human_clicked_at),
         ('unsubscribed', s.unsubscribed_at), ('replied', s.replied_at)
     ) as f (event, at)
-    where f.at is not null and f.event is not null and ($1::uuid is null or s.tenant_id = $1)
+    where f.at is not null and f.event is not null and b.kind <> 'test' and ($1::uuid is null or s.tenant_id = $1)
     union all
     select e.tenant_id, b.kind, case e.type when 'bounced' then 'bounced_' || (e.detail ->> 'class') else e.type || '_total' end,
            date_trunc('hour', e.occurred_at, 'UTC')
     from events e
     join batches b on b.tenant_id = e.tenant_id
         and b.id = ((left(e.send_id::text, 33) || lpad(to_hex(('x' || right(e.send_id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid)
-    where e.type in ('opened', 'clicked', 'bounced') and ($1::uuid is null or e.tenant_id = $1)
+    where e.type in ('opened', 'clicked', 'bounced') and b.kind <> 'test' and ($1::uuid is null or e.tenant_id = $1)
 ), counted as (
     select tenant_id, kind, event, hour, count(*) as count from facts group by 1, 2, 3, 4
 ), booked as (

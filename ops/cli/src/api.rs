@@ -79,7 +79,7 @@ pub async fn run(args: ApiArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Splits `name=text`, `name:=JSON` and `name=@file`.
-fn argument(text: &str) -> Result<(String, Value), String> {
+pub fn argument(text: &str) -> Result<(String, Value), String> {
     let (name, value) = text.split_once('=').ok_or("an argument is name=text, name:=JSON or name=@file")?;
     if let Some(name) = name.strip_suffix(':') {
         let value = serde_json::from_str(value).map_err(|error| format!("{name}: {error}"))?;

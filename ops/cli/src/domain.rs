@@ -51,10 +51,17 @@ enum DomainCommand {
 #[derive(Debug, clap::Args)]
 pub struct DomainArgs {
     /// The sending domain.
-    pub domain: String,
-    /// Whose, where several tenants claim it. `warmup` takes the one that has proven it.
+    domain: String,
+    /// Whose, where several tenants claim it. Without it, the one that has proven it.
     #[arg(long)]
-    pub tenant: Option<Uuid>,
+    tenant: Option<Uuid>,
+}
+
+impl DomainArgs {
+    /// The domain's name as it is stored.
+    pub fn name(&self) -> String {
+        self.domain.trim().to_lowercase()
+    }
 }
 
 pub async fn run(args: DomainCommandArgs) -> anyhow::Result<()> {
@@ -83,25 +90,31 @@ async fn list(pool: &PgPool, tenant: Option<Uuid>, status: Option<&str>, limit: 
 }
 
 /// A domain whose row is locked until the transaction ends.
-struct LockedDomain {
-    tenant: Uuid,
-    id: Uuid,
+pub struct LockedDomain {
+    pub tenant: Uuid,
+    pub id: Uuid,
     status: DomainStatus,
     suspended_from: Option<String>,
 }
 
-async fn lock_domain(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<LockedDomain> {
+/// Locks the domain: of several claims the one that is proven.
+pub async fn lock_domain(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<LockedDomain> {
     let mut found = sqlx::query_as!(
         LockedDomain,
         r#"select tenant_id as tenant, id, status as "status: DomainStatus", suspended_from
            from domains where domain = $1 and ($2::uuid is null or tenant_id = $2) for no key update"#,
-        asked.domain,
+        asked.name(),
         asked.tenant,
     )
     .fetch_all(db)
     .await?;
     if found.len() > 1 {
-        bail!("several tenants claim it: say whose with --tenant");
+        found.retain(|domain| {
+            matches!(domain.status, DomainStatus::Verified | DomainStatus::Degraded | DomainStatus::Suspended)
+        });
+        if found.len() != 1 {
+            bail!("several tenants claim it: say whose with --tenant");
+        }
     }
     found.pop().context("no such domain")
 }

@@ -1,10 +1,7 @@
 //! `postrider explain <send>`, `postrider explain <campaign|message|sequence> <email>`: what the API explains, to be read.
 
-use anyhow::{Context, anyhow, bail};
-use ingress::{
-    ApiError,
-    api::explain::{ExplainSubject, Explainer},
-};
+use anyhow::{Context, bail};
+use ingress::api::explain::{ExplainSubject, Explainer};
 use ledger::quota::QuotaDefaults;
 use schemas::Address;
 use serde_json::{Value, json};
@@ -57,7 +54,7 @@ async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyho
         .await?
         .context("no such send; with an address, name a campaign, message or sequence")?;
     let mut explainer = Explainer { db, tenant, quota };
-    let send = explainer.send(id).await.map_err(refused)?;
+    let send = explainer.send(id).await.map_err(operator::refused)?;
     let named = |name: &str| send[name].as_str().and_then(|id| id.parse::<Uuid>().ok());
     let about = named("campaign_id")
         .map(ExplainSubject::Campaign)
@@ -78,7 +75,7 @@ async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyho
 
 /// What the API answers.
 async fn explain(explainer: &mut Explainer<'_>, about: ExplainSubject, address: &Address) -> anyhow::Result<Value> {
-    Ok(json!({"ok": true, "explanation": explainer.explain(about, address).await.map_err(refused)?}))
+    Ok(json!({"ok": true, "explanation": explainer.explain(about, address).await.map_err(operator::refused)?}))
 }
 
 fn with_tenant(mut explanation: Value, tenant: Uuid) -> Value {
@@ -109,10 +106,6 @@ async fn find(db: &mut PgConnection, id: Uuid) -> anyhow::Result<(Uuid, ExplainS
         Some(row) => Ok((row.tenant, ExplainSubject::Sequence(id))),
         None => bail!("no campaign, one-off message or sequence has this id"),
     }
-}
-
-fn refused(error: ApiError) -> anyhow::Error {
-    anyhow!("{}{}", error.code, error.detail.map(|detail| format!(": {detail}")).unwrap_or_default())
 }
 
 fn print(explanation: &Value) {

@@ -1,9 +1,10 @@
-//! `postrider key issue|list|revoke`: a key is shown once, its hash is kept.
+//! `postrider key issue|list|rotate|revoke`: a key is shown once, its hash is kept.
 
 use anyhow::{Context, bail};
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use clap::Subcommand;
-use schemas::{Environment, key, new_id, scope};
+use ingress::api::keys::{self, NewKey, OVERLAP_HOURS, OVERLAP_HOURS_MAX};
+use schemas::{Environment, key, scope};
 use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -28,6 +29,14 @@ enum KeyCommand {
     Issue(Issue),
     /// Lists keys, without the keys.
     List,
+    /// Makes a key with the same scopes, and lets the replaced one go on for a while. Shows the new key, once.
+    Rotate {
+        /// The key's id, as `list` shows it.
+        id: Uuid,
+        /// How many hours the replaced key goes on; 0: it ends at once.
+        #[arg(long, default_value_t = OVERLAP_HOURS, value_parser = clap::value_parser!(u32).range(..=i64::from(OVERLAP_HOURS_MAX)))]
+        overlap_hours: u32,
+    },
     /// Ends a key. Within five seconds no process accepts it any more.
     Revoke {
         /// The key's id, as `list` shows it.
@@ -78,6 +87,7 @@ pub async fn run(args: KeyArgs) -> anyhow::Result<()> {
             Ok(())
         }
         KeyCommand::List => list(&pool).await,
+        KeyCommand::Rotate { id, overlap_hours } => rotate(&pool, id, overlap_hours).await,
         KeyCommand::Revoke { id } => revoke(&pool, id).await,
     }
 }
@@ -94,55 +104,39 @@ fn scopes(asked: &[String]) -> anyhow::Result<Vec<String>> {
 
 async fn insert(pool: &PgPool, issue: &Issue, scopes: &[String]) -> anyhow::Result<(Uuid, String)> {
     let text = key::generate(&issue.product, issue.environment);
-    let id = issue_key(
-        pool,
-        &text,
-        &issue.product,
-        issue.environment,
+    let new = NewKey {
+        key: &text,
+        product: &issue.product,
+        environment: issue.environment,
         scopes,
-        issue.tenant,
-        issue.label.as_deref(),
-        issue.expires,
-    )
-    .await?;
-    Ok((id, text))
+        tenant: issue.tenant,
+        label: issue.label.as_deref(),
+        expires_at: issue.expires,
+    };
+    Ok((issue_key(pool, new).await?, text))
 }
 
 /// Stores a key's hash with what it may do.
-#[allow(clippy::too_many_arguments, reason = "one argument per column")]
-pub async fn issue_key(
-    pool: &PgPool,
-    key: &str,
-    product: &str,
-    environment: Environment,
-    scopes: &[String],
-    tenant: Option<Uuid>,
-    label: Option<&str>,
-    expires_at: Option<DateTime<Utc>>,
-) -> anyhow::Result<Uuid> {
-    let id = new_id();
-    let prefix: String = key.chars().take(key.len().saturating_sub(45)).collect();
-    let hash = key::hash(key);
+pub async fn issue_key(pool: &PgPool, new: NewKey<'_>) -> anyhow::Result<Uuid> {
     let mut tx = pool.begin().await?;
-    sqlx::query!(
-        "insert into api_keys (id, hash, prefix, product, environment, scopes, tenant_id, label, expires_at)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-        id,
-        hash.as_slice(),
-        prefix,
-        product,
-        environment.as_str(),
-        scopes,
-        tenant,
-        label,
-        expires_at
-    )
-    .execute(&mut *tx)
-    .await
-    .context("the key could not be stored")?;
-    audit(&mut tx, tenant, "key.issue", &id.to_string()).await?;
+    let id = new.insert(&mut tx).await.context("the key could not be stored")?;
+    audit(&mut tx, new.tenant, "key.issue", &id.to_string()).await?;
     tx.commit().await?;
     Ok(id)
+}
+
+async fn rotate(pool: &PgPool, id: Uuid, overlap_hours: u32) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let replaced = keys::lock_live(&mut tx, id).await?.context("no live key has this id")?;
+    let overlap = TimeDelta::hours(i64::from(overlap_hours));
+    let (new, text, until) = keys::replace(&mut tx, &replaced, overlap).await?;
+    audit(&mut tx, replaced.tenant_id, "key.rotate", &id.to_string()).await?;
+    tx.commit().await?;
+    operator::print(
+        &[json!({"key_id": new, "key": text, "replaced": id, "replaced_until": until})],
+        &["key_id", "key", "replaced", "replaced_until"],
+    );
+    Ok(())
 }
 
 async fn list(pool: &PgPool) -> anyhow::Result<()> {
@@ -164,11 +158,7 @@ async fn list(pool: &PgPool) -> anyhow::Result<()> {
 
 async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    let changed = sqlx::query!("update api_keys set revoked_at = now() where id = $1 and revoked_at is null", id)
-        .execute(&mut *tx)
-        .await?
-        .rows_affected();
-    if changed == 0 {
+    if !keys::revoke(&mut tx, id).await? {
         bail!("no live key has this id");
     }
     audit(&mut tx, None, "key.revoke", &id.to_string()).await?;

@@ -32,6 +32,7 @@ mod restore;
 #[cfg(feature = "dev")]
 mod seed;
 #[cfg(all(test, feature = "dev"))]
+#[path = "tests/settings_page.rs"]
 mod settings_page;
 #[cfg(feature = "dev")]
 mod sink;

@@ -2,7 +2,8 @@
 
 use std::{io::Read, path::PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use ingress::ApiError;
 use runtime::{Bus, Database, MasterKeys, Role};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -136,4 +137,9 @@ pub fn show(record: &Value) -> anyhow::Result<()> {
 /// Prints the result of an action: the record as JSON, or the text.
 pub fn print_result(record: &Value, text: &str) {
     println!("{}", if invocation::wants_json() { record.to_string() } else { text.to_owned() });
+}
+
+/// A refusal of the API as text.
+pub fn refused(error: ApiError) -> anyhow::Error {
+    anyhow!("{}{}", error.code, error.detail.map(|detail| format!(": {detail}")).unwrap_or_default())
 }

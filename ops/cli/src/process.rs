@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::{CommandFactory, ValueEnum};
-use ledger::quota::QuotaDefaults;
+use ledger::{confirmations::ConfirmationSettings, quota::QuotaDefaults};
 use runtime::{
     Bus, CommitNotifier, CoreSettings, Database, Outbound, OutboundSettings, PauseSwitches, Reader, Role, Vault,
     admin::Admin, plans::PreparedPool,
@@ -71,6 +71,8 @@ pub struct AllSettings {
     #[command(flatten)]
     quota: QuotaDefaults,
     #[command(flatten)]
+    confirmations: ConfirmationSettings,
+    #[command(flatten)]
     addresses: AddressesFile,
 }
 
@@ -83,6 +85,8 @@ pub struct IngressProcess {
     ingress: ingress::Settings,
     #[command(flatten)]
     quota: QuotaDefaults,
+    #[command(flatten)]
+    confirmations: ConfirmationSettings,
     #[command(flatten)]
     addresses: AddressesFile,
 }
@@ -102,43 +106,31 @@ pub struct StageProcess {
     #[command(flatten)]
     quota: QuotaDefaults,
     #[command(flatten)]
+    confirmations: ConfirmationSettings,
+    #[command(flatten)]
     addresses: AddressesFile,
 }
 
-/// The stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StageName {
-    /// Finds recipients, cuts and dispatches batches.
-    Audience,
-    /// Withholds recipients that must not be mailed.
-    Compliance,
-    /// Renders messages from templates and contacts.
-    Rendering,
-    /// Fences, sends, records.
-    Delivery,
-    /// Records opens, clicks, unsubscribes, bounces, complaints, replies.
-    Engagement,
-    /// Credits outcomes to mails.
-    Attribution,
-    /// Sends events to products.
-    Webhooks,
-    /// Takes contacts through sequences.
-    Sequencing,
-}
-
-impl StageName {
-    /// The stage's name in subjects, metrics and pause switches.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Audience => "audience",
-            Self::Compliance => "compliance",
-            Self::Rendering => "rendering",
-            Self::Delivery => "delivery",
-            Self::Engagement => "engagement",
-            Self::Attribution => "attribution",
-            Self::Webhooks => "webhooks",
-            Self::Sequencing => "sequencing",
-        }
+schemas::named_enum! {
+    /// The stages.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+    pub enum StageName {
+        /// Finds recipients, cuts and dispatches batches.
+        Audience = "audience",
+        /// Withholds recipients that must not be mailed.
+        Compliance = "compliance",
+        /// Renders messages from templates and contacts.
+        Rendering = "rendering",
+        /// Fences, sends, records.
+        Delivery = "delivery",
+        /// Records opens, clicks, unsubscribes, bounces, complaints, replies.
+        Engagement = "engagement",
+        /// Credits outcomes to mails.
+        Attribution = "attribution",
+        /// Sends events to products.
+        Webhooks = "webhooks",
+        /// Takes contacts through sequences.
+        Sequencing = "sequencing",
     }
 }
 
@@ -152,10 +144,13 @@ struct Process {
 
 pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
     settings.stages.delivery.quota = settings.quota;
+    settings.stages.audience.quota = settings.quota;
+    settings.stages.audience.confirmations = settings.confirmations;
     settings.ingress.quota = settings.quota;
+    settings.ingress.confirmations = settings.confirmations;
     let process = Process::start(&settings.core, &settings.ingress.outbound, "all", "all").await?;
-    start_stages(&process.deps, &settings.stages, StageName::value_variants()).await?;
-    process.beat(StageName::value_variants(), true);
+    start_stages(&process.deps, &settings.stages, StageName::ALL).await?;
+    process.beat(StageName::ALL, true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
     process.announce(&settings.addresses, Some(serving.address))?;
     process.serve(Some(serving)).await;
@@ -164,6 +159,7 @@ pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
 
 pub async fn run_ingress(mut settings: IngressProcess) -> anyhow::Result<()> {
     settings.ingress.quota = settings.quota;
+    settings.ingress.confirmations = settings.confirmations;
     let process = Process::start(&settings.core, &settings.ingress.outbound, "ingress", "ingress").await?;
     process.beat(&[], true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
@@ -174,14 +170,10 @@ pub async fn run_ingress(mut settings: IngressProcess) -> anyhow::Result<()> {
 
 pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
     settings.stages.delivery.quota = settings.quota;
-    let name = settings
-        .names
-        .iter()
-        .filter_map(|name| name.to_possible_value())
-        .map(|value| value.get_name().to_owned())
-        .collect::<Vec<_>>()
-        .join("+");
-    let emitter = settings.names.first().map_or("stage", |name| name.name());
+    settings.stages.audience.quota = settings.quota;
+    settings.stages.audience.confirmations = settings.confirmations;
+    let name = settings.names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join("+");
+    let emitter = settings.names.first().map_or("stage", |name| name.as_str());
     let process = Process::start(&settings.core, &settings.outbound, &name, emitter).await?;
     start_stages(&process.deps, &settings.stages, &settings.names).await?;
     process.beat(&settings.names, false);
@@ -244,7 +236,7 @@ impl Process {
 
     /// Starts the heartbeats of the process.
     fn beat(&self, stages: &[StageName], ingress: bool) {
-        let stages = stages.iter().map(|stage| stage.name()).chain(ingress.then_some("ingress")).collect();
+        let stages = stages.iter().map(|stage| stage.as_str()).chain(ingress.then_some("ingress")).collect();
         let settings = runtime::settings::given(&crate::Cli::command());
         self.deps.runner.beat(self.deps.pool.clone(), &self.name, stages, settings);
     }
@@ -289,7 +281,7 @@ pub async fn stop_signal() {
 
 /// True if a process of this name sends mail. Only such a process increments the ledger's epoch and may publish it.
 fn runs_delivery(name: &str) -> bool {
-    name == "all" || name.split('+').any(|stage| stage == StageName::Delivery.name())
+    name == "all" || name.split('+').any(|stage| stage == StageName::Delivery.as_str())
 }
 
 /// Creates the streams as soon as NATS is available. A process starts and serves what it can without NATS.

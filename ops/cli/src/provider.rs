@@ -1,12 +1,12 @@
-//! `postrider provider add|list|ping|enable|disable|default|remove`: tenants' own accounts with mail providers.
+//! `postrider provider add|list|ping|enable|disable|default|order|remove`: tenants' own accounts with mail providers.
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 use delivery::provider::{ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, ProviderKind};
+use ingress::api::connections::{self, NewConnection};
 use runtime::Vault;
-use schemas::new_id;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use smtp::{Relay, SmtpSettings};
@@ -46,7 +46,15 @@ enum ProviderCommand {
     Ping(Which),
     /// Makes a connection the one that carries its tenant's mail.
     Default(Which),
-    /// Takes a connection out of use within seconds: the platform's relay carries the tenant's mail.
+    /// Chooses which connections carry a tenant's mail: the first, and those that take over while its circuit is open. Without any, the
+    /// platform's relay does.
+    Order {
+        /// The engine tenant.
+        tenant: Uuid,
+        /// The connections, in their order.
+        connections: Vec<Uuid>,
+    },
+    /// Takes a connection out of use within seconds: its fallbacks carry the tenant's mail, or else the platform's relay.
     Disable(Which),
     /// Puts it back.
     Enable(Which),
@@ -115,6 +123,7 @@ pub async fn run(args: ProviderArgs) -> anyhow::Result<()> {
         }
         ProviderCommand::List { tenant } => list(&pool, tenant).await,
         ProviderCommand::Ping(which) => ping(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, which.id).await,
+        ProviderCommand::Order { tenant, connections } => set_order(&pool, tenant, &connections).await,
         ProviderCommand::Default(which) => change(&pool, which.id, ChangeProvider::Default).await,
         ProviderCommand::Disable(which) => change(&pool, which.id, ChangeProvider::Status("disabled")).await,
         ProviderCommand::Enable(which) => change(&pool, which.id, ChangeProvider::Status("active")).await,
@@ -146,57 +155,63 @@ async fn add(pool: &PgPool, vault: &Vault, guard: &HostPolicy, wanted: &AddProvi
         wanted.secret.read()?.context("say where the secret is: --secret-stdin, --secret-file or --secret-env")?;
     let secret = SecretString::from(secret.trim());
     let connection = Connection { kind: wanted.provider, settings, secret };
-    drop(connection.open(&client_settings()?, guard)?);
+    connection.check(guard)?;
     let sealed = vault.seal(wanted.tenant, PROVIDER_PURPOSE, connection.secret.expose_secret().as_bytes())?;
-    let id = new_id();
     let mut tx = pool.begin().await?;
     sqlx::query_scalar!("select 1 as one from tenants where id = $1 for key share", wanted.tenant)
         .fetch_optional(&mut *tx)
         .await?
         .context("no such tenant")?;
+    let new = NewConnection {
+        tenant: wanted.tenant,
+        name: &wanted.name,
+        kind: connection.kind,
+        settings: &connection.settings,
+        sealed: &sealed,
+    };
+    let stored = connections::insert(&mut tx, new).await;
+    let id = stored.map_err(|error| anyhow!("the connection could not be stored: {}", error.code))?;
     if !wanted.spare {
-        clear_default(&mut tx, wanted.tenant).await?;
+        make_default(&mut tx, wanted.tenant, id).await?;
     }
-    sqlx::query!(
-        "insert into provider_connections (tenant_id, id, provider, name, settings, secret, is_default)
-         values ($1, $2, $3, $4, $5, $6, $7)",
-        wanted.tenant,
-        id,
-        connection.kind.as_str(),
-        wanted.name,
-        serde_json::to_value(&connection.settings)?,
-        sealed,
-        !wanted.spare
-    )
-    .execute(&mut *tx)
-    .await
-    .context("the connection could not be stored; is the name taken?")?;
     audit(&mut tx, Some(wanted.tenant), "provider.add", &format!("{id} {}", connection.kind.as_str())).await?;
     tx.commit().await?;
     Ok(id)
 }
 
-async fn clear_default(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update provider_connections set is_default = false, updated_at = clock_timestamp() where tenant_id = $1 and is_default",
-        tenant
-    )
-    .execute(db)
-    .await
-    .map(drop)
+/// Puts a connection in the place of the default one. The fallbacks stay.
+async fn make_default(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    let fallbacks = connections::order(&mut *db, tenant).await?.into_iter().skip(1).filter(|other| *other != id);
+    let order: Vec<Uuid> = std::iter::once(id).chain(fallbacks).collect();
+    connections::set_order(db, tenant, &order).await
+}
+
+async fn set_order(pool: &PgPool, tenant: Uuid, order: &[Uuid]) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    connections::set_order(&mut tx, tenant, order).await?;
+    if connections::order(&mut tx, tenant).await? != order {
+        bail!("each must be a connection of the tenant, named once");
+    }
+    audit(&mut tx, Some(tenant), "provider.order", &tenant.to_string()).await?;
+    tx.commit().await?;
+    operator::print_result(&json!({"tenant": tenant, "connections": order}), "set");
+    Ok(())
 }
 
 async fn list(pool: &PgPool, tenant: Option<Uuid>) -> anyhow::Result<()> {
     let records = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
-               select id as connection_id, tenant_id as tenant, provider, name, status, is_default as "default", settings, created_at
+               select id as connection_id, tenant_id as tenant, provider, name, status, is_default as "default", fallback_rank as fallback, settings, created_at
                from provider_connections) r
            where $1::uuid is null or tenant = $1 order by tenant, created_at desc"#,
         tenant
     )
     .fetch_all(pool)
     .await?;
-    operator::print(&records, &["connection_id", "tenant", "provider", "name", "status", "default", "settings"]);
+    operator::print(
+        &records,
+        &["connection_id", "tenant", "provider", "name", "status", "default", "fallback", "settings"],
+    );
     Ok(())
 }
 
@@ -211,7 +226,7 @@ async fn ping(pool: &PgPool, vault: &Vault, guard: &HostPolicy, id: Uuid) -> any
         settings: serde_json::from_value(row.settings)?,
         secret: SecretString::from(secret),
     };
-    let [_, provider] = connection.open(&client_settings()?, guard)?;
+    let [_, provider] = delivery::provider::open(&connection, &client_settings()?, guard)?;
     let started = std::time::Instant::now();
     let answered = provider.ping().await;
     let record = json!({
@@ -241,31 +256,18 @@ async fn change(pool: &PgPool, id: Uuid, change: ChangeProvider) -> anyhow::Resu
         .context("no such connection")?;
     let (action, done) = match change {
         ChangeProvider::Default => {
-            clear_default(&mut tx, tenant).await?;
-            sqlx::query!(
-                "update provider_connections set is_default = true, updated_at = clock_timestamp() where tenant_id = $1 and id = $2",
-                tenant,
-                id
-            )
-            .execute(&mut *tx)
-            .await?;
+            make_default(&mut tx, tenant, id).await?;
             ("provider.default", "default")
         }
         ChangeProvider::Status(status) => {
-            sqlx::query!(
-                "update provider_connections set status = $3, updated_at = clock_timestamp() where tenant_id = $1 and id = $2",
-                tenant,
-                id,
-                status
-            )
-            .execute(&mut *tx)
-            .await?;
+            connections::set_status(&mut tx, tenant, id, status).await?;
             ("provider.status", status)
         }
         ChangeProvider::Remove => {
-            sqlx::query!("delete from provider_connections where tenant_id = $1 and id = $2", tenant, id)
-                .execute(&mut *tx)
-                .await?;
+            let mut order = connections::order(&mut tx, tenant).await?;
+            order.retain(|other| *other != id);
+            connections::set_order(&mut tx, tenant, &order).await?;
+            connections::remove(&mut tx, tenant, id).await?;
             ("provider.remove", "removed")
         }
     };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use dkim::DkimKey;
+use ingress::api::keys::NewKey;
 use runtime::{MasterKeys, Vault};
 use schemas::{Address, Environment, key, new_id, scope};
 use secrecy::ExposeSecret;
@@ -85,7 +86,16 @@ async fn ensure_key(pool: &PgPool, text: &str, environment: Environment) -> anyh
         sqlx::query_scalar!("select id from api_keys where hash = $1", hash.as_slice()).fetch_optional(pool).await?;
     if known.is_none() {
         let scopes: Vec<String> = scope::ALL.iter().map(|scope| (*scope).to_owned()).collect();
-        crate::key::issue_key(pool, text, PRODUCT, environment, &scopes, None, Some("demo"), None).await?;
+        let new = NewKey {
+            key: text,
+            product: PRODUCT,
+            environment,
+            scopes: &scopes,
+            tenant: None,
+            label: Some("demo"),
+            expires_at: None,
+        };
+        crate::key::issue_key(pool, new).await?;
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
-//! `postrider tenant list|show|set|link|suspend|activate|attribution`.
+//! `postrider tenant list|show|set|link|suspend|activate`.
 
-mod attribution;
 mod set;
 
 use anyhow::{Context, bail};
@@ -39,7 +38,7 @@ enum TenantCommand {
         /// The engine tenant.
         id: Uuid,
     },
-    /// Sets a tenant's time zone, postal address, default sender or tracking domain, or shows them.
+    /// Changes a tenant's profile, or shows it: time zone, postal address, default sender, attribution, retention, pages.
     Set(set::SetArgs),
     /// Links a product's tenant, making the engine tenant if there is none.
     Link(Link),
@@ -53,8 +52,6 @@ enum TenantCommand {
         /// The engine tenant.
         id: Uuid,
     },
-    /// Shows how a tenant's outcomes are credited to its mails, or sets it.
-    Attribution(attribution::AttributionArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -100,7 +97,6 @@ pub async fn run(args: TenantArgs) -> anyhow::Result<()> {
         TenantCommand::Suspend { id } => set_status(&pool, id, "suspended").await,
         TenantCommand::Activate { id } => set_status(&pool, id, "active").await,
         TenantCommand::Set(wanted) => set::run(&pool, wanted).await,
-        TenantCommand::Attribution(wanted) => attribution::run(&pool, wanted).await,
     }
 }
 

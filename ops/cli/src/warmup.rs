@@ -1,14 +1,12 @@
 //! `postrider warmup list|show|set|end`.
 
-use anyhow::{Context, bail};
 use clap::Subcommand;
 use ledger::warmup::{self, DEFAULT_CAPS, WarmupState};
 use serde_json::{Value, json};
-use sqlx::{PgConnection, PgPool};
-use uuid::Uuid;
+use sqlx::PgPool;
 
 use crate::{
-    domain::DomainArgs,
+    domain::{DomainArgs, lock_domain},
     invocation::audit,
     operator::{self, DatabaseArgs},
 };
@@ -47,13 +45,6 @@ enum WarmupCommand {
     },
 }
 
-/// A domain that was found.
-struct Domain {
-    tenant_id: Uuid,
-    id: Uuid,
-    name: String,
-}
-
 pub async fn run(args: WarmupArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
@@ -66,55 +57,29 @@ pub async fn run(args: WarmupArgs) -> anyhow::Result<()> {
     }
 }
 
-async fn find(db: &mut PgConnection, args: &DomainArgs) -> anyhow::Result<Domain> {
-    let name = args.domain.trim().to_lowercase();
-    let found = sqlx::query_as!(
-        Domain,
-        "select tenant_id, id, domain as name from domains
-         where domain = $1 and ($2::uuid is null or tenant_id = $2)
-         order by status in ('verified', 'degraded', 'suspended') desc, created_at limit 2",
-        name,
-        args.tenant
-    )
-    .fetch_all(&mut *db)
-    .await?;
-    let proven = sqlx::query_scalar!(
-        r#"select count(*) as "count!" from domains where domain = $1 and status in ('verified', 'degraded', 'suspended')"#,
-        name
-    )
-    .fetch_one(db)
-    .await?;
-    match <[Domain; 1]>::try_from(found) {
-        Ok([domain]) => Ok(domain),
-        Err(found) if proven == 1 => found.into_iter().next().context("no such domain"),
-        Err(found) if found.is_empty() => bail!("no such domain"),
-        Err(_) => bail!("several tenants claim this domain: say which with --tenant"),
-    }
-}
-
 async fn set(pool: &PgPool, args: &DomainArgs, is_on: bool, caps: Option<Vec<i64>>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    let domain = find(&mut tx, args).await?;
-    warmup::set(&mut tx, domain.tenant_id, domain.id, is_on, caps.as_deref()).await?;
+    let domain = lock_domain(&mut tx, args).await?;
+    warmup::set(&mut tx, domain.tenant, domain.id, is_on, caps.as_deref()).await?;
     let plan = match (is_on, &caps) {
         (false, _) => "end".to_owned(),
         (true, None) => "default plan".to_owned(),
         (true, Some(caps)) => format!("plan {caps:?}"),
     };
-    audit(&mut tx, Some(domain.tenant_id), "warmup.set", &format!("{} {plan}", domain.name)).await?;
+    audit(&mut tx, Some(domain.tenant), "warmup.set", &format!("{} {plan}", args.name())).await?;
     tx.commit().await?;
     show(pool, args).await
 }
 
 async fn show(pool: &PgPool, args: &DomainArgs) -> anyhow::Result<()> {
     let mut db = pool.acquire().await?;
-    let domain = find(&mut db, args).await?;
-    let state = warmup::load_state(&mut db, domain.tenant_id, domain.id).await?;
+    let domain = lock_domain(&mut db, args).await?;
+    let state = warmup::load_state(&mut db, domain.tenant, domain.id).await?;
     let Some(state) = state.filter(|state| state.is_on) else {
-        operator::print(&[json!({"domain": domain.name, "status": "not_warmed_up"})], &["domain", "status"]);
+        operator::print(&[json!({"domain": args.name(), "status": "not_warmed_up"})], &["domain", "status"]);
         return Ok(());
     };
-    operator::print(&days(&domain.name, &state), &["domain", "day", "cap", "used", "status"]);
+    operator::print(&days(&args.name(), &state), &["domain", "day", "cap", "used", "status"]);
     Ok(())
 }
 
@@ -157,6 +122,7 @@ async fn list(pool: &PgPool) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uuid::Uuid;
 
     #[test]
     fn the_plan_shows_where_the_domain_stands() {

@@ -31,25 +31,18 @@ pub const BEGIN_BRIEFLY: &str = "begin; set local lock_timeout = '1s'";
 /// A connection that was idle for longer is tried before it is used.
 const PING_AFTER: Duration = Duration::from_secs(1);
 
-/// The database role a process works as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Serves callers; row security confines it to one tenant at a time.
-    Ingress,
-    /// Stages and command line; all tenants.
-    Stages,
+schemas::named_enum! {
+    /// The database role a process works as.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Role {
+        /// Serves callers; row security confines it to one tenant at a time.
+        Ingress = "ingress",
+        /// Stages and command line; all tenants.
+        Stages = "stages",
+    }
 }
 
 impl Role {
-    /// Its word: a metric label.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ingress => "ingress",
-            Self::Stages => "stages",
-        }
-    }
-
     fn name(self) -> &'static str {
         match self {
             Self::Ingress => "postrider_ingress",

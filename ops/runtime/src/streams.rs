@@ -15,7 +15,7 @@ const NO_DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
 /// Requests of one kind that one product and environment may have waiting. JetStream refuses the next one in its PubAck.
 ///
 /// The limits keep one product from filling the stream for the others. Its rights let a product publish under its own name only, so with
-/// 7 kinds and 2 environments it holds at most 7 × 2 × 256 × 256 KiB = 896 MiB of the stream's 3 GiB.
+/// 8 kinds and 2 environments it holds at most 8 × 2 × 256 × 256 KiB = 1 GiB of the stream's 4 GiB.
 pub const REQUESTS_WAITING_MAX: i64 = 256;
 /// The longest request, with its headers, in bytes. JetStream refuses longer ones in its PubAck; they go by request and reply, or over HTTP.
 pub const REQUEST_MAX_BYTES: i32 = 256 * 1024;
@@ -60,7 +60,7 @@ pub const STREAMS: &[StreamSpec] = &[
     StreamSpec {
         name: stream::REQUESTS,
         subjects: "mail.v1.request.*.*.*",
-        max_bytes: 3 * 1024 * MB,
+        max_bytes: 4 * 1024 * MB,
         work_queue: true,
         max_age: Duration::ZERO,
         keeps: Keeps::Synced,

@@ -12,67 +12,36 @@ use std::fmt;
 use self::rules::{CODES, OVERRIDING, REPLIES, SUPPORTING, TextRule};
 use crate::BounceClass;
 
-/// Why a send failed or waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// The address does not exist.
-    Hard,
-    /// The mailbox exists and takes nothing now: full.
-    MailboxFull,
-    /// The mailbox exists and is switched off, or takes no mail from outside.
-    Inactive,
-    /// Refused for reputation, spam or authentication of the sender: says nothing about the person.
-    Block,
-    /// Refused for what the message is: size, content, form.
-    Content,
-    /// Refused by a rule of the recipient's site: relaying, sender not wanted, closed list.
-    Policy,
-    /// Too many messages or connections from us; slow down.
-    Throttled,
-    /// A temporary fault at the other side: greylisting, local errors.
-    Temporary,
-    /// Their DNS or routing is broken, or their server cannot be reached by the relay.
-    Routing,
-    /// The relay cannot be reached or does not speak SMTP.
-    Unreachable,
-    /// Our settings are wrong: TLS, credentials, relay permission. A person must look.
-    Configuration,
+crate::named_enum! {
+    /// Why a send failed or waits.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Class {
+        /// The address does not exist.
+        Hard = "hard",
+        /// The mailbox exists and takes nothing now: full.
+        MailboxFull = "mailbox_full",
+        /// The mailbox exists and is switched off, or takes no mail from outside.
+        Inactive = "inactive",
+        /// Refused for reputation, spam or authentication of the sender: says nothing about the person.
+        Block = "block",
+        /// Refused for what the message is: size, content, form.
+        Content = "content",
+        /// Refused by a rule of the recipient's site: relaying, sender not wanted, closed list.
+        Policy = "policy",
+        /// Too many messages or connections from us; slow down.
+        Throttled = "throttled",
+        /// A temporary fault at the other side: greylisting, local errors.
+        Temporary = "temporary",
+        /// Their DNS or routing is broken, or their server cannot be reached by the relay.
+        Routing = "routing",
+        /// The relay cannot be reached or does not speak SMTP.
+        Unreachable = "unreachable",
+        /// Our settings are wrong: TLS, credentials, relay permission. A person must look.
+        Configuration = "configuration",
+    }
 }
 
 impl Class {
-    /// Every member.
-    pub const ALL: &'static [Self] = &[
-        Self::Hard,
-        Self::MailboxFull,
-        Self::Inactive,
-        Self::Block,
-        Self::Content,
-        Self::Policy,
-        Self::Throttled,
-        Self::Temporary,
-        Self::Routing,
-        Self::Unreachable,
-        Self::Configuration,
-    ];
-
-    /// The class's name: a failure's reason in the ledger, a metric label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hard => "hard",
-            Self::MailboxFull => "mailbox_full",
-            Self::Inactive => "inactive",
-            Self::Block => "block",
-            Self::Content => "content",
-            Self::Policy => "policy",
-            Self::Throttled => "throttled",
-            Self::Temporary => "temporary",
-            Self::Routing => "routing",
-            Self::Unreachable => "unreachable",
-            Self::Configuration => "configuration",
-        }
-    }
-
     /// What it is as a bounce, once nobody tries any more.
     #[must_use]
     pub const fn bounce(self) -> BounceClass {

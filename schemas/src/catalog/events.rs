@@ -1,5 +1,7 @@
 //! Events by type: the body all of them share, and what is particular to each.
 
+use std::collections::BTreeMap;
+
 use chrono::NaiveDate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,6 +32,17 @@ const HEADERS: &[Header] = &[
     Header { name: header::CE_TIME, about: "When it happened.", required: true },
     Header { name: header::CE_SUBJECT, about: "The send, campaign or other thing it is about.", required: false },
 ];
+
+/// `data` of `contact.confirmed`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct ContactConfirmedData {
+    /// The contact.
+    contact_id: Uuid,
+    /// The contact's address; null once it was erased.
+    email: Option<String>,
+    /// The mail whose link was followed.
+    send_id: Uuid,
+}
 
 /// `data` of `campaign.sent`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -213,6 +226,71 @@ struct OutcomeCreditedData {
     /// The contact's address; null once it was erased.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     email: Option<String>,
+}
+
+/// `data` of `suppression.added` and `suppression.lifted`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct SuppressionData {
+    /// The suppression.
+    suppression_id: Uuid,
+    /// Why: `hard_bounce`, `complaint`, `unsubscribe`, `manual`, `invalid` or `import`.
+    reason: String,
+    /// Which mail is withheld: `all` or `marketing`.
+    scope: String,
+    /// Where it comes from: `recipient`, `provider`, `delivery`, `engagement`, `api`, `sequence` or `import`.
+    source: String,
+    /// The mail that led to it; left out without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    send_id: Option<Uuid>,
+    /// When it ends; left out when it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    /// The contact with the address; left out when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    contact_id: Option<Uuid>,
+    /// The address; null once the contact was erased. Left out of a lifted suppression that was no contact's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    email: Option<String>,
+}
+
+/// `data` of `import.finished`: `GET /v1/imports/{id}` has the errors.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct ImportFinishedData {
+    /// The import.
+    import_id: Uuid,
+    /// Its name.
+    name: Option<String>,
+    /// What was done with the rows.
+    operation: String,
+    /// `completed`, `completed_with_errors` or `failed`: no row was valid.
+    status: String,
+    /// Where the contacts come from.
+    source_slug: String,
+    /// How many rows met with what.
+    #[serde(flatten)]
+    counts: BTreeMap<String, i64>,
+}
+
+/// `data` of `quota.near`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct QuotaNearData {
+    /// `day` or `month` (UTC).
+    period: String,
+    /// The period's first day.
+    starts_on: NaiveDate,
+    /// Mails that may be sent in it.
+    limit: i64,
+    /// Mails that were sent in it.
+    used: i64,
+}
+
+/// `data` of `webhook.disabled`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct WebhookDisabledData {
+    /// The subscription.
+    subscription_id: Uuid,
+    /// `gone`: its endpoint answered 410. `failing`: no attempt has succeeded for days.
+    reason: String,
 }
 
 /// Every type that is on the bus.
@@ -417,6 +495,12 @@ fn particulars(event: EventType) -> (&'static str, &'static str, Data, Value) {
             own::<ContactCreatedData>(),
             json!({"contact_id": ID, "email": "ann@example.com", "first_name": "Ann", "last_name": null, "source": "api"}),
         ),
+        EventType::ContactConfirmed => (
+            "Contact confirmed",
+            "A contact confirmed the consent by the link in a mail.",
+            own::<ContactConfirmedData>(),
+            json!({"contact_id": ID, "email": "ann@example.com", "send_id": ID}),
+        ),
         EventType::CampaignSent => (
             "Campaign sent",
             "A campaign has no mail left to send.",
@@ -456,6 +540,40 @@ fn particulars(event: EventType) -> (&'static str, &'static str, Data, Value) {
             json!({"outcome_id": ID, "contact_id": ID, "email": "ann@example.com", "outcome_type": "bind", "revision": 1,
                    "reason": "recorded", "model": "last_touch", "rule": "click", "before": [],
                    "after": [{"send_id": ID, "campaign_id": ID, "share": 1.0, "premium_amount": 1200, "value_cents": null}]}),
+        ),
+        EventType::SuppressionAdded => (
+            "Suppression added",
+            "An address is suppressed.",
+            own::<SuppressionData>(),
+            json!({"suppression_id": ID, "reason": "hard_bounce", "scope": "all", "source": "delivery", "send_id": ID,
+                   "contact_id": ID, "email": "ann@example.com"}),
+        ),
+        EventType::SuppressionLifted => (
+            "Suppression lifted",
+            "A suppression was lifted.",
+            own::<SuppressionData>(),
+            json!({"suppression_id": ID, "reason": "manual", "scope": "all", "source": "api", "contact_id": ID,
+                   "email": "ann@example.com"}),
+        ),
+        EventType::ImportFinished => (
+            "Import finished",
+            "An import is over.",
+            own::<ImportFinishedData>(),
+            json!({"import_id": ID, "name": "Spring", "operation": "upsert", "status": "completed", "source_slug": "api_import",
+                   "total_rows": 2, "valid": 2, "created": 1, "updated": 1, "unchanged": 0, "skipped": 0, "duplicates": 0,
+                   "invalid": 0, "suppressed": 0}),
+        ),
+        EventType::QuotaNear => (
+            "Quota near",
+            "A tenant has used 80 % of a send quota: once in each period.",
+            own::<QuotaNearData>(),
+            json!({"period": "month", "starts_on": "2026-03-01", "limit": 10_000, "used": 8_004}),
+        ),
+        EventType::WebhookDisabled => (
+            "Webhook disabled",
+            "The engine disabled a webhook subscription.",
+            own::<WebhookDisabledData>(),
+            json!({"subscription_id": ID, "reason": "gone"}),
         ),
         EventType::RequestRejected => (
             "Request rejected",

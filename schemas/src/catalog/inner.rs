@@ -103,7 +103,7 @@ pub(super) fn all() -> Vec<Described> {
             vec![("mark", json!({"ledger_id": TENANT, "mark": 42, "at": AT}))],
         ),
         of::<Control>(
-            "Lever moved",
+            "Operator control",
             "From an operator to every process.",
             "mail.v1.control",
             None,

@@ -25,6 +25,21 @@ closed_set! {
         Transactional = "transactional",
         /// A one-off message with its own body.
         OneOff = "one_off",
+        /// A test of a campaign: counts in no report, and suppresses nobody.
+        Test = "test",
+    }
+}
+
+impl MessageKind {
+    /// True for mail whose subject and bodies stand as they were written: nothing in them is Liquid.
+    #[must_use]
+    pub fn is_written(self) -> bool {
+        matches!(self, Self::OneOff | Self::Test)
+    }
+
+    /// The kinds that reports are about.
+    pub fn reported() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|kind| *kind != Self::Test)
     }
 }
 
@@ -135,5 +150,7 @@ closed_set! {
         Contact = "contact",
         /// Suppress one address or many.
         Suppression = "suppression",
+        /// Record an event of the product, or up to 500.
+        Event = "event",
     }
 }

@@ -9,25 +9,10 @@ mod sequence;
 /// Makes a closed set that reads the same in Rust, JSON and Postgres text.
 macro_rules! closed_set {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum $name { $($(#[$doc])* #[serde(rename = $text)] $variant,)+ }
-
-        impl $name {
-            /// Every member, in order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// The word for it, everywhere.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text,)+ }
-            }
-
-            /// The member with this word.
-            #[must_use]
-            pub fn parse(text: &str) -> Option<Self> {
-                match text { $($text => Some(Self::$variant),)+ _ => None }
-            }
+        $crate::named_enum! {
+            $(#[$meta])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+            pub enum $name { $($(#[$doc])* #[serde(rename = $text)] $variant = $text,)+ }
         }
 
         impl schemars::JsonSchema for $name {

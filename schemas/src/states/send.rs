@@ -61,6 +61,8 @@ closed_set! {
         TenantSuspended = "tenant_suspended",
         /// The tenant's quota is used up. Of campaigns and one-off messages only.
         QuotaExceeded = "quota_exceeded",
+        /// The contact has had as many marketing mails as the tenant's frequency cap allows.
+        FrequencyCap = "frequency_cap",
         /// `not_after` passed.
         WindowMissed = "window_missed",
         /// The campaign was cancelled.

@@ -95,6 +95,8 @@ closed_set! {
         Suppressed = "suppressed",
         /// An `end_sequence` step.
         EndStep = "end_step",
+        /// An event of the product that the sequence names in `exit_on_event`.
+        Event = "event",
         /// Ended by the caller.
         Manual = "manual",
         /// The sequence was archived.

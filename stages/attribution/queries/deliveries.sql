@@ -30,6 +30,7 @@ cross join lateral (
         where s.tenant_id = w.tenant_id and s.contact_id = w.contact_id and s.campaign_id is null
           and s.id between w.first_id and w.last_id and s.month between w.first_month and w.last_month
           and s.state = 'sent' and s.bounced_at is null
+          and not exists (select from messages m where m.tenant_id = s.tenant_id and m.id = s.request_id and m.is_test)
     ) d
     where d.at > w.since and d.at <= w.until
     order by d.at desc, d.id desc limit 200

@@ -7,15 +7,14 @@
 
 mod credit;
 mod model;
-mod policy;
 mod recount;
 mod stage;
 mod sweeps;
 mod totals;
 mod touches;
 
+pub use ledger::attribution::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy};
 pub use model::{Credit, CreditRule, MailTouch, WeighedOutcome, credit};
-pub use policy::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy};
 pub use recount::{Difference, recount};
 pub use stage::start;
 

@@ -12,23 +12,14 @@ use ledger::outcomes::SHARE_WHOLE;
 use crate::Policy;
 use ledger::outcomes::Premium;
 
-/// Why a mail is credited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CreditRule {
-    /// A human clicked.
-    HumanClick,
-    /// The mail was delivered, and there is no click at all.
-    Delivered,
-}
-
-impl CreditRule {
-    /// The word for this rule in the ledger, the API and metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::HumanClick => "human_click",
-            Self::Delivered => "delivered",
-        }
+schemas::named_enum! {
+    /// Why a mail is credited.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum CreditRule {
+        /// A human clicked.
+        HumanClick = "human_click",
+        /// The mail was delivered, and there is no click at all.
+        Delivered = "delivered",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::plans::PreparedPool;
 
 use crate::credit;
@@ -16,16 +16,8 @@ pub(crate) struct LateFacts(pub(crate) PreparedPool);
 
 #[async_trait]
 impl Sweep for LateFacts {
-    fn name(&self) -> &'static str {
-        "late_facts"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from late_facts)")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("late_facts", Duration::from_secs(1)).when("exists (select from late_facts)")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -41,16 +33,9 @@ pub(crate) struct DueOutcomes(pub(crate) PreparedPool);
 
 #[async_trait]
 impl Sweep for DueOutcomes {
-    fn name(&self) -> &'static str {
-        "due_outcomes"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from outcomes where credit_due <= now())")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("due_outcomes", Duration::from_secs(1))
+            .when("exists (select from outcomes where credit_due <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -1,5 +1,7 @@
 //! A campaign's launch: selects its audience once, and writes it to the ledger.
 
+use chrono::NaiveDateTime;
+use chrono_tz::Tz;
 use runner::StageError;
 use runtime::trace;
 use schemas::{CampaignStatus, RequestAnnounced, messages::CampaignLaunchPayload};
@@ -9,34 +11,24 @@ use uuid::Uuid;
 use ledger::audience::AudienceSelector;
 use ledger::audience::Split;
 use ledger::launch::{Plan, materialize};
+use ledger::local_time::DueTimes;
 
-/// The outcome of a launch request. Written to `requests.outcome`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LaunchOutcome {
-    /// The audience was written to the ledger.
-    Materialized,
-    /// The audience was already in the ledger.
-    Repeated,
-    /// The audience was empty; the campaign is sent.
-    Empty,
-    /// The campaign was cancelled first, or was never launched.
-    NotLaunched,
-    /// The campaign names an audience that cannot be looked up; it is cancelled.
-    UnknownAudience,
-    /// It is not due yet: the request waits.
-    NotDue,
-}
-
-impl LaunchOutcome {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Materialized => "materialized",
-            Self::Repeated => "materialized_before",
-            Self::Empty => "audience_empty",
-            Self::NotLaunched => "not_launched",
-            Self::UnknownAudience => "audience_unknown",
-            Self::NotDue => "not_due",
-        }
+schemas::named_enum! {
+    /// The outcome of a launch request. Written to `requests.outcome`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum LaunchOutcome {
+        /// The audience was written to the ledger.
+        Materialized = "materialized",
+        /// The audience was already in the ledger.
+        Repeated = "materialized_before",
+        /// The audience was empty; the campaign is sent.
+        Empty = "audience_empty",
+        /// The campaign was cancelled first, or was never launched.
+        NotLaunched = "not_launched",
+        /// The campaign names an audience that cannot be looked up; it is cancelled.
+        UnknownAudience = "audience_unknown",
+        /// It is not due yet: the request waits.
+        NotDue = "not_due",
     }
 }
 
@@ -50,6 +42,8 @@ struct LaunchedCampaign {
     test_percent: Option<i16>,
     weights: Vec<i32>,
     max_per_minute: Option<i32>,
+    local_time: Option<NaiveDateTime>,
+    tenant_zone: Tz,
 }
 
 impl LaunchedCampaign {
@@ -104,7 +98,8 @@ async fn lock_request(
 async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Option<LaunchedCampaign>, StageError> {
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", materialized_at is not null as "is_materialized!",
-                  coalesce(scheduled_for <= now(), true) as "is_due!", audience_mode, list_id, segment_id, tag_ids, test_percent, max_per_minute,
+                  coalesce(scheduled_for <= now(), true) as "is_due!", scheduled_for_local,
+                  (select t.timezone from tenants t where t.id = $1) as "timezone!", audience_mode, list_id, segment_id, tag_ids, test_percent, max_per_minute,
                   array(select v.weight from campaign_variants v where v.tenant_id = $1 and v.campaign_id = $2 order by v.variant)
                       as "weights!"
            from campaigns where tenant_id = $1 and id = $2 for update"#,
@@ -122,6 +117,8 @@ async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<
         test_percent: row.test_percent,
         weights: row.weights,
         max_per_minute: row.max_per_minute,
+        local_time: row.scheduled_for_local,
+        tenant_zone: schemas::delay::zone(None, &row.timezone),
     }))
 }
 
@@ -169,9 +166,17 @@ async fn prepare(
         is_pinned: is_pinned || is_evaluated,
         split: campaign.split(),
         max_per_minute: campaign.max_per_minute,
+        times: due_times(&mut *db, campaign).await?,
     };
     let sends = materialize(db, tenant, &plan).await?;
     Ok(if sends == 0 { LaunchOutcome::Empty } else { LaunchOutcome::Materialized })
+}
+
+/// When the campaign is due in which time zone. By the clock of the transaction, which says what is due already.
+async fn due_times(db: &mut PgConnection, campaign: &LaunchedCampaign) -> sqlx::Result<Option<DueTimes>> {
+    let Some(local) = campaign.local_time else { return Ok(None) };
+    let now = sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(db).await?;
+    Ok(Some(DueTimes::of(local, campaign.tenant_zone, now)))
 }
 
 async fn finish_request(

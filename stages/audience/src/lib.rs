@@ -15,3 +15,4 @@ mod sweeps;
 
 pub use settings::Settings;
 pub use stage::start;
+pub use sweeps::warn_quotas;

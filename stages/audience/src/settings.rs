@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ledger::{confirmations::ConfirmationSettings, quota::QuotaDefaults};
+
 use crate::retention::RetentionSettings;
 
 /// Settings of the audience stage.
@@ -28,4 +30,10 @@ pub struct Settings {
     /// How long rows are kept.
     #[command(flatten)]
     pub retention: RetentionSettings,
+    /// The send quota, of which tenants are warned. One setting of the process: delivery's fence enforces it.
+    #[arg(skip)]
+    pub quota: QuotaDefaults,
+    /// How often contacts are asked to confirm. One setting of the process: the ingress goes by it, too.
+    #[arg(skip)]
+    pub confirmations: ConfirmationSettings,
 }

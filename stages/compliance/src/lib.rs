@@ -6,8 +6,9 @@
 use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use ledger::{
-    gate::{self, BatchFacts, GateDecision, OwedSend},
+    gate::{self, BatchFacts, GateDecision, Hold, OwedSend},
     withhold,
 };
 use runner::{Deps, Intake, Stage, StageError};
@@ -60,7 +61,7 @@ impl Stage for Compliance {
         let (mut paused, mut aside, mut moving) = (Vec::new(), Vec::new(), Vec::new());
         for batch in batches.iter().filter(|batch| !batch.is_done) {
             match batch.eligibility.decide() {
-                GateDecision::Pass | GateDecision::Skip(_) => moving.push(batch),
+                GateDecision::Pass | GateDecision::Skip(_) | GateDecision::Wait(_) => moving.push(batch),
                 GateDecision::Paused => paused.push(batch),
                 GateDecision::TenantPaused => aside.push(batch),
                 // The sweep that ends cancelled campaigns has it.
@@ -75,11 +76,15 @@ impl Stage for Compliance {
         if !aside.is_empty() {
             withhold::put_aside(&self.pool, &aside).await?;
         }
+        let now = Utc::now();
         let mut outputs = Vec::with_capacity(moving.len());
         let mut moved = HashSet::with_capacity(moving.len());
         for batch in moving {
             let sends = owed.get(&(batch.tenant_id, batch.batch_id)).map(Vec::as_slice).unwrap_or_default();
-            let (cleared, withheld) = split_batch(batch, sends);
+            let SplitBatch { cleared, withheld, quiet } = split_batch(batch, sends, now);
+            if !quiet.is_empty() {
+                put_off(&self.pool, batch, sends.len(), &quiet).await?;
+            }
             if !withheld.is_empty() {
                 withhold::withhold(&self.pool, batch, &withheld).await?;
                 self.facts.notify();
@@ -110,21 +115,46 @@ impl Compliance {
     }
 }
 
-/// Splits a batch's owed sends into those that may be mailed and those that are withheld.
-fn split_batch(batch: &BatchFacts, sends: &[OwedSend]) -> (Vec<ClearedRecipient>, Vec<(Uuid, SkipReason)>) {
-    let mut cleared = Vec::with_capacity(sends.len());
-    let mut withheld = Vec::new();
+/// A batch's owed sends, by the decision about them.
+#[derive(Debug, Default)]
+struct SplitBatch {
+    /// They may be mailed; or the fence puts them off.
+    cleared: Vec<ClearedRecipient>,
+    withheld: Vec<(Uuid, SkipReason)>,
+    /// It is quiet where their contacts are, until these times.
+    quiet: Vec<(Uuid, DateTime<Utc>)>,
+}
+
+/// Puts sends off to the end of quiet hours: the whole batch, if that is all there is of it.
+async fn put_off(
+    pool: &PgPool,
+    batch: &BatchFacts,
+    owed: usize,
+    quiet: &[(Uuid, DateTime<Utc>)],
+) -> Result<(), StageError> {
+    let earliest = quiet.iter().map(|(_, until)| *until).min();
+    match earliest.filter(|_| quiet.len() == owed && !batch.is_begun) {
+        Some(until) => withhold::set_time(pool, batch, until).await?,
+        None => withhold::put_off(pool, batch, quiet).await?,
+    }
+    Ok(())
+}
+
+/// Decides about a batch's owed sends.
+fn split_batch(batch: &BatchFacts, sends: &[OwedSend], now: DateTime<Utc>) -> SplitBatch {
+    let mut split = SplitBatch { cleared: Vec::with_capacity(sends.len()), ..SplitBatch::default() };
     for send in sends {
         let mail = (batch.kind, batch.classification);
-        let decision = gate::decide_send(Some(&batch.eligibility), send.eligibility.as_ref(), mail);
+        let decision = gate::decide_send(Some(&batch.eligibility), send.eligibility.as_ref(), mail, now);
         match decision {
-            GateDecision::Skip(reason) => withheld.push((send.send_id, reason)),
-            _ => {
-                cleared.push(ClearedRecipient { ordinal: SendId(send.send_id).ordinal(), contact_id: send.contact_id })
-            }
+            GateDecision::Skip(reason) => split.withheld.push((send.send_id, reason)),
+            GateDecision::Wait(Hold::QuietHours { until }) => split.quiet.push((send.send_id, until)),
+            _ => split
+                .cleared
+                .push(ClearedRecipient { ordinal: SendId(send.send_id).ordinal(), contact_id: send.contact_id }),
         }
     }
-    (cleared, withheld)
+    split
 }
 
 fn message(batch: &BatchFacts, inputs: &[Resolved], recipients: Vec<ClearedRecipient>) -> Cleared {

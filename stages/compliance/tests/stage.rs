@@ -283,6 +283,67 @@ async fn a_batch_of_which_only_later_work_is_left_rests_until_then() {
     rig.assert_books().await;
 }
 
+/// It is quiet in Kiribati, fourteen hours ahead of UTC, whatever the time: from an hour ago there, for two hours.
+async fn quiet_in_kiribati(rig: &Rig, tenant: &Tenant) {
+    sqlx::query(
+        "update tenants set quiet_from = (now() at time zone 'Pacific/Kiritimati' - interval '1 hour')::time,
+             quiet_to = (now() at time zone 'Pacific/Kiritimati' + interval '1 hour')::time,
+             quiet_by_contact = true, quiet_for = '{marketing}', timezone = 'UTC'
+         where id = $1",
+    )
+    .bind(tenant.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+}
+
+async fn move_to_kiribati(rig: &Rig, people: &[Person]) {
+    let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
+    sqlx::query("update contacts set timezone = 'Pacific/Kiritimati' where id = any ($1)")
+        .bind(ids)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_quiet_hours_a_batch_waits_as_a_whole() {
+    let rig = Rig::new().await;
+    let (tenant, campaign) = campaign(&rig).await;
+    let people = rig.people(&tenant, 3).await;
+    quiet_in_kiribati(&rig, &tenant).await;
+    move_to_kiribati(&rig, &people).await;
+    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
+    announce(&rig, &[&batch], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    assert_eq!((state_of(&rig, batch.batch_id).await.as_str(), cleared(&rig).await.len()), ("timed", 0));
+    assert_eq!(sends(&rig, batch.batch_id).await, [queued(), queued(), queued()]);
+    let due = "select count(*) from batches
+               where announce_after between now() + interval '58 minutes' and now() + interval '61 minutes'";
+    assert_eq!(rig.number(due).await, 1);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_batch_those_wait_for_whom_it_is_quiet() {
+    let rig = Rig::new().await;
+    let (tenant, campaign) = campaign(&rig).await;
+    let people = rig.people(&tenant, 4).await;
+    quiet_in_kiribati(&rig, &tenant).await;
+    move_to_kiribati(&rig, &people[2..]).await;
+    rig.suppress(&tenant, &people[3], "complaint", "all").await;
+    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
+    announce(&rig, &[&batch], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    let quiet = ("deferred".to_owned(), Some("quiet_hours".to_owned()));
+    assert_eq!(sends(&rig, batch.batch_id).await, [queued(), queued(), quiet, skipped("complained")]);
+    assert_eq!(cleared(&rig).await[0].recipients.len(), 2);
+    assert_eq!(state_of(&rig, batch.batch_id).await, "announced", "delivery has two of it now");
+    rig.assert_books().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_of_several_tenants_are_decided_each_by_its_facts() {
     let rig = Rig::new().await;
@@ -346,6 +407,40 @@ async fn the_gate_looks_contacts_up_by_key_even_before_there_are_statistics() {
     let plan = plan.join("\n");
     assert!(plan.contains("id = w.id") && plan.contains("address = c.address"), "{plan}");
     assert!(!plan.contains("Seq Scan") && !plan.contains("Hash"), "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_frequency_cap_is_counted_by_contact_over_many_rows() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 500).await;
+    sqlx::query("update tenants set frequency_cap_messages = 300, frequency_cap_days = 7")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query(
+        "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+         select tenant_id, gen_random_uuid(), id, now() - make_interval(hours => n) from contacts, generate_series(1, 200) n",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let asked: Vec<Uuid> = people.iter().map(|person| person.id).collect();
+    let plan: Vec<String> = sqlx::query_scalar("explain select cap_left from recipient_eligibility($1, $2)")
+        .bind(tenant.id)
+        .bind(&asked)
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    let plan = plan.join("\n");
+    assert!(plan.contains("capped_sends_by_contact") && !plan.contains("Seq Scan on capped_sends"), "{plan}");
+    let left: Vec<i64> = sqlx::query_scalar("select distinct cap_left from recipient_eligibility($1, $2)")
+        .bind(tenant.id)
+        .bind(&asked)
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(left, [300 - 167], "the hours of a week, without the one that is over");
 }
 
 /// The topic is the list that the campaign goes to, while it is one that people can see and leave.

@@ -1,6 +1,6 @@
 -- All inputs of a compiled message that do not depend on its recipients. One row by primary keys, and the tenant's fields.
 -- The length of an attachment is read off the pointer to the stored value: nothing is loaded for it.
--- $1 tenant, $2 content, $3 sender, $4 campaign, $5 one-off message.
+-- $1 tenant, $2 content, $3 sender, $4 campaign, $5 one-off message, $6 the mail whose attachments these are.
 select c.kind, c.subject, c.preheader, c.body_html, c.body_text,
        s.email as sender_email, s.name as sender_name, coalesce(o.reply_to, s.reply_to) as reply_to,
        coalesce(nullif(btrim(s.physical_address), ''), t.physical_address) as physical_address,
@@ -23,9 +23,10 @@ select c.kind, c.subject, c.preheader, c.body_html, c.body_text,
            select jsonb_object_agg(f.key, f.fallback) from fields f where f.tenant_id = $1 and f.fallback is not null
        ) as "fallbacks: Json<HashMap<String, String>>",
        array(
-           select jsonb_build_object('filename', a.filename, 'media_type', a.media_type, 'bytes', octet_length(a.encoded))
+           select jsonb_build_object('filename', a.filename, 'media_type', a.media_type, 'content_id', a.content_id,
+                                      'bytes', octet_length(a.encoded))
            from message_attachments a
-           where a.tenant_id = $1 and a.message_id = $5
+           where a.tenant_id = $1 and a.message_id = $6
            order by a.place
        ) as "attachments!: Vec<Json<Attached>>"
 from contents c

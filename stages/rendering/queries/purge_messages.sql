@@ -1,16 +1,30 @@
--- Deletes attachments and skeletons of messages older than four days, of at most $1 messages. Served by messages_to_purge.
-with old as (
+-- Deletes attachments and own skeletons of mail that was due more than four days ago: of at most $1 messages, served by messages_to_purge,
+-- and of at most $1 transactional mails with attachments, whose ids are of the time when they are due, served by
+-- message_attachments_by_age.
+with message as (
     select tenant_id, id from messages
-    where purged_at is null and created_at < now() - interval '4 days'
-    order by created_at
+    where purged_at is null and due_at < now() - interval '4 days'
+    order by due_at
     limit $1
     for update skip locked
+), transactional as (
+    select distinct a.tenant_id, a.message_id as id
+    from (
+        select tenant_id, message_id from message_attachments
+        where message_id < first_id_at(now() - interval '4 days')
+        order by message_id
+        limit $1
+    ) a
+    join requests r on r.tenant_id = a.tenant_id and r.id = a.message_id and r.kind = 'transactional'
+), old as (
+    select tenant_id, id from message union all select tenant_id, id from transactional
 ), attachment as (
     delete from message_attachments a using old where a.tenant_id = old.tenant_id and a.message_id = old.id
 ), skeleton as (
     delete from skeletons s using old
-    where s.tenant_id = old.tenant_id and s.id = 'message-' || replace(old.id::text, '-', '')
+    where s.tenant_id = old.tenant_id
+      and s.id in ('message-' || replace(old.id::text, '-', ''), 'message-' || replace(old.id::text, '-', '') || '-untracked')
 ), marked as (
-    update messages m set purged_at = now() from old where m.tenant_id = old.tenant_id and m.id = old.id returning 1
+    update messages m set purged_at = now() from message o where m.tenant_id = o.tenant_id and m.id = o.id
 )
-select count(*) as "purged!" from marked
+select count(*) as "purged!" from old

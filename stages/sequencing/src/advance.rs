@@ -7,7 +7,7 @@ use schemas::StepType;
 use uuid::Uuid;
 
 use crate::{
-    due::{Due, Person},
+    due::{Due, EnrolledContact},
     moves::{Log, Move},
     sequence::Sequence,
     steps::Effect,
@@ -22,8 +22,14 @@ const BACKOFF: [Duration; 4] = [
 ];
 
 /// After a step: to the next one, or to the end.
-pub(crate) fn advance(due: &Due, sequence: &Sequence, person: &Person, effect: &Effect, now: DateTime<Utc>) -> Move {
-    let moved = match (effect.ends, sequence.due(due.next_step + 1, now, person.timezone.as_deref())) {
+pub(crate) fn advance(
+    due: &Due,
+    sequence: &Sequence,
+    person: &EnrolledContact,
+    effect: &Effect,
+    now: DateTime<Utc>,
+) -> Move {
+    let moved = match (effect.ends, sequence.due((due.version, due.next_step + 1), now, person.timezone.as_deref())) {
         (Some(reason), _) => Move::exit(due, reason),
         (None, None) => Move::complete(due),
         (None, Some(at)) => Move::next(due, at),

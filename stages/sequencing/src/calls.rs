@@ -215,7 +215,7 @@ impl Calls {
         let Some(now) = lock_claimed(&mut tx, call).await? else { return Ok(tx.rollback().await?) };
         let due = std::slice::from_ref(&call.due);
         let sequences = sequence::load(&mut tx, due).await?;
-        let people = due::people(&mut tx, due).await?;
+        let people = due::people(&mut tx, due, &sequences).await?;
         let sequence = sequences.get(&(call.due.tenant_id, call.due.sequence_id));
         let (Some(sequence), Some(Some(person))) = (sequence, people.first()) else { return Ok(tx.rollback().await?) };
         let (moved, log) = match answer {

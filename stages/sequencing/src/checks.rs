@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{Counter, plans::PreparedPool};
 use schemas::ExitReason;
 use sqlx::PgConnection;
@@ -25,20 +25,10 @@ pub(crate) struct Checks {
 
 #[async_trait]
 impl Sweep for Checks {
-    fn name(&self) -> &'static str {
-        "check_exits"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_millis(500)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from enrollment_checks)")
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("check_exits", Duration::from_millis(500))
+            .when("exists (select from enrollment_checks)")
+            .also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -74,7 +64,7 @@ async fn lock(db: &mut PgConnection, contacts: Vec<(Uuid, Uuid)>) -> sqlx::Resul
     let (tenants, contacts): (Vec<Uuid>, Vec<Uuid>) = contacts.into_iter().unzip();
     sqlx::query_as!(
         Due,
-        r#"select e.tenant_id, e.id, e.sequence_id, e.contact_id, e.product, e.next_step, e.next_action_at as "due_at!", e.attempts,
+        r#"select e.tenant_id, e.id, e.sequence_id, e.version, e.contact_id, e.product, e.next_step, e.next_action_at as "due_at!", e.attempts,
                   e.opted_out_by_step, e.steps_today
            from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, contact_id)
            join enrollments e on e.tenant_id = w.tenant_id and e.contact_id = w.contact_id and e.status in ('active', 'paused')
@@ -90,13 +80,14 @@ async fn lock(db: &mut PgConnection, contacts: Vec<(Uuid, Uuid)>) -> sqlx::Resul
 /// The enrollments that end, with their reasons.
 async fn leaving(db: &mut PgConnection, live: &[Due]) -> sqlx::Result<Vec<(Uuid, Uuid, ExitReason)>> {
     let sequences = sequence::load(&mut *db, live).await?;
-    let people = due::people(db, live).await?;
-    let reason = |(due, person): (&Due, &Option<due::Person>)| {
+    let people = due::people(db, live, &sequences).await?;
+    let reason = |(due, person): (&Due, &Option<due::EnrolledContact>)| {
         let sequence = sequences.get(&(due.tenant_id, due.sequence_id))?;
         let reason = match person {
             None => Some(ExitReason::ContactArchived),
             Some(person) => exit_reason(&person.eligibility, &sequence.rules(due.opted_out_by_step))
-                .or(person.replied.then_some(ExitReason::Replied)),
+                .or(person.replied.then_some(ExitReason::Replied))
+                .or(person.ended_by_event.then_some(ExitReason::Event)),
         };
         Some((due.tenant_id, due.id, reason?))
     };

@@ -3,7 +3,7 @@
 use schemas::{ExitReason, SequenceStatus};
 
 use crate::{
-    due::{Due, Person},
+    due::{Due, EnrolledContact},
     exit::exit_reason,
     sequence::{Sequence, Step},
 };
@@ -27,7 +27,7 @@ pub(crate) enum NextMove<'a> {
 pub(crate) fn next_move<'a>(
     due: &Due,
     sequence: &'a Sequence,
-    person: Option<&Person>,
+    person: Option<&EnrolledContact>,
     steps_per_day: i16,
 ) -> NextMove<'a> {
     let Some(person) = person else { return NextMove::Exit(ExitReason::ContactArchived) };
@@ -40,13 +40,16 @@ pub(crate) fn next_move<'a>(
     if person.replied {
         return NextMove::Exit(ExitReason::Replied);
     }
+    if person.ended_by_event {
+        return NextMove::Exit(ExitReason::Event);
+    }
     if sequence.status != SequenceStatus::Active {
         return NextMove::Pause;
     }
     if !sequence.tenant_active {
         return NextMove::Wait;
     }
-    match sequence.step(due.next_step) {
+    match sequence.step(due.version, due.next_step) {
         None => NextMove::Complete,
         Some(_) if due.steps_today >= steps_per_day => NextMove::Exit(ExitReason::LoopDetected),
         Some(step) => NextMove::Step(step),

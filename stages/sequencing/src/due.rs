@@ -4,8 +4,11 @@ use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
 use ledger::gate::{MarketingStatus, RecipientEligibility};
+use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
+
+use crate::sequence::Sequences;
 
 /// A due enrollment, locked by the transaction that found it.
 #[derive(Debug, Clone)]
@@ -13,6 +16,8 @@ pub(crate) struct Due {
     pub(crate) tenant_id: Uuid,
     pub(crate) id: Uuid,
     pub(crate) sequence_id: Uuid,
+    /// Of the sequence's steps.
+    pub(crate) version: i32,
     pub(crate) contact_id: Uuid,
     pub(crate) product: String,
     pub(crate) next_step: i16,
@@ -24,7 +29,7 @@ pub(crate) struct Due {
 
 /// The contact of a due enrollment.
 #[derive(Debug, Clone)]
-pub(crate) struct Person {
+pub(crate) struct EnrolledContact {
     pub(crate) address: String,
     pub(crate) first_name: Option<String>,
     pub(crate) last_name: Option<String>,
@@ -32,6 +37,8 @@ pub(crate) struct Person {
     pub(crate) eligibility: RecipientEligibility,
     /// The contact answered a mail of this enrollment.
     pub(crate) replied: bool,
+    /// The event that ends this enrollment was recorded since it began.
+    pub(crate) ended_by_event: bool,
 }
 
 /// Locks due enrollments, at most `limit`, and one of each contact: one statement cannot change a contact twice. The others stay due.
@@ -54,13 +61,22 @@ pub(crate) async fn lock(db: &mut PgConnection, limit: i64) -> sqlx::Result<Vec<
 }
 
 /// The contacts of these enrollments, in their order. A statement of its own, so that it sees every fact committed before.
-pub(crate) async fn people(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Vec<Option<Person>>> {
+pub(crate) async fn people(
+    db: &mut PgConnection,
+    due: &[Due],
+    sequences: &Sequences,
+) -> sqlx::Result<Vec<Option<EnrolledContact>>> {
+    let exits = due.iter().map(|due| sequences.get(&(due.tenant_id, due.sequence_id))?.exit_event.as_ref());
+    let (exit_names, exit_properties): (Vec<Option<&str>>, Vec<Option<&Value>>) =
+        exits.map(|exit| exit.map(|exit| (exit.event.as_str(), &exit.properties)).unzip()).unzip();
     let column = |of: fn(&Due) -> Uuid| due.iter().map(of).collect::<Vec<Uuid>>();
     let rows = sqlx::query_file!(
         "queries/people.sql",
         &column(|due| due.tenant_id),
         &column(|due| due.contact_id),
         &column(|due| due.id),
+        &exit_names as &[Option<&str>],
+        &exit_properties as &[Option<&Value>],
     )
     .fetch_all(db)
     .await?;
@@ -75,16 +91,19 @@ pub(crate) async fn people(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<V
             invalid: row.invalid,
             suppressed_all: row.suppressed_all,
             suppressed_marketing: row.suppressed_marketing,
+            cap_left: row.cap_left,
+            zone: None,
         };
         let place = usize::try_from(row.place - 1).ok().and_then(|place| people.get_mut(place));
         if let Some(place) = place {
-            *place = Some(Person {
+            *place = Some(EnrolledContact {
                 address: row.address,
                 first_name: row.first_name,
                 last_name: row.last_name,
                 timezone: row.timezone,
                 eligibility,
                 replied: row.replied,
+                ended_by_event: row.ended_by_event,
             });
         }
     }

@@ -81,7 +81,7 @@ impl Groups {
     ) -> Result<GroupResult, StageError> {
         let now = sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(&mut *db).await?;
         let sequences = sequence::load(&mut *db, due).await?;
-        let people = due::people(&mut *db, due).await?;
+        let people = due::people(&mut *db, due, &sequences).await?;
         let mut result = GroupResult::default();
         let mut by_type: BTreeMap<StepType, Vec<DueStep<'_>>> = BTreeMap::new();
         for (due, person) in due.iter().zip(&people) {

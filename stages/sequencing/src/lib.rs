@@ -3,8 +3,10 @@
 //! The sweep `due_enrollments` locks a group of due enrollments (`skip locked`: any number of processes), decides about each contact,
 //! takes the steps of each type together, and moves the cursors in the same transaction. Mail of a step passes the whole pipeline. Calls
 //! to products are made between two transactions, under a claim. Two more sweeps cover the time between steps: `check_exits` ends
-//! enrollments of contacts that opted out, bounced, complained or answered; `apply_status_changes` resumes or ends the enrollments of a
-//! sequence that was resumed or archived.
+//! enrollments of contacts that opted out, bounced, complained or answered, or of which a product reported the event that ends them;
+//! `apply_status_changes` resumes or ends the enrollments of a sequence that was resumed or archived. `start_sequences` enrolls contacts
+//! for the occurrences of triggers, and `find_occurrences` finds those that no writer notes: dates that have come, and contacts that
+//! are new in a segment.
 //!
 //! [`action`] and [`delay`] are its pure parts: the API checks steps and answers `next_action_at` with them.
 
@@ -16,7 +18,9 @@ mod due;
 mod exit;
 mod group;
 mod moves;
+mod occurrences;
 mod sequence;
+mod starts;
 mod status_changes;
 mod steps;
 
@@ -24,11 +28,13 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use runner::{Deps, StageError, Sweep};
+use runner::{Deps, StageError, Sweep, SweepSchedule};
 
 use calls::Calls;
 use checks::Checks;
 use group::Groups;
+use occurrences::Occurrences;
+use starts::SequenceStarts;
 use status_changes::StatusChanges;
 
 /// The stage's name.
@@ -73,6 +79,8 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     deps.runner.start_sweep(NAME, Arc::new(DueSweep(groups)));
     deps.runner.start_sweep(NAME, Arc::new(Checks { by_key: deps.by_key.bulk(NAME) }));
+    deps.runner.start_sweep(NAME, Arc::new(SequenceStarts { by_key: deps.by_key.bulk(NAME) }));
+    deps.runner.start_sweep(NAME, Arc::new(Occurrences { pool: deps.pool.clone() }));
     deps.runner.start_sweep(NAME, Arc::new(StatusChanges { pool: deps.pool.clone() }));
     Ok(())
 }
@@ -82,16 +90,9 @@ struct DueSweep(Groups);
 
 #[async_trait]
 impl Sweep for DueSweep {
-    fn name(&self) -> &'static str {
-        "due_enrollments"
-    }
-
-    fn interval(&self) -> Duration {
-        POLL_INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from enrollments where status = 'active' and next_action_at <= now())")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("due_enrollments", POLL_INTERVAL)
+            .when("exists (select from enrollments where status = 'active' and next_action_at <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

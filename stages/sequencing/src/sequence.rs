@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use schemas::{DelayUnit, Environment, SequenceStatus, StepType};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
@@ -16,6 +17,7 @@ use schemas::delay;
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) id: Uuid,
+    version: i32,
     pub(crate) order: i16,
     pub(crate) kind: StepType,
     pub(crate) template_id: Option<Uuid>,
@@ -32,6 +34,7 @@ pub(crate) struct Sequence {
     pub(crate) name: String,
     pub(crate) sender_profile_id: Option<Uuid>,
     rules: ExitRules,
+    pub(crate) exit_event: Option<ExitEvent>,
     pub(crate) tenant_active: bool,
     timezone: String,
     pub(crate) owner_email: String,
@@ -39,18 +42,38 @@ pub(crate) struct Sequence {
     steps: Vec<Step>,
 }
 
+/// The event of a product that ends enrollments: its name, and properties it has among its own.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ExitEvent {
+    pub(crate) event: String,
+    #[serde(default = "no_properties")]
+    pub(crate) properties: Value,
+}
+
+fn no_properties() -> Value {
+    json!({})
+}
+
 /// A tenant's sequence.
 pub(crate) type SequenceKey = (Uuid, Uuid);
 
+/// The sequences of a group.
+pub(crate) type Sequences = HashMap<SequenceKey, Sequence>;
+
 impl Sequence {
-    /// The step at this place, from 1.
-    pub(crate) fn step(&self, order: i16) -> Option<&Step> {
-        self.steps.iter().find(|step| step.order == order)
+    /// The step of a version at this place, from 1.
+    pub(crate) fn step(&self, version: i32, order: i16) -> Option<&Step> {
+        self.steps.iter().find(|step| (step.version, step.order) == (version, order))
     }
 
-    /// When the step at this place is due, if the one before it was taken `at`. `None`: there is none.
-    pub(crate) fn due(&self, order: i16, at: DateTime<Utc>, contact_zone: Option<&str>) -> Option<DateTime<Utc>> {
-        let step = self.step(order)?;
+    /// When the step of a version at this place is due, if the one before it was taken `at`. `None`: there is none.
+    pub(crate) fn due(
+        &self,
+        (version, order): (i32, i16),
+        at: DateTime<Utc>,
+        contact_zone: Option<&str>,
+    ) -> Option<DateTime<Utc>> {
+        let step = self.step(version, order)?;
         Some(delay::after(at, step.delay_amount, step.delay_unit, delay::zone(contact_zone, &self.timezone)))
     }
 
@@ -60,8 +83,8 @@ impl Sequence {
     }
 }
 
-/// Loads the sequences of these enrollments.
-pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<HashMap<SequenceKey, Sequence>> {
+/// Loads the sequences of these enrollments, with the steps of their versions.
+pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Sequences> {
     let mut keys: Vec<SequenceKey> = due.iter().map(|due| (due.tenant_id, due.sequence_id)).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -80,6 +103,7 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Has
             name: row.name,
             sender_profile_id: row.sender_profile_id,
             rules,
+            exit_event: row.exit_event.map(|exit| exit.0),
             tenant_active: row.tenant_active,
             timezone: row.timezone,
             owner_email: row.owner_email,
@@ -88,14 +112,21 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Has
         };
         sequences.insert((row.tenant_id, row.id), sequence);
     }
+    let mut versions: Vec<(SequenceKey, i32)> =
+        due.iter().map(|due| ((due.tenant_id, due.sequence_id), due.version)).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let (keys, versions): (Vec<SequenceKey>, Vec<i32>) = versions.into_iter().unzip();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
     let rows = sqlx::query!(
-        r#"select p.tenant_id, p.sequence_id, p.id, p.step_order, p.step_type as "step_type: StepType", p.template_id,
+        r#"select p.tenant_id, p.sequence_id, p.id, p.version, p.step_order, p.step_type as "step_type: StepType", p.template_id,
                   p.delay_amount, p.delay_unit as "delay_unit: DelayUnit", p.action_config as "action_config: Json<Value>"
-           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-           join sequence_steps p on p.tenant_id = w.tenant_id and p.sequence_id = w.id
+           from unnest($1::uuid[], $2::uuid[], $3::integer[]) as w (tenant_id, id, version)
+           join sequence_steps p on p.tenant_id = w.tenant_id and p.sequence_id = w.id and p.version = w.version
            order by p.step_order"#,
         &tenants,
         &ids,
+        &versions,
     )
     .fetch_all(db)
     .await?;
@@ -106,6 +137,7 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Has
         };
         let step = Step {
             id: row.id,
+            version: row.version,
             order: row.step_order,
             kind: row.step_type,
             template_id: row.template_id,

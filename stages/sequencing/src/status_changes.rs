@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::Counter;
 use schemas::ExitReason;
 use sqlx::PgPool;
@@ -17,20 +17,10 @@ pub(crate) struct StatusChanges {
 
 #[async_trait]
 impl Sweep for StatusChanges {
-    fn name(&self) -> &'static str {
-        "apply_status_changes"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_millis(500)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from sequences where unapplied_since is not null)")
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("apply_status_changes", Duration::from_millis(500))
+            .when("exists (select from sequences where unapplied_since is not null)")
+            .also_when_paused()
     }
 
     /// One run takes some sequences and a part of their enrollments. A step that began before the change may still pause an enrollment,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::plans::PreparedPool;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -57,16 +57,9 @@ struct ReplaySlice {
 
 #[async_trait]
 impl Sweep for Replays {
-    fn name(&self) -> &'static str {
-        "replays"
-    }
-
-    fn interval(&self) -> Duration {
-        SWEEP_INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from webhook_replays where status = 'running')")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("replays", SWEEP_INTERVAL)
+            .when("exists (select from webhook_replays where status = 'running')")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

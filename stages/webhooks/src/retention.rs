@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{Gauge, plans::PreparedPool};
 use sqlx::PgPool;
 
@@ -18,16 +18,8 @@ pub(crate) struct EndDisabledDeliveries(pub PreparedPool);
 
 #[async_trait]
 impl Sweep for EndDisabledDeliveries {
-    fn name(&self) -> &'static str {
-        "end_disabled_deliveries"
-    }
-
-    fn interval(&self) -> Duration {
-        END_INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from webhook_queue)")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("end_disabled_deliveries", END_INTERVAL).when("exists (select from webhook_queue)")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -47,16 +39,8 @@ pub(crate) struct PurgeExpired {
 
 #[async_trait]
 impl Sweep for PurgeExpired {
-    fn name(&self) -> &'static str {
-        "purge_expired"
-    }
-
-    fn interval(&self) -> Duration {
-        PURGE_INTERVAL
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("purge_expired", PURGE_INTERVAL).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -93,16 +77,8 @@ pub(crate) struct MeasureQueue(pub PgPool);
 
 #[async_trait]
 impl Sweep for MeasureQueue {
-    fn name(&self) -> &'static str {
-        "measure_queue"
-    }
-
-    fn interval(&self) -> Duration {
-        MEASURE_INTERVAL
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("measure_queue", MEASURE_INTERVAL).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use runner::{Stage, StageError, Sweep};
+use runner::{Stage, StageError, Sweep, SweepSchedule};
 use runtime::{Publication, plans::PreparedPool};
 use schemas::FactsAnnounced;
 
@@ -66,16 +66,8 @@ pub(crate) struct FanOutSweep(pub Arc<Webhooks>);
 
 #[async_trait]
 impl Sweep for FanOutSweep {
-    fn name(&self) -> &'static str {
-        "fan_out"
-    }
-
-    fn interval(&self) -> Duration {
-        SWEEP_INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from outbox)")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("fan_out", SWEEP_INTERVAL).when("exists (select from outbox)")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -61,6 +61,16 @@ impl Dns {
         self.zone.lock().unwrap().entry(name.to_ascii_lowercase()).or_default().push(value.to_owned());
     }
 
+    /// Takes a name away.
+    pub fn remove(&self, name: &str) {
+        self.zone.lock().unwrap().remove(name).unwrap();
+    }
+
+    /// Has a name answer with this alone.
+    pub fn set(&self, name: &str, value: &str) {
+        self.zone.lock().unwrap().insert(name.to_ascii_lowercase(), vec![value.to_owned()]);
+    }
+
     /// A resolver configuration that asks this server only.
     pub fn config(&self) -> ResolverConfig {
         let mut connection = ConnectionConfig::udp();

@@ -1,12 +1,16 @@
 //! `postrider dev`: one command from nothing to a running system, and back to nothing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use pipeline::{Client, eventually, measure, process::Process};
-use serde_json::{Value, json};
+use pipeline::{
+    eventually, measure,
+    process::{self, Process},
+};
+use serde_json::Value;
+use tokio::process::Command;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dev_starts_everything_says_where_it_is_and_leaves_nothing_running() {
+async fn dev_serves_a_newcomers_first_day_and_leaves_nothing_running() {
     let dir = tempfile::tempdir().unwrap();
     let ready = dir.path().join("ready.json");
     let args = ["dev", "--ephemeral", "--ready-file", ready.to_str().unwrap(), "--rate-limit-per-minute", "0"];
@@ -35,16 +39,10 @@ async fn dev_starts_everything_says_where_it_is_and_leaves_nothing_running() {
     }
     assert!(facts["env"]["POSTRIDER_DATABASE_URL"].is_string(), "the settings to start further processes with");
     let text = |name: &str| facts[name].as_str().unwrap();
-    let client = Client::new(
-        text("base_url"),
-        text("product"),
-        text("environment"),
-        text("live_key"),
-        text("product_tenant_id"),
-    );
-    client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.expect(201);
-    let metrics =
-        client.http().get(format!("{}/metrics", text("admin_url"))).send().await.unwrap().text().await.unwrap();
+    let newcomer = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/newcomer.py");
+    let day = Command::new(newcomer).arg(&ready).arg(process::binary()).output().await.unwrap();
+    assert!(day.status.success(), "{}", String::from_utf8_lossy(&day.stderr));
+    let metrics = reqwest::get(format!("{}/metrics", text("admin_url"))).await.unwrap().text().await.unwrap();
     assert!(metrics.contains("mail_build_info"));
 
     let family: BTreeMap<u32, String> =

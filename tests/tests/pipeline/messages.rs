@@ -125,3 +125,56 @@ async fn after_a_kill_between_commit_and_answer_a_repeat_answers_for_the_same_me
     assert_eq!(answer["message_id"], accepted.to_string());
     assert_eq!(rig.sink.counts(&["killed@example.com".to_owned()]).await, [1]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_test_of_a_campaign_arrives_marked_and_counts_nowhere() {
+    let mut rig = Rig::shared().await;
+    rig.start_all().await;
+    rig.client
+        .post("/v1/suppressions", json!({"email": "left@example.com", "reason": "unsubscribe"}))
+        .await
+        .expect(201);
+    let (list, _) = rig.list_of(1, "reader", "example.com").await;
+    let html = "<p>Hello {{ first_name }} <a href=\"https://acme.test/offer\">go</a></p>";
+    let campaign = rig.campaign(list, "News for {{ first_name }}", html).await;
+    let path = format!("/v1/campaigns/{campaign}/test");
+    let to = ["tester@example.com", "reject-550@example.com", "left@example.com"];
+    let test = json!({"to": to, "sample": {"first_name": "Ann"}});
+    let answer = rig.client.post(&path, test).await.expect(202);
+    assert_eq!(answer["recipients"][2]["skipped"], "unsubscribed", "{answer}");
+    let state = |at: usize| {
+        let send = answer["recipients"][at]["send_id"].as_str().unwrap().to_owned();
+        let client = rig.client.clone();
+        async move { client.get(&format!("/v1/sends/{send}"), &[]).await.expect(200)["send"]["state"].clone() }
+    };
+    for (at, expected) in ["sent", "failed", "skipped"].into_iter().enumerate() {
+        eventually(&format!("a test that is {expected}"), Duration::from_secs(30), || async {
+            (state(at).await == expected).then_some(())
+        })
+        .await;
+    }
+
+    let received = rig.sink.messages_to("tester@example.com").await;
+    let source = rig.sink.source(received[0]["id"].as_u64().unwrap()).await;
+    let parsed = MessageParser::default().parse(&source).unwrap();
+    assert_eq!(parsed.subject(), Some("[Test] News for Ann"));
+    assert!(parsed.header("X-Postrider-Test").is_some());
+    assert!(parsed.header("List-Unsubscribe").is_none(), "its recipient leaves nothing by it");
+    let body = parsed.body_html(0).unwrap();
+    assert!(body.contains("href=\"https://acme.test/offer\""), "links are the author's own: {body}");
+    assert!(!body.contains(&rig.base_url), "nothing of it is tracked: {body}");
+
+    let suppressed = rig.client.get("/v1/suppressions", &[]).await.expect(200);
+    assert_eq!(suppressed["suppressions"].as_array().unwrap().len(), 1, "a bounce suppresses nobody: {suppressed}");
+    let report = rig.client.get(&format!("/v1/campaigns/{campaign}"), &[]).await.expect(200);
+    assert_eq!((&report["campaign"]["status"], &report["send_counts"]["total"]), (&json!("draft"), &json!(0)));
+    let counted: i64 = sqlx::query_scalar(
+        "select (select count(*) from rollups where kind <> 'suppression') + (select count(*) from contact_facts)
+              + (select count(*) from content_changes) + (select count(*) from soft_bounces)",
+    )
+    .fetch_one(&rig.pool)
+    .await
+    .unwrap();
+    assert_eq!(counted, 0);
+    rig.books_balance().await;
+}

@@ -28,7 +28,15 @@ async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
     let listed = process::run(&["key", "--json", "list"], &rig.operator_env());
     assert!(!listed.contains(key), "the key itself is never shown again");
     assert!(lines(&listed).iter().any(|line| line["key_id"] == issued["key_id"]));
-    process::run(&["key", "revoke", issued["key_id"].as_str().unwrap()], &rig.operator_env());
+    let id = issued["key_id"].as_str().unwrap();
+    let rotate = ["key", "--json", "rotate", id, "--overlap-hours", "1"];
+    let replaced = &lines(&process::run(&rotate, &rig.operator_env()))[0];
+    let key = replaced["key"].as_str().unwrap();
+    let successor = Client::new(&rig.base_url, "demo", "production", key, "demo-tenant");
+    for caller in [&client, &successor] {
+        caller.get("/v1/contacts", &[]).await.expect(200);
+    }
+    process::run(&["key", "revoke", id], &rig.operator_env());
     eventually("the revoked key to be refused", Duration::from_secs(120), || async {
         let answer = client.get("/v1/contacts", &[]).await;
         (answer.status.as_u16() == 401 && answer.error() == "invalid_api_key").then_some(())
@@ -157,6 +165,11 @@ async fn a_provider_connection_is_added_with_its_secret_from_outside_and_taken_o
         (&listed[0]["provider"], &listed[0]["status"], &listed[0]["default"]),
         (&json!("resend"), &json!("active"), &json!(true))
     );
+    for (order, expected) in [(None, false), (Some(&id), true)] {
+        let args: Vec<&str> = ["provider", "order", &tenant].into_iter().chain(order.map(String::as_str)).collect();
+        process::run(&args, &env);
+        assert_eq!(lines(&list())[0]["default"], json!(expected));
+    }
     process::run(&["provider", "disable", &id], &env);
     assert_eq!(lines(&list())[0]["status"], "disabled");
     process::run(&["provider", "remove", &id], &env);
@@ -167,7 +180,7 @@ async fn a_provider_connection_is_added_with_its_secret_from_outside_and_taken_o
             .fetch_one(&rig.pool)
             .await
             .unwrap();
-    assert_eq!(audited, 3);
+    assert_eq!(audited, 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,7 +189,7 @@ async fn a_tenant_is_set_and_shared_and_its_domain_is_suspended_and_released() {
     rig.start("ingress", &["ingress"]).await;
     let (env, tenant) = (rig.operator_env(), rig.engine_tenant_id.to_string());
     let run = |args: &[&str]| lines(&process::run(args, &env));
-    let set = ["tenant", "--json", "set", &tenant, "--timezone", "Europe/Paris", "--physical-address", "2 Side Street"];
+    let set = ["tenant", "--json", "set", &tenant, "timezone=Europe/Paris", "physical_address=2 Side Street"];
     assert_eq!(run(&set)[0]["timezone"], json!("Europe/Paris"));
     let profile = async || rig.client.get("/v1/tenant", &[]).await.expect(200)["tenant"].clone();
     assert_eq!(profile().await["physical_address"], json!("2 Side Street"));

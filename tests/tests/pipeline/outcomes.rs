@@ -117,7 +117,7 @@ async fn another_model_restates_and_a_broken_total_is_found(rig: &Rig, outcome: 
         .unwrap();
     let tenant = tenant.to_string();
     // Deliveries do not count any more: those outcomes lose their credit.
-    let arguments = ["tenant", "attribution", &tenant, "--model", "linear", "--delivery-days", "0"];
+    let arguments = ["tenant", "set", &tenant, r#"attribution:={"model":"linear","delivery_days":0}"#];
     process::run(&arguments, &rig.operator_env());
     eventually("all to be restated", Duration::from_secs(60), || async {
         (number(rig, "select count(*) from outcomes where model <> 'linear' or rule = 'delivered'").await == 0)

@@ -227,3 +227,46 @@ async fn assert_reported(rig: &Rig, sequence: &str) {
     let (found, well) = recount(rig);
     assert_eq!((found.len(), &found[0]["counter"], well), (1, &json!("clicked"), false), "{found:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_starts_a_sequence_whose_mail_says_what_happened() {
+    let mut rig = Rig::shared().await;
+    rig.start_all().await;
+    let template = made(
+        &rig,
+        "/v1/templates",
+        json!({"name": "W", "template_type": "sequence", "subject": "Your {{ event.properties.plan }}",
+               "body_html": "<p>{{ event.name }}: {{ event.properties.order.items | first }}, {{ event.properties.none | default: 'n/a' }}</p>"}),
+        "template_id",
+    )
+    .await;
+    let steps = json!([
+        {"step_type": "send_email", "template_id": template},
+        {"step_type": "send_email", "template_id": template, "delay_amount": 9, "delay_unit": "days"},
+    ]);
+    let body = json!({
+        "name": "Trial", "sender_profile_id": rig.sender_id, "activate": true, "steps": steps, "trigger_type": "event",
+        "trigger_config": {"event": "trial_started"}, "exit_on_event": {"event": "paid"},
+    });
+    let sequence = made(&rig, "/v1/sequences", body, "sequence_id").await;
+    rig.client.post("/v1/contacts", json!({"email": "dora@example.org"})).await.expect(201);
+    let event = json!({
+        "name": "trial_started", "email": "dora@example.org", "source_event_id": "t-1",
+        "properties": {"plan": "pro", "order": {"items": ["tea", "cup"]}},
+    });
+    rig.client.post("/v1/events", event.clone()).await.expect(201);
+    rig.client.post("/v1/events", event).await.expect(200);
+    rig.sink.wait(1, 60_000).await;
+    let mails = rig.sink.messages_to("dora@example.org").await;
+    assert_eq!((mails.len(), &mails[0]["subject"]), (1, &json!("Your pro")), "{}", mails[0]);
+    assert!(mails[0]["html"].as_str().unwrap().contains("trial_started: tea, n/a"), "{}", mails[0]["html"]);
+    rig.client.post("/v1/events", json!({"name": "paid", "email": "dora@example.org"})).await.expect(201);
+    let ended = eventually("the enrollment to end", WITHIN, || async {
+        let found = rig.client.get("/v1/enrollments", &[("sequence_id", &sequence)]).await.expect(200);
+        let [only] = found["enrollments"].as_array().unwrap().as_slice() else { panic!("{found}") };
+        (only["status"] != "active").then(|| only.clone())
+    })
+    .await;
+    assert_eq!((&ended["status"], &ended["exit_reason"]), (&json!("exited"), &json!("event")));
+    rig.books_balance().await;
+}

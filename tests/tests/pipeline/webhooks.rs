@@ -134,7 +134,18 @@ async fn each_event_of_the_contract_reaches_its_receiver() {
     let enrolled = json!({"sequence_id": sequence, "email": "walker@example.com"});
     client.post("/v1/enrollments", enrolled).await.expect(201);
 
+    // import.finished, suppression.added and suppression.lifted of an address that is no contact's
+    let import = json!({"csv": "email\nimported@example.com\n", "operation": "upsert", "compliance": {"marketing_allowed": true}});
+    client.post("/v1/imports", import).await.expect(200);
+    let manual = json!({"email": "nobody@example.com", "reason": "manual", "scope": "all"});
+    client.post("/v1/suppressions", manual).await.expect(201);
+    let lifted = json!({"email": "nobody@example.com"});
+    client.delete("/v1/suppressions", lifted).await.expect(200);
+
     let wanted = [
+        "import.finished",
+        "suppression.added",
+        "suppression.lifted",
         "contact.created",
         "domain.status_changed",
         "email.sent",

@@ -234,7 +234,7 @@ async fn read(pool: &PgPool, tenant: Uuid, tool: Tool, arguments: Value) -> Resu
 /// Row security: from here on the transaction sees this tenant's rows only, and no statement runs long.
 async fn confine(db: &mut PgConnection, tenant: Uuid) -> Result<(), ToolFault> {
     sqlx::query!(
-        "select set_config('app.tenant', $1, true) as wall, set_config('statement_timeout', $2, true) as patience",
+        "select set_config('app.tenant', $1, true) as row_security, set_config('statement_timeout', $2, true) as timeout",
         tenant.to_string(),
         STATEMENT_MAX.as_millis().to_string(),
     )

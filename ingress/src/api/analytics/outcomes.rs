@@ -127,9 +127,8 @@ pub(super) fn revenue(sums: &[OutcomeTypeSum]) -> Revenue {
     Revenue {
         recorded_amount: amount(&|sum| sum.kind.is_none()),
         credited_amount: amount(&|sum| sum.kind.is_some()),
-        by_trigger: MessageKind::ALL
-            .iter()
-            .map(|kind| TriggerRevenue { trigger: *kind, amount: amount(&|sum| sum.kind == Some(*kind)) })
+        by_trigger: MessageKind::reported()
+            .map(|kind| TriggerRevenue { trigger: kind, amount: amount(&|sum| sum.kind == Some(kind)) })
             .collect(),
     }
 }

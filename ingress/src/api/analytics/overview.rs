@@ -240,10 +240,9 @@ impl AnalyticsReport {
             totals: overall,
             daily: daily.into_iter().map(|(date, totals)| DayTotals { date, totals }).collect(),
             day_of_week: WEEKDAYS.into_iter().zip(week).map(|(day, totals)| WeekdayTotals { day, totals }).collect(),
-            triggers: MessageKind::ALL
-                .iter()
+            triggers: MessageKind::reported()
                 .zip(triggers)
-                .map(|(kind, totals)| TriggerTotals { trigger: *kind, totals })
+                .map(|(kind, totals)| TriggerTotals { trigger: kind, totals })
                 .collect(),
             top_messages: top.into_iter().map(TopMessage::of).collect(),
             suppressions: reasons

@@ -9,8 +9,9 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::{references, segments};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, NoParameters, Patch, RequestContext, Routes,
+    ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
     error::ApiError,
     page::as_time,
     read, read_page, resource,
@@ -42,7 +43,7 @@ pub(crate) fn routes() -> Routes {
             Doc::new("createAudience", "Create a list or tag", "Names are unique among lists and among tags.")
                 .example(json!({"kind": "list", "name": "Friends", "public_name": "News for friends"}))
                 .answer::<AudienceCreated<'_>>(201, "Created")
-                .leads_to("audience_id", &["getAudience", "changeAudience", "changeAudienceMembers"])
+                .leads_to("audience_id", &["getAudience", "changeAudience", "changeAudienceMembers", "deleteAudience"])
                 .refuses(409, &["audience_already_exists"]),
         )
         .get(
@@ -63,6 +64,19 @@ pub(crate) fn routes() -> Routes {
             .example(json!({"public_name": "News for friends"}))
             .refuses(409, &["audience_already_exists"]),
         )
+        .delete(
+            "/v1/audiences/{id}",
+            write("audiences:write", remove),
+            Doc::new(
+                "deleteAudience",
+                "Delete a list or tag",
+                "Its name is free again, and no contact is a member of it any more. Not while a campaign that is not \
+                 over, a segment or a sequence that is not archived names it. Campaigns of the past keep its id.",
+            )
+            .answer::<AudienceDeleted>(200, "Deleted")
+            .refuses(404, &["audience_not_found"])
+            .refuses(409, &["audience_in_use"]),
+        )
         .post(
             "/v1/audiences/{id}/members",
             write("audiences:write", change_members),
@@ -78,24 +92,15 @@ pub(crate) fn routes() -> Routes {
         )
 }
 
-/// A list or a tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum AudienceKind {
-    /// Named in `list_id`.
-    List,
-    /// Named in `tag_ids`.
-    Tag,
-}
-
-impl AudienceKind {
-    /// The word, everywhere.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::List => "list",
-            Self::Tag => "tag",
-        }
+schemas::named_enum! {
+    /// A list or a tag.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum AudienceKind {
+        /// Named in `list_id`.
+        List = "list",
+        /// Named in `tag_ids`.
+        Tag = "tag",
     }
 }
 
@@ -134,7 +139,7 @@ async fn list(ctx: &mut RequestContext, query: ListAudiences) -> Result<ApiReply
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
                   (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
            from audiences a
-           where tenant_id = $1 and ($2::text is null or kind = $2)
+           where tenant_id = $1 and deleted_at is null and ($2::text is null or kind = $2)
              and ($3::timestamptz is null or (created_at, id) < ($3, $4))
            order by created_at desc, id desc limit $5"#,
         tenant,
@@ -158,7 +163,7 @@ async fn find(ctx: &mut RequestContext) -> Result<AudienceView, ApiError> {
         AudienceView,
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
                   (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
-           from audiences a where tenant_id = $1 and id = $2"#,
+           from audiences a where tenant_id = $1 and id = $2 and deleted_at is null"#,
         tenant,
         id,
     )
@@ -221,7 +226,7 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
     let created = sqlx::query!(
         "insert into audiences (tenant_id, id, kind, name, description, public_name, public_description)
          values ($1, $2, $3, $4, $5, $6, $7)
-         on conflict (tenant_id, kind, name) do nothing",
+         on conflict (tenant_id, kind, name) where deleted_at is null do nothing",
         tenant,
         id,
         body.kind.as_str(),
@@ -277,7 +282,8 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
         "update audiences a
          set name = $3, description = $4, public_name = $5, public_description = $6, updated_at = now()
          where tenant_id = $1 and id = $2
-           and not exists (select from audiences o where o.tenant_id = $1 and o.kind = a.kind and o.name = $3 and o.id <> $2)",
+           and not exists (select from audiences o
+                           where o.tenant_id = $1 and o.kind = a.kind and o.name = $3 and o.id <> $2 and o.deleted_at is null)",
         ctx.tenant,
         before.audience_id,
         name.trim(),
@@ -295,6 +301,43 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
         return Err(already_exists());
     }
     ApiReply::single(find(ctx).await?)
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AudienceDeleted {
+    audience_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+    /// How many members it had.
+    members: u64,
+}
+
+/// Takes a list or tag away. The row stays: campaigns of the past name it, and who left a topic gets no mail of theirs that is tried again.
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
+    // Locked for its removal: a writer that is about to name it comes before, or finds it gone.
+    segments::lock_all(ctx.db(), tenant).await?;
+    let kind = sqlx::query_scalar!(
+        "select kind from audiences where tenant_id = $1 and id = $2 and deleted_at is null for update",
+        tenant,
+        id,
+    );
+    let kind = kind.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
+    let references = references::to_audience(ctx.db(), tenant, id).await?;
+    references::refuse("audience", references, "change them, or wait until they are over")?;
+    let members = sqlx::query!("delete from audience_members where tenant_id = $1 and audience_id = $2", tenant, id)
+        .execute(ctx.db())
+        .await?
+        .rows_affected();
+    sqlx::query!(
+        "update audiences set deleted_at = now(), updated_at = now() where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .execute(ctx.db())
+    .await?;
+    ctx.audit("audience.removed", &id.to_string(), json!({"kind": kind, "members": members})).await?;
+    ApiReply::ok(&AudienceDeleted { audience_id: id, status: "deleted", members })
 }
 
 fn already_exists() -> ApiError {
@@ -348,7 +391,11 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
     let remove = NamedContacts::read("remove", &body.remove, &mut faults);
     faults.finish()?;
     let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
-    let known = sqlx::query_scalar!("select id from audiences where tenant_id = $1 and id = $2", tenant, id);
+    let known = sqlx::query_scalar!(
+        "select id from audiences where tenant_id = $1 and id = $2 and deleted_at is null for key share",
+        tenant,
+        id
+    );
     known.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
 
     let leaving = remove.resolve(ctx.db(), tenant).await?;
@@ -420,8 +467,8 @@ impl NamedContacts {
 
     async fn resolve(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<ResolvedContacts> {
         let rows = sqlx::query!(
-            "select id, address from contacts
-             where tenant_id = $1 and (id = any ($2) or address = any ($3)) and status <> 'erased'",
+            r#"select id, address, coalesce(merged_into, id) as "member!" from contacts
+             where tenant_id = $1 and (id = any ($2) or address = any ($3)) and status <> 'erased'"#,
             tenant,
             &self.ids,
             &self.addresses,
@@ -432,6 +479,6 @@ impl NamedContacts {
         let unknown_addresses =
             self.addresses.iter().filter(|address| !rows.iter().any(|row| row.address == **address)).cloned();
         let unknown = unknown_ids.chain(unknown_addresses).collect();
-        Ok(ResolvedContacts { unknown, ids: rows.iter().map(|row| row.id).collect() })
+        Ok(ResolvedContacts { unknown, ids: rows.iter().map(|row| row.member).collect() })
     }
 }

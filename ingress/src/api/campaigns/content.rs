@@ -105,6 +105,21 @@ pub(super) async fn compose_content(
     }
 }
 
+/// What a campaign or a variant says: a draft with the current version of its template, any other as it was launched.
+pub(super) async fn current_parts(
+    ctx: &mut RequestContext,
+    campaign: &CampaignContent<'_>,
+    is_draft: bool,
+    content_id: Uuid,
+) -> Result<TemplateParts, ApiError> {
+    let tenant = ctx.tenant;
+    let template = if is_draft { find_template(ctx.db(), tenant, campaign.template_id).await? } else { None };
+    if let Some(template) = template {
+        return Ok(campaign.apply_to(Some(&template.parts)));
+    }
+    templates::parts_of(ctx.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)
+}
+
 /// The content of a campaign at its launch: its template may have a new version since the draft.
 ///
 /// # Errors
@@ -152,7 +167,7 @@ async fn insert_own_content(
     parts.check_lines(&mut faults);
     faults.finish()?;
     let tenant = ctx.tenant;
-    let variables = template_content::check(ctx, parts, template_content::kind("marketing"), path).await?;
+    let variables = template_content::check(ctx, parts, template_content::kind("marketing"), path).await?.variables;
     Ok(templates::insert_content(ctx.db(), tenant, "marketing", parts, &variables).await?)
 }
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{
     content::{self, CampaignContent},
-    rows::CampaignRow,
+    rows::{CampaignRow, LOCAL_TIME_PATTERN},
     rules::{
         NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, RulesBody, SOURCE_MAX, VARIANTS_MAX,
         VARIANTS_MIN, Variant,
@@ -53,7 +53,7 @@ pub(super) const GOALS: [&str; 12] = [
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(
-    transform = without(&["status", "paused", "schedule_for"]),
+    transform = without(&["status", "paused", "schedule_for", "schedule_for_local"]),
     transform = either(&[(&["name", "sender_profile_id", "audience_mode"], OTHERS)])
 )]
 pub(crate) struct CreateCampaign(pub(crate) CampaignBody);
@@ -61,10 +61,10 @@ pub(crate) struct CreateCampaign(pub(crate) CampaignBody);
 /// One change of a campaign: fields of a draft, or its status, or a pause, or its time.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(transform = either(&[(&[], OTHERS), (&["status"], &[]), (&["paused"], &[]), (&["schedule_for"], &[])]))]
+#[schemars(transform = either(&[(&[], OTHERS), (&["status"], &[]), (&["paused"], &[]), (&["schedule_for"], &[]), (&["schedule_for_local"], &[])]))]
 pub(crate) struct ChangeCampaign(pub(crate) CampaignBody);
 
-/// The fields of create and of PATCH. `status`, `paused` and `schedule_for` belong to PATCH only.
+/// The fields of create and of PATCH. `status`, `paused`, `schedule_for` and `schedule_for_local` belong to PATCH only.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
@@ -143,6 +143,10 @@ pub(crate) struct CampaignBody {
     #[serde(default)]
     #[schemars(extend("format" = "date-time"))]
     pub(crate) schedule_for: Patch<String>,
+    /// A time of the day in each recipient's time zone.
+    #[serde(default)]
+    #[schemars(regex(pattern = LOCAL_TIME_PATTERN))]
+    pub(crate) schedule_for_local: Patch<String>,
 }
 
 impl CampaignBody {
@@ -223,6 +227,11 @@ impl CampaignRequest {
             content_id: Some(row.content_id),
         }
         .changed(body)
+    }
+
+    /// Gives it another name.
+    pub(crate) fn named(self, name: String) -> Self {
+        Self { name: Some(name), ..self }
     }
 
     fn changed(self, body: CampaignBody) -> Self {
@@ -424,22 +433,25 @@ fn check_reason(faults: &mut Faults, classification: Classification, reason: Opt
 }
 
 async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &CampaignDraft) -> Result<(), ApiError> {
+    // Held: none of them is removed before the campaign names it.
     let found = sqlx::query!(
-        r#"select exists (select from audiences where tenant_id = $1 and id = $2 and kind = 'list') as "list!",
-                  (select count(*) from audiences where tenant_id = $1 and id = any ($3) and kind = 'tag') as "tags!""#,
+        "select id, kind from audiences
+         where tenant_id = $1 and (id = $2 or id = any ($3)) and deleted_at is null
+         order by id for key share",
         tenant,
         draft.list_id,
         &draft.tag_ids,
     )
-    .fetch_one(&mut *db)
+    .fetch_all(&mut *db)
     .await?;
-    if draft.list_id.is_some() && !found.list {
+    let has_list = |list| found.iter().any(|row| row.kind == "list" && row.id == list);
+    if draft.list_id.is_some_and(|list| !has_list(list)) {
         return Err(ApiError::not_found("list"));
     }
     if let Some(segment) = draft.segment_id {
         segments::lock_for_use(db, tenant, segment).await?;
     }
-    if usize::try_from(found.tags).ok() != Some(draft.tag_ids.len()) {
+    if found.iter().filter(|row| row.kind == "tag" && draft.tag_ids.contains(&row.id)).count() != draft.tag_ids.len() {
         return Err(ApiError::not_found("tag"));
     }
     Ok(())

@@ -3,13 +3,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDateTime, Utc};
 use ledger::audience::{AudienceCount, AudienceSelector};
 use runtime::{Publication, trace};
 use schemars::JsonSchema;
 use schemas::{
-    CampaignStatus, Environment, OnMiss, RequestAnnounced, RequestKind, SkipReason, messages::CampaignLaunchPayload,
-    subjects,
+    CampaignStatus, Environment, MessageKind, OnMiss, RequestAnnounced, RequestKind, SkipReason,
+    messages::CampaignLaunchPayload, subjects,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -18,7 +18,9 @@ use uuid::Uuid;
 use super::{
     already, content, quota,
     rows::CampaignRow,
+    rows::{LOCAL_TIME_PATTERN, as_local_time},
     sample::{self, RecipientRenderFault, Sample},
+    schedule::{ContactTimes, Schedule, ScheduleText, WaitingContacts},
     store,
 };
 use crate::{
@@ -31,17 +33,16 @@ use crate::{
     },
 };
 
-/// How far `schedule_for` may be in the past: clocks differ, and requests are repeated.
-const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
-/// How far ahead it may be.
-const AHEAD_MAX: TimeDelta = TimeDelta::days(366);
-
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LaunchCampaign {
     /// Not more than 5 minutes past nor a year ahead.
     #[schemars(extend("format" = "date-time"))]
     schedule_for: Option<String>,
+    /// A time of the day in each recipient's time zone, that of the tenant for contacts without one. Where it has passed for more than an
+    /// hour, the mail is due at the next day's.
+    #[schemars(regex(pattern = LOCAL_TIME_PATTERN))]
+    schedule_for_local: Option<String>,
     dry_run: Option<bool>,
     digest: Option<String>,
 }
@@ -56,7 +57,12 @@ pub(super) struct CampaignLaunched {
     skipped: i64,
     #[serde(serialize_with = "as_optional_time")]
     scheduled_for: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_local_time")]
+    #[schemars(with = "Option<String>")]
+    scheduled_for_local: Option<NaiveDateTime>,
     ab_variants: Vec<LaunchedVariant>,
+    /// Of those that are queued: who gets the mail later than the others, and when.
+    waiting: Vec<WaitingContacts>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -100,9 +106,10 @@ struct QuotaPreview {
 struct Launch {
     row: CampaignRow,
     selector: AudienceSelector,
-    scheduled_for: Option<DateTime<Utc>>,
+    schedule: Schedule,
     digest: Option<String>,
     count: AudienceCount,
+    times: ContactTimes,
     content_id: Uuid,
     /// What each variant says, in their order.
     variant_contents: Vec<Uuid>,
@@ -112,12 +119,12 @@ struct Launch {
 
 pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Result<ApiReply, ApiError> {
     let id = ctx.id("campaign")?;
-    let scheduled_for = due_at(body.schedule_for.as_deref(), Utc::now())?;
+    let schedule = ScheduleText { at: body.schedule_for, local: body.schedule_for_local };
     let dry_run = body.dry_run.unwrap_or(false);
     if !dry_run {
         begin(ctx, id).await?;
     }
-    let launch = prepare(ctx, id, scheduled_for, body.digest, dry_run).await?;
+    let launch = prepare(ctx, id, schedule, body.digest, dry_run).await?;
     let left = quota::remaining(ctx).await?;
     let answer = launch.answer();
     if let Some(sample) = launch.sample {
@@ -144,7 +151,7 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
 async fn prepare(
     ctx: &mut RequestContext,
     id: Uuid,
-    scheduled_for: Option<DateTime<Utc>>,
+    schedule: ScheduleText,
     digest: Option<String>,
     dry_run: bool,
 ) -> Result<Launch, ApiError> {
@@ -153,7 +160,9 @@ async fn prepare(
     if row.status != CampaignStatus::Draft {
         return Err(already(row.status));
     }
-    check_window(&row, scheduled_for.unwrap_or_else(Utc::now))?;
+    let now = Utc::now();
+    let schedule = schedule.read(&row, now)?;
+    check_window(&row, schedule.due.unwrap_or(now))?;
     let sender = senders::readiness(ctx.db(), tenant, Some(row.sender_profile_id)).await?;
     if !sender.is_some_and(|sender| sender.may_send()) {
         return Err(ApiError::unprocessable("sender_missing_verified_domain"));
@@ -164,10 +173,16 @@ async fn prepare(
     // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
     let (content_id, variant_contents) = refresh_contents(ctx, &row).await?;
     let sample = if dry_run { Some(sample::render(ctx, &row, content_id).await?) } else { None };
-    let count =
-        ledger::audience::count_split(ctx.db(), tenant, &selector, row.classification, id, &row.split()).await?;
+    let mail = (MessageKind::Campaign, row.classification);
+    let times = ContactTimes {
+        quiet: ledger::gate::load_rule(ctx.db(), tenant, mail).await?,
+        tenant_zone: store::tenant_zone(ctx.db(), tenant).await?,
+    };
+    let split = (id, &row.split());
+    let by_zone = schedule.local.is_some() || times.quiet.is_some_and(|(_, by_contact)| by_contact);
+    let count = ledger::audience::count_split(ctx.db(), tenant, &selector, row.classification, split, by_zone).await?;
     check(&count, digest.as_deref())?;
-    Ok(Launch { row, selector, scheduled_for, digest, count, content_id, variant_contents, sample })
+    Ok(Launch { row, selector, schedule, digest, count, times, content_id, variant_contents, sample })
 }
 
 impl Launch {
@@ -182,8 +197,10 @@ impl Launch {
             campaign_id: self.row.id,
             queued: self.count.queued,
             skipped: self.count.total - self.count.queued,
-            scheduled_for: self.scheduled_for,
+            scheduled_for: self.schedule.due,
+            scheduled_for_local: self.schedule.local,
             ab_variants: variants.collect(),
+            waiting: self.times.waiting(&self.count.zones, &self.schedule, Utc::now()),
         }
     }
 }
@@ -225,22 +242,6 @@ async fn begin(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
     if store::lock(ctx.db(), tenant, id).await? { Ok(()) } else { Err(not_found()) }
 }
 
-/// When to send: `None` is now. A time that has just passed is now, too.
-pub(super) fn due_at(text: Option<&str>, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, ApiError> {
-    let Some(text) = text else { return Ok(None) };
-    let fault = |code, detail: &str| Err(ApiError::invalid("schedule_for", code, detail));
-    let Ok(at) = DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()) else {
-        return fault("invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)");
-    };
-    if at < now - PAST_MAX {
-        return fault("in_the_past", "is more than five minutes past");
-    }
-    if at > now + AHEAD_MAX {
-        return fault("too_far_ahead", "is more than a year ahead");
-    }
-    Ok(Some(at).filter(|at| *at > now))
-}
-
 fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
     if count.total == 0 {
         return Err(ApiError::unprocessable("audience_resolved_to_zero_contacts"));
@@ -269,7 +270,7 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
             return Err(audience_changed());
         }
     }
-    if !store::launch(ctx.db(), tenant, id, launch.content_id, launch.scheduled_for).await? {
+    if !store::launch(ctx.db(), tenant, id, launch.content_id, &launch.schedule).await? {
         let status = store::get(ctx.db(), tenant, id).await?.map_or(CampaignStatus::Sending, |row| row.status);
         return Err(already(status));
     }
@@ -278,11 +279,11 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
     }
     let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
     let request_id =
-        store::request_launch(ctx.db(), tenant, &caller.product, caller.environment, &payload, launch.scheduled_for)
+        store::request_launch(ctx.db(), tenant, &caller.product, caller.environment, &payload, launch.schedule.due)
             .await?;
     trace::keep(ctx.db(), tenant, request_id).await?;
     ctx.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
-    if launch.scheduled_for.is_none() {
+    if launch.schedule.due.is_none() {
         announce(ctx, &caller.product, caller.environment, request_id)?;
     }
     Ok(())
@@ -311,23 +312,6 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case::omitted(None, Ok(None))]
-    #[case::ahead(Some("2026-03-01T12:00:01Z"), Ok(Some("2026-03-01T12:00:01Z")))]
-    #[case::in_a_zone(Some("2026-03-01T14:30:00+02:00"), Ok(Some("2026-03-01T12:30:00Z")))]
-    #[case::just_past(Some("2026-03-01T11:55:00Z"), Ok(None))]
-    #[case::past(Some("2026-03-01T11:54:59Z"), Err("in_the_past"))]
-    #[case::a_year(Some("2027-03-01T12:00:00Z"), Ok(Some("2027-03-01T12:00:00Z")))]
-    #[case::too_far(Some("2027-03-03T12:00:00Z"), Err("too_far_ahead"))]
-    #[case::no_zone(Some("2026-03-01T12:30:00"), Err("invalid"))]
-    #[case::no_time(Some("tomorrow"), Err("invalid"))]
-    fn a_launch_is_scheduled_within_a_year(#[case] text: Option<&str>, #[case] expected: Result<Option<&str>, &str>) {
-        let now = "2026-03-01T12:00:00Z".parse().unwrap();
-        let found = due_at(text, now);
-        let expected = expected.map(|at| at.map(|at| at.parse::<DateTime<Utc>>().unwrap()));
-        assert_eq!(found.map_err(|error| error.fields[0].code.to_string()), expected.map_err(str::to_owned));
-    }
-
-    #[rstest]
     #[case(0, 0, None, Some("audience_resolved_to_zero_contacts"))]
     #[case(3, 0, None, Some("all_contacts_suppressed_or_bounced"))]
     #[case(3, 1, None, None)]
@@ -346,6 +330,7 @@ mod tests {
             digest: "d".to_owned(),
             members: AudienceMembers::default(),
             variants: Vec::new(),
+            zones: BTreeMap::new(),
         };
         assert_eq!(check(&count, digest).err().map(|error| error.code.into_owned()).as_deref(), code);
     }

@@ -1,21 +1,24 @@
 //! `/v1/campaigns`: drafts, launches, and their state.
 
 mod content;
+mod copy;
 mod draft;
 mod launch;
 mod pause;
+mod preview;
 pub(crate) mod quota;
 mod record;
 mod retry;
 pub(crate) mod rows;
 mod rules;
 mod sample;
+mod schedule;
 mod sends;
 pub(crate) mod store;
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{CampaignStatus, Classification};
 use serde::{Deserialize, Serialize};
@@ -25,8 +28,11 @@ use uuid::Uuid;
 use self::{
     draft::{CampaignBody, CampaignRequest, ChangeCampaign, CreateCampaign},
     record::{Campaign, CampaignSummary},
-    store::{CampaignOrigin, SendCounts},
+    rows::as_local_time,
+    schedule::ScheduleText,
+    store::{CampaignOrigin, SendCounts, TimedSends},
 };
+use crate::api::templates::render;
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoParameters, RequestContext, Routes, doc::ID, error::ApiError, page::as_optional_time,
     read, read_page, time, write, write_with_work,
@@ -64,7 +70,19 @@ pub(crate) fn routes() -> Routes {
                     "subject": "Hello {{ first_name }}", "body_html": "<p>Hello {{ first_name }}</p>",
                 }))
                 .answer::<CampaignCreated>(201, "Created")
-                .leads_to("campaign_id", &["getCampaign", "updateCampaign", "launchCampaign", "listCampaignSends"])
+                .leads_to(
+                    "campaign_id",
+                    &[
+                        "getCampaign",
+                        "updateCampaign",
+                        "previewCampaign",
+                        "testCampaign",
+                        "launchCampaign",
+                        "duplicateCampaign",
+                        "deleteCampaign",
+                        "listCampaignSends",
+                    ],
+                )
                 .refuses(404, &MISSING),
         )
         .get(
@@ -81,7 +99,7 @@ pub(crate) fn routes() -> Routes {
                 "updateCampaign",
                 "Change, reschedule, cancel or pause a campaign",
                 "One thing at a time: fields of a draft; `status: cancelled` before it is sent; `paused` while it is \
-                 scheduled or sending; `schedule_for` while it is scheduled; `status: draft` takes a scheduled one \
+                 scheduled or sending; `schedule_for` or `schedule_for_local` while it is scheduled; `status: draft` takes a scheduled one \
                  back, to be changed and launched anew. While a launch is being worked on, the campaign is in \
                  `preflight`: 409 with `Retry-After`.",
             )
@@ -92,6 +110,67 @@ pub(crate) fn routes() -> Routes {
             .refuses(422, &["window_missed"])
             .refuses(409, &["campaign_already_draft"])
             .refuses(409, &ALREADY),
+        )
+        .delete(
+            "/v1/campaigns/{id}",
+            write("campaigns:write", copy::remove),
+            Doc::new(
+                "deleteCampaign",
+                "Delete a draft",
+                "A scheduled campaign is taken back to draft first. One that was launched stays: its mails refer to it.",
+            )
+            .answer::<copy::CampaignDeleted>(200, "Deleted")
+            .refuses(404, &["campaign_not_found"])
+            .refuses(409, &ALREADY)
+            .refuses(409, &["campaign_in_use"]),
+        )
+        .post(
+            "/v1/campaigns/{id}/duplicate",
+            write_with_work("campaigns:write", copy::duplicate),
+            Doc::new(
+                "duplicateCampaign",
+                "Duplicate a campaign",
+                "A new draft with all that a caller decides about a campaign, whatever the status of the first. It is \
+                 checked like a new one.",
+            )
+            .answer::<copy::CampaignDuplicated>(201, "Created")
+            .leads_to("campaign_id", &["getCampaign", "updateCampaign", "launchCampaign", "deleteCampaign"])
+            .refuses(404, &["campaign_not_found"])
+            .refuses(404, &MISSING),
+        )
+        .post(
+            "/v1/campaigns/{id}/preview",
+            write_with_work("campaigns:read", preview::preview),
+            Doc::new(
+                "previewCampaign",
+                "Preview a campaign for one contact",
+                "The mail that a contact, a `sample` of one, or `test_data` of the template would see, with its footer, \
+                 without sending it. Links are the author's own, the unsubscribe address is a placeholder. A draft is \
+                 shown with the current version of its template.",
+            )
+            .example(json!({"sample": {"first_name": "Ann"}}))
+            .answer::<preview::CampaignPreview>(200, "Rendered")
+            .refuses(404, &["campaign_not_found", "template_not_found", "contact_not_found"])
+            .refuses(422, &render::FAULTS),
+        )
+        .post(
+            "/v1/campaigns/{id}/test",
+            write_with_work("campaigns:launch", preview::send_test),
+            Doc::new(
+                "testCampaign",
+                "Send a test of a campaign",
+                "The mail that a contact, or a `sample` of one, would see, to up to ten addresses. The subject begins \
+                 with `[Test]`, the header `X-Postrider-Test` says so, links are the author's own. It counts against \
+                 the send quota and an hourly limit of its own and in no report, makes no events, and its bounces and \
+                 complaints suppress nobody. A suppressed address gets no mail, and nobody needs to have consented. \
+                 202 means that it is stored; `GET /v1/sends/{send_id}` follows each mail.",
+            )
+            .example(json!({"to": ["ann@example.com"], "sample": {"first_name": "Ann"}}))
+            .answer::<preview::CampaignTestAccepted>(202, "Stored")
+            .refuses(404, &["campaign_not_found", "template_not_found", "contact_not_found"])
+            .refuses(422, &["sender_missing_verified_domain", "all_recipients_suppressed"])
+            .refuses(422, &render::FAULTS)
+            .refuses(429, &["test_rate_exceeded", "send_quota_exceeded"]),
         )
         .post(
             "/v1/campaigns/{id}/launch",
@@ -170,6 +249,7 @@ async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) 
         ("status", body.status.is_given()),
         ("paused", body.paused.is_given()),
         ("schedule_for", body.schedule_for.is_given()),
+        ("schedule_for_local", body.schedule_for_local.is_given()),
     ] {
         faults.require(!given, path, "unknown_field", "is not a field of this request");
     }
@@ -202,7 +282,7 @@ enum CampaignChange {
     Fields,
     Cancel,
     Pause(bool),
-    Reschedule(String),
+    Reschedule(ScheduleText),
     BackToDraft,
 }
 
@@ -211,16 +291,25 @@ fn kind_of_change(body: &CampaignBody) -> Result<CampaignChange, ApiError> {
     let status = body.status.clone().into_option();
     let paused = body.paused.into_option();
     let schedule = body.schedule_for.clone().into_option();
-    let given = [status.is_some(), paused.is_some(), schedule.is_some(), body.has_fields()];
+    let local = body.schedule_for_local.clone().into_option();
+    let given = [status.is_some(), paused.is_some(), schedule.is_some(), local.is_some(), body.has_fields()];
     let given = given.into_iter().filter(|given| *given).count();
-    faults.require(given <= 1, "", "ambiguous", "change fields, status, paused or schedule_for: one at a time");
+    faults.require(
+        given <= 1,
+        "",
+        "ambiguous",
+        "change fields, status, paused, schedule_for or schedule_for_local: one at a time",
+    );
     if let Some(status) = &status {
         faults.one_of("status", status.as_deref().unwrap_or_default(), &["cancelled", "draft"]);
     }
     faults.require(paused != Some(None), "paused", "wrong_type", "must be true or false");
     faults.require(schedule != Some(None), "schedule_for", "wrong_type", "must be a time");
+    faults.require(local != Some(None), "schedule_for_local", "wrong_type", "must be a time");
     faults.finish()?;
-    Ok(match (status.flatten().as_deref(), paused.flatten(), schedule.flatten()) {
+    let schedule = ScheduleText { at: schedule.flatten(), local: local.flatten() };
+    let schedule = Some(schedule).filter(|schedule| *schedule != ScheduleText::default());
+    Ok(match (status.flatten().as_deref(), paused.flatten(), schedule) {
         (Some("draft"), ..) => CampaignChange::BackToDraft,
         (Some(_), ..) => CampaignChange::Cancel,
         (None, Some(paused), _) => CampaignChange::Pause(paused),
@@ -251,6 +340,9 @@ struct CampaignChanged {
     email_type: Classification,
     #[serde(serialize_with = "as_optional_time")]
     scheduled_for: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_local_time")]
+    #[schemars(with = "Option<String>")]
+    scheduled_for_local: Option<NaiveDateTime>,
 }
 
 async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) -> Result<ApiReply, ApiError> {
@@ -295,12 +387,12 @@ async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) 
         }
         CampaignChange::Reschedule(at) => {
             let now = Utc::now();
-            // `None`: a time that has just passed, which is now.
-            let due = launch::due_at(Some(&at), now)?;
-            launch::check_window(&row, due.unwrap_or(now))?;
+            let schedule = at.read(&row, now)?;
+            launch::check_window(&row, schedule.due.unwrap_or(now))?;
             let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
-            store::reschedule(ctx.db(), tenant, id, waiting.request_id, due.unwrap_or(now)).await?;
-            if due.is_none() {
+            store::reschedule(ctx.db(), tenant, id, waiting.request_id, (schedule.due.unwrap_or(now), schedule.local))
+                .await?;
+            if schedule.due.is_none() {
                 launch::announce(ctx, &waiting.product, waiting.environment, waiting.request_id)?;
             }
             ctx.audit("campaign.reschedule", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
@@ -319,6 +411,7 @@ async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) 
         paused: row.paused,
         email_type: row.classification,
         scheduled_for: row.scheduled_for,
+        scheduled_for_local: row.scheduled_for_local,
     })
 }
 
@@ -338,13 +431,16 @@ async fn list(ctx: &mut RequestContext, query: ListCampaigns) -> Result<ApiReply
 struct CampaignAnswer {
     campaign: Campaign,
     send_counts: SendCounts,
+    /// Of those that are queued: how many wait for which time.
+    waiting: Vec<TimedSends>,
 }
 
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let send_counts = store::counts(ctx.db(), tenant, id).await?;
-    ApiReply::ok(&CampaignAnswer { campaign: Campaign::of(row), send_counts })
+    let waiting = store::timed(ctx.db(), tenant, id).await?;
+    ApiReply::ok(&CampaignAnswer { campaign: Campaign::of(row), send_counts, waiting })
 }
 
 #[cfg(test)]
@@ -363,7 +459,9 @@ mod tests {
     #[case(json!({"paused": false}), Ok(CampaignChange::Pause(false)))]
     #[case(json!({"paused": null}), Err("wrong_type"))]
     #[case(json!({"status": "draft"}), Ok(CampaignChange::BackToDraft))]
-    #[case(json!({"schedule_for": "x"}), Ok(CampaignChange::Reschedule("x".to_owned())))]
+    #[case(json!({"schedule_for": "x"}), Ok(CampaignChange::Reschedule(ScheduleText { at: Some("x".to_owned()), local: None })))]
+    #[case(json!({"schedule_for_local": "x"}), Ok(CampaignChange::Reschedule(ScheduleText { at: None, local: Some("x".to_owned()) })))]
+    #[case(json!({"schedule_for_local": "x", "schedule_for": "x"}), Err("ambiguous"))]
     #[case(json!({"schedule_for": null}), Err("wrong_type"))]
     #[case(json!({"schedule_for": "x", "name": "x"}), Err("ambiguous"))]
     #[case(json!({"status": "sending"}), Err("not_allowed"))]
@@ -391,7 +489,7 @@ mod tests {
             CampaignChange::Fields,
             CampaignChange::Cancel,
             CampaignChange::Pause(true),
-            CampaignChange::Reschedule(String::new()),
+            CampaignChange::Reschedule(ScheduleText::default()),
             CampaignChange::BackToDraft,
         ];
         let found = changes.map(|change| allows(status, &change));

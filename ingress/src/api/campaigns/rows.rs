@@ -1,10 +1,10 @@
 //! A campaign and its variants, as they stand in Postgres.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDateTime, Utc};
 use ledger::audience::Split;
 use schemars::JsonSchema;
 use schemas::{CampaignStatus, Classification, MessagePurpose, OnMiss, PauseReason, WinnerMetric, WinnerReason};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -78,6 +78,10 @@ pub(crate) struct CampaignRow {
     pub(crate) tripwire: String,
     #[serde(serialize_with = "as_optional_time")]
     pub(crate) scheduled_for: Option<DateTime<Utc>>,
+    /// The time of the day in each recipient's time zone; `scheduled_for` is then when the first zone of the world reaches it.
+    #[serde(serialize_with = "as_local_time")]
+    #[schemars(with = "Option<String>")]
+    pub(crate) scheduled_for_local: Option<NaiveDateTime>,
     #[serde(serialize_with = "as_optional_time")]
     pub(crate) launched_at: Option<DateTime<Utc>>,
     #[serde(serialize_with = "as_optional_time")]
@@ -86,6 +90,19 @@ pub(crate) struct CampaignRow {
     pub(crate) created_at: DateTime<Utc>,
     #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
+}
+
+/// A time of the day as callers write it: without a zone.
+pub(super) const LOCAL_TIME_PATTERN: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}$";
+/// The same for chrono.
+pub(super) const LOCAL_TIME_FORMAT: &str = "%Y-%m-%dT%H:%M:%S";
+
+/// Its length.
+pub(super) const LOCAL_TIME_LEN: usize = 19;
+
+/// Writes a local time.
+pub(super) fn as_local_time<S: Serializer>(at: &Option<NaiveDateTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(|at| at.format(LOCAL_TIME_FORMAT).to_string()).serialize(serializer)
 }
 
 impl CampaignRow {

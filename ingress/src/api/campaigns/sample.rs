@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
 use templates::{
-    Contact, LinkBases, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateLimits, TemplateSource,
+    Contact, LinkBases, MergeData, MessageOptions, Named, OwnHeaders, Sender, TemplateKind, TemplateLimits,
+    TemplateSource,
 };
 use uuid::Uuid;
 
@@ -68,14 +69,19 @@ fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(
     };
     let size = contacts.len();
     let render = |(contact_id, contact)| {
-        let data = MergeData { contact, data: Value::Null };
+        let data = MergeData { contact, data: Value::Null, event: Value::Null, headers: OwnHeaders::default() };
         let fault = compiled.render(&data, &PreviewLinks).err()?;
         Some(RecipientRenderFault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
     };
     Sample { size, faults: contacts.into_iter().filter_map(render).collect() }
 }
 
-async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<MessageOptions, ApiError> {
+/// The options of the campaign's mail.
+pub(super) async fn options(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    row: &CampaignRow,
+) -> Result<MessageOptions, ApiError> {
     let from = sqlx::query!(
         r#"select s.name, s.email, s.reply_to, d.domain, coalesce(s.physical_address, t.physical_address) as physical_address,
                   coalesce(t.org_name, '') as "org_name!"
@@ -97,8 +103,10 @@ async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Resu
         fallbacks: merge::fallbacks(db, tenant).await?,
         bases: LinkBases::default(),
         opt_out: row.classification == Classification::Marketing,
+        own_headers: false,
         track_links: true,
         track_opens: true,
+        attachments: Vec::new(),
         limits: TemplateLimits::default(),
     })
 }

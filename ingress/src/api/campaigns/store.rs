@@ -1,6 +1,7 @@
 //! Rows of `campaigns`, and the sums over their batches.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDateTime, Utc};
+use chrono_tz::Tz;
 use schemars::JsonSchema;
 use schemas::{
     CampaignStatus, Classification, Environment, OnMiss, PauseReason, RequestKind, WinnerMetric, WinnerReason,
@@ -13,8 +14,12 @@ use uuid::Uuid;
 use super::{
     rows::{CampaignRow, VariantRow},
     rules::Rules,
+    schedule::Schedule,
 };
-use crate::pipeline::{page::ListPage, types};
+use crate::pipeline::{
+    page::{ListPage, as_time},
+    types,
+};
 
 /// Everything a caller decides about a campaign, checked; `content_id` is what it would say now.
 #[derive(Debug, Clone)]
@@ -200,6 +205,35 @@ pub(crate) async fn list(
     .await
 }
 
+/// The tenant's time zone.
+pub(crate) async fn tenant_zone(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Tz> {
+    let name = sqlx::query_scalar!("select timezone from tenants where id = $1", tenant).fetch_one(db).await?;
+    Ok(schemas::delay::zone(None, &name))
+}
+
+/// Sends that wait for their time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(transform = types::counts)]
+pub(crate) struct TimedSends {
+    #[serde(serialize_with = "as_time")]
+    pub(crate) until: DateTime<Utc>,
+    pub(crate) count: i64,
+}
+
+/// How many sends of a campaign wait for which time. Served by `batches_by_campaign`.
+pub(crate) async fn timed(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<TimedSends>> {
+    sqlx::query_as!(
+        TimedSends,
+        r#"select announce_after as "until!", sum(queued) as "count!" from batches
+           where tenant_id = $1 and campaign_id = $2 and state = 'timed'
+           group by announce_after order by announce_after"#,
+        tenant,
+        id
+    )
+    .fetch_all(db)
+    .await
+}
+
 /// The sums over a campaign's batches: some 2,000 rows for a million recipients. Served by `batches_by_campaign`.
 pub(crate) async fn counts(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<SendCounts> {
     sqlx::query_as!(
@@ -270,13 +304,14 @@ pub(crate) async fn reschedule(
     tenant: Uuid,
     id: Uuid,
     request: Uuid,
-    scheduled_for: DateTime<Utc>,
+    (scheduled_for, local): (DateTime<Utc>, Option<NaiveDateTime>),
 ) -> sqlx::Result<()> {
     sqlx::query!(
-        "update campaigns set scheduled_for = $3, updated_at = now() where tenant_id = $1 and id = $2",
+        "update campaigns set scheduled_for = $3, scheduled_for_local = $4, updated_at = now() where tenant_id = $1 and id = $2",
         tenant,
         id,
         scheduled_for,
+        local,
     )
     .execute(&mut *db)
     .await?;
@@ -305,7 +340,8 @@ pub(crate) async fn back_to_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid,
     ledger::audience::unpin(&mut *db, tenant, id).await?;
     sqlx::query!(
         "update campaigns
-         set status = 'draft', scheduled_for = null, closes_at = null, paused = false, pause_reason = null, updated_at = now()
+         set status = 'draft', scheduled_for = null, scheduled_for_local = null, closes_at = null, paused = false,
+             pause_reason = null, updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,
         id,
@@ -315,24 +351,33 @@ pub(crate) async fn back_to_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid,
     .map(drop)
 }
 
+/// Removes a draft, which is held. Nothing but its variants refers to one.
+pub(crate) async fn delete_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("delete from campaign_variants where tenant_id = $1 and campaign_id = $2", tenant, id)
+        .execute(&mut *db)
+        .await?;
+    sqlx::query!("delete from campaigns where tenant_id = $1 and id = $2", tenant, id).execute(db).await.map(drop)
+}
+
 /// Moves a draft to scheduled or sending. `false`: it is no draft any more.
 pub(crate) async fn launch(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
     content_id: Uuid,
-    scheduled_for: Option<DateTime<Utc>>,
+    schedule: &Schedule,
 ) -> sqlx::Result<bool> {
     sqlx::query!(
         "update campaigns
          set status = case when $4::timestamptz is null then 'sending' else 'scheduled' end,
-             scheduled_for = $4, content_id = $3, closes_at = case when on_miss <> 'send' then not_after end,
+             scheduled_for = $4, scheduled_for_local = $5, content_id = $3, closes_at = case when on_miss <> 'send' then not_after end,
              updated_at = now()
          where tenant_id = $1 and id = $2 and status = 'draft'",
         tenant,
         id,
         content_id,
-        scheduled_for,
+        schedule.due,
+        schedule.local,
     )
     .execute(db)
     .await

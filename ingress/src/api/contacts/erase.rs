@@ -19,6 +19,7 @@ pub(super) async fn erase(
     sqlx::query!("delete from audience_members where tenant_id = $1 and contact_id = $2", tenant, contact)
         .execute(&mut *db)
         .await?;
+    ledger::confirmations::erase(&mut *db, tenant, contact).await?;
     take_back_requests(&mut *db, tenant, address).await?;
     ledger::erasure::request_erasure(&mut *db, tenant, contact, address).await?;
     // The same address may have been erased before, created again and be erased again: the second one takes its id along.
@@ -26,10 +27,10 @@ pub(super) async fn erase(
         "update contacts set
              address = case when exists (select from contacts where tenant_id = $1 and address = 'erased:' || $3)
                             then 'erased:' || $3 || ':' || $2::uuid::text else 'erased:' || $3 end,
-             first_name = null, last_name = null, title = null, phone = null, company = null, dot_number = null, timezone = null,
+             external_id = null, first_name = null, last_name = null, title = null, phone = null, company = null, dot_number = null, timezone = null,
              locale = null, lifecycle_stage = null, fields = '{}', status = 'erased', marketing_status = 'unsubscribed',
              source = null, consent_basis = null, consent_at = null, opted_in_at = null, consent_source = null, consent_description = null,
-             updated_at = now()
+             consent_evidence = null, updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,
         contact,

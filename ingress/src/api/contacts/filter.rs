@@ -12,6 +12,7 @@ use crate::pipeline::ListPage;
 #[derive(Debug, Default)]
 pub(super) struct ContactFilter {
     pub(super) address: Option<String>,
+    pub(super) external_id: Option<String>,
     /// Part of the address, the name or the company.
     pub(super) search: Option<String>,
     /// Lists and tags; in each of them.
@@ -52,11 +53,17 @@ impl ContactFilter {
                     Some(newest) => newest.push(&mut query, tenant),
                     None => drop(query.push("contacts c")),
                 }
-                query.push(" where c.tenant_id = ").push_bind(tenant).push(" and c.status <> 'erased'");
+                query
+                    .push(" where c.tenant_id = ")
+                    .push_bind(tenant)
+                    .push(" and c.status <> 'erased' and c.merged_into is null");
             }
         }
         if let Some(address) = &self.address {
             query.push(" and c.address = ").push_bind(address.clone());
+        }
+        if let Some(id) = &self.external_id {
+            query.push(" and c.external_id = ").push_bind(id.clone());
         }
         if let Some(search) = &self.search {
             push_search(&mut query, search.trim());

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::parse_id;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     pipeline::{
         Faults, Patch,
         error::ApiError,
-        types::{Email, Words},
+        types::{Email, Name, Words},
     },
 };
 
@@ -24,6 +24,11 @@ const PHONE_MAX_CHARS: usize = 50;
 const WORD_MAX_CHARS: usize = 50;
 const DESCRIPTION_MAX_CHARS: usize = 1_000;
 const AUDIENCES_MAX: usize = 100;
+/// Longest id of a contact in the product, in characters.
+pub(crate) const EXTERNAL_ID_MAX_CHARS: usize = 200;
+const EVIDENCE_MAX_CHARS: usize = 2_000;
+/// The longest text of an IPv6 address.
+const IP_MAX_CHARS: usize = 45;
 /// What [`is_locale`] takes, without its length.
 const LOCALE_PATTERN: &str = "^[A-Za-z]{2,3}([_-][A-Za-z0-9]{2,8})*$";
 /// How far ahead of us a caller's clock may be.
@@ -61,15 +66,56 @@ pub(crate) struct Consent {
     pub source: Option<String>,
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     pub description: Option<String>,
+    pub evidence: Option<SignUpEvidence>,
+}
+
+/// What proves an agreement: the sign-up as it happened.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SignUpEvidence {
+    /// The IP address of the person's client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = IP_MAX_CHARS))]
+    pub ip: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = EVIDENCE_MAX_CHARS))]
+    pub user_agent: Option<String>,
+    /// The text that was shown and agreed to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = EVIDENCE_MAX_CHARS))]
+    pub text: Option<String>,
+    /// The page with the form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = EVIDENCE_MAX_CHARS))]
+    pub url: Option<String>,
 }
 
 impl Consent {
+    /// The columns of a contact that hold it: what is left out stays.
+    pub(super) fn columns(&self) -> Map<String, Value> {
+        let at = self.at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
+        let columns = json!({
+            "consent_basis": self.basis, "consent_at": at, "consent_source": self.source,
+            "consent_description": self.description, "consent_evidence": self.evidence,
+        });
+        match columns {
+            Value::Object(columns) => columns,
+            _ => Map::new(),
+        }
+    }
+
     fn check(&self, faults: &mut Faults) {
         faults.optional("consent.basis", self.basis.as_deref(), NAME_MAX_CHARS);
         faults.optional("consent.source", self.source.as_deref(), COMPANY_MAX_CHARS);
         faults.optional("consent.description", self.description.as_deref(), DESCRIPTION_MAX_CHARS);
         let ahead = self.at.is_some_and(|at| at > Utc::now() + AHEAD_MAX);
         faults.require(!ahead, "consent.at", "out_of_range", "must not be in the future");
+        let Some(evidence) = &self.evidence else { return };
+        let good = evidence.ip.as_deref().is_none_or(|ip| ip.parse::<std::net::IpAddr>().is_ok());
+        faults.require(good, "consent.evidence.ip", "invalid", "must be an IP address");
+        faults.optional("consent.evidence.user_agent", evidence.user_agent.as_deref(), EVIDENCE_MAX_CHARS);
+        faults.optional("consent.evidence.text", evidence.text.as_deref(), EVIDENCE_MAX_CHARS);
+        faults.optional("consent.evidence.url", evidence.url.as_deref(), EVIDENCE_MAX_CHARS);
     }
 }
 
@@ -82,54 +128,99 @@ enum AudienceName {
     Name(Words<{ audiences::NAME_MAX_CHARS }>),
 }
 
-/// The body of a creation.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+/// What happens to a contact that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OnExisting {
+    /// It keeps its values. An archived contact is active again; one whose consent is pending is subscribed when the caller says so.
+    Keep,
+    /// It gets the values that are given; null clears one; `fields` are merged; lists and tags are added.
+    Update,
+}
+
+/// The body of a creation, and a contact of a batch.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(
+    description = "A contact by its address, by the product's own id, or by both. A new contact needs an address."
+)]
 pub(crate) struct CreateContact {
-    #[schemars(with = "Email")]
-    pub email: String,
+    #[schemars(with = "Option<Email>")]
+    pub email: Option<String>,
+    /// The contact's id in the product, unique for the tenant.
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    pub external_id: Option<String>,
+    /// Default: `keep`; in a batch `update`.
+    pub on_existing: Option<OnExisting>,
     #[schemars(length(max = NAME_MAX_CHARS))]
-    pub first_name: Option<String>,
+    pub first_name: Patch<String>,
     #[schemars(length(max = NAME_MAX_CHARS))]
-    pub last_name: Option<String>,
+    pub last_name: Patch<String>,
     #[schemars(length(max = NAME_MAX_CHARS))]
-    pub title: Option<String>,
+    pub title: Patch<String>,
     #[schemars(length(max = PHONE_MAX_CHARS))]
-    pub phone: Option<String>,
+    pub phone: Patch<String>,
     #[schemars(length(max = COMPANY_MAX_CHARS))]
-    pub company: Option<String>,
+    pub company: Patch<String>,
     #[schemars(range(min = 1, max = i64::MAX))]
-    pub dot_number: Option<i64>,
+    pub dot_number: Patch<i64>,
     /// Defined fields by key.
-    #[serde(default)]
     #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
     pub fields: Map<String, Value>,
     /// Ids, or names; a name that is new makes a tag.
-    #[serde(default)]
     #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
     pub tags: Vec<String>,
     /// Ids, or names; a name that is new makes a list.
-    #[serde(default)]
     #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
     pub lists: Vec<String>,
     /// An IANA time zone, such as Europe/Paris.
-    pub timezone: Option<String>,
+    pub timezone: Patch<String>,
     /// A language tag, such as en or pt-BR.
     #[schemars(length(max = WORD_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
-    pub locale: Option<String>,
+    pub locale: Patch<String>,
     #[schemars(length(max = WORD_MAX_CHARS))]
-    pub lifecycle_stage: Option<String>,
+    pub lifecycle_stage: Patch<String>,
     pub marketing_status: Option<ContactMarketingStatus>,
+    /// Double opt-in: whoever is not subscribed yet is `pending`, and is subscribed by the link in a confirmation mail.
+    pub require_verification: bool,
     #[schemars(length(max = NAME_MAX_CHARS))]
-    pub source: Option<String>,
+    pub source: Patch<String>,
+    pub consent: Option<Consent>,
+}
+
+/// A contact as a caller wants it, checked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WantedContact {
+    /// Canonical. One of address and `external_id` is there.
+    pub address: Option<String>,
+    pub external_id: Option<String>,
+    pub on_existing: Option<OnExisting>,
+    /// The columns that the caller names, with their new values; null clears one.
+    pub columns: Map<String, Value>,
+    /// Merged into the contact's; null deletes a key.
+    pub fields: Map<String, Value>,
+    /// Ids or names.
+    pub tags: Vec<String>,
+    /// Ids or names.
+    pub lists: Vec<String>,
+    pub marketing_status: Option<ContactMarketingStatus>,
+    /// Whether consent that is pending is to be confirmed by the link in a mail.
+    pub require_verification: bool,
     pub consent: Option<Consent>,
 }
 
 impl CreateContact {
-    /// Checks it. The address is canonical then, and no field is null.
-    pub(crate) fn validate(mut self, defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
+    /// Checks it.
+    ///
+    /// # Errors
+    /// 400 with every fault.
+    pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<WantedContact, ApiError> {
         let mut faults = Faults::default();
-        let address = faults.address("email", &self.email);
+        let address = self.email.as_deref().and_then(|text| faults.address("email", text));
+        if self.email.is_none() && self.external_id.is_none() {
+            faults.add("email", "required", "email or external_id is required");
+        }
+        check_external_id(&mut faults, self.external_id.as_deref());
         let texts = [
             &self.first_name,
             &self.last_name,
@@ -139,19 +230,61 @@ impl CreateContact {
             &self.lifecycle_stage,
             &self.source,
         ];
-        check_texts(&mut faults, texts.map(Option::as_deref));
-        check_words(&mut faults, self.timezone.as_deref(), self.locale.as_deref(), self.dot_number);
+        check_texts(&mut faults, texts.map(line));
+        let number = self.dot_number.value().copied();
+        check_words(&mut faults, line(&self.timezone), line(&self.locale), number);
         check_fields(&self.fields, defined, &mut faults);
         check_audiences("tags", &self.tags, &mut faults);
         check_audiences("lists", &self.lists, &mut faults);
+        let leaves = self.marketing_status == Some(ContactMarketingStatus::Unsubscribed);
+        let detail = "cannot be true for a contact that is unsubscribed";
+        faults.require(!(self.require_verification && leaves), "require_verification", "invalid", detail);
         if let Some(consent) = &self.consent {
             consent.check(&mut faults);
         }
         faults.finish()?;
-        self.email = address.ok_or_else(ApiError::internal)?.into_string();
-        // Null deletes a key; a new contact has none to delete.
-        self.fields.retain(|_, value| !value.is_null());
-        Ok(self)
+        let columns = columns([
+            ("first_name", self.first_name),
+            ("last_name", self.last_name),
+            ("title", self.title),
+            ("phone", self.phone),
+            ("company", self.company),
+            ("timezone", self.timezone),
+            ("locale", self.locale),
+            ("lifecycle_stage", self.lifecycle_stage),
+            ("source", self.source),
+        ]);
+        Ok(WantedContact {
+            address: address.map(schemas::Address::into_string),
+            external_id: self.external_id,
+            on_existing: self.on_existing,
+            columns: with_number(columns, self.dot_number),
+            fields: self.fields,
+            tags: self.tags,
+            lists: self.lists,
+            marketing_status: self.marketing_status,
+            require_verification: self.require_verification,
+            consent: self.consent,
+        })
+    }
+}
+
+/// The columns that a caller names, with their new values.
+fn columns<const N: usize>(patches: [(&str, Patch<String>); N]) -> Map<String, Value> {
+    let named = patches.into_iter().filter_map(|(name, patch)| Some((name.to_owned(), json!(patch.into_option()?))));
+    named.collect()
+}
+
+fn with_number(mut columns: Map<String, Value>, number: Patch<i64>) -> Map<String, Value> {
+    if let Some(number) = number.into_option() {
+        columns.insert("dot_number".to_owned(), json!(number));
+    }
+    columns
+}
+
+fn check_external_id(faults: &mut Faults, id: Option<&str>) {
+    if let Some(id) = id {
+        faults.title("external_id", id, EXTERNAL_ID_MAX_CHARS);
     }
 }
 
@@ -161,6 +294,9 @@ impl CreateContact {
 #[serde(deny_unknown_fields, default)]
 #[schemars(description = "A change of a contact, without the address.")]
 pub(crate) struct ChangeContact {
+    /// The contact's id in the product, unique for the tenant.
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    pub external_id: Patch<String>,
     #[schemars(length(max = NAME_MAX_CHARS))]
     pub first_name: Patch<String>,
     #[schemars(length(max = NAME_MAX_CHARS))]
@@ -191,8 +327,9 @@ pub(crate) struct ChangeContact {
 }
 
 impl ChangeContact {
-    pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
+    pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<ContactChange, ApiError> {
         let mut faults = Faults::default();
+        check_external_id(&mut faults, line(&self.external_id));
         let texts = [
             &self.first_name,
             &self.last_name,
@@ -210,9 +347,44 @@ impl ChangeContact {
             consent.check(&mut faults);
         }
         faults.finish()?;
-        Ok(self)
+        let mut columns = with_number(
+            columns([
+                ("external_id", self.external_id),
+                ("first_name", self.first_name),
+                ("last_name", self.last_name),
+                ("title", self.title),
+                ("phone", self.phone),
+                ("company", self.company),
+                ("timezone", self.timezone),
+                ("locale", self.locale),
+                ("lifecycle_stage", self.lifecycle_stage),
+                ("source", self.source),
+            ]),
+            self.dot_number,
+        );
+        if let Some(status) = self.status {
+            columns.insert("status".to_owned(), json!(status.as_str()));
+        }
+        if let Some(status) = self.marketing_status {
+            columns.insert("marketing_status".to_owned(), json!(status.as_str()));
+        }
+        // Stated anew, it is what is known from now on.
+        columns.extend(self.consent.iter().flat_map(Consent::columns));
+        Ok(ContactChange { columns, fields: self.fields, marketing_status: self.marketing_status })
     }
+}
 
+/// A change of one contact, checked.
+#[derive(Debug)]
+pub(crate) struct ContactChange {
+    /// The columns that the caller names, with their new values; null clears one.
+    pub columns: Map<String, Value>,
+    /// Merged into the contact's; null deletes a key.
+    pub fields: Map<String, Value>,
+    pub marketing_status: Option<ContactMarketingStatus>,
+}
+
+impl ContactChange {
     /// Whether it would make the contact a subscriber.
     pub(crate) fn subscribes(&self) -> bool {
         self.marketing_status == Some(ContactMarketingStatus::Subscribed)
@@ -298,7 +470,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    fn create(body: Value) -> Result<CreateContact, ApiError> {
+    fn create(body: Value) -> Result<WantedContact, ApiError> {
         let defined = BTreeMap::from([("plan".to_owned(), FieldType::String), ("seats".to_owned(), FieldType::Number)]);
         serde_json::from_value::<CreateContact>(body).unwrap().validate(&defined)
     }
@@ -334,10 +506,22 @@ mod tests {
     }
 
     #[test]
-    fn a_new_contact_has_no_null_fields() {
-        let contact = create(json!({"email": "Ann@Example.com", "fields": {"plan": "pro", "seats": null}})).unwrap();
-        assert_eq!(contact.email, "ann@example.com");
-        assert_eq!(Value::Object(contact.fields), json!({"plan": "pro"}));
+    fn only_the_columns_that_are_named_are_written() {
+        let body = json!({"email": "Ann@Example.com", "first_name": "Ann", "phone": null, "dot_number": 7});
+        let contact = create(body).unwrap();
+        assert_eq!(contact.address.as_deref(), Some("ann@example.com"));
+        assert_eq!(Value::Object(contact.columns), json!({"first_name": "Ann", "phone": null, "dot_number": 7}));
+    }
+
+    #[rstest]
+    #[case(json!({}), &["email"])]
+    #[case(json!({"external_id": " "}), &["external_id"])]
+    #[case(json!({"external_id": "x".repeat(201)}), &["external_id"])]
+    #[case(json!({"email": "a@example.com", "consent": {"evidence": {"ip": "here"}}}), &["consent.evidence.ip"])]
+    fn a_contact_has_an_address_or_an_external_id(#[case] body: Value, #[case] expected: &[&str]) {
+        let error = create(body).unwrap_err();
+        let paths: Vec<_> = error.fields.iter().map(|fault| fault.path.as_str()).collect();
+        assert_eq!(paths, expected);
     }
 
     #[rstest]

@@ -1,10 +1,16 @@
 //! `/v1/contacts`: the people of a tenant.
 
+mod batch;
+mod confirmation;
+mod data;
 mod erase;
 mod filter;
 mod input;
+mod merge;
+pub(crate) mod named;
 mod record;
 mod store;
+mod upsert;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -14,22 +20,34 @@ use serde_json::json;
 use uuid::Uuid;
 
 use self::{
+    batch::ContactsUpserted,
+    confirmation::ConfirmationRequested,
+    data::ContactData,
     filter::ContactFilter,
-    input::{ChangeContact, ContactMarketingStatus, CreateContact},
+    input::{ChangeContact, CreateContact, OnExisting},
     record::ContactView,
+    store::NewValues,
+    upsert::Upserted,
 };
 use crate::{
     api::{audiences::AudienceKind, fields},
     pipeline::{
-        ApiReply, Doc, Faults, Id, NoParameters, RequestContext, Routes, error::ApiError, read, read_page,
-        types::Email, write,
+        ApiReply, Doc, Faults, Id, NoParameters, RequestContext, Routes,
+        doc::{AT, ID},
+        error::ApiError,
+        read, read_page,
+        types::Email,
+        write,
     },
 };
 
-pub(crate) use input::{AHEAD_MAX, is_locale, is_timezone};
-pub(crate) use store::ensure_audiences;
+pub(crate) use input::{AHEAD_MAX, EXTERNAL_ID_MAX_CHARS, is_locale, is_timezone};
+pub(crate) use named::{ContactNames, NamedContact};
+pub(crate) use store::{ensure_audiences, external_id_fault};
 
 const SEARCH_MAX_CHARS: usize = 200;
+/// Why a contact cannot have both the address and the `external_id` that are given.
+const KEY_CONFLICTS: &[&str] = &["external_id_taken", "external_id_differs", "address_differs"];
 /// In the audit log: a contact's consent was changed by a product.
 const MARKETING_STATUS_CHANGED: &str = "contact.marketing_status";
 
@@ -48,16 +66,37 @@ pub(crate) fn routes() -> Routes {
             write("contacts:write", create),
             Doc::new(
                 "createContact",
-                "Find or create a contact",
-                "By address, in its canonical form. A contact that exists keeps its values; an archived one is \
-                 active again. One whose consent is pending becomes subscribed when `marketing_status` says \
-                 `subscribed`; one that unsubscribed stays unsubscribed.",
+                "Find, create or update a contact",
+                "By address, in its canonical form, or by the product's own id in `external_id`. A contact that \
+                 exists keeps its values, or gets the new ones with `on_existing: update`; an archived one is active \
+                 again. One whose consent is pending becomes subscribed when `marketing_status` says `subscribed`; \
+                 one that unsubscribed stays unsubscribed. With `require_verification` a contact that is not subscribed \
+                 yet gets a confirmation mail, and is subscribed by the link in it.",
             )
             .example(json!({"email": "ann@example.com", "first_name": "Ann", "tags": ["vip"]}))
             .answer::<ContactCreated>(201, "Created")
             .leads_to("contact_id", &["getContact", "updateContact", "deleteContact"])
             .answer::<ContactCreated>(200, "It existed")
-            .refuses(404, &["list_not_found", "tag_not_found"]),
+            .refuses(404, &["list_not_found", "tag_not_found"])
+            .refuses(409, KEY_CONFLICTS)
+            .refuses(409, &["unsubscribed_by_recipient", "contact_unsubscribed"]),
+        )
+        .post(
+            "/v1/contacts/batch",
+            write("contacts:write", batch::upsert_contacts),
+            Doc::new(
+                "upsertContacts",
+                "Create or update up to 1,000 contacts",
+                "Each by `external_id`, else by address, with a result for each: a refused one names its fields and \
+                 costs only itself. Of several that mean one contact the first counts. No suppression and no \
+                 opt-out is ever lifted, and consent that is older than what is known changes nothing.",
+            )
+            .example(json!({"contacts": [
+                {"email": "ann@example.com", "external_id": "user-1", "first_name": "Ann", "lists": ["News"]},
+                {"email": "bob@example.com", "company": "Acme", "consent": {"basis": "opt_in", "at": AT, "source": "form"}},
+            ]}))
+            .answer::<ContactsUpserted>(200, "A result for each")
+            .refuses(409, &["external_id_taken"]),
         )
         .get(
             "/v1/contacts/{id}",
@@ -74,7 +113,49 @@ pub(crate) fn routes() -> Routes {
             )
             .single::<ContactView>("The contact")
             .example(json!({"company": "Acme", "fields": {"plan": "pro"}}))
-            .refuses(409, &["unsubscribed_by_recipient"]),
+            .refuses(409, &["unsubscribed_by_recipient", "external_id_taken"]),
+        )
+        .post(
+            "/v1/contacts/{id}/merge",
+            write("contacts:write", merge::merge),
+            Doc::new(
+                "mergeContacts",
+                "Merge another contact into this one",
+                "Memberships, facts, enrollments, and values that this contact lacks come here; the stricter consent \
+                 and what suppresses the other one hold here. The other id leads to this contact from then on. Mail \
+                 of campaigns and sequences that waits for the other one is withheld.",
+            )
+            .example(json!({"contact_id": ID}))
+            .single::<ContactView>("The contact that is left"),
+        )
+        .post(
+            "/v1/contacts/{id}/data",
+            write("contacts:read", data::read_data),
+            Doc::new(
+                "readContactData",
+                "Everything that is held about a person",
+                "For an access request: the contact, its suppressions and left topics, and page by page its \
+                 enrollments, outcomes, product events, transactional requests, mails with their events, and how consent was confirmed. The \
+                 first page is written into the audit log. `GET /v1/sends/{id}/source` has the text of a mail.",
+            )
+            .example(json!({}))
+            .answer::<ContactData>(200, "A page")
+            .refuses(404, &["contact_not_found"]),
+        )
+        .post(
+            "/v1/contacts/{id}/confirmation",
+            write("contacts:write", confirmation::ask_again),
+            Doc::new(
+                "requestConfirmation",
+                "Ask a contact to confirm the consent",
+                "Mails the link to a contact whose consent is pending, again or for the first time. One address gets \
+                 a mail at most every `confirmation-gap-hours`, and `confirmation-mails-max` in all.",
+            )
+            .example(json!({}))
+            .answer::<ConfirmationRequested>(202, "The mail is due")
+            .refuses(404, &["contact_not_found"])
+            .refuses(409, &["consent_not_pending", "contact_suppressed", "confirmation_limit_reached"])
+            .refuses(429, &["confirmation_rate_exceeded"]),
         )
         .delete(
             "/v1/contacts/{id}",
@@ -97,6 +178,9 @@ struct ListContacts {
     /// The contact with this address.
     #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// The contact with this id in the product.
+    #[schemars(length(max = EXTERNAL_ID_MAX_CHARS))]
+    external_id: Option<String>,
     /// Part of the address, the name or the company.
     #[schemars(length(max = SEARCH_MAX_CHARS))]
     q: Option<String>,
@@ -129,6 +213,7 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply,
     let page = ctx.page;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
+    faults.optional("external_id", query.external_id.as_deref(), EXTERNAL_ID_MAX_CHARS);
     faults.optional("q", query.q.as_deref(), SEARCH_MAX_CHARS);
     faults.finish()?;
     let tenant = ctx.tenant;
@@ -143,6 +228,7 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply,
     };
     let filter = ContactFilter {
         address: address.map(Address::into_string),
+        external_id: query.external_id,
         search: query.q,
         audiences: [query.list_id, query.tag_id].into_iter().flatten().map(|id| id.0).collect(),
         segment,
@@ -154,8 +240,14 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply,
     ApiReply::page(page, contacts)
 }
 
-async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+/// The contact of the path, or the one that it was merged into.
+async fn survivor(ctx: &mut RequestContext) -> Result<Uuid, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
+    store::survivor(ctx.db(), tenant, id).await
+}
+
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, survivor(ctx).await?);
     ApiReply::single(record::one(ctx.db(), tenant, id).await?)
 }
 
@@ -163,30 +255,28 @@ async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, Api
 struct ContactCreated {
     contact_id: Uuid,
     already_existed: bool,
+    #[schemars(extend("enum" = ["created", "updated", "unchanged"]))]
+    result: &'static str,
 }
 
-/// Finds or creates by address. One that is found keeps what it has; an archived one is active again, and one whose consent is
-/// pending is subscribed when the caller says so.
+/// A batch of one that keeps what exists, unless the caller says otherwise.
 async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let defined = fields::defined(ctx.db(), tenant).await?;
-    let new = body.validate(&defined)?;
-    let (id, created) = store::find_or_create(ctx.db(), tenant, &new).await?;
-    if created {
-        store::join(ctx.db(), tenant, id, AudienceKind::Tag, &new.tags).await?;
-        store::join(ctx.db(), tenant, id, AudienceKind::List, &new.lists).await?;
-    } else if new.marketing_status == Some(ContactMarketingStatus::Subscribed)
-        && store::subscribe_pending(ctx.db(), tenant, id, &new.consent.unwrap_or_default()).await?
-    {
-        let detail = json!({"from": ContactMarketingStatus::Pending.as_str(), "to": ContactMarketingStatus::Subscribed.as_str()});
-        ctx.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
-    }
-    let answer = ContactCreated { contact_id: id, already_existed: !created };
-    if created { ApiReply::created(&answer) } else { ApiReply::ok(&answer) }
+    let wanted = body.validate(&defined)?;
+    let result = upsert::upsert(ctx, vec![Ok(wanted)], OnExisting::Keep).await?.pop().ok_or_else(ApiError::internal)?;
+    let (contact_id, result) = match result? {
+        Upserted::Created(id) => {
+            return ApiReply::created(&ContactCreated { contact_id: id, already_existed: false, result: "created" });
+        }
+        Upserted::Updated(id) => (id, "updated"),
+        Upserted::Unchanged(id) => (id, "unchanged"),
+    };
+    ApiReply::ok(&ContactCreated { contact_id, already_existed: true, result })
 }
 
 async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
+    let (tenant, id) = (ctx.tenant, survivor(ctx).await?);
     let defined = fields::defined(ctx.db(), tenant).await?;
     let change = body.validate(&defined)?;
     let before = store::lock(ctx.db(), tenant, id).await?;
@@ -194,7 +284,8 @@ async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiRepl
         return Err(ApiError::conflict("unsubscribed_by_recipient")
             .detail("the recipient unsubscribed; only the recipient can opt in again"));
     }
-    store::update(ctx.db(), tenant, id, &change).await?;
+    let values = NewValues { id, columns: &change.columns, fields: &change.fields };
+    store::update(ctx.db(), tenant, &[values]).await?;
     if let Some(status) = change.marketing_status
         && status.as_str() != before.marketing_status
     {
@@ -223,7 +314,7 @@ struct ContactRemoved {
 }
 
 async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
+    let (tenant, id) = (ctx.tenant, survivor(ctx).await?);
     // Asked again, it says how far the erasure is.
     if body.erase
         && let Some(complete) = ledger::erasure::is_erased(ctx.db(), tenant, id).await?
@@ -232,8 +323,11 @@ async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiRepl
     }
     let before = store::lock(ctx.db(), tenant, id).await?;
     if body.erase {
-        let pseudonym = hex::encode(ctx.ingress.master_keys.pseudonym(tenant, &before.address));
-        erase::erase(ctx.db(), tenant, id, &before.address, &pseudonym).await?;
+        let merged = store::merged(ctx.db(), tenant, id).await?;
+        for (id, address) in merged.into_iter().chain([(id, before.address)]) {
+            let pseudonym = hex::encode(ctx.ingress.master_keys.pseudonym(tenant, &address));
+            erase::erase(ctx.db(), tenant, id, &address, &pseudonym).await?;
+        }
         ctx.audit("contact.erased", &id.to_string(), json!({})).await?;
         return erased(id, false);
     }

@@ -9,7 +9,11 @@ use serde_json::{Map, Value};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{ContactStatus, input::ContactMarketingStatus};
+use super::{
+    ContactStatus,
+    confirmation::ContactConfirmation,
+    input::{ContactMarketingStatus, SignUpEvidence},
+};
 use crate::{
     api::audiences::AudienceKind,
     pipeline::{
@@ -26,7 +30,9 @@ use crate::{
 pub(super) struct ContactView {
     pub contact_id: Uuid,
     #[schemars(with = "Email")]
-    email: String,
+    pub email: String,
+    /// The contact's id in the product.
+    external_id: Option<String>,
     first_name: Option<String>,
     last_name: Option<String>,
     title: Option<String>,
@@ -50,6 +56,10 @@ pub(super) struct ContactView {
     suppression: Option<ContactSuppression>,
     source: Option<String>,
     consent: ContactConsent,
+    /// Of a contact that was asked by mail to confirm the consent.
+    pub(super) confirmation: Option<ContactConfirmation>,
+    /// The ids of contacts that became part of this one. They lead here; sends and enrollments from before keep them.
+    merged: Vec<Uuid>,
     #[serde(serialize_with = "as_time")]
     pub created_at: DateTime<Utc>,
     #[serde(serialize_with = "as_time")]
@@ -77,6 +87,8 @@ struct ContactConsent {
     at: Option<DateTime<Utc>>,
     source: Option<String>,
     description: Option<String>,
+    /// The sign-up as it happened.
+    evidence: Option<SignUpEvidence>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -110,6 +122,7 @@ pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -
         ContactView {
             contact_id: row.id,
             email: row.address,
+            external_id: row.external_id,
             first_name: row.first_name,
             last_name: row.last_name,
             title: row.title,
@@ -126,11 +139,14 @@ pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -
             marketing_status: row.marketing_status,
             suppression: row.suppression.map(|Json(suppression)| suppression),
             source: row.source,
+            merged: row.merged,
+            confirmation: row.confirmation.map(|Json(confirmation)| confirmation),
             consent: ContactConsent {
                 basis: row.consent_basis,
                 at: row.consent_at,
                 source: row.consent_source,
                 description: row.consent_description,
+                evidence: row.consent_evidence.map(|Json(evidence)| evidence),
             },
             created_at: row.created_at,
             updated_at: row.updated_at,

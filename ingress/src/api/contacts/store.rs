@@ -1,11 +1,13 @@
 //! Contacts in Postgres.
 
-use schemas::{new_id, parse_id};
-use serde_json::Value;
-use sqlx::PgConnection;
+use std::collections::HashSet;
+
+use schemas::new_id;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::input::{ChangeContact, Consent, ContactMarketingStatus, CreateContact};
 use crate::{api::audiences::AudienceKind, pipeline::error::ApiError};
 
 /// What a change needs to know of a contact before it.
@@ -25,7 +27,7 @@ pub(crate) async fn require_audience(
     kind: AudienceKind,
 ) -> Result<(), ApiError> {
     sqlx::query_scalar!(
-        "select id from audiences where tenant_id = $1 and id = $2 and kind = $3",
+        "select id from audiences where tenant_id = $1 and id = $2 and kind = $3 and deleted_at is null",
         tenant,
         id,
         kind.as_str()
@@ -36,125 +38,33 @@ pub(crate) async fn require_audience(
     .ok_or_else(|| ApiError::not_found(kind.as_str()))
 }
 
-/// Finds or creates by address; `true` when it was created.
-pub(crate) async fn find_or_create(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    new: &CreateContact,
-) -> sqlx::Result<(Uuid, bool)> {
-    let id = new_id();
-    let consent = new.consent.clone().unwrap_or_default();
-    let inserted = sqlx::query!(
-        "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, company, dot_number, timezone, locale,
-                               lifecycle_stage, fields, marketing_status, source, consent_basis, consent_at, consent_source,
-                               consent_description)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, coalesce($15, 'api'), $16, $17, $18, $19)
-         on conflict (tenant_id, address) do nothing",
+/// The contact that an id leads to: itself, or the one that it was merged into.
+///
+/// # Errors
+/// 404 `contact_not_found`.
+pub(crate) async fn survivor(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Uuid, ApiError> {
+    sqlx::query_scalar!(
+        r#"select coalesce(merged_into, id) as "id!" from contacts where tenant_id = $1 and id = $2"#,
         tenant,
-        id,
-        new.email,
-        new.first_name,
-        new.last_name,
-        new.title,
-        new.phone,
-        new.company,
-        new.dot_number,
-        new.timezone,
-        new.locale,
-        new.lifecycle_stage,
-        Value::Object(new.fields.clone()),
-        new.marketing_status.unwrap_or(ContactMarketingStatus::Subscribed).as_str(),
-        new.source,
-        consent.basis,
-        consent.at,
-        consent.source,
-        consent.description,
+        id
     )
-    .execute(&mut *db)
-    .await?;
-    if inserted.rows_affected() == 1 {
-        return Ok((id, true));
-    }
-    // In statements of their own, which see a row that a concurrent request has just committed.
-    sqlx::query!(
-        "update contacts set status = 'active', updated_at = now() where tenant_id = $1 and address = $2 and status = 'archived'",
-        tenant,
-        new.email,
-    )
-    .execute(&mut *db)
-    .await?;
-    let found = sqlx::query!("select id from contacts where tenant_id = $1 and address = $2", tenant, new.email,)
-        .fetch_one(db)
-        .await?;
-    Ok((found.id, false))
+    .fetch_optional(db)
+    .await?
+    .ok_or_else(|| ApiError::not_found("contact"))
 }
 
-/// Subscribes a contact whose consent is pending, and notes where the consent comes from. One that unsubscribed stays so, and so does
-/// one of which a suppression says that the recipient left. `true`: it was pending and is subscribed now.
-pub(crate) async fn subscribe_pending(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    consent: &Consent,
-) -> Result<bool, ApiError> {
-    let before = lock(&mut *db, tenant, id).await?;
-    if before.marketing_status != ContactMarketingStatus::Pending.as_str() || before.left_by_own_hand {
-        return Ok(false);
-    }
-    sqlx::query!(
-        "update contacts set
-             marketing_status = 'subscribed', consent_basis = coalesce($3, consent_basis), consent_at = coalesce($4, consent_at),
-             consent_source = coalesce($5, consent_source), consent_description = coalesce($6, consent_description),
-             updated_at = now()
-         where tenant_id = $1 and id = $2",
+/// The contacts that were merged into this one, with their addresses; locked.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<(Uuid, String)>> {
+    let rows = sqlx::query!(
+        "select id, address from contacts where tenant_id = $1 and merged_into = $2 and status = 'merged'
+         order by id for no key update",
         tenant,
-        id,
-        consent.basis,
-        consent.at,
-        consent.source,
-        consent.description,
-    )
-    .execute(db)
-    .await?;
-    Ok(true)
-}
-
-/// Puts a contact into lists or tags, named by id or by name; an unknown name is created.
-pub(crate) async fn join(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    contact: Uuid,
-    kind: AudienceKind,
-    named: &[String],
-) -> Result<(), ApiError> {
-    if named.is_empty() {
-        return Ok(());
-    }
-    let mut ids = Vec::new();
-    let mut names = Vec::new();
-    for text in named {
-        match parse_id(text) {
-            Ok(id) => {
-                require_audience(&mut *db, tenant, id, kind).await?;
-                ids.push(id);
-            }
-            Err(_) => names.push(text.trim().to_owned()),
-        }
-    }
-    ensure_audiences(&mut *db, tenant, kind, &names).await?;
-    sqlx::query!(
-        "insert into audience_members (tenant_id, audience_id, contact_id)
-         select $1, id, $2 from audiences where tenant_id = $1 and kind = $3 and (id = any ($4) or name = any ($5))
-         on conflict do nothing",
-        tenant,
-        contact,
-        kind.as_str(),
-        &ids,
-        &names,
-    )
-    .execute(db)
-    .await?;
-    Ok(())
+        id
+    );
+    Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.id, row.address)).collect())
 }
 
 /// Creates the lists or tags that do not exist.
@@ -171,7 +81,7 @@ pub(crate) async fn ensure_audiences(
     sqlx::query!(
         "insert into audiences (tenant_id, id, kind, name)
          select $1, new.id, $2, new.name from unnest($3::uuid[], $4::text[]) as new (id, name) order by new.name
-         on conflict (tenant_id, kind, name) do nothing",
+         on conflict (tenant_id, kind, name) where deleted_at is null do nothing",
         tenant,
         kind.as_str(),
         &ids,
@@ -208,66 +118,46 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
     Ok(ContactBeforeChange { address: contact.address, marketing_status: contact.marketing_status, left_by_own_hand })
 }
 
-/// Changes what the caller names; `fields` are merged, null deletes a key.
-pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change: &ChangeContact) -> sqlx::Result<()> {
-    let consent = change.consent.clone();
-    let marketing_status = change.marketing_status.map(|status| status.as_str());
-    let status = change.status.map(|status| status.as_str());
-    sqlx::query!(
-        "update contacts set
-             first_name = case when $3 then $4 else first_name end,
-             last_name = case when $5 then $6 else last_name end,
-             title = case when $7 then $8 else title end,
-             phone = case when $9 then $10 else phone end,
-             company = case when $11 then $12 else company end,
-             dot_number = case when $13 then $14 else dot_number end,
-             timezone = case when $15 then $16 else timezone end,
-             locale = case when $17 then $18 else locale end,
-             lifecycle_stage = case when $19 then $20 else lifecycle_stage end,
-             source = case when $21 then $22 else source end,
-             fields = jsonb_strip_nulls(fields || $23),
-             status = coalesce($24, status),
-             marketing_status = coalesce($25, marketing_status),
-             consent_basis = case when $26 then $27 else consent_basis end,
-             consent_at = case when $26 then $28 else consent_at end,
-             consent_source = case when $26 then $29 else consent_source end,
-             consent_description = case when $26 then $30 else consent_description end,
-             updated_at = now()
-         where tenant_id = $1 and id = $2",
-        tenant,
-        id,
-        change.first_name.is_given(),
-        change.first_name.value(),
-        change.last_name.is_given(),
-        change.last_name.value(),
-        change.title.is_given(),
-        change.title.value(),
-        change.phone.is_given(),
-        change.phone.value(),
-        change.company.is_given(),
-        change.company.value(),
-        change.dot_number.is_given(),
-        change.dot_number.value().copied(),
-        change.timezone.is_given(),
-        change.timezone.value(),
-        change.locale.is_given(),
-        change.locale.value(),
-        change.lifecycle_stage.is_given(),
-        change.lifecycle_stage.value(),
-        change.source.is_given(),
-        change.source.value(),
-        Value::Object(change.fields.clone()),
-        status,
-        marketing_status,
-        consent.is_some(),
-        consent.as_ref().and_then(|consent| consent.basis.as_deref()),
-        consent.as_ref().and_then(|consent| consent.at),
-        consent.as_ref().and_then(|consent| consent.source.as_deref()),
-        consent.as_ref().and_then(|consent| consent.description.as_deref()),
-    )
-    .execute(db)
-    .await
-    .map(drop)
+/// The values that contacts get.
+#[derive(Debug, Serialize)]
+pub(crate) struct NewValues<'a> {
+    pub id: Uuid,
+    /// By name; null clears one.
+    pub columns: &'a Map<String, Value>,
+    /// Merged into the contact's; null deletes a key.
+    pub fields: &'a Map<String, Value>,
+}
+
+/// Changes contacts, whose rows the caller has locked. Answers which were not so before.
+///
+/// # Errors
+/// 409 `external_id_taken`.
+pub(crate) async fn update(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    values: &[NewValues<'_>],
+) -> Result<HashSet<Uuid>, ApiError> {
+    if values.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let changed =
+        sqlx::query_file_scalar!("queries/update_contacts.sql", tenant, Json(values) as _).fetch_all(db).await;
+    match changed {
+        Ok(ids) => Ok(ids.into_iter().collect()),
+        Err(error) => Err(external_id_fault(error)),
+    }
+}
+
+/// 409 `external_id_taken` for an `external_id` that another contact got at this very moment.
+pub(crate) fn external_id_fault(error: sqlx::Error) -> ApiError {
+    let is_taken = error.as_database_error().is_some_and(|error| error.constraint() == Some("contacts_by_external_id"));
+    if is_taken { external_id_taken() } else { error.into() }
+}
+
+/// Another contact of the tenant has the `external_id`.
+pub(super) fn external_id_taken() -> ApiError {
+    let detail = "another contact has it; merge the two, or change the other one first";
+    ApiError::conflict("external_id_taken").at("external_id", detail)
 }
 
 /// Archives. Harmless to repeat.

@@ -20,6 +20,7 @@ use self::{
     records::RecordView,
     store::{DomainRow, NewDomain},
 };
+use super::references;
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
@@ -249,9 +250,10 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     if status == DomainStatus::Suspended {
         return Err(ApiError::conflict("domain_suspended").detail("the operator suspended it"));
     }
+    let references = references::to_domain(ctx.db(), tenant, id).await?;
+    references::refuse("domain", references, "remove the senders, and choose another tracking domain")?;
     if !store::delete(ctx.db(), tenant, id).await? {
-        return Err(ApiError::conflict("domain_in_use")
-            .detail("senders refer to it, or the tenant's profile does as its tracking domain"));
+        return Err(ApiError::busy("domain_in_use").detail("something has begun to refer to it"));
     }
     ctx.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
     ApiReply::ok(&DomainRemoved { domain_id: id, status: "deleted" })

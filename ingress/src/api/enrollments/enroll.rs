@@ -5,14 +5,14 @@ use chrono::{DateTime, Utc};
 use ledger::gate;
 use schemars::JsonSchema;
 use schemas::delay;
-use schemas::{Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason};
+use schemas::{Address, Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason};
 use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::NewEnrollment;
 use crate::{
-    api::messages::store::recipient_eligibility,
+    api::{contacts::named, messages::store::recipient_eligibility},
     pipeline::{error::ApiError, page::as_time},
 };
 
@@ -34,7 +34,7 @@ pub(crate) struct Enrolled {
 /// Enrolls a contact. `product` gets the events of tasks and opportunities.
 ///
 /// # Errors
-/// 404 `sequence_not_found`; 409 `sequence_not_active`, `sequence_has_no_steps`, `already_enrolled`.
+/// 404 `sequence_not_found`, `contact_not_found`; 409 `sequence_not_active`, `sequence_has_no_steps`, `already_enrolled`.
 pub(crate) async fn enroll(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -42,7 +42,8 @@ pub(crate) async fn enroll(
     new: &NewEnrollment,
 ) -> Result<Enrolled, ApiError> {
     let first = first_step(&mut *db, tenant, new.sequence_id).await?;
-    let contact = find_or_create(&mut *db, tenant, new).await?;
+    let address = named::address(&mut *db, tenant, &new.contact).await?;
+    let contact = find_or_create(&mut *db, tenant, &address, new).await?;
     let zone = delay::zone(contact.timezone.as_deref(), &first.tenant_timezone);
     let due = delay::after(first.now, u32::try_from(first.delay_amount).unwrap_or(0), first.delay_unit, zone);
     let id = schemas::new_id();
@@ -55,7 +56,7 @@ pub(crate) async fn enroll(
              where e.tenant_id = $1 and e.contact_id = $4 and e.sequence_id = $3
              order by e.created_at desc, e.id desc limit 1
          ) before on true
-         on conflict (tenant_id, sequence_id, contact_id) where status in ('active', 'paused') do nothing
+         on conflict (tenant_id, sequence_id, contact_id) where status in ('active', 'paused') and not is_parallel do nothing
          returning next_action_at",
         tenant,
         id,
@@ -100,7 +101,8 @@ struct FirstStep {
 /// Holds the sequence as it is: one that is being paused or archived waits for this enrollment, which then follows it.
 async fn first_step(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> Result<FirstStep, ApiError> {
     let status = sqlx::query_scalar!(
-        r#"select status as "status: SequenceStatus" from sequences where tenant_id = $1 and id = $2 for share"#,
+        r#"select status as "status: SequenceStatus" from sequences
+           where tenant_id = $1 and id = $2 and deleted_at is null for share"#,
         tenant,
         sequence,
     )
@@ -115,6 +117,7 @@ async fn first_step(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> Resu
         r#"select now() as "now!", t.timezone as tenant_timezone, p.step_order, p.delay_amount,
                   p.delay_unit as "delay_unit: DelayUnit"
            from sequence_steps p
+           join sequences s on s.tenant_id = p.tenant_id and s.id = p.sequence_id and s.version = p.version
            join tenants t on t.id = p.tenant_id
            where p.tenant_id = $1 and p.sequence_id = $2
            order by p.step_order limit 1"#,
@@ -135,7 +138,12 @@ struct EnrolledContact {
 /// through `/v1/contacts` is: the product that enrolls a contact says that it may be written to. The same holds for a contact that
 /// the engine itself made for transactional or one-off mail, and of which nothing else is known. What the product or the recipient
 /// said of a contact (unsubscribed, pending, suppressed) stays and counts. An archived contact is active again.
-async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment) -> Result<EnrolledContact, ApiError> {
+async fn find_or_create(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    address: &Address,
+    new: &NewEnrollment,
+) -> Result<EnrolledContact, ApiError> {
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, source)
          select $1, $2, $3, $4, $5, $6, $7, 'enrollment'
@@ -143,7 +151,7 @@ async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment
          on conflict (tenant_id, address) do nothing",
         tenant,
         schemas::new_id(),
-        new.address.as_str(),
+        address.as_str(),
         new.first_name,
         new.last_name,
         new.title,
@@ -156,14 +164,16 @@ async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment
         "update contacts
          set first_name = coalesce(first_name, $3), last_name = coalesce(last_name, $4), title = coalesce(title, $5),
              phone = coalesce(phone, $6), status = 'active', updated_at = now(),
-             marketing_status = case when marketing_status = 'pending' and source in ('transactional', 'message')
-                                     then 'subscribed' else marketing_status end
+             marketing_status = case
+                 when marketing_status = 'pending' and source in ('transactional', 'message')
+                      and not exists (select from confirmations f where f.tenant_id = $1 and f.contact_id = contacts.id)
+                 then 'subscribed' else marketing_status end
          where tenant_id = $1 and address = $2
            and (status = 'archived' or marketing_status = 'pending' and source in ('transactional', 'message')
                 or first_name is null and $3::text is not null or last_name is null and $4::text is not null
                 or title is null and $5::text is not null or phone is null and $6::text is not null)",
         tenant,
-        new.address.as_str(),
+        address.as_str(),
         new.first_name,
         new.last_name,
         new.title,
@@ -173,9 +183,11 @@ async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment
     .await?;
     sqlx::query_as!(
         EnrolledContact,
-        "select id, timezone from contacts where tenant_id = $1 and address = $2",
+        "select c.id, c.timezone from contacts a
+         join contacts c on c.tenant_id = a.tenant_id and c.id = coalesce(a.merged_into, a.id)
+         where a.tenant_id = $1 and a.address = $2",
         tenant,
-        new.address.as_str(),
+        address.as_str(),
     )
     .fetch_optional(db)
     .await?

@@ -1,14 +1,16 @@
 //! The body of an enrollment request, and its validation.
 
 use schemars::JsonSchema;
-use schemas::Address;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::pipeline::{
-    Faults, Id,
-    error::ApiError,
-    types::{Email, Line},
+use crate::{
+    api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact},
+    pipeline::{
+        Faults, Id,
+        error::ApiError,
+        types::{Email, Line, Name},
+    },
 };
 
 /// Longest contact field, in characters.
@@ -20,8 +22,14 @@ const FIELD_MAX: usize = 200;
 pub(crate) struct EnrollContact {
     #[schemars(required)]
     sequence_id: Option<Id>,
-    #[schemars(with = "Email")]
+    /// One of email, external_id and contact_id names the contact.
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// Instead of email: the contact's id in the product. The contact must be known.
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    external_id: Option<String>,
+    /// Instead of email. The contact must be known.
+    contact_id: Option<Id>,
     #[schemars(with = "Option<Line<FIELD_MAX>>")]
     first_name: Option<String>,
     #[schemars(with = "Option<Line<FIELD_MAX>>")]
@@ -36,7 +44,7 @@ pub(crate) struct EnrollContact {
 #[derive(Debug)]
 pub(crate) struct NewEnrollment {
     pub(crate) sequence_id: Uuid,
-    pub(crate) address: Address,
+    pub(crate) contact: NamedContact,
     pub(crate) first_name: Option<String>,
     pub(crate) last_name: Option<String>,
     pub(crate) title: Option<String>,
@@ -51,7 +59,8 @@ impl EnrollContact {
     pub(crate) fn validate(self) -> Result<NewEnrollment, ApiError> {
         let mut faults = Faults::default();
         let sequence_id = faults.required("sequence_id", self.sequence_id);
-        let address = faults.required("email", self.email.as_deref()).and_then(|text| faults.address("email", text));
+        let names = ContactNames { contact_id: self.contact_id, email: self.email, external_id: self.external_id };
+        let contact = names.check("", &mut faults);
         for (path, text) in [
             ("first_name", &self.first_name),
             ("last_name", &self.last_name),
@@ -63,7 +72,7 @@ impl EnrollContact {
         faults.finish()?;
         Ok(NewEnrollment {
             sequence_id: sequence_id.ok_or_else(ApiError::internal)?.0,
-            address: address.ok_or_else(ApiError::internal)?,
+            contact: contact.ok_or_else(ApiError::internal)?,
             first_name: self.first_name,
             last_name: self.last_name,
             title: self.title,

@@ -16,10 +16,14 @@ use self::{
     input::EnrollContact,
     store::{EnrollmentFilter, EnrollmentRow, EnrollmentStep},
 };
-use super::sends::store as sends;
+use super::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, named};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, Id, NoFields, NoParameters, RequestContext, Routes, doc::ID, error::ApiError, read,
-    read_page, types::Email, write,
+    ApiReply, Doc, Faults, Id, NoFields, NoParameters, RequestContext, Routes,
+    doc::ID,
+    error::ApiError,
+    read, read_page,
+    types::{Email, Name},
+    write,
 };
 
 /// The routes.
@@ -37,7 +41,7 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "enroll",
                 "Enroll a contact in a sequence",
-                "The contact is found or created by address; its empty fields are filled. A new one is subscribed, \
+                "The contact is found or created by address, or known by `external_id` or `contact_id`; its empty fields are filled. A new one is subscribed, \
                  and so is one that is known from transactional or one-off mail only: the product that enrolls a \
                  contact says that it may be written to. A contact that unsubscribed, bounced or complained is never \
                  subscribed by this; it leaves the sequence again at once. `mailable` tells whether the sequence's \
@@ -46,7 +50,7 @@ pub(crate) fn routes() -> Routes {
             .example(json!({"sequence_id": ID, "email": "ann@example.com", "first_name": "Ann"}))
             .answer::<enroll::Enrolled>(201, "Enrolled")
             .leads_to("enrollment_id", &["getEnrollment", "exitEnrollment"])
-            .refuses(404, &["sequence_not_found"])
+            .refuses(404, &["sequence_not_found", "contact_not_found"])
             .refuses(409, &["already_enrolled", "sequence_not_active", "sequence_has_no_steps"]),
         )
         .get(
@@ -83,24 +87,23 @@ struct ListEnrollments {
     /// Instead of contact_id.
     #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// Instead of contact_id.
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    external_id: Option<String>,
     status: Option<EnrollmentStatus>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListEnrollments) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
-    let both = query.contact_id.is_some() && query.email.is_some();
-    faults.require(!both, "email", "ambiguous", "name the contact by contact_id or by email");
-    let address = query.email.and_then(|email| faults.address("email", &email));
+    let names = ContactNames { contact_id: query.contact_id, email: query.email, external_id: query.external_id };
+    let name = names.check_optional(&mut faults);
     faults.finish()?;
     let (tenant, page) = (ctx.tenant, ctx.page);
-    let mut contact = query.contact_id.map(|id| id.0);
-    if let Some(address) = address {
-        contact = sends::contact_by_address(ctx.db(), tenant, address.as_str()).await?;
-        // No contact has this address, so none is enrolled.
-        if contact.is_none() {
-            return ApiReply::page(page, Vec::<EnrollmentRow>::new());
-        }
-    }
+    let contact = match &name {
+        None => None,
+        // A contact that there is not is not enrolled.
+        Some(name) => Some(named::find(ctx.db(), tenant, &[name]).await?.id(name).unwrap_or_default()),
+    };
     let filter = EnrollmentFilter { sequence: query.sequence_id.map(|id| id.0), contact, status: query.status };
     ApiReply::page(page, store::list(ctx.db(), tenant, filter, &page).await?)
 }

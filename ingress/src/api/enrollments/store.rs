@@ -23,6 +23,10 @@ pub(crate) struct EnrollmentRow {
     #[serde(rename = "enrollment_id")]
     pub(crate) id: Uuid,
     pub(crate) sequence_id: Uuid,
+    /// The version of the sequence that it goes through.
+    #[serde(rename = "sequence_version")]
+    #[schemars(range(min = 1, max = i32::MAX))]
+    pub(crate) version: i32,
     pub(crate) contact_id: Uuid,
     /// Null once the contact was erased.
     pub(crate) email: Option<String>,

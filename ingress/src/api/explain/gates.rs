@@ -1,7 +1,8 @@
 //! The gates, each as one pure decision over a row.
 
 use chrono::{DateTime, Days, NaiveTime, Utc};
-use ledger::gate::{RecipientEligibility, decide_recipient};
+use ledger::frequency::CapUsage;
+use ledger::gate::{MarketingStatus, QuietRule, RecipientEligibility, decide_recipient, is_capped, zone_named};
 use ledger::quota::QuotaRemaining;
 use ledger::warmup::WarmupState;
 use schemars::JsonSchema;
@@ -19,11 +20,13 @@ use crate::{
 };
 
 /// The gates, in the order the engine passes them.
-pub(super) const GATES: [&str; 13] = [
+pub(super) const GATES: [&str; 15] = [
     "audience",
     "contact",
     "suppression",
     "consent",
+    "frequency",
+    "quiet_hours",
     "tenant",
     "sender",
     "domain",
@@ -65,7 +68,7 @@ pub(super) struct Gate {
     /// A state, a reason, a number.
     detail: String,
     row: Option<GateRow>,
-    /// Since when; for the quota, until when.
+    /// Since when; for the quota and for what waits, until when.
     #[serde(serialize_with = "as_optional_time")]
     at: Option<DateTime<Utc>>,
 }
@@ -161,9 +164,38 @@ pub(super) fn suppressions(rows: &[SuppressionRow], by_name: bool, classificatio
 }
 
 /// Whether the contact agreed to marketing, where that counts.
-pub(super) fn consent(row: &ContactRow, classification: Classification) -> Gate {
-    let stops = classification == Classification::Marketing && row.marketing_status != "subscribed";
-    Gate::new("consent", stop_if(stops), row.marketing_status.clone()).row("contact", row.id, row.consent_at)
+pub(super) fn consent(row: &ContactRow, kind: MessageKind, classification: Classification) -> Gate {
+    let marketing = MarketingStatus::from_column(&row.marketing_status);
+    let eligibility = RecipientEligibility { marketing, ..RecipientEligibility::CLEAN };
+    let stops = decide_recipient(&eligibility, kind, classification).is_some();
+    let detail = match row.confirmation.as_deref() {
+        Some("pending") => "waits_for_confirmation",
+        Some("expired") if marketing == MarketingStatus::Pending => "confirmation_expired",
+        _ => &row.marketing_status,
+    };
+    Gate::new("consent", stop_if(stops), detail).row("contact", row.id, row.consent_at)
+}
+
+/// Whether the frequency cap leaves room for the mail: a campaign skips a contact without room, a sequence waits for it.
+pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, classification: Classification) -> Gate {
+    let Some(usage) = usage.filter(|_| is_capped(kind, classification)) else {
+        return Gate::new("frequency", Decision::Pass, "unlimited");
+    };
+    let left = (i64::from(usage.messages) - usage.used).max(0);
+    let decision = match (left, kind) {
+        (0, MessageKind::Sequence) => Decision::Wait,
+        (left, _) => stop_if(left == 0),
+    };
+    Gate { at: usage.opens_at, ..Gate::new("frequency", decision, left.to_string()) }
+}
+
+/// Whether it is quiet where the contact is: the mail then waits until it is not.
+pub(super) fn quiet_hours(rule: Option<(QuietRule, bool)>, timezone: Option<&str>, now: DateTime<Utc>) -> Gate {
+    let Some((rule, by_contact)) = rule else { return Gate::new("quiet_hours", Decision::Pass, "none") };
+    match rule.until(zone_named(timezone.filter(|_| by_contact)), now) {
+        Some(until) => Gate { at: Some(until), ..Gate::new("quiet_hours", Decision::Wait, "quiet") },
+        None => Gate::new("quiet_hours", Decision::Pass, "open"),
+    }
 }
 
 /// Whether the tenant may send.
@@ -209,11 +241,15 @@ pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>) -> Gate {
     Gate::new("warmup", decision, detail).row("domain", domain, at)
 }
 
-/// Whether the mail waits for its turn: because its receiver is slowed down, or because its domain is warmed up.
-pub(super) fn pace(send: Option<&SendRow>, is_slowed: bool) -> Gate {
+/// Whether the mail waits for its time, with its batch, or is put off: because its receiver is slowed down, its domain is warmed up, the frequency cap left no
+/// room, or it was quiet.
+pub(super) fn pace(send: Option<&SendRow>, timed: Option<DateTime<Utc>>, is_slowed: bool) -> Gate {
+    if timed.is_some() {
+        return Gate { at: timed, ..Gate::new("pace", Decision::Wait, "timed") };
+    }
     let waiting = send.filter(|send| send.state == SendState::Deferred);
     match waiting.and_then(|send| Some((send, send.reason.as_deref()?))) {
-        Some((send, reason @ ("paced" | "warmup"))) => {
+        Some((send, reason @ ("paced" | "warmup" | "frequency_cap" | "quiet_hours"))) => {
             Gate { at: send.next_attempt_at, ..Gate::new("pace", Decision::Wait, reason) }
         }
         _ => Gate::new("pace", Decision::Pass, if is_slowed { "slowed" } else { "free" }),
@@ -279,6 +315,23 @@ mod tests {
             let gates = suppressions(&rows, true, Classification::Transactional);
             assert!(gates.iter().any(|gate| gate.decision == Decision::Stop && gate.detail == "sandbox_recipient"));
         }
+    }
+
+    #[rstest]
+    #[case::room(1, MessageKind::Campaign, Decision::Pass, "1")]
+    #[case::campaign(2, MessageKind::Campaign, Decision::Stop, "0")]
+    #[case::step(3, MessageKind::Sequence, Decision::Wait, "0")]
+    #[case::one_off(3, MessageKind::OneOff, Decision::Pass, "unlimited")]
+    fn above_the_cap_a_campaign_stops_and_a_sequence_waits(
+        #[case] used: i64,
+        #[case] kind: MessageKind,
+        #[case] decision: Decision,
+        #[case] detail: &str,
+    ) {
+        let usage = CapUsage { messages: 2, used, opens_at: None };
+        let gate = frequency(Some(&usage), kind, Classification::Marketing);
+        assert_eq!((gate.decision, gate.detail.as_str()), (decision, detail));
+        assert_eq!(frequency(None, kind, Classification::Marketing).decision, Decision::Pass);
     }
 
     #[rstest]

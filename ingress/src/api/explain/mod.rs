@@ -4,9 +4,10 @@
 mod gates;
 mod store;
 
+use chrono::Utc;
 use ledger::quota::QuotaDefaults;
 use schemars::JsonSchema;
-use schemas::{Address, Classification, MessageKind, receiver::Receiver};
+use schemas::{Address, Classification, MessageKind, SendId, receiver::Receiver};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -16,11 +17,17 @@ use self::gates::{Decision, GATES, Gate};
 use crate::{
     api::{
         campaigns::{rows::CampaignRow, store as campaigns},
+        contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
         enrollments::store as enrollments,
         sends::{self, SendRecord, store as stored_sends},
         sequences::store as sequences,
     },
-    pipeline::{ApiReply, Doc, Faults, Id, RequestContext, Routes, error::ApiError, read, types::Email},
+    pipeline::{
+        ApiReply, Doc, Faults, Id, RequestContext, Routes,
+        error::ApiError,
+        read,
+        types::{Email, Name},
+    },
 };
 
 /// The route.
@@ -36,7 +43,10 @@ pub(crate) fn routes() -> Routes {
                  newest enrollment, and its newest mail.",
         )
         .answer::<ExplainAnswer>(200, "The explanation")
-        .refuses(404, &["campaign_not_found", "message_not_found", "sequence_not_found", "send_not_found"]),
+        .refuses(
+            404,
+            &["campaign_not_found", "message_not_found", "sequence_not_found", "send_not_found", "contact_not_found"],
+        ),
     )
 }
 
@@ -47,8 +57,12 @@ struct ExplainQuery {
     campaign_id: Option<Id>,
     message_id: Option<Id>,
     sequence_id: Option<Id>,
-    #[schemars(with = "Email")]
+    /// One of email, external_id and contact_id names the contact.
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    external_id: Option<String>,
+    contact_id: Option<Id>,
 }
 
 /// The object that is explained.
@@ -63,7 +77,7 @@ pub enum ExplainSubject {
 }
 
 impl ExplainQuery {
-    fn validate(self) -> Result<(ExplainSubject, Address), ApiError> {
+    fn validate(self) -> Result<(ExplainSubject, NamedContact), ApiError> {
         let mut faults = Faults::default();
         let abouts = [
             self.campaign_id.map(|id| ExplainSubject::Campaign(id.0)),
@@ -74,10 +88,10 @@ impl ExplainQuery {
         let about = given.next();
         let one = about.is_some() && given.next().is_none();
         faults.require(one, "campaign_id", "required", "name one of campaign_id, message_id and sequence_id");
-        let email = faults.required("email", self.email);
-        let address = email.and_then(|email| faults.address("email", &email));
+        let names = ContactNames { contact_id: self.contact_id, email: self.email, external_id: self.external_id };
+        let contact = names.check("", &mut faults);
         faults.finish()?;
-        about.zip(address).ok_or_else(ApiError::internal)
+        about.zip(contact).ok_or_else(ApiError::internal)
     }
 }
 
@@ -114,8 +128,9 @@ struct ExplainAnswer {
 }
 
 async fn explain(ctx: &mut RequestContext, query: ExplainQuery) -> Result<ApiReply, ApiError> {
-    let (about, address) = query.validate()?;
+    let (about, contact) = query.validate()?;
     let (tenant, quota) = (ctx.tenant, ctx.ingress.settings.quota);
+    let address = named::address(ctx.db(), tenant, &contact).await?;
     let explanation = Explainer { db: ctx.db(), tenant, quota }.explain(about, &address).await?;
     ApiReply::ok(&ExplainAnswer { explanation })
 }
@@ -204,6 +219,7 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
     let tenant = explainer.tenant;
     let message =
         store::message(&mut *explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
+    let kind = if message.is_test { MessageKind::Test } else { MessageKind::OneOff };
     let contact = store::contact(&mut *explainer.db, tenant, address.as_str()).await?;
     let send_id = match &contact {
         Some(contact) => store::recipient(&mut *explainer.db, tenant, id, contact.id).await?,
@@ -218,11 +234,9 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
         Some(_) => gates::recipient(id, send_id.is_some(), message.created_at),
     }];
     if let Some(contact) = &contact {
-        gates.extend(
-            recipient_gates(explainer, contact, address, (MessageKind::OneOff, Classification::Operational)).await?,
-        );
+        gates.extend(recipient_gates(explainer, contact, address, (kind, message.classification)).await?);
     }
-    let (from, domain) = sender_gates(explainer, message.sender_id, MessageKind::OneOff).await?;
+    let (from, domain) = sender_gates(explainer, message.sender_id, kind).await?;
     gates.extend(from);
     gates.push(pace_gate(explainer, &domain, address, send.as_ref()).await?);
     with_send(explainer, Explanation::new("message", id, address, contact.map(|contact| contact.id), gates), send).await
@@ -288,7 +302,11 @@ async fn recipient_gates(
     let suppressions = store::suppressions(&mut *explainer.db, tenant, address.as_str()).await?;
     let mut gates = vec![gates::contact(contact, kind, classification)];
     gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
-    gates.push(gates::consent(contact, classification));
+    gates.push(gates::consent(contact, kind, classification));
+    let usage = ledger::frequency::load_usage(&mut *explainer.db, tenant, contact.id).await?;
+    gates.push(gates::frequency(usage.as_ref(), kind, classification));
+    let rule = ledger::gate::load_rule(&mut *explainer.db, tenant, (kind, classification)).await?;
+    gates.push(gates::quiet_hours(rule, contact.timezone.as_deref(), Utc::now()));
     Ok(gates)
 }
 
@@ -316,7 +334,11 @@ async fn pace_gate(
     let tenant = explainer.tenant;
     let receiver = Receiver::of(address.domain());
     let is_slowed = store::is_slowed(&mut *explainer.db, tenant, &sender.domain, &receiver.name).await?;
-    Ok(gates::pace(send, is_slowed))
+    let timed = match send {
+        Some(send) => store::timed(&mut *explainer.db, tenant, SendId(send.id).batch()).await?,
+        None => None,
+    };
+    Ok(gates::pace(send, timed, is_slowed))
 }
 
 impl Explanation {

@@ -1,7 +1,7 @@
 //! The rows that decide.
 
 use chrono::{DateTime, Utc};
-use schemas::DomainStatus;
+use schemas::{Classification, DomainStatus};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -12,7 +12,10 @@ pub(super) struct ContactRow {
     pub(super) status: String,
     pub(super) marketing_status: String,
     pub(super) consent_at: Option<DateTime<Utc>>,
+    pub(super) timezone: Option<String>,
     pub(super) updated_at: DateTime<Utc>,
+    /// How far the confirmation of the consent is, of one that was asked for it.
+    pub(super) confirmation: Option<String>,
     /// A magic recipient of the sandbox.
     pub(super) suppressed_by_name: bool,
 }
@@ -43,6 +46,8 @@ pub(super) struct ExplainedSender {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MessageRow {
     pub(super) sender_id: Uuid,
+    pub(super) is_test: bool,
+    pub(super) classification: Classification,
     pub(super) created_at: DateTime<Utc>,
 }
 
@@ -50,9 +55,11 @@ pub(super) struct MessageRow {
 pub(super) async fn contact(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<Option<ContactRow>> {
     sqlx::query_as!(
         ContactRow,
-        r#"select id, status, marketing_status, consent_at, updated_at,
+        r#"select id, status, marketing_status, consent_at, timezone, updated_at,
+                  (select confirmation_state(f.state, f.expires_at, c.marketing_status)
+                   from confirmations f where f.tenant_id = $1 and f.contact_id = c.id) as "confirmation?",
                   is_suppressed_by_name(address, (select t.environment from tenants t where t.id = $1)) as "suppressed_by_name!"
-           from contacts where tenant_id = $1 and address = $2"#,
+           from contacts c where tenant_id = $1 and address = $2"#,
         tenant,
         address
     )
@@ -114,11 +121,24 @@ pub(super) async fn is_slowed(
     .await
 }
 
+/// When a batch is dispatched that waits for its time.
+pub(super) async fn timed(db: &mut PgConnection, tenant: Uuid, batch: Uuid) -> sqlx::Result<Option<DateTime<Utc>>> {
+    sqlx::query_scalar!(
+        "select announce_after from batches where tenant_id = $1 and id = $2 and state = 'timed'",
+        tenant,
+        batch
+    )
+    .fetch_optional(db)
+    .await
+    .map(Option::flatten)
+}
+
 /// A one-off message.
 pub(super) async fn message(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<MessageRow>> {
     sqlx::query_as!(
         MessageRow,
-        "select sender_id, created_at from messages where tenant_id = $1 and id = $2",
+        r#"select sender_id, is_test, classification as "classification: Classification", created_at
+           from messages where tenant_id = $1 and id = $2"#,
         tenant,
         id
     )

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::{references, segments};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::as_time, read,
+    ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::as_time, read,
     read_page, resource, types::Words, write,
 };
 
@@ -63,7 +64,7 @@ pub(crate) fn routes() -> Routes {
             )
             .example(json!({"key": "plan", "label": "Plan", "type": "string", "fallback": "free"}))
             .answer::<FieldCreated>(201, "Defined")
-            .leads_to("field_id", &["getField", "updateField"])
+            .leads_to("field_id", &["getField", "updateField", "deleteField"])
             .refuses(409, &["field_already_exists", "field_limit_reached"]),
         )
         .get(
@@ -78,49 +79,44 @@ pub(crate) fn routes() -> Routes {
                 .single::<FieldView>("The field")
                 .example(json!({"label": "Plan"})),
         )
+        .delete(
+            "/v1/fields/{id}",
+            write("fields:write", remove),
+            Doc::new(
+                "deleteField",
+                "Remove a contact field",
+                "With its values, so that the key can be defined anew. Not while a segment, a template, a campaign that \
+                 is not over or a sequence that is not archived uses it.",
+            )
+            .answer::<FieldRemoved>(200, "Removed")
+            .refuses(404, &["field_not_found"])
+            .refuses(409, &["field_in_use"]),
+        )
 }
 
-/// What a field holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FieldType {
-    /// Text.
-    String,
-    /// A number.
-    Number,
-    /// True or false.
-    Boolean,
-    /// `YYYY-MM-DD`
-    Date,
-    /// RFC 3339 with a zone.
-    Datetime,
-    /// Texts.
-    StringList,
+schemas::named_enum! {
+    /// What a field holds.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum FieldType {
+        /// Text.
+        String = "string",
+        /// A number.
+        Number = "number",
+        /// True or false.
+        Boolean = "boolean",
+        /// `YYYY-MM-DD`
+        Date = "date",
+        /// RFC 3339 with a zone.
+        Datetime = "datetime",
+        /// Texts.
+        StringList = "string_list",
+    }
 }
 
 impl FieldType {
-    /// The word in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::Number => "number",
-            Self::Boolean => "boolean",
-            Self::Date => "date",
-            Self::Datetime => "datetime",
-            Self::StringList => "string_list",
-        }
-    }
-
     fn from_column(text: &str) -> Self {
-        match text {
-            "number" => Self::Number,
-            "boolean" => Self::Boolean,
-            "date" => Self::Date,
-            "datetime" => Self::Datetime,
-            "string_list" => Self::StringList,
-            _ => Self::String,
-        }
+        Self::parse(text).unwrap_or(Self::String)
     }
 
     /// Whether a JSON value is one of this type; `Err` says what it must be.
@@ -146,7 +142,7 @@ impl FieldType {
     ///
     /// # Errors
     /// A description of valid cells.
-    pub fn parse(self, cell: &str) -> Result<Value, &'static str> {
+    pub fn parse_cell(self, cell: &str) -> Result<Value, &'static str> {
         let value = match self {
             Self::String | Self::Date | Self::Datetime => Some(Value::String(cell.to_owned())),
             Self::Number => cell
@@ -357,6 +353,41 @@ async fn change(ctx: &mut RequestContext, body: ChangeField) -> Result<ApiReply,
     ApiReply::single(find(ctx).await?)
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+struct FieldRemoved {
+    field_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+    /// How many contacts had a value.
+    contacts: u64,
+}
+
+/// Removes a field with its values: a field of the same key and another type must not find them.
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("field")?);
+    // Writers of segments take turns: none names the field while it goes.
+    segments::lock_all(ctx.db(), tenant).await?;
+    let field = find(ctx).await?;
+    let references = references::to_field(ctx.db(), tenant, &field.key).await?;
+    references::refuse("field", references, "change them, or wait until they are over")?;
+    sqlx::query!("delete from fields where tenant_id = $1 and id = $2", tenant, id).execute(ctx.db()).await?;
+    // In id order, as every writer of contacts locks them.
+    let contacts = sqlx::query!(
+        "with held as (
+             select id from contacts where tenant_id = $1 and fields ? $2 order by id for no key update
+         )
+         update contacts c set fields = c.fields - $2::text, updated_at = now()
+         from held where c.tenant_id = $1 and c.id = held.id",
+        tenant,
+        field.key,
+    )
+    .execute(ctx.db())
+    .await?
+    .rows_affected();
+    ctx.audit("field.removed", &id.to_string(), json!({"key": field.key, "contacts": contacts})).await?;
+    ApiReply::ok(&FieldRemoved { field_id: id, status: "deleted", contacts })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -394,7 +425,7 @@ mod tests {
         #[case] cell: &str,
         #[case] value: Option<Value>,
     ) {
-        assert_eq!(kind.parse(cell).ok(), value);
+        assert_eq!(kind.parse_cell(cell).ok(), value);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The rows into Postgres: one COPY, then set-based statements, in the transaction of the act.
 
-use ledger::suppressions::{self, NewSuppression, SuppressionReason};
+use ledger::{
+    confirmations::{self, ConfirmationSettings},
+    suppressions::{self, NewSuppression, SuppressionReason},
+};
 use runtime::plans;
 use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
 use uuid::Uuid;
@@ -8,6 +11,8 @@ use uuid::Uuid;
 use super::{
     ImportCompliance, ImportOperation,
     copy::{self, EncodedRows},
+    file::quoted,
+    row::RowFault,
 };
 use crate::{
     api::{audiences::AudienceKind, contacts},
@@ -21,6 +26,7 @@ const INSERT: &str = include_str!("../../../queries/import/insert.sql");
 const OPT_OUT: &str = include_str!("../../../queries/import/opt_out.sql");
 const UPDATE: &str = include_str!("../../../queries/import/update.sql");
 const AUDIENCES: &str = include_str!("../../../queries/import/audiences.sql");
+const EXTERNAL_IDS: &str = include_str!("../../../queries/import/external_ids.sql");
 const MEMBERS: &str = include_str!("../../../queries/import/members.sql");
 /// Suppressions that rows ask for, in the order of their keys, so that two writers cannot wait for each other.
 const SUPPRESSED: &str = "select address, suppression_reason from import_rows
@@ -36,6 +42,7 @@ pub(super) struct ImportTerms<'a> {
     pub operation: ImportOperation,
     pub source_slug: &'a str,
     pub compliance: &'a ImportCompliance,
+    pub confirmations: &'a ConfirmationSettings,
 }
 
 /// The result of the valid rows.
@@ -46,6 +53,8 @@ pub(super) struct ImportOutcome {
     pub unchanged: i64,
     pub skipped: i64,
     pub suppressed: i64,
+    /// Rows that are left out because of their `external_id`.
+    pub faults: Vec<RowFault>,
 }
 
 /// Takes the rows into a table of their own. Each piece is freed as soon as Postgres has it.
@@ -78,10 +87,12 @@ pub(super) async fn apply(
         return Ok(ImportOutcome::default());
     }
     prepare(&mut *db, overridden).await?;
+    let faults = check_external_ids(&mut *db, terms).await?;
     plans::checks_keep_their_plans(&mut *db).await?;
-    let outcome = write(&mut *db, terms, i64::try_from(rows).unwrap_or(i64::MAX)).await?;
+    let rows = i64::try_from(rows - faults.len()).unwrap_or(i64::MAX);
+    let outcome = write(&mut *db, terms, rows).await.map_err(contacts::external_id_fault)?;
     plans::plans_are_made_anew(db).await?;
-    Ok(outcome)
+    Ok(ImportOutcome { faults, ..outcome })
 }
 
 /// Leaves one row for each address. With an index for either direction of every join, and statistics, no estimate is wrong enough
@@ -98,12 +109,30 @@ async fn prepare(db: &mut PgConnection, overridden: &[i64]) -> sqlx::Result<()> 
     .map(drop)
 }
 
-async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> Result<ImportOutcome, ApiError> {
+/// Takes out the rows whose `external_id` cannot be their contact's. One that is given away at this very moment refuses the whole import.
+async fn check_external_ids(db: &mut PgConnection, terms: ImportTerms<'_>) -> sqlx::Result<Vec<RowFault>> {
+    if matches!(terms.operation, ImportOperation::AudienceOnly | ImportOperation::SuppressionImport) {
+        return Ok(Vec::new());
+    }
+    let mut rows: Vec<(i64, String, String)> =
+        sqlx::query_as(EXTERNAL_IDS).persistent(false).bind(terms.tenant).fetch_all(db).await?;
+    rows.sort_unstable();
+    let fault = |(number, code, id): (i64, String, String)| RowFault {
+        row: number.unsigned_abs(),
+        column: "external_id".to_owned(),
+        code: if code == "external_id_taken" { "external_id_taken" } else { "external_id_differs" },
+        value: quoted(&id).unwrap_or_default(),
+    };
+    Ok(rows.into_iter().map(fault).collect())
+}
+
+async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> sqlx::Result<ImportOutcome> {
     match terms.operation {
         ImportOperation::Create | ImportOperation::Update | ImportOperation::Upsert => {
             write_contacts(&mut *db, terms, total.unsigned_abs()).await?;
             join_audiences(&mut *db, terms.tenant).await?;
             suppress(&mut *db, terms.tenant).await?;
+            ask_to_confirm(&mut *db, terms).await?;
         }
         ImportOperation::AudienceOnly => {
             find_only(&mut *db, terms.tenant).await?;
@@ -125,7 +154,7 @@ async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> Res
             return Ok(ImportOutcome { suppressed: found.suppressed, ..ImportOutcome::default() });
         }
     }
-    Ok(outcome(db, terms.tenant).await?)
+    outcome(db, terms.tenant).await
 }
 
 /// A statement that is planned for these rows, and not kept.
@@ -146,7 +175,7 @@ async fn find(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<u64> {
 
 /// Of so many rows.
 async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64) -> sqlx::Result<()> {
-    let ImportTerms { tenant, operation, source_slug, compliance } = terms;
+    let ImportTerms { tenant, operation, source_slug, compliance, .. } = terms;
     if operation == ImportOperation::Update {
         find_only(&mut *db, tenant).await?;
     } else {
@@ -187,6 +216,18 @@ async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64
     Ok(())
 }
 
+/// Asks the contacts of the rows to confirm, where the import says so.
+async fn ask_to_confirm(db: &mut PgConnection, terms: ImportTerms<'_>) -> sqlx::Result<()> {
+    if !terms.compliance.asks_to_confirm() {
+        return Ok(());
+    }
+    let contacts: Vec<Uuid> = sqlx::query_scalar("select contact_id from import_rows where contact_id is not null")
+        .persistent(false)
+        .fetch_all(&mut *db)
+        .await?;
+    confirmations::request(db, terms.tenant, &contacts, terms.confirmations).await.map(drop)
+}
+
 /// Writes the suppressions of the rows; answers how many there were not before. The contacts are locked: they were found or written.
 async fn suppress(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
     let (mut created, mut last) = (0, String::new());
@@ -215,6 +256,7 @@ async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<ImportOutc
         unchanged: row.try_get("unchanged")?,
         skipped: row.try_get("skipped")?,
         suppressed: row.try_get("suppressed")?,
+        faults: Vec::new(),
     })
 }
 

@@ -8,7 +8,7 @@ use super::row::ImportRow;
 
 /// The statement the bytes belong to.
 pub const STATEMENT: &str = "copy import_rows (number, address, new_id, contact_id, first_name, last_name, title, phone, company, \
-    lifecycle_stage, dot_number, timezone, locale, fields, tags, list, unsubscribed, suppression_reason, consent_basis, consent_at) \
+    lifecycle_stage, dot_number, timezone, locale, fields, tags, list, unsubscribed, suppression_reason, consent_basis, consent_at, external_id) \
     from stdin";
 
 /// Between tag names; cannot occur in one.
@@ -72,7 +72,8 @@ fn encode_row(row: ImportRow, line: &mut String) {
     cell(line, Some(if row.unsubscribed { "t" } else { "f" }), '\t');
     cell(line, row.suppression_reason.map(|reason| reason.as_str()), '\t');
     cell(line, row.consent_basis.as_deref(), '\t');
-    cell(line, row.consent_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true)).as_deref(), '\n');
+    cell(line, row.consent_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true)).as_deref(), '\t');
+    cell(line, row.external_id.as_deref(), '\n');
 }
 
 fn cell(line: &mut String, text: Option<&str>, end: char) {
@@ -117,7 +118,7 @@ mod tests {
         };
         let text = pieces([row]).concat();
         let cells: Vec<&str> = text.trim_end_matches('\n').split('\t').collect();
-        assert_eq!(cells.len(), 20);
+        assert_eq!(cells.len(), 21);
         assert_eq!(text.matches('\n').count(), 1);
         assert_eq!((cells[0], cells[1], cells[4]), ("2", "ann@example.com", "a\\tb\\\\N\\nc"));
         assert_eq!((cells[5], cells[13], cells[14], cells[16]), ("\\N", "{}", "x\u{1f}y", "f"));

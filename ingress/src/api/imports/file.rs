@@ -47,6 +47,8 @@ pub(super) fn spent(spent: Spent) -> ApiError {
 pub enum Column {
     /// The address: the one column that must be there.
     Email,
+    /// The contact's id in the product.
+    ExternalId,
     /// A plain text of the contact, by its column in `contacts`.
     Text(TextColumn),
     /// `dot_number`
@@ -134,6 +136,7 @@ impl CsvHeader {
 fn builtin(word: &str) -> Option<Column> {
     Some(match word {
         "email" | "emailaddress" | "mail" => Column::Email,
+        "externalid" => Column::ExternalId,
         "firstname" => Column::Text(TextColumn::FirstName),
         "lastname" => Column::Text(TextColumn::LastName),
         "title" => Column::Text(TextColumn::Title),

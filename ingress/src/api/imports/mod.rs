@@ -55,11 +55,12 @@ pub(crate) fn routes() -> Routes {
                  lifted. A file that cannot be read (no header, an unclosed quote, a column twice, more than 500 \
                  columns, a cell over 8 KB, a row over 1 MB) is a 400 that names the line. A reported value is cut \
                  short, and left empty when an address is in it. A `create` applies the opt-outs of contacts that \
-                 are known.",
+                 are known. A row whose `external_id` another contact has, or whose contact has another one, is a bad row.",
             )
             .example(json!({"name": "first", "csv": "email,first_name\nann@example.com,Ann\n"}))
             .answer::<ImportSummary>(200, "Imported")
             .leads_to("import_id", &["getImport"])
+            .refuses(409, &["external_id_taken"])
             .refuses(413, &["too_many_rows"]),
         )
         .get(
@@ -71,37 +72,28 @@ pub(crate) fn routes() -> Routes {
         )
 }
 
-/// What an import does with its rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ImportOperation {
-    /// New contacts only; known ones are skipped, but an opt-out of theirs is applied.
-    Create,
-    /// Known contacts only; new ones are skipped.
-    Update,
-    /// Both.
-    #[default]
-    Upsert,
-    /// The addresses become suppressions; contacts stay as they are.
-    SuppressionImport,
-    /// Lists and tags of known contacts only.
-    AudienceOnly,
-    /// Checks the file, writes nothing.
-    VerificationOnly,
+schemas::named_enum! {
+    /// What an import does with its rows.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ImportOperation {
+        /// New contacts only; known ones are skipped, but an opt-out of theirs is applied.
+        Create = "create",
+        /// Known contacts only; new ones are skipped.
+        Update = "update",
+        /// Both.
+        #[default]
+        Upsert = "upsert",
+        /// The addresses become suppressions; contacts stay as they are.
+        SuppressionImport = "suppression_import",
+        /// Lists and tags of known contacts only.
+        AudienceOnly = "audience_only",
+        /// Checks the file, writes nothing.
+        VerificationOnly = "verification_only",
+    }
 }
 
 impl ImportOperation {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Upsert => "upsert",
-            Self::SuppressionImport => "suppression_import",
-            Self::AudienceOnly => "audience_only",
-            Self::VerificationOnly => "verification_only",
-        }
-    }
-
     /// What a row means here beyond its cells: in a list of suppressions every row is one.
     fn complete(self, mut row: ImportRow) -> ImportRow {
         if self == Self::SuppressionImport {
@@ -119,6 +111,8 @@ struct ImportCompliance {
     #[schemars(length(max = TEXT_MAX_CHARS))]
     consent_basis: Option<String>,
     marketing_allowed: Option<bool>,
+    /// Double opt-in: whoever is not subscribed yet is subscribed by the link in a confirmation mail. Without leave to send marketing
+    /// nobody is asked.
     require_verification: Option<bool>,
     #[schemars(length(max = TEXT_MAX_CHARS))]
     source_description: Option<String>,
@@ -131,6 +125,11 @@ impl ImportCompliance {
             (Some(false), _) | (_, Some(true)) => "pending",
             _ => "subscribed",
         }
+    }
+
+    /// Whether contacts whose consent is pending are asked by mail to confirm it.
+    fn asks_to_confirm(&self) -> bool {
+        self.require_verification == Some(true) && self.marketing_allowed != Some(false)
     }
 
     /// Whether the import is an agreement that known contacts had not given yet.
@@ -153,6 +152,9 @@ struct CreateImport {
     source_slug: Option<String>,
     #[serde(default)]
     compliance: ImportCompliance,
+    /// Whether its new contacts and members start sequences (`contact_created`, `list_joined`, `tag_added`). Default: false.
+    #[serde(default)]
+    start_sequences: bool,
 }
 
 impl CreateImport {
@@ -221,6 +223,7 @@ struct PreparedImport {
     operation: ImportOperation,
     source_slug: String,
     compliance: ImportCompliance,
+    start_sequences: bool,
     report: ImportReport,
     rows: EncodedRows,
 }
@@ -234,7 +237,7 @@ async fn prepare(context: PreparationContext, body: CreateImport) -> Result<Prep
     let defined = fields::defined(&mut db, tenant).await?;
     drop(db);
     let rows_max = context.ingress.settings.import_max_rows;
-    let CreateImport { csv, name, operation, source_slug, compliance } = body;
+    let CreateImport { csv, name, operation, source_slug, compliance, start_sequences } = body;
     let _permit = READINGS.take(&context.caller.product, 1).await;
     // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
     let reading = move || {
@@ -243,17 +246,31 @@ async fn prepare(context: PreparationContext, body: CreateImport) -> Result<Prep
     };
     let (report, rows) = tokio::task::spawn_blocking(reading).await??;
     let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
-    Ok(PreparedImport { begun, name, operation, source_slug, compliance, report, rows })
+    Ok(PreparedImport { begun, name, operation, source_slug, compliance, start_sequences, report, rows })
 }
 
 async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiError>) -> Result<ApiReply, ApiError> {
-    let PreparedImport { begun, name, operation, source_slug, compliance, report, rows } = prepared?;
+    let PreparedImport { begun, name, operation, source_slug, compliance, start_sequences, report, rows } = prepared?;
     let tenant = ctx.tenant;
+    if !start_sequences {
+        sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
+    }
     apply::load(ctx.db(), rows).await?;
-    let terms = apply::ImportTerms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
-    let valid = report.valid;
-    let outcome = apply::apply(ctx.db(), terms, valid, &report.overridden).await?;
-    let ImportOutcome { created, updated, unchanged, skipped, suppressed } = outcome;
+    let confirmations = ctx.ingress.settings.confirmations;
+    let terms = apply::ImportTerms {
+        tenant,
+        operation,
+        source_slug: &source_slug,
+        compliance: &compliance,
+        confirmations: &confirmations,
+    };
+    let outcome = apply::apply(ctx.db(), terms, report.valid, &report.overridden).await?;
+    let ImportOutcome { created, updated, unchanged, skipped, suppressed, faults } = outcome;
+    let (valid, invalid) = (report.valid - faults.len(), report.invalid + faults.len());
+    let mut errors = report.errors;
+    errors.extend(faults);
+    errors.sort_by_key(|fault| fault.row);
+    errors.truncate(ERRORS_SHOWN);
     let counts = ImportCounts {
         total_rows: report.total_rows,
         valid,
@@ -262,17 +279,17 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
         unchanged,
         skipped,
         duplicates: report.overridden.len(),
-        invalid: report.invalid,
+        invalid,
         suppressed,
     };
-    let status = match (valid, report.invalid) {
+    let status = match (valid, invalid) {
         (_, 0) => "completed",
         (0, _) => "failed",
         _ => "completed_with_errors",
     };
     let id = new_id();
     let duration_ms = i32::try_from(begun.elapsed().as_millis()).unwrap_or(i32::MAX);
-    let details = ImportDetails { counts, ignored_columns: report.ignored_columns, errors: report.errors };
+    let details = ImportDetails { counts, ignored_columns: report.ignored_columns, errors };
     let summary = serde_json::to_value(details).map_err(|error| ApiError::unexpected(&error))?;
     sqlx::query!(
         "insert into imports (tenant_id, id, name, operation, status, source_slug, summary, duration_ms)

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::file::{Column, CsvHeader, TextColumn, quoted, shown};
 use crate::api::{
     audiences,
-    contacts::{AHEAD_MAX, is_locale, is_timezone},
+    contacts::{AHEAD_MAX, EXTERNAL_ID_MAX_CHARS, is_locale, is_timezone},
     fields::parse_boolean,
 };
 
@@ -38,6 +38,8 @@ pub struct ImportRow {
     pub number: i64,
     /// Canonical.
     pub address: String,
+    /// As in `contacts`.
+    pub external_id: Option<String>,
     /// As in `contacts`.
     pub first_name: Option<String>,
     /// As in `contacts`.
@@ -107,6 +109,7 @@ impl ImportRow {
     fn take(&mut self, column: &Column, cell: &str) -> Result<(), &'static str> {
         match column {
             Column::Email => self.address = Address::parse(cell).map_err(schemas::AddressError::code)?.into_string(),
+            Column::ExternalId => self.external_id = Some(short(cell, EXTERNAL_ID_MAX_CHARS)?),
             Column::Text(which) => *self.text_mut(*which) = Some(short(cell, TEXT_MAX_CHARS)?),
             Column::DotNumber => {
                 self.dot_number = Some(cell.parse().ok().filter(|number| *number > 0).ok_or("not_a_positive_integer")?);
@@ -129,7 +132,7 @@ impl ImportRow {
                 self.consent_at = Some(at);
             }
             Column::Field { key, kind } => {
-                let value = kind.parse(cell).map_err(|_| "wrong_type")?;
+                let value = kind.parse_cell(cell).map_err(|_| "wrong_type")?;
                 self.fields.insert(key.clone(), value);
             }
         }

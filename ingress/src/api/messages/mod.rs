@@ -4,16 +4,20 @@
 //! and the answer waits for the outcome ([`dispatch`]). Subject and bodies are sent as written: they are not Liquid templates.
 //! One-off messages are operational mail: no footer, no unsubscribe headers, no tracking of opens and clicks.
 
-mod attachment;
+pub(crate) mod attachment;
 mod dispatch;
-mod draft;
+pub(crate) mod draft;
 mod rate;
 pub(crate) mod store;
 
+use chrono::{DateTime, Utc};
 use ledger::gate;
 use runtime::{Job, Publication, trace};
-use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, subjects};
+use schemars::JsonSchema;
+use schemas::{MessageKind, RequestAnnounced, RequestKind, SendId, SkipReason, messages::MailOptions, subjects};
+use serde::Serialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use self::{
     attachment::{Upload, ValidAttachment},
@@ -23,11 +27,8 @@ use self::{
 use super::{campaigns::quota, senders::store as senders};
 use crate::pipeline::{
     ApiReply, Doc, PreparationContext, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, doc::ID, error::ApiError,
-    write_and_wait,
+    page::as_time, write_and_wait,
 };
-
-/// The classification of one-off messages, by which the gate decides.
-const CLASSIFICATION: Classification = Classification::Operational;
 
 /// The job of the reader processes that inspects attachments.
 pub(crate) const READER_JOB: Job = attachment::JOB;
@@ -47,13 +48,13 @@ pub(crate) fn routes() -> Routes {
         Doc::new(
             "sendMessage",
             "Send one message now",
-            "Each recipient gets a mail of its own; the answer waits, at most 30 seconds, until all are decided. \
+            "Each recipient in `to` gets a mail of its own; one in `cc` or `bcc` a copy of it; the answer waits, at most 30 seconds, until all are decided. \
                  Subject, HTML and text are sent as they stand: nothing in them is Liquid. Class `business` is \
                  operational mail: no footer, no unsubscribe headers, no tracking; marketing opt-outs do not block \
                  it, hard suppressions do, and a blocked recipient is listed in `skipped`. Counts by recipient \
                  against the send quota and the hourly limit. Send an `Idempotency-Key`: after a 504, or when no \
                  answer came, a repeat sends nothing twice and answers the outcome. A 502 says the codes of the \
-                 provider in `detail`. `GET /v1/sends/{send_id}` follows each mail.",
+                 provider in `detail`. With `scheduled_at` the answer is 202 at once. `GET /v1/sends/{send_id}` follows each mail.",
         )
         .example(json!({
             "sender_id": ID, "to": [{"email": "ann@example.com", "name": "Ann Lee"}], "subject": "Your certificate",
@@ -61,6 +62,7 @@ pub(crate) fn routes() -> Routes {
             "attachments": [{"filename": "note.txt", "content_base64": "SGVsbG8=", "content_type": "text/plain"}],
         }))
         .answer::<dispatch::MessageSent>(200, "Dispatched: at least one recipient was accepted")
+        .answer::<MessageScheduled>(202, "Stored until `scheduled_at`")
         .refuses(403, &["domain_not_verified"])
         .refuses(413, &["attachments_too_large"])
         .refuses(422, &["use_campaigns_for_marketing", "all_recipients_suppressed"])
@@ -75,9 +77,9 @@ type PreparedMessage = Result<(MessageDraft, Result<Vec<ValidAttachment>, ApiErr
 
 /// Validates a message and inspects its attachments.
 async fn prepare(context: PreparationContext, body: SendMessage) -> PreparedMessage {
-    let (draft, uploads) = draft::read(body)?;
+    let (draft, uploads, invite) = draft::read(body)?;
     let attachments = if uploads.is_empty() { Ok(Vec::new()) } else { inspect_attachments(&context, uploads).await };
-    Ok((draft, attachments))
+    Ok((draft, attachments.map(|attachments| attachments.into_iter().chain(invite).collect())))
 }
 
 /// Inspects attachments if the hourly limit of the tenant allows a message: the inspection costs more than all else.
@@ -89,9 +91,9 @@ async fn inspect_attachments(
     let limit = context.ingress.settings.message_rate_per_hour;
     if limit > 0 {
         let mut db = context.ingress.by_key.read(tenant).await?;
-        let recent = rate::recent(&mut db, tenant, None).await?;
+        let recent = rate::recent(&mut db, tenant, MessageKind::OneOff, None).await?;
         drop(db);
-        rate::check(&recent, limit)?;
+        rate::check(&recent, MessageKind::OneOff, limit)?;
     }
     attachment::admit(tenant).await?;
     attachment::inspect(&context.ingress.reader, &context.caller.product, uploads).await
@@ -105,23 +107,82 @@ async fn send(ctx: &mut RequestContext, prepared: PreparedMessage) -> Result<Api
         return Err(ApiError::forbidden("domain_not_verified")
             .detail("sender_id must name a sender of the tenant whose domain is verified"));
     }
-    let attachments = attachments?;
-    let contacts = store::find_or_create_contacts(ctx.db(), tenant, &draft).await?;
+    let accepted = accept(ctx, &draft, attachments?, true).await?;
+    match draft.due_at() {
+        None => Ok(ApiReply::later(accepted.id)),
+        Some(due_at) => ApiReply::accepted(&MessageScheduled::of(&draft, &accepted, due_at)),
+    }
+}
+
+/// The answer to a message that is due later.
+#[derive(Debug, Serialize, JsonSchema)]
+struct MessageScheduled {
+    message_id: Uuid,
+    #[schemars(extend("const" = "scheduled"))]
+    status: &'static str,
+    #[serde(serialize_with = "as_time")]
+    scheduled_at: DateTime<Utc>,
+    /// Whether they may be mailed is decided when the message is due.
+    recipients: Vec<ScheduledRecipient>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ScheduledRecipient {
+    email: String,
+    send_id: Uuid,
+}
+
+impl MessageScheduled {
+    fn of(draft: &MessageDraft, accepted: &MessageAccepted, scheduled_at: DateTime<Utc>) -> Self {
+        let recipients = (0..).zip(&draft.recipients).map(|(ordinal, recipient)| ScheduledRecipient {
+            email: recipient.address.as_str().to_owned(),
+            send_id: SendId::of(accepted.id, ordinal).0,
+        });
+        let recipients = recipients.collect();
+        Self { message_id: accepted.id, status: "scheduled", scheduled_at, recipients }
+    }
+}
+
+/// A message that was accepted.
+pub(crate) struct MessageAccepted {
+    pub(crate) id: Uuid,
+    /// Why a recipient is not mailed, in the order of the recipients; `None`: it is.
+    pub(crate) withheld: Vec<Option<SkipReason>>,
+}
+
+/// Accepts a message: stores it, counts it against quota and hourly limit, and announces it. A scheduled one is announced by a sweep when it
+/// is due, and counts against the quota of that time. `waits`: the caller waits for the outcome.
+///
+/// # Errors
+/// 422 `all_recipients_suppressed`, 429 for the hourly limit and the quota.
+pub(crate) async fn accept(
+    ctx: &mut RequestContext,
+    draft: &MessageDraft,
+    attachments: Vec<ValidAttachment>,
+    waits: bool,
+) -> Result<MessageAccepted, ApiError> {
+    let tenant = ctx.tenant;
+    let contacts = store::find_or_create_contacts(ctx.db(), tenant, draft).await?;
     let eligibilities = store::recipient_eligibility(ctx.db(), tenant, &contacts).await?;
-    let open = eligibilities
-        .iter()
-        .filter(|eligibility| gate::decide_recipient(eligibility, MessageKind::OneOff, CLASSIFICATION).is_none())
-        .count();
+    let decide = |eligibility: &gate::RecipientEligibility| {
+        gate::decide_recipient(eligibility, draft.kind, draft.classification)
+    };
+    let withheld: Vec<Option<SkipReason>> = eligibilities.iter().map(decide).collect();
+    let open = withheld.iter().filter(|reason| reason.is_none()).count();
     if open == 0 {
         return Err(all_suppressed());
     }
-    let new = NewMessage { id: schemas::new_batch_id(), draft: &draft, contacts: &contacts, metered: open };
-    store::insert_message(ctx.db(), tenant, &new, attachments).await?;
-    store::insert_request(ctx, new.id).await?;
+    let id = MailOptions::batch_id(draft.options.as_ref());
+    let new = NewMessage { id, draft, contacts: &contacts, metered: open };
+    store::insert_message(ctx.db(), tenant, &new).await?;
+    store::insert_request(ctx, &new).await?;
+    store::insert_attachments(ctx.db(), tenant, new.id, attachments).await?;
     trace::keep(ctx.db(), tenant, new.id).await?;
     meter(ctx, &new).await?;
-    announce(ctx, &new)?;
-    Ok(ApiReply::later(new.id))
+    if draft.due_at().is_none() {
+        announce(ctx, &new, waits)?;
+    }
+    Ok(MessageAccepted { id: new.id, withheld })
 }
 
 /// 422: no recipient may be mailed.
@@ -132,20 +193,28 @@ fn all_suppressed() -> ApiError {
 
 /// The hourly limit, then the quota. Last, because the tenant's messages wait for each other from here to the commit.
 async fn meter(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), ApiError> {
-    let (tenant, limit) = (ctx.tenant, ctx.ingress.settings.message_rate_per_hour);
+    let (tenant, kind, settings) = (ctx.tenant, new.draft.kind, &ctx.ingress.settings);
+    let limit = match kind {
+        MessageKind::Test => settings.campaign_test_rate_per_hour,
+        _ => settings.message_rate_per_hour,
+    };
     if limit > 0 {
         rate::lock(ctx.db(), tenant).await?;
         // In a statement of its own, whose snapshot is taken under the lock.
-        let recent = rate::recent(ctx.db(), tenant, Some(new.id)).await?;
-        rate::check(&recent, limit)?;
+        let recent = rate::recent(ctx.db(), tenant, kind, Some(new.id)).await?;
+        rate::check(&recent, kind, limit)?;
+    }
+    if new.draft.due_at().is_some() {
+        // The compliance stage checks the quota when the message is due.
+        return Ok(());
     }
     let left = quota::remaining(ctx).await?;
     quota::check(&left, i64::try_from(new.metered).unwrap_or(i64::MAX))
 }
 
-fn announce(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), ApiError> {
-    let announced =
-        RequestAnnounced::of(ctx.tenant, new.id, RequestKind::Message).notifying(ctx.ingress.reply_inbox.subject());
+fn announce(ctx: &mut RequestContext, new: &NewMessage<'_>, waits: bool) -> Result<(), ApiError> {
+    let announced = RequestAnnounced::of(ctx.tenant, new.id, RequestKind::Message);
+    let announced = if waits { announced.notifying(ctx.ingress.reply_inbox.subject()) } else { announced };
     let subject = subjects::accepted(&ctx.caller.product, ctx.caller.environment, RequestKind::Message);
     let publication = Publication::json(subject, format!("request-{}", new.id.simple()), &announced);
     ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);

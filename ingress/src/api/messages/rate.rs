@@ -4,6 +4,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use http::StatusCode;
+use schemas::MessageKind;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -22,15 +23,21 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()
     .map(drop)
 }
 
-/// When the tenant's messages of the last hour were accepted, oldest first, but for this one. Served by `messages_by_time`.
-pub(super) async fn recent(db: &mut PgConnection, tenant: Uuid, but: Option<Uuid>) -> sqlx::Result<Vec<DateTime<Utc>>> {
+/// When the tenant's messages of a kind of the last hour were accepted, oldest first, but for this one. Served by `messages_by_time`.
+pub(super) async fn recent(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    kind: MessageKind,
+    but: Option<Uuid>,
+) -> sqlx::Result<Vec<DateTime<Utc>>> {
     sqlx::query_scalar!(
         "select created_at from messages
          where tenant_id = $1 and created_at > statement_timestamp() - interval '1 hour' and metered > 0
-           and id is distinct from $2
+           and id is distinct from $2 and is_test = $3
          order by created_at",
         tenant,
         but,
+        kind == MessageKind::Test,
     )
     .fetch_all(db)
     .await
@@ -39,12 +46,16 @@ pub(super) async fn recent(db: &mut PgConnection, tenant: Uuid, but: Option<Uuid
 /// Whether one more may be sent.
 ///
 /// # Errors
-/// 429 `message_rate_exceeded` with the time at which there is room for it.
-pub(super) fn check(recent: &[DateTime<Utc>], limit: u32) -> Result<(), ApiError> {
+/// 429 `message_rate_exceeded` or `test_rate_exceeded` with the time at which there is room for it.
+pub(super) fn check(recent: &[DateTime<Utc>], kind: MessageKind, limit: u32) -> Result<(), ApiError> {
+    let (code, what) = match kind {
+        MessageKind::Test => ("test_rate_exceeded", "tests of campaigns"),
+        _ => ("message_rate_exceeded", "one-off messages"),
+    };
     match wait(recent, limit, Utc::now()) {
         None => Ok(()),
-        Some(wait) => Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "message_rate_exceeded")
-            .detail(format!("a tenant may send {limit} one-off messages in an hour"))
+        Some(wait) => Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, code)
+            .detail(format!("a tenant may send {limit} {what} in an hour"))
             .retry_after(u64::try_from(wait.num_seconds()).unwrap_or(0).saturating_add(1))),
     }
 }

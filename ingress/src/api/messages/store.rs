@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ledger::gate::{MarketingStatus, RecipientEligibility};
-use schemas::{RequestKind, SendId, messages::MessagePayload};
+use schemas::{MessageKind, RequestKind, SendId, messages::MessagePayload};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
@@ -100,7 +100,8 @@ pub(crate) async fn recipient_eligibility(
     let rows = sqlx::query!(
         r#"select contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
-                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!"
+                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!",
+                  cap_left
            from recipient_eligibility($1, $2)"#,
         tenant,
         contacts
@@ -116,25 +117,22 @@ pub(crate) async fn recipient_eligibility(
         invalid: row.invalid,
         suppressed_all: row.suppressed_all,
         suppressed_marketing: row.suppressed_marketing,
+        cap_left: row.cap_left,
+        zone: None,
     });
     Ok(eligibility.collect())
 }
 
-/// Stores content, message, recipients and attachments. Every recipient becomes a send, blocked ones too: the gate gives them
+/// Stores content, message and recipients. Every recipient becomes a send, blocked ones too: the gate gives them
 /// their reason in the ledger.
-pub(super) async fn insert_message(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    new: &NewMessage<'_>,
-    attachments: Vec<ValidAttachment>,
-) -> sqlx::Result<()> {
+pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &NewMessage<'_>) -> sqlx::Result<()> {
     let draft = new.draft;
     sqlx::query!(
         "with content as (
              insert into contents (tenant_id, id, kind, subject, body_html, body_text) values ($1, $2, 'one_off', $4, $5, $6)
          )
-         insert into messages (tenant_id, id, sender_id, content_id, reply_to, dot_number, metered)
-         values ($1, $2, $3, $2, $7, $8, $9)",
+         insert into messages (tenant_id, id, sender_id, content_id, reply_to, dot_number, metered, is_test, classification, due_at)
+         values ($1, $2, $3, $2, $7, $8, $9, $10, $11, coalesce($12, now()))",
         tenant,
         new.id,
         draft.sender_id,
@@ -144,19 +142,32 @@ pub(super) async fn insert_message(
         draft.reply_to.as_ref().map(|address| address.as_str()),
         draft.dot_number,
         i32::try_from(new.metered).unwrap_or(i32::MAX),
+        draft.kind == MessageKind::Test,
+        draft.classification.as_str(),
+        draft.due_at(),
     )
     .execute(&mut *db)
     .await?;
-    insert_recipients(&mut *db, tenant, new).await?;
-    for (place, ValidAttachment { filename, media_type, encoded }) in attachments.into_iter().enumerate() {
+    insert_recipients(db, tenant, new).await
+}
+
+/// Stores the attachments of a mail, whose request is stored.
+pub(crate) async fn insert_attachments(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    mail: Uuid,
+    attachments: Vec<ValidAttachment>,
+) -> sqlx::Result<()> {
+    for (place, ValidAttachment { filename, media_type, content_id, encoded }) in attachments.into_iter().enumerate() {
         sqlx::query!(
-            "insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded)
-             values ($1, $2, $3, $4, $5, $6)",
+            "insert into message_attachments (tenant_id, message_id, place, filename, media_type, content_id, encoded)
+             values ($1, $2, $3, $4, $5, $6, $7)",
             tenant,
-            new.id,
+            mail,
             i16::try_from(place).unwrap_or(i16::MAX),
             filename,
             media_type,
+            content_id,
             // Moved, so that it is freed once the statement has its copy: sending makes another.
             { encoded },
         )
@@ -187,17 +198,20 @@ async fn insert_recipients(db: &mut PgConnection, tenant: Uuid, new: &NewMessage
 }
 
 /// Stores the request, under the message's id.
-pub(super) async fn insert_request(ctx: &mut RequestContext, message: Uuid) -> sqlx::Result<()> {
+pub(super) async fn insert_request(ctx: &mut RequestContext, new: &NewMessage<'_>) -> sqlx::Result<()> {
+    let message = new.id;
     let (tenant, caller) = (ctx.tenant, std::sync::Arc::clone(&ctx.caller));
     sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
-         values ($1, $2, $3, $4, $5, $6, now() + interval '5 seconds')",
+        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after)
+         values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, now() + interval '5 seconds'))",
         tenant,
         message,
         caller.product,
         caller.environment.as_str(),
         RequestKind::Message.as_str(),
         Json(MessagePayload { message_id: message }) as _,
+        new.draft.options.as_ref().map(Json) as _,
+        new.draft.due_at(),
     )
     .execute(ctx.db())
     .await

@@ -16,13 +16,16 @@ use serde_json::{Map, Number, Value, json};
 use uuid::Uuid;
 
 use self::store::{CreditRow, OutcomeRow, RESTATEMENTS_MAX, RestatementRow};
-use crate::pipeline::{
-    ApiReply, Doc, Id, NoParameters, RequestContext, Routes,
-    error::{ApiError, FieldFault},
-    page::{as_optional_time, as_time},
-    read, read_page, resource,
-    types::Email,
-    write,
+use crate::{
+    api::contacts::{ContactNames, named},
+    pipeline::{
+        ApiReply, Doc, Faults, Id, NoParameters, RequestContext, Routes,
+        error::{ApiError, FieldFault},
+        page::{as_optional_time, as_time},
+        read, read_page, resource,
+        types::Email,
+        write,
+    },
 };
 
 /// The highest premium, in dollars.
@@ -45,7 +48,7 @@ pub(crate) fn routes() -> Routes {
                 "recordOutcome",
                 "Record an outcome for attribution",
                 "The contact is found by `contact_email` or `dot_number`, one of which is required; when it is made \
-                 later, the outcome finds it then. Credit follows within moments: the last mail a person clicked in \
+                 later, the outcome finds it then. Instead of the address, `external_id` names a contact that is known. Credit follows within moments: the last mail a person clicked in \
                  the 30 days before, else the last that was delivered in the 7 days before (model and windows are \
                  the tenant's). Clicks that become known later restate it.",
             )
@@ -55,6 +58,7 @@ pub(crate) fn routes() -> Routes {
             }))
             .answer::<OutcomeRecorded>(200, "Recorded")
             .leads_to("outcome_id", &["getOutcome"])
+            .refuses(404, &["contact_not_found"])
             .refuses(422, &["contact_conflict"]),
         )
         .get(
@@ -70,7 +74,16 @@ pub(crate) fn routes() -> Routes {
         )
 }
 
-async fn record(ctx: &mut RequestContext, body: OutcomeRequest) -> Result<ApiReply, ApiError> {
+async fn record(ctx: &mut RequestContext, mut body: OutcomeRequest) -> Result<ApiReply, ApiError> {
+    if let Some(id) = body.external_id.take() {
+        let mut faults = Faults::default();
+        let names = ContactNames { email: body.contact_email.take(), external_id: Some(id), contact_id: None };
+        let contact = names.check("", &mut faults);
+        faults.finish()?;
+        let contact = contact.ok_or_else(ApiError::internal)?;
+        let tenant = ctx.tenant;
+        body.contact_email = Some(named::address(ctx.db(), tenant, &contact).await?.into_string());
+    }
     let new = body.validate(Utc::now()).map_err(refused)?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     let recorded =

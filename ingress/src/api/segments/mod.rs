@@ -15,10 +15,10 @@ use self::{
     rule::{SegmentRule, limits},
     store::SegmentView,
 };
-pub(crate) use store::lock_for_use;
+pub(crate) use store::{lock_all, lock_for_use};
 
 use crate::{
-    api::audiences::NAME_MAX_CHARS,
+    api::{audiences::NAME_MAX_CHARS, references},
     pipeline::{
         ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
         error::{ApiError, FieldFault},
@@ -275,9 +275,8 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
     store::lock_all(ctx.db(), tenant).await?;
     store::lock(ctx.db(), tenant, id).await?;
-    if let Some(user) = store::user(ctx.db(), tenant, id).await? {
-        return Err(ApiError::conflict("segment_in_use").detail(format!("{user} names it")));
-    }
+    let references = references::to_segment(ctx.db(), tenant, id).await?;
+    references::refuse("segment", references, "change them, or wait until they are over")?;
     store::delete(ctx.db(), tenant, id).await?;
     ApiReply::ok(&SegmentDeleted { segment_id: id, status: "deleted" })
 }

@@ -2,9 +2,11 @@
 #![expect(dead_code, reason = "described, not built")]
 
 use schemars::JsonSchema;
-use segments::{DEPTH_MAX, EVENT_OPS, EVENTS, EVENTS_MAX, EXPANDED_LEAVES_MAX, LEAVES_MAX, OPS};
-use serde_json::Value;
+use segments::{DEPTH_MAX, EVENT_OPS, EVENTS, EVENTS_MAX, EXPANDED_LEAVES_MAX, LEAVES_MAX, OPS, PROPERTIES_MAX};
+use serde_json::{Map, Value};
 use uuid::Uuid;
+
+use crate::api::events::EVENT_PATTERN;
 
 /// A tree of `all`, `any` and `not` over leaves. A missing value matches no operator but `neq`, `not_in`, `not_contains` and
 /// `not_exists`, which are exact complements; an empty text or list is missing. Text is compared without regard to case.
@@ -21,6 +23,7 @@ pub(super) enum SegmentRule {
     Tag(TagCondition),
     Segment(SegmentCondition),
     Event(EventCondition),
+    ProductEvent(ProductEventCondition),
 }
 
 #[derive(JsonSchema)]
@@ -90,6 +93,24 @@ pub(super) struct EventCondition {
     /// Of opens and clicks: only those that a person made, as far as can be known.
     #[schemars(skip_serializing_if = "Option::is_none")]
     human_only: Option<bool>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct ProductEventCondition {
+    /// An event that products record (`POST /v1/events`), counted each time.
+    #[schemars(regex(pattern = EVENT_PATTERN))]
+    product_event: String,
+    #[schemars(skip_serializing_if = "Option::is_none", extend("enum" = EVENT_OPS))]
+    op: Option<String>,
+    /// How often it happened; 1, if left out.
+    #[schemars(skip_serializing_if = "Option::is_none", range(min = 0, max = 1_000_000))]
+    count: Option<i64>,
+    #[schemars(skip_serializing_if = "Option::is_none", range(min = 1, max = 36_500))]
+    within_days: Option<i64>,
+    /// Properties that the event has with exactly these values: texts, numbers, true or false.
+    #[schemars(skip_serializing_if = "Option::is_none", extend("maxProperties" = PROPERTIES_MAX))]
+    properties: Option<Map<String, Value>>,
 }
 
 #[derive(JsonSchema)]

@@ -28,7 +28,7 @@ pub(super) struct SegmentView {
 resource!(SegmentView, "segment", "segments", segment_id);
 
 /// Writers of a tenant's segments take turns: two changes at once could close a circle that neither sees.
-pub(super) async fn lock_all(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+pub(crate) async fn lock_all(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('segments ' || $1::uuid::text, 0))", tenant)
         .fetch_one(db)
         .await
@@ -168,21 +168,6 @@ pub(super) async fn users_of(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> s
         id,
     )
     .fetch_all(db)
-    .await
-}
-
-/// What keeps a segment from being deleted: another segment, or a campaign that is not over.
-pub(super) async fn user(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<String>> {
-    sqlx::query_scalar!(
-        r#"select 'the segment ' || segment_id as "user!" from segment_uses where tenant_id = $1 and uses = $2
-           union all
-           select 'the campaign ' || id from campaigns
-           where tenant_id = $1 and segment_id = $2 and status not in ('sent', 'cancelled')
-           limit 1"#,
-        tenant,
-        id,
-    )
-    .fetch_optional(db)
     .await
 }
 

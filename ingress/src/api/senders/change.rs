@@ -10,11 +10,14 @@ use super::{
     STATUSES, is_blank, save,
     store::{self, SenderIdentity},
 };
-use crate::pipeline::{
-    ApiReply, Faults, NoFields, Patch, RequestContext,
-    error::ApiError,
-    types::{Email, Name, PostalAddress},
-    validate::NAME_MAX,
+use crate::{
+    api::references,
+    pipeline::{
+        ApiReply, Faults, NoFields, Patch, RequestContext,
+        error::ApiError,
+        types::{Email, Name, PostalAddress},
+        validate::NAME_MAX,
+    },
 };
 
 /// The body of a change. The address is not among it: what was sent under it would change its name.
@@ -87,9 +90,10 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     store::lock_profile_address(ctx.db(), tenant).await?;
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
     leave_default(ctx, &row).await?;
+    let references = references::to_sender(ctx.db(), tenant, id).await?;
+    references::refuse("sender", references, "PATCH status to disabled instead")?;
     if !store::delete(ctx.db(), tenant, id).await? {
-        return Err(ApiError::conflict("sender_in_use")
-            .detail("campaigns, sequences or mail refer to it; PATCH status to disabled instead"));
+        return Err(ApiError::conflict("sender_in_use").detail("mail refers to it: PATCH status to disabled instead"));
     }
     ctx.audit("sender.removed", &id.to_string(), json!({})).await?;
     ApiReply::ok(&SenderRemoved { sender_id: id, status: "deleted" })

@@ -3,20 +3,25 @@
 mod source;
 pub(crate) mod store;
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
-use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
+use schemas::{
+    Classification, Lane, MessageKind, SendId, SendState, SkipReason,
+    messages::{MailOptions, RecipientRole},
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use self::store::{EventRow, PendingSendRow, SendRow};
 use crate::pipeline::{
-    ApiReply, Doc, NoParameters, RequestContext, Routes,
+    ApiReply, Doc, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
     page::{as_optional_time, as_time},
-    read, resource, time,
+    read, resource, time, write_by_key,
 };
 
 /// Event types that are attempts: the server's answer, or its silence.
@@ -36,6 +41,19 @@ pub(crate) fn routes() -> Routes {
             .answer::<SendAnswer>(200, "The send")
             .refuses(404, &["send_not_found"]),
         )
+        .delete(
+            "/v1/sends/{id}",
+            write_by_key("sends:cancel", cancel),
+            Doc::new(
+                "cancelSend",
+                "Cancel a scheduled mail",
+                "With its copies; a one-off message as a whole, for all of its recipients. Once this is answered 200 nothing leaves. Only \
+                 until the mail is due: from then on it is a 409.",
+            )
+            .answer::<SendCancelled>(200, "Cancelled")
+            .refuses(404, &["send_not_found"])
+            .refuses(409, &["send_not_scheduled"]),
+        )
         .get(
             "/v1/sends/{id}/source",
             read("sends:read", source::read),
@@ -48,6 +66,24 @@ pub(crate) fn routes() -> Routes {
             .answer::<source::CapturedSource>(200, "The message")
             .refuses(404, &["send_not_found", "source_not_found"]),
         )
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SendCancelled {
+    send_id: Uuid,
+    #[schemars(extend("const" = "cancelled"))]
+    status: &'static str,
+}
+
+async fn cancel(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("send")?);
+    if !store::cancel_scheduled(ctx.db(), tenant, id).await? {
+        let send = find_send(ctx.db(), tenant, id).await?;
+        return Err(ApiError::conflict("send_not_scheduled").detail(format!("the send is {}", send.summary.state)));
+    }
+    ctx.audit("send.cancel", &id.to_string(), json!({})).await?;
+    ctx.commits_no_facts();
+    ApiReply::ok(&SendCancelled { send_id: id, status: "cancelled" })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -66,8 +102,12 @@ async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiE
 /// 404 `send_not_found`.
 pub(crate) async fn find_send(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<SendRecord, ApiError> {
     if let Some(row) = store::get(&mut *db, tenant, id).await? {
-        let events = store::events(db, tenant, id).await?;
-        return Ok(SendRecord::of(row, events));
+        let events = store::events(&mut *db, tenant, id).await?;
+        let copies = match &row.options {
+            Some(Json(options)) if !options.copies.is_empty() => store::copies(db, tenant, id, options).await?,
+            _ => Vec::new(),
+        };
+        return Ok(SendRecord { copies, ..SendRecord::of(row, events) });
     }
     // Accepted and not resolved yet: the caller has its id, so it is there.
     let pending = store::pending(db, tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
@@ -201,10 +241,32 @@ pub(crate) struct SendRecord {
     lane: Lane,
     content_id: Option<Uuid>,
     sender_id: Option<Uuid>,
+    /// As the caller gave them.
+    tags: Vec<String>,
+    /// As the caller gave it.
+    metadata: BTreeMap<String, String>,
+    /// When it is due, of a scheduled mail.
+    #[serde(serialize_with = "as_optional_time")]
+    scheduled_at: Option<DateTime<Utc>>,
+    /// Whether it is the mail itself or a copy.
+    role: RecipientRole,
+    /// Of a mail with copies: all of its sends, that of the mail first.
+    copies: Vec<SendCopy>,
     /// Each with its `outcome` and `at`, and the server's answer where there is one.
     attempts: Vec<Map<String, Value>>,
     /// Everything that happened, in order.
     timeline: Vec<TimelineEntry>,
+}
+
+/// One of the sends of a mail with copies.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SendCopy {
+    pub(crate) send_id: Uuid,
+    pub(crate) email: Option<String>,
+    pub(crate) role: RecipientRole,
+    pub(crate) state: SendState,
+    #[schemars(with = "Option<SkipReason>")]
+    pub(crate) skip_reason: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -225,12 +287,20 @@ impl TimelineEntry {
 
 impl SendRecord {
     /// A send of the ledger, with what happened to it.
-    pub(crate) fn of(row: SendRow, events: Vec<EventRow>) -> Self {
+    pub(crate) fn of(mut row: SendRow, events: Vec<EventRow>) -> Self {
+        let Json(options) = row.options.take().unwrap_or_default();
+        let role = options.copy(SendId(row.id).ordinal()).map_or(RecipientRole::To, |copy| copy.role);
+        let MailOptions { tags, metadata, scheduled_at, .. } = options;
         Self {
             email_type: row.classification,
             lane: row.lane,
             content_id: Some(row.content_id),
             sender_id: Some(row.sender_id),
+            tags,
+            metadata,
+            scheduled_at,
+            role,
+            copies: Vec::new(),
             attempts: events.iter().filter(|event| ATTEMPTS.contains(&event.kind.as_str())).map(attempt).collect(),
             timeline: timeline(&row, events),
             summary: SendSummary::of(row),
@@ -239,9 +309,17 @@ impl SendRecord {
 
     /// A send that is still a request.
     fn of_pending(id: Uuid, row: PendingSendRow) -> Self {
+        let Json(options) = row.options.unwrap_or_default();
+        let role = options.copy(SendId(id).ordinal()).map_or(RecipientRole::To, |copy| copy.role);
+        let MailOptions { tags, metadata, scheduled_at, .. } = options;
+        let is_cancelled = row.rejected && row.outcome.as_deref() == Some(store::CANCELLED);
         let mut timeline = vec![TimelineEntry::new("queued", row.received_at, json!({}))];
         if let Some(at) = row.handled_at.filter(|_| row.rejected) {
-            timeline.push(TimelineEntry::new("failed", at, json!({"reason": row.outcome})));
+            let entry = match is_cancelled {
+                true => TimelineEntry::new("cancelled", at, json!({})),
+                false => TimelineEntry::new("failed", at, json!({"reason": row.outcome})),
+            };
+            timeline.push(entry);
         }
         let summary = SendSummary {
             send_id: id,
@@ -256,9 +334,13 @@ impl SendRecord {
             template_version: row.template_version,
             contact_id: row.contact_id,
             email: row.email,
-            state: if row.rejected { SendState::Failed } else { SendState::Queued },
+            state: match row.rejected {
+                true if is_cancelled => SendState::Cancelled,
+                true => SendState::Failed,
+                false => SendState::Queued,
+            },
             skip_reason: None,
-            failure_reason: row.outcome.filter(|_| row.rejected),
+            failure_reason: row.outcome.filter(|_| row.rejected && !is_cancelled),
             attempt_count: 0,
             smtp_code: None,
             enhanced_code: None,
@@ -276,6 +358,11 @@ impl SendRecord {
             lane: Lane::Priority,
             content_id: row.content_id,
             sender_id: row.sender_id,
+            tags,
+            metadata,
+            scheduled_at,
+            role,
+            copies: Vec::new(),
             attempts: Vec::new(),
             timeline,
         }

@@ -1,10 +1,15 @@
 //! Rows of `sends` and their events, as callers see them.
 
 use chrono::{DateTime, NaiveDate, Utc};
-use schemas::{Classification, Lane, MessageKind, SendId, SendState};
+use schemas::{
+    Classification, Lane, MessageKind, SendId, SendState,
+    messages::{MailOptions, RecipientRole},
+};
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
+
+use super::SendCopy;
 
 /// One send with its batch.
 #[derive(Debug, Clone)]
@@ -46,12 +51,13 @@ pub(crate) struct SendRow {
     pub(crate) enrollment_id: Option<Uuid>,
     pub(crate) step_id: Option<Uuid>,
     pub(crate) created_at: DateTime<Utc>,
+    pub(crate) options: Option<Json<MailOptions>>,
 }
 
 impl SendRow {
     /// The one-off message it belongs to: its batch has the same id.
     pub(crate) fn message_id(&self) -> Option<Uuid> {
-        (self.message_kind == MessageKind::OneOff).then(|| SendId(self.id).batch())
+        self.message_kind.is_written().then(|| SendId(self.id).batch())
     }
 }
 
@@ -82,6 +88,7 @@ pub(crate) struct PendingSendRow {
     pub(crate) sequence_id: Option<Uuid>,
     pub(crate) enrollment_id: Option<Uuid>,
     pub(crate) step_id: Option<Uuid>,
+    pub(crate) options: Option<Json<MailOptions>>,
 }
 
 /// The filter of a campaign's sends.
@@ -98,6 +105,58 @@ pub(crate) struct SendFilter<'a> {
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SendRow>> {
     let send = SendId(id);
     sqlx::query_file_as!(SendRow, "queries/send.sql", tenant, id, send.month(), send.batch()).fetch_optional(db).await
+}
+
+/// The sends of the mail with copies that this send belongs to.
+pub(crate) async fn copies(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    options: &MailOptions,
+) -> sqlx::Result<Vec<SendCopy>> {
+    let ids: Vec<Uuid> =
+        (0..options.recipient_count()).map(|ordinal| SendId::of(SendId(id).batch(), ordinal).0).collect();
+    let rows = sqlx::query!(
+        r#"select s.id, c.address as "email?", s.state as "state: SendState", s.reason
+           from sends s
+           left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
+           where s.tenant_id = $1 and s.id = any ($2) and s.month = $3
+           order by s.id"#,
+        tenant,
+        &ids,
+        SendId(id).month(),
+    )
+    .fetch_all(db)
+    .await?;
+    let copies = rows.into_iter().map(|row| SendCopy {
+        send_id: row.id,
+        email: row.email,
+        role: options.copy(SendId(row.id).ordinal()).map_or(RecipientRole::To, |copy| copy.role),
+        state: row.state,
+        skip_reason: row.reason.filter(|_| row.state == SendState::Skipped),
+    });
+    Ok(copies.collect())
+}
+
+/// The outcome of a request that was cancelled before it was due.
+pub(crate) const CANCELLED: &str = "cancelled";
+
+/// Cancels the scheduled request that this send will come from. False: there is none that waits. A request that is being resolved is locked;
+/// once this commits, none of its sends can come to be.
+pub(crate) async fn cancel_scheduled(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    // The request of a copy, and of a one-off message, has the id of the batch.
+    let cancelled = sqlx::query!(
+        "update requests set state = 'rejected', outcome = $4, announce_after = null, handled_at = now()
+         where tenant_id = $1 and (id = $2 and kind = 'transactional' or id = $3 and (options ? 'copies' or kind = 'message'))
+           and kind in ('transactional', 'message') and state = 'accepted' and options ? 'scheduled_at'",
+        tenant,
+        id,
+        SendId(id).batch(),
+        CANCELLED,
+    )
+    .execute(db)
+    .await?;
+    Ok(cancelled.rows_affected() > 0)
 }
 
 /// What happened to a send, in order.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use runtime::outbound::TargetRules;
 use schemars::JsonSchema;
 use schemas::action::{Action, CONTACT_FIELDS, Decode, UpdateField};
@@ -11,8 +12,9 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::start::{GAP_MAX_MINUTES, Reentry, StartRules, TRIGGER_CONFIG, read_trigger};
 use crate::{
-    api::fields::FieldType,
+    api::{events::ProductEventTerms, fields::FieldType},
     pipeline::{
         Faults, Id,
         error::{ApiError, FieldFault},
@@ -29,7 +31,7 @@ pub(super) const DESCRIPTION_MAX: usize = 1_000;
 const TEXT_MAX: usize = 10_000;
 const NOTE_MAX: usize = 1_000;
 /// The longest word: a lifecycle stage, a trigger.
-const WORD_MAX: usize = 50;
+pub(super) const WORD_MAX: usize = 50;
 /// The most that a webhook step may send along, in bytes of JSON.
 const PAYLOAD_MAX_BYTES: usize = 16 * 1024;
 const DUE_DAYS_MAX: u32 = 3_650;
@@ -54,9 +56,22 @@ pub(super) struct CreateSequence {
     description: Option<String>,
     /// Needed before a sequence that sends mail becomes active.
     sender_profile_id: Option<Id>,
-    /// What starts it, in the caller's words. Default: manual_enrollment.
+    /// What starts it: a trigger with its `trigger_config`, else a label in the caller's words. Default: manual_enrollment.
     #[schemars(length(max = WORD_MAX))]
     trigger_type: Option<String>,
+    #[schemars(description = TRIGGER_CONFIG)]
+    trigger_config: Option<Map<String, Value>>,
+    /// How often one contact starts it by the trigger. Default: once.
+    reentry: Option<Reentry>,
+    /// The least time between two starts of a contact by the trigger. Default: 0; `every_time` needs one.
+    #[schemars(range(min = 0, max = GAP_MAX_MINUTES))]
+    reentry_gap_minutes: Option<i32>,
+    /// The trigger starts nothing before.
+    enroll_from: Option<DateTime<Utc>>,
+    /// The trigger starts nothing from then on.
+    enroll_until: Option<DateTime<Utc>>,
+    /// An event of `POST /v1/events` that ends enrollments which are under way.
+    exit_on_event: Option<ProductEventTerms>,
     /// Default: true.
     exit_on_unsubscribe: Option<bool>,
     /// Default: true.
@@ -69,10 +84,10 @@ pub(super) struct CreateSequence {
     steps: Option<Vec<CreateStep>>,
 }
 
-/// A step of a new sequence.
+/// A step of a new sequence or version.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CreateStep {
+pub(super) struct CreateStep {
     #[schemars(with = "StepType")]
     step_type: Option<String>,
     /// Required for send_email, and for nothing else.
@@ -94,6 +109,7 @@ pub(super) struct NewSequence {
     pub(super) description: Option<String>,
     pub(super) sender_profile_id: Option<Uuid>,
     pub(super) trigger_type: String,
+    pub(super) start: StartRules,
     pub(super) exit_on_unsubscribe: bool,
     pub(super) exit_on_bounce: bool,
     pub(super) exit_on_complaint: bool,
@@ -114,13 +130,6 @@ pub(super) struct NewStep {
     pub(super) action: Action,
 }
 
-impl NewSequence {
-    /// Whether any step needs a sender.
-    pub(super) fn sends(&self) -> bool {
-        self.steps.iter().any(|step| step.step_type == StepType::SendEmail)
-    }
-}
-
 /// The facts about tenant and platform that the validation needs.
 #[derive(Debug)]
 pub(super) struct ValidationContext<'a> {
@@ -136,18 +145,26 @@ impl CreateSequence {
         faults.optional("description", self.description.as_deref(), DESCRIPTION_MAX);
         let trigger_type = self.trigger_type.unwrap_or_else(|| TRIGGER.to_owned());
         faults.require(is_word(&trigger_type), "trigger_type", "invalid", "must match [a-z][a-z0-9_]{0,49}");
+        let start = StartRules {
+            trigger_config: self
+                .trigger_config
+                .and_then(|config| read_trigger(&trigger_type, config, &known.fields, &mut faults)),
+            reentry: self.reentry.unwrap_or_default(),
+            reentry_gap_minutes: self.reentry_gap_minutes.unwrap_or(0),
+            enroll_from: self.enroll_from,
+            enroll_until: self.enroll_until,
+            exit_on_event: self.exit_on_event,
+        };
+        start.check(&mut faults);
         let bodies = faults.required("steps", self.steps).unwrap_or_default();
-        faults.require((1..=STEPS_MAX).contains(&bodies.len()), "steps", "out_of_range", "must have 1 to 50 items");
-        let mut steps = Vec::with_capacity(bodies.len());
-        for (place, body) in bodies.into_iter().take(STEPS_MAX).enumerate() {
-            steps.extend(body.validate(&format!("steps[{place}]"), known, &mut faults));
-        }
+        let steps = read_steps(bodies, known, &mut faults);
         faults.finish()?;
         Ok(NewSequence {
             name,
             description: self.description,
             sender_profile_id: self.sender_profile_id.map(|id| id.0),
             trigger_type,
+            start,
             exit_on_unsubscribe: self.exit_on_unsubscribe.unwrap_or(true),
             exit_on_bounce: self.exit_on_bounce.unwrap_or(true),
             exit_on_complaint: self.exit_on_complaint.unwrap_or(true),
@@ -157,7 +174,22 @@ impl CreateSequence {
     }
 }
 
-fn is_word(text: &str) -> bool {
+/// The steps of a sequence or of a version of one; what is wrong with them is in `faults`.
+pub(super) fn read_steps(bodies: Vec<CreateStep>, known: &ValidationContext<'_>, faults: &mut Faults) -> Vec<NewStep> {
+    faults.require((1..=STEPS_MAX).contains(&bodies.len()), "steps", "out_of_range", "must have 1 to 50 items");
+    let mut steps = Vec::with_capacity(bodies.len());
+    for (place, body) in bodies.into_iter().take(STEPS_MAX).enumerate() {
+        steps.extend(body.validate(&format!("steps[{place}]"), known, faults));
+    }
+    steps
+}
+
+/// Whether any of them needs a sender.
+pub(super) fn send(steps: &[NewStep]) -> bool {
+    steps.iter().any(|step| step.step_type == StepType::SendEmail)
+}
+
+pub(super) fn is_word(text: &str) -> bool {
     (1..=WORD_MAX).contains(&text.len())
         && text.starts_with(|first: char| first.is_ascii_lowercase())
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')

@@ -1,7 +1,11 @@
-//! `/v1/sequences`: steps in a row for each contact that is enrolled. A sequence's steps never change; its status does.
+//! `/v1/sequences`: steps in a row for each contact that is enrolled. Steps never change: other steps are a new version, and who is under
+//! way finishes the version they began.
 
 mod input;
+mod start;
 pub(crate) mod store;
+mod trigger;
+mod versions;
 
 use std::sync::Arc;
 
@@ -13,13 +17,13 @@ use uuid::Uuid;
 
 pub(crate) use self::input::STEPS_MAX;
 use self::{
-    input::{CreateSequence, DESCRIPTION_MAX, NewSequence, ValidationContext},
+    input::{CreateSequence, CreateStep, DESCRIPTION_MAX, NewStep, ValidationContext},
     store::{Changes, LockedSequence, SequenceRow, SequenceStep},
 };
 use super::fields;
 use crate::pipeline::{
-    ApiReply, Doc, Faults, Id, NoParameters, Patch, RequestContext, Routes, error::ApiError, read, read_page,
-    types::Name, validate::NAME_MAX, write,
+    ApiReply, Doc, Faults, Id, NoFields, Patch, RequestContext, Routes, error::ApiError, read, read_page, types::Name,
+    validate::NAME_MAX, write,
 };
 
 /// The states that a caller can choose.
@@ -39,7 +43,7 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "createSequence",
                 "Create a sequence with its steps",
-                "Steps are taken in the order of the array and never change. Its mail is marketing: it needs \
+                "Steps are taken in the order of the array; a change of them is a new version. Its mail is marketing: it needs \
                  consent, and carries a footer and a way to unsubscribe. With `activate` contacts may be enrolled at \
                  once.",
             )
@@ -48,16 +52,43 @@ pub(crate) fn routes() -> Routes {
                 {"step_type": "create_task", "action_config": {"title": "Call", "due_in_days": 1}},
             ]}))
             .answer::<SequenceCreated>(201, "Created")
-            .leads_to("sequence_id", &["getSequence", "updateSequence"])
-            .refuses(404, &["template_not_found", "sender_profile_not_found", "tag_not_found", "list_not_found"])
+            .leads_to("sequence_id", &["getSequence", "updateSequence", "deleteSequence", "listSequenceVersions"])
+            .refuses(
+                404,
+                &[
+                    "template_not_found",
+                    "sender_profile_not_found",
+                    "tag_not_found",
+                    "list_not_found",
+                    "segment_not_found",
+                ],
+            )
             .refuses(409, &["sender_profile_required_to_activate"]),
         )
         .get(
             "/v1/sequences/{id}",
             read("sequences:read", one),
-            Doc::new("getSequence", "Read a sequence", "With its steps, in order.")
-                .answer::<SequenceAnswer>(200, "The sequence")
-                .refuses(404, &["sequence_not_found"]),
+            Doc::new(
+                "getSequence",
+                "Read a sequence",
+                "With its newest steps, in order; with `version`, those of an earlier version.",
+            )
+            .answer::<SequenceAnswer>(200, "The sequence")
+            .refuses(404, &["sequence_not_found", "sequence_version_not_found"]),
+        )
+        .patch(
+            "/v1/sequences/{id}/trigger",
+            write("sequences:write", trigger::change),
+            Doc::new(
+                "updateSequenceTrigger",
+                "Change what starts a sequence",
+                "All of it at once: what is left out takes its default, so a body with a label as `trigger_type` alone \
+                 leaves the sequence to enrollments. Who is under way stays, under the new `exit_on_event`.",
+            )
+            .example(json!({"trigger_type": "event", "trigger_config": {"event": "trial_started"}}))
+            .answer::<trigger::TriggerChanged>(200, "Changed")
+            .refuses(404, &["sequence_not_found", "list_not_found", "tag_not_found", "segment_not_found"])
+            .refuses(409, &["sequence_archived"]),
         )
         .patch(
             "/v1/sequences/{id}",
@@ -66,15 +97,41 @@ pub(crate) fn routes() -> Routes {
                 "updateSequence",
                 "Change a sequence, activate, pause or archive it",
                 "While it is paused no step is taken and due times are kept: after a resumption overdue steps are \
-                 taken at once, the others on time. Archiving ends all its enrollments.",
+                 taken at once, the others on time. Archiving ends all its enrollments. `steps` are a new version: new \
+                 enrollments go through it, and who is under way finishes the version they began.",
             )
             .example(json!({"status": "paused"}))
             .answer::<SequenceChanged>(200, "Changed")
             .refuses(404, &["sequence_not_found", "sender_profile_not_found"])
+            .refuses(404, &["template_not_found", "tag_not_found", "list_not_found"])
             .refuses(
                 409,
-                &["invalid_status_transition", "sequence_has_no_steps", "sender_profile_required_to_activate"],
+                &[
+                    "invalid_status_transition",
+                    "sequence_has_no_steps",
+                    "sender_profile_required_to_activate",
+                    "sequence_archived",
+                ],
             ),
+        )
+        .get(
+            "/v1/sequences/{id}/versions",
+            read_page("sequences:read", versions::list),
+            Doc::new("listSequenceVersions", "List a sequence's versions", "Newest first, without steps.")
+                .page::<versions::SequenceVersion>("A page of versions")
+                .refuses(404, &["sequence_not_found"]),
+        )
+        .delete(
+            "/v1/sequences/{id}",
+            write("sequences:write", remove),
+            Doc::new(
+                "deleteSequence",
+                "Delete a sequence",
+                "A draft, or one that is archived and whose enrollments are over. Its enrollments and reports stay.",
+            )
+            .answer::<SequenceDeleted>(200, "Deleted")
+            .refuses(404, &["sequence_not_found"])
+            .refuses(409, &["sequence_not_archived", "sequence_has_enrollments"]),
         )
 }
 
@@ -100,8 +157,9 @@ async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiRep
     let rules = ingress.settings.outbound.rules();
     let known = ValidationContext { fields: fields::defined(ctx.db(), tenant).await?, rules: &rules };
     let new = body.validate(&known)?;
-    require_named(ctx, &new).await?;
-    if new.activate && new.sends() && new.sender_profile_id.is_none() {
+    require_named(ctx, new.sender_profile_id, &new.steps).await?;
+    trigger::require_named(ctx, &new.start).await?;
+    if new.activate && input::send(&new.steps) && new.sender_profile_id.is_none() {
         return Err(sender_required());
     }
     let id = schemas::new_id();
@@ -119,14 +177,14 @@ fn sender_required() -> ApiError {
 }
 
 /// 404 for what a sequence names and the tenant does not have.
-async fn require_named(ctx: &mut RequestContext, new: &NewSequence) -> Result<(), ApiError> {
+async fn require_named(ctx: &mut RequestContext, sender: Option<Uuid>, steps: &[NewStep]) -> Result<(), ApiError> {
     let tenant = ctx.tenant;
-    if let Some(sender) = new.sender_profile_id {
+    if let Some(sender) = sender {
         require_sender(ctx, sender).await?;
     }
-    let wanted: Vec<Uuid> = new.steps.iter().filter_map(|step| step.template_id).collect();
+    let wanted: Vec<Uuid> = steps.iter().filter_map(|step| step.template_id).collect();
     let templates = store::templates(ctx.db(), tenant, &wanted).await?;
-    for (place, step) in new.steps.iter().enumerate() {
+    for (place, step) in steps.iter().enumerate() {
         let Some(wanted) = step.template_id else { continue };
         match templates.iter().find(|(id, _)| *id == wanted) {
             None => return Err(ApiError::not_found("template").detail(format!("steps[{place}].template_id"))),
@@ -137,14 +195,14 @@ async fn require_named(ctx: &mut RequestContext, new: &NewSequence) -> Result<()
             Some(_) => {}
         }
     }
-    for (place, address) in input::owner_addresses(&new.steps) {
+    for (place, address) in input::owner_addresses(steps) {
         if !store::is_owners_address(ctx.db(), tenant, &address).await? {
             let path = format!("steps[{place}].action_config.to");
             let detail = "must be the owner's address, or one on a verified domain of the tenant";
             return Err(ApiError::invalid(path, "not_allowed", detail));
         }
     }
-    let wanted = input::audiences(&new.steps);
+    let wanted = input::audiences(steps);
     let ids: Vec<Uuid> = wanted.iter().map(|(_, id)| *id).collect();
     let audiences = store::audiences(ctx.db(), tenant, &ids).await?;
     for (kind, id) in wanted {
@@ -171,16 +229,28 @@ async fn list(ctx: &mut RequestContext, query: ListSequences) -> Result<ApiReply
     ApiReply::page(page, store::list(ctx.db(), tenant, query.status, &page).await?)
 }
 
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReadSequence {
+    /// Default: the newest.
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: Option<i32>,
+}
+
 #[derive(Debug, Serialize, JsonSchema)]
 struct SequenceAnswer {
     sequence: SequenceRow,
+    /// Of the version that was asked for.
     steps: Vec<SequenceStep>,
 }
 
-async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+async fn one(ctx: &mut RequestContext, query: ReadSequence) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
     let sequence = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
-    let steps = store::steps(ctx.db(), tenant, id).await?;
+    let steps = store::steps(ctx.db(), tenant, id, query.version.unwrap_or(sequence.version)).await?;
+    if query.version.is_some() && steps.is_empty() {
+        return Err(ApiError::not_found("sequence_version"));
+    }
     ApiReply::ok(&SequenceAnswer { sequence, steps })
 }
 
@@ -195,18 +265,23 @@ struct ChangeSequence {
     sender_profile_id: Option<Id>,
     #[schemars(extend("enum" = STATUSES))]
     status: Option<String>,
+    /// All steps of a new version.
+    #[schemars(length(min = 1, max = STEPS_MAX))]
+    steps: Option<Vec<CreateStep>>,
 }
 
 impl ChangeSequence {
-    fn validate(self) -> Result<Changes, ApiError> {
+    fn validate(self, known: &ValidationContext<'_>) -> Result<Changes, ApiError> {
         let mut faults = Faults::default();
         let name = self.name.map(|name| faults.name("name", Some(name)));
         faults.optional("description", self.description.value().map(String::as_str), DESCRIPTION_MAX);
         if let Some(status) = &self.status {
             faults.one_of("status", status, &STATUSES);
         }
+        let steps = self.steps.map(|steps| input::read_steps(steps, known, &mut faults));
         faults.finish()?;
         Ok(Changes {
+            steps,
             name,
             description: self.description.into_option(),
             sender_profile_id: self.sender_profile_id.map(|id| id.0),
@@ -225,24 +300,78 @@ fn may_follow(from: SequenceStatus, to: SequenceStatus) -> bool {
 struct SequenceChanged {
     sequence_id: Uuid,
     status: SequenceStatus,
+    /// The newest of its steps.
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
 }
 
 async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiReply, ApiError> {
-    let changes = body.validate()?;
-    let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
+    let (tenant, ingress) = (ctx.tenant, Arc::clone(&ctx.ingress));
+    let rules = ingress.settings.outbound.rules();
+    let known = ValidationContext { fields: fields::defined(ctx.db(), tenant).await?, rules: &rules };
+    let changes = body.validate(&known)?;
+    let id = ctx.id("sequence")?;
     let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
-    if let Some(sender) = changes.sender_profile_id {
-        require_sender(ctx, sender).await?;
-    }
+    require_named(ctx, changes.sender_profile_id, changes.steps.as_deref().unwrap_or_default()).await?;
+    let after = with_steps(&before, changes.steps.as_deref())?;
     if let Some(to) = changes.status {
-        allow(&before, to, changes.sender_profile_id)?;
+        allow(&after, to, changes.sender_profile_id)?;
+    } else if after.status == SequenceStatus::Active {
+        check_sender(&after, changes.sender_profile_id)?;
+    }
+    if let Some(steps) = &changes.steps {
+        store::insert_steps(ctx.db(), tenant, id, after.version, steps).await?;
+        let detail = json!({"version": after.version});
+        ctx.audit("sequence.steps_changed", &format!("sequence:{id}"), detail).await?;
     }
     store::update(ctx.db(), tenant, id, &changes).await?;
     if let Some(to) = changes.status {
         ctx.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
             .await?;
     }
-    ApiReply::ok(&SequenceChanged { sequence_id: id, status: changes.status.unwrap_or(before.status) })
+    let status = changes.status.unwrap_or(before.status);
+    ApiReply::ok(&SequenceChanged { sequence_id: id, status, version: after.version })
+}
+
+/// The sequence with the steps of a new version, if there are any.
+fn with_steps(before: &LockedSequence, steps: Option<&[NewStep]>) -> Result<LockedSequence, ApiError> {
+    let Some(steps) = steps else { return Ok(*before) };
+    if before.status == SequenceStatus::Archived {
+        return Err(ApiError::conflict("sequence_archived").detail("an archived sequence takes no more steps"));
+    }
+    let count = |steps: usize| i64::try_from(steps).unwrap_or(i64::MAX);
+    let mails = steps.iter().filter(|step| step.step_type == StepType::SendEmail).count();
+    Ok(LockedSequence { version: before.version + 1, steps: count(steps.len()), mails: count(mails), ..*before })
+}
+
+/// A sequence that sends mail has a sender.
+fn check_sender(sequence: &LockedSequence, sender: Option<Uuid>) -> Result<(), ApiError> {
+    if sequence.mails > 0 && sequence.sender_profile_id.or(sender).is_none() {
+        return Err(sender_required());
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequenceDeleted {
+    sequence_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+}
+
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
+    let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    if !matches!(before.status, SequenceStatus::Draft | SequenceStatus::Archived) {
+        return Err(ApiError::conflict("sequence_not_archived")
+            .detail(format!("the sequence is {}: archive it first (PATCH status: archived)", before.status)));
+    }
+    if store::has_live_enrollments(ctx.db(), tenant, id).await? {
+        return Err(ApiError::busy("sequence_has_enrollments").detail("its enrollments are being ended"));
+    }
+    store::delete(ctx.db(), tenant, id).await?;
+    ctx.audit("sequence.deleted", &format!("sequence:{id}"), json!({"was": before.status})).await?;
+    ApiReply::ok(&SequenceDeleted { sequence_id: id, status: "deleted" })
 }
 
 /// Whether the sequence may take this status.
@@ -257,10 +386,7 @@ fn allow(before: &LockedSequence, to: SequenceStatus, sender: Option<Uuid>) -> R
     if before.steps == 0 {
         return Err(ApiError::conflict("sequence_has_no_steps"));
     }
-    if before.mails > 0 && before.sender_profile_id.or(sender).is_none() {
-        return Err(sender_required());
-    }
-    Ok(())
+    check_sender(before, sender)
 }
 
 #[cfg(test)]

@@ -4,14 +4,20 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{DelayUnit, Environment, SequenceStatus, StepType};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::{CONFIG, NewSequence, NewStep, STEPS_MAX};
-use crate::pipeline::{
-    page::{ListPage, as_optional_time, as_time},
-    resource,
+use super::{
+    input::{CONFIG, NewSequence, NewStep, STEPS_MAX},
+    start::{GAP_MAX_MINUTES, Reentry, StartRules, TRIGGER_CONFIG},
+};
+use crate::{
+    api::events::ProductEventTerms,
+    pipeline::{
+        page::{ListPage, as_optional_time, as_time},
+        resource,
+    },
 };
 
 /// A sequence.
@@ -24,10 +30,26 @@ pub(crate) struct SequenceRow {
     pub(crate) description: Option<String>,
     pub(crate) sender_profile_id: Option<Uuid>,
     pub(crate) trigger_type: String,
+    #[schemars(with = "Option<Map<String, Value>>", description = TRIGGER_CONFIG)]
+    trigger_config: Option<Value>,
+    /// How often one contact starts it by the trigger.
+    #[schemars(with = "Reentry")]
+    reentry: String,
+    #[schemars(range(min = 0, max = GAP_MAX_MINUTES))]
+    reentry_gap_minutes: i32,
+    #[serde(serialize_with = "as_optional_time")]
+    enroll_from: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    enroll_until: Option<DateTime<Utc>>,
+    #[schemars(with = "Option<ProductEventTerms>")]
+    exit_on_event: Option<Value>,
     pub(crate) exit_on_unsubscribe: bool,
     pub(crate) exit_on_bounce: bool,
     pub(crate) exit_on_complaint: bool,
     pub(crate) status: SequenceStatus,
+    /// The newest of its steps, from 1: what new enrollments go through.
+    #[schemars(range(min = 1, max = i32::MAX))]
+    pub(crate) version: i32,
     #[serde(serialize_with = "as_optional_time")]
     pub(crate) activated_at: Option<DateTime<Utc>>,
     #[serde(serialize_with = "as_optional_time")]
@@ -69,8 +91,9 @@ pub(super) async fn insert(
     let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
     sqlx::query!(
         "insert into sequences (tenant_id, id, product, environment, name, description, sender_profile_id, trigger_type,
-                                exit_on_unsubscribe, exit_on_bounce, exit_on_complaint, status, activated_at)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, case when $13 then now() end)",
+                                exit_on_unsubscribe, exit_on_bounce, exit_on_complaint, status, activated_at, trigger_config, reentry,
+                                reentry_gap_minutes, enroll_from, enroll_until, exit_event)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, case when $13 then now() end, $14, $15, $16, $17, $18, $19)",
         tenant,
         id,
         product,
@@ -84,10 +107,26 @@ pub(super) async fn insert(
         new.exit_on_complaint,
         status.as_str(),
         new.activate,
+        new.start.trigger_config,
+        new.start.reentry.as_str(),
+        new.start.reentry_gap_minutes,
+        new.start.enroll_from,
+        new.start.enroll_until,
+        new.start.exit_on_event.as_ref().map(|terms| json!(terms)),
     )
     .execute(&mut *db)
     .await?;
-    let steps = &new.steps;
+    insert_steps(db, tenant, id, 1, &new.steps).await
+}
+
+/// Stores the steps of a version.
+pub(super) async fn insert_steps(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    version: i32,
+    steps: &[NewStep],
+) -> sqlx::Result<()> {
     let ids: Vec<Uuid> = steps.iter().map(|step| step.id).collect();
     let types: Vec<&str> = steps.iter().map(|step| step.step_type.as_str()).collect();
     let templates: Vec<Option<Uuid>> = steps.iter().map(|step| step.template_id).collect();
@@ -95,9 +134,9 @@ pub(super) async fn insert(
     let units: Vec<&str> = steps.iter().map(|step| step.delay_unit.as_str()).collect();
     let configs: Vec<Value> = steps.iter().map(|step: &NewStep| step.action_config.clone()).collect();
     sqlx::query!(
-        "insert into sequence_steps (tenant_id, sequence_id, id, step_order, step_type, template_id, delay_amount, delay_unit,
-                                     action_config)
-         select $1, $2, w.id, w.place, w.step_type, w.template_id, w.delay_amount, w.delay_unit, w.action_config
+        "insert into sequence_steps (tenant_id, sequence_id, version, id, step_order, step_type, template_id, delay_amount,
+                                     delay_unit, action_config)
+         select $1, $2, $9, w.id, w.place, w.step_type, w.template_id, w.delay_amount, w.delay_unit, w.action_config
          from unnest($3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::text[], $8::jsonb[]) with ordinality
              as w (id, step_type, template_id, delay_amount, delay_unit, action_config, place)",
         tenant,
@@ -108,6 +147,7 @@ pub(super) async fn insert(
         &amounts,
         &units as &[&str],
         &configs,
+        version,
     )
     .execute(db)
     .await
@@ -129,9 +169,14 @@ pub(super) async fn templates(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid])
 
 /// Which of these lists and tags there are.
 pub(super) async fn audiences(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<(String, Uuid)>> {
-    let rows = sqlx::query!("select kind, id from audiences where tenant_id = $1 and id = any ($2)", tenant, ids)
-        .fetch_all(db)
-        .await?;
+    let rows = sqlx::query!(
+        "select kind, id from audiences where tenant_id = $1 and id = any ($2) and deleted_at is null
+         order by id for key share",
+        tenant,
+        ids
+    )
+    .fetch_all(db)
+    .await?;
     Ok(rows.into_iter().map(|row| (row.kind, row.id)).collect())
 }
 
@@ -156,9 +201,10 @@ macro_rules! select {
     ($which:tt $(, $value:expr)+ $(,)?) => {
         sqlx::query_as!(
             SequenceRow,
-            r#"select id, name, description, sender_profile_id, trigger_type, exit_on_unsubscribe, exit_on_bounce,
-                      exit_on_complaint, status as "status: SequenceStatus", activated_at, archived_at, created_at, updated_at
-               from sequences where tenant_id = $1 "# + $which,
+            r#"select id, name, description, sender_profile_id, trigger_type, trigger_config, reentry, reentry_gap_minutes,
+                      enroll_from, enroll_until, exit_event as exit_on_event, exit_on_unsubscribe, exit_on_bounce, exit_on_complaint,
+                      status as "status: SequenceStatus", version, activated_at, archived_at, created_at, updated_at
+               from sequences where tenant_id = $1 and deleted_at is null "# + $which,
             $($value),+
         )
     };
@@ -169,16 +215,22 @@ pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
     select!("and id = $2", tenant, id).fetch_optional(db).await
 }
 
-/// Its steps, in order.
-pub(crate) async fn steps(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> sqlx::Result<Vec<SequenceStep>> {
+/// Its steps in a version, in order; none: there is no such version.
+pub(crate) async fn steps(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    sequence: Uuid,
+    version: i32,
+) -> sqlx::Result<Vec<SequenceStep>> {
     sqlx::query_as!(
         SequenceStep,
         r#"select id, step_order, step_type as "step_type: StepType", template_id, delay_amount,
                   delay_unit as "delay_unit: DelayUnit", action_config
-           from sequence_steps where tenant_id = $1 and sequence_id = $2
+           from sequence_steps where tenant_id = $1 and sequence_id = $2 and version = $3
            order by step_order"#,
         tenant,
         sequence,
+        version,
     )
     .fetch_all(db)
     .await
@@ -209,6 +261,8 @@ pub(super) async fn list(
 pub(super) struct LockedSequence {
     pub(super) status: SequenceStatus,
     pub(super) sender_profile_id: Option<Uuid>,
+    /// The newest version, and what is in it.
+    pub(super) version: i32,
     pub(super) steps: i64,
     pub(super) mails: i64,
 }
@@ -216,8 +270,8 @@ pub(super) struct LockedSequence {
 /// Locks a sequence.
 pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<LockedSequence>> {
     let Some(row) = sqlx::query!(
-        r#"select status as "status: SequenceStatus", sender_profile_id from sequences
-           where tenant_id = $1 and id = $2 for no key update"#,
+        r#"select status as "status: SequenceStatus", sender_profile_id, version from sequences
+           where tenant_id = $1 and id = $2 and deleted_at is null for no key update"#,
         tenant,
         id,
     )
@@ -228,15 +282,17 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
     };
     let counts = sqlx::query!(
         r#"select count(*) as "steps!", count(*) filter (where step_type = 'send_email') as "mails!"
-           from sequence_steps where tenant_id = $1 and sequence_id = $2"#,
+           from sequence_steps where tenant_id = $1 and sequence_id = $2 and version = $3"#,
         tenant,
         id,
+        row.version,
     )
     .fetch_one(db)
     .await?;
     Ok(Some(LockedSequence {
         status: row.status,
         sender_profile_id: row.sender_profile_id,
+        version: row.version,
         steps: counts.steps,
         mails: counts.mails,
     }))
@@ -249,6 +305,8 @@ pub(super) struct Changes {
     pub(super) description: Option<Option<String>>,
     pub(super) sender_profile_id: Option<Uuid>,
     pub(super) status: Option<SequenceStatus>,
+    /// The steps of a new version.
+    pub(super) steps: Option<Vec<NewStep>>,
 }
 
 /// Changes a locked sequence. What is resumed or archived is marked: the sequencing stage lets its enrollments follow.
@@ -262,6 +320,7 @@ pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change
              activated_at = case when $7 = 'active' then coalesce(activated_at, now()) else activated_at end,
              archived_at = case when $7 = 'archived' then coalesce(archived_at, now()) else archived_at end,
              unapplied_since = case when $7 in ('active', 'archived') then now() else unapplied_since end,
+             version = version + case when $8 then 1 else 0 end,
              updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,
@@ -271,6 +330,63 @@ pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change
         changes.description.clone().flatten(),
         changes.sender_profile_id,
         changes.status.map(SequenceStatus::as_str),
+        changes.steps.is_some(),
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Replaces what starts a locked sequence. What is looked for by a sweep is looked for from the beginning.
+pub(super) async fn set_start(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    trigger_type: &str,
+    rules: &StartRules,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update sequences
+         set trigger_type = $3, trigger_config = $4, reentry = $5, reentry_gap_minutes = $6, enroll_from = $7, enroll_until = $8,
+             exit_event = $9, triggers_swept_at = null, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        trigger_type,
+        rules.trigger_config,
+        rules.reentry.as_str(),
+        rules.reentry_gap_minutes,
+        rules.enroll_from,
+        rules.enroll_until,
+        rules.exit_on_event.as_ref().map(|terms| json!(terms)),
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Whether a contact is under way in the sequence, or was when it was archived and has not been let go.
+pub(super) async fn has_live_enrollments(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(
+        r#"select exists (
+               select from enrollments where tenant_id = $1 and sequence_id = $2 and status in ('active', 'paused')
+           ) as "found!""#,
+        tenant,
+        id,
+    )
+    .fetch_one(db)
+    .await
+}
+
+/// Takes a locked sequence away. The row stays: enrollments and reports of the past name it. Its sender is free.
+pub(super) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update sequences
+         set status = 'archived', archived_at = coalesce(archived_at, now()), sender_profile_id = null, deleted_at = now(),
+             updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
     )
     .execute(db)
     .await

@@ -9,13 +9,16 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::pipeline::{
-    ApiReply, Doc, Faults, Id, RequestContext, Routes,
-    error::ApiError,
-    page::{as_optional_time, as_time},
-    read_page, resource,
-    types::{Email, either},
-    write,
+use crate::{
+    api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
+    pipeline::{
+        ApiReply, Doc, Faults, Id, RequestContext, Routes,
+        error::ApiError,
+        page::{as_optional_time, as_time},
+        read_page, resource,
+        types::{Email, Name, OTHERS, either},
+        write,
+    },
 };
 
 const NOTE_MAX_CHARS: usize = 1_000;
@@ -41,7 +44,8 @@ pub(crate) fn routes() -> Routes {
             )
             .example(json!({"email": "ann@example.com", "reason": "manual"}))
             .answer::<SuppressionsAdded>(201, "Suppressed")
-            .answer::<SuppressionsAdded>(200, "All were there"),
+            .answer::<SuppressionsAdded>(200, "All were there")
+            .refuses(404, &["contact_not_found"]),
         )
         .delete(
             "/v1/suppressions",
@@ -117,9 +121,20 @@ async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<ApiRe
 /// One suppression as asked for.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = either(&[
+    (&["email"], OTHERS), (&["external_id"], OTHERS), (&["contact_id"], OTHERS),
+]))]
 struct NewSuppressionItem {
-    #[schemars(with = "Email")]
-    email: String,
+    #[serde(default)]
+    #[schemars(with = "Option<Email>")]
+    email: Option<String>,
+    /// Instead of email: the contact's id in the product. The contact must be known.
+    #[serde(default)]
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    external_id: Option<String>,
+    /// Instead of email. The contact must be known.
+    #[serde(default)]
+    contact_id: Option<Id>,
     /// Default: manual.
     #[serde(default)]
     reason: Option<SuppressionReason>,
@@ -137,7 +152,12 @@ struct NewSuppressionItem {
 /// One, or many under `suppressions`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(transform = either(&[(&["email"], &["reason", "scope", "note", "expires_at"]), (&["suppressions"], &[])]))]
+#[schemars(transform = either(&[
+    (&["email"], &["reason", "scope", "note", "expires_at"]),
+    (&["external_id"], &["reason", "scope", "note", "expires_at"]),
+    (&["contact_id"], &["reason", "scope", "note", "expires_at"]),
+    (&["suppressions"], &[]),
+]))]
 struct AddSuppressions {
     #[serde(default)]
     #[schemars(length(min = 1, max = MANY_MAX))]
@@ -145,6 +165,13 @@ struct AddSuppressions {
     #[serde(default)]
     #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// Instead of email: the contact's id in the product. The contact must be known.
+    #[serde(default)]
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    external_id: Option<String>,
+    /// Instead of email. The contact must be known.
+    #[serde(default)]
+    contact_id: Option<Id>,
     /// Default: manual.
     #[serde(default)]
     reason: Option<SuppressionReason>,
@@ -167,10 +194,18 @@ enum SuppressionsAdded {
     Many { suppressions: Vec<SuppressionAdded>, created: usize, already_existed: usize },
 }
 
+/// A suppression of a contact whose address may have to be looked up.
+struct NamedSuppression {
+    contact: NamedContact,
+    /// Without its address.
+    new: NewSuppression,
+}
+
 impl NewSuppressionItem {
-    fn check(self, tenant: Uuid, prefix: &str, faults: &mut Faults) -> Option<NewSuppression> {
+    fn check(self, tenant: Uuid, prefix: &str, faults: &mut Faults) -> Option<NamedSuppression> {
         let at = |name: &str| format!("{prefix}{name}");
-        let address = faults.address(&at("email"), &self.email);
+        let names = ContactNames { contact_id: self.contact_id, email: self.email, external_id: self.external_id };
+        let contact = names.check(prefix, faults);
         faults.optional(&at("note"), self.note.as_deref(), NOTE_MAX_CHARS);
         let reason = self.reason.unwrap_or(SuppressionReason::Manual);
         let scope = self.scope.unwrap_or(reason.scope());
@@ -180,8 +215,9 @@ impl NewSuppressionItem {
         if self.expires_at.is_some_and(|at| at <= Utc::now()) {
             faults.add(at("expires_at"), "out_of_range", "must be in the future");
         }
-        let new = NewSuppression::new(tenant, address?.into_string(), reason, "api");
-        Some(NewSuppression { scope, note: self.note, expires_at: self.expires_at, ..new })
+        let new = NewSuppression::new(tenant, String::new(), reason, "api");
+        let new = NewSuppression { scope, note: self.note, expires_at: self.expires_at, ..new };
+        Some(NamedSuppression { contact: contact?, new })
     }
 }
 
@@ -189,20 +225,21 @@ async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<ApiReply
     let tenant = ctx.tenant;
     let mut faults = Faults::default();
     let alone = body.suppressions.is_none();
-    let single_given = body.email.is_some()
+    let names = ContactNames { contact_id: body.contact_id, email: body.email, external_id: body.external_id };
+    let single_given = !names.is_empty()
         || body.reason.is_some()
         || body.scope.is_some()
         || body.note.is_some()
         || body.expires_at.is_some();
-    let new: Vec<NewSuppression> = match (body.suppressions, body.email) {
-        (Some(_), _) if single_given => {
+    let named: Vec<NamedSuppression> = match body.suppressions {
+        Some(_) if single_given => {
             return Err(ApiError::invalid(
                 "suppressions",
                 "ambiguous",
                 "send either one suppression or a list of them",
             ));
         }
-        (Some(items), _) => {
+        Some(items) => {
             faults.require(!items.is_empty(), "suppressions", "empty", "must not be empty");
             faults.require(items.len() <= MANY_MAX, "suppressions", "too_many", "may have at most 1000 items");
             let numbered = items.into_iter().take(MANY_MAX).enumerate();
@@ -210,9 +247,11 @@ async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<ApiReply
                 .filter_map(|(position, item)| item.check(tenant, &format!("suppressions[{position}]."), &mut faults))
                 .collect()
         }
-        (None, Some(email)) => {
+        None => {
             let item = NewSuppressionItem {
-                email,
+                email: names.email,
+                external_id: names.external_id,
+                contact_id: names.contact_id,
                 reason: body.reason,
                 scope: body.scope,
                 note: body.note,
@@ -220,9 +259,9 @@ async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<ApiReply
             };
             item.check(tenant, "", &mut faults).into_iter().collect()
         }
-        (None, None) => return Err(ApiError::invalid("email", "required", "is required")),
     };
     faults.finish()?;
+    let new = with_addresses(ctx.db(), tenant, named, alone).await?;
     let written = suppress(ctx.db(), tenant, new).await?;
     let created = written.iter().filter(|written| !written.already_existed).count();
     ctx.audit("suppression.added", "api", json!({"created": created, "already_existed": written.len() - created}))
@@ -246,6 +285,28 @@ struct SuppressionAdded {
     #[schemars(with = "SuppressionReason")]
     reason: String,
     already_existed: bool,
+}
+
+/// The suppressions with the addresses of their contacts.
+///
+/// # Errors
+/// 404 `contact_not_found`, which names the place in the list.
+async fn with_addresses(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    named: Vec<NamedSuppression>,
+    alone: bool,
+) -> Result<Vec<NewSuppression>, ApiError> {
+    let names: Vec<&NamedContact> = named.iter().map(|one| &one.contact).collect();
+    let contacts = named::find_addresses(db, tenant, &names).await?;
+    let with_address = |(place, NamedSuppression { contact, new }): (usize, NamedSuppression)| {
+        let address = contacts.address(&contact).map_err(|error| match alone {
+            true => error,
+            false => error.at(format!("suppressions[{place}]"), "no contact has this id"),
+        })?;
+        Ok(NewSuppression { address: address.into_string(), ..new })
+    };
+    named.into_iter().enumerate().map(with_address).collect()
 }
 
 /// Writes them, behind the locks of their contacts.
@@ -354,8 +415,16 @@ mod tests {
         #[case] expected: Result<(&str, &str), &str>,
     ) {
         let mut faults = Faults::default();
-        let item = NewSuppressionItem { email: "a@example.com".into(), reason, scope, note: None, expires_at: None };
-        let new = item.check(Uuid::nil(), "", &mut faults).unwrap();
+        let item = NewSuppressionItem {
+            email: Some("a@example.com".into()),
+            external_id: None,
+            contact_id: None,
+            reason,
+            scope,
+            note: None,
+            expires_at: None,
+        };
+        let new = item.check(Uuid::nil(), "", &mut faults).unwrap().new;
         let outcome = match faults.finish() {
             Ok(()) => Ok((new.reason.as_str(), new.scope.as_str())),
             Err(error) => Err(error.fields[0].path.clone()),

@@ -7,11 +7,11 @@ use schemas::text::TextError;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
-use templates::{KnownFields, TemplateFault, TemplateKind, TemplateSource};
+use templates::{CheckedTemplate, KnownFields, Part, TemplateFault, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
 use crate::pipeline::{
-    RequestContext,
+    Patch, RequestContext,
     error::{ApiError, FieldFault},
     validate::{Faults, LINE_MAX},
 };
@@ -52,13 +52,31 @@ impl TemplateParts {
     /// Rules that need no parser. Subject and preheader are lines of a header and of a preview.
     pub(crate) fn check_lines(&self, faults: &mut Faults) {
         faults.one_line("subject", &self.subject, LINE_MAX);
-        if let Some(preheader) = &self.preheader {
-            faults.optional("preheader", Some(preheader), LINE_MAX);
-            // Preheaders are padded with characters that show nothing, so only line breaks are refused.
-            let plain = !preheader.chars().any(char::is_control);
-            faults.require(plain, "preheader", "control_character", &TextError::Control.to_string());
-        }
+        check_preheader(self.preheader.as_deref(), faults);
     }
+}
+
+/// Checks the text beside the subject. It is padded with characters that show nothing, so only line breaks are refused.
+pub(super) fn check_preheader(preheader: Option<&str>, faults: &mut Faults) {
+    if let Some(preheader) = preheader {
+        faults.optional("preheader", Some(preheader), LINE_MAX);
+        let plain = !preheader.chars().any(char::is_control);
+        faults.require(plain, "preheader", "control_character", &TextError::Control.to_string());
+    }
+}
+
+/// The HTML and the MJML of a body after a change: giving one takes the other's place.
+pub(crate) fn either_body(
+    old: (Option<String>, Option<String>),
+    html: Patch<String>,
+    mjml: Patch<String>,
+) -> (Option<String>, Option<String>) {
+    let (gives_html, gives_mjml) = (html.value().is_some(), mjml.value().is_some());
+    let kept = |old: Option<String>, is_replaced: bool| old.filter(|_| !is_replaced);
+    (
+        html.into_option().unwrap_or_else(|| kept(old.0, gives_mjml)),
+        mjml.into_option().unwrap_or_else(|| kept(old.1, gives_html)),
+    )
 }
 
 /// The kind with this word.
@@ -76,7 +94,7 @@ pub(crate) async fn known_fields(db: &mut PgConnection, tenant: Uuid) -> sqlx::R
     Ok(KnownFields { custom: keys.into_iter().collect::<HashSet<_>>() })
 }
 
-/// Checks all parts and returns the merge fields they use. A fault has the path of its part, or `path` if the caller named a template
+/// Checks all parts and returns the merge fields they use, and warnings. A fault has the path of its part, or `path` if the caller named a template
 /// instead. It runs [without a connection](RequestContext::run_blocking).
 ///
 /// # Errors
@@ -86,24 +104,58 @@ pub(crate) async fn check(
     parts: &TemplateParts,
     kind: TemplateKind,
     path: Option<&'static str>,
-) -> Result<Vec<String>, ApiError> {
+) -> Result<CheckedTemplate, ApiError> {
     let tenant = ctx.tenant;
     let known = known_fields(ctx.db(), tenant).await?;
     let source = parts.source(kind);
     match ctx.run_blocking(parts.label(kind), move || templates::check(&source, &known))? {
-        Ok(checked) => Ok(checked.variables),
+        Ok(checked) => Ok(checked),
         Err(faults) => Err(refusal(&faults, path)),
+    }
+}
+
+/// Something that is no fault of the content and still goes wrong in a mailbox.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ContentWarning {
+    /// `dead_link`, `dead_image`, `missing_alt`, or `html_clipped`: Gmail shows 102 KB of HTML.
+    #[schemars(extend("enum" = ["dead_link", "dead_image", "missing_alt", "html_clipped"]))]
+    code: &'static str,
+    #[schemars(extend("const" = "body_html"))]
+    path: &'static str,
+    line: u32,
+    column: u32,
+    detail: String,
+}
+
+impl ContentWarning {
+    /// Warnings as callers see them.
+    pub(super) fn all(warnings: Vec<templates::TemplateWarning>) -> Vec<Self> {
+        let shown = warnings.into_iter().map(|warning| Self {
+            code: warning.code.as_str(),
+            path: "body_html",
+            line: warning.position.line,
+            column: warning.position.column,
+            detail: warning.detail,
+        });
+        shown.collect()
     }
 }
 
 /// Faults as callers see them: each with its part, line and column.
 pub(crate) fn refusal(faults: &[TemplateFault], path: Option<&'static str>) -> ApiError {
-    let fault = |fault: &TemplateFault| {
-        let place = format!("line {} column {}: {}", fault.line, fault.column, fault.detail);
-        match path {
-            Some(path) => FieldFault::new(path, fault.code.as_str(), format!("{} {place}", fault.part)),
-            None => FieldFault::new(fault.part.as_str(), fault.code.as_str(), place),
-        }
+    let fault = |fault: &TemplateFault| match path {
+        Some(path) => FieldFault::new(path, fault.code.as_str(), format!("{} {}", fault.part, place(fault))),
+        None => field_fault(fault, "body_html"),
     };
     ApiError::validation(faults.iter().map(fault).collect())
+}
+
+/// A fault at the field it is in; `body` is the one with the body.
+pub(crate) fn field_fault(fault: &TemplateFault, body: &'static str) -> FieldFault {
+    let path = if fault.part == Part::BodyHtml { body } else { fault.part.as_str() };
+    FieldFault::new(path, fault.code.as_str(), place(fault))
+}
+
+fn place(fault: &TemplateFault) -> String {
+    format!("line {} column {}: {}", fault.line, fault.column, fault.detail)
 }

@@ -1,19 +1,24 @@
 //! `/v1/templates`: the content of mail, in versions. A content never changes; sends pin the one they were made from.
 
+pub(crate) mod composition;
 pub(crate) mod content;
 pub(crate) mod merge;
-mod render;
+pub(crate) mod render;
 pub(crate) mod store;
+pub(crate) mod testdata;
 mod versions;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use templates::CheckedTemplate;
 use uuid::Uuid;
 
 use self::{
-    content::TemplateParts,
+    composition::{ComposedTemplate, HeldSnippet, WrittenTemplate, compose_template},
+    content::ContentWarning,
     store::{TemplateRow, TemplateSummary},
+    testdata::{SETS_MAX, StoredTestData, TestDataMisfit, TestDataSet},
 };
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
@@ -47,8 +52,10 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "createTemplate",
                 "Create a template",
-                "Subject and bodies are Liquid. A syntax error or an unknown merge field is a 400 whose `fields` \
-                 name part, line and column.",
+                "Subject and bodies are Liquid. The body is `body_html`, or `mjml`, which is compiled to it; bodies may \
+                 include snippets, and `layout` names what stands around them (see `POST /v1/snippets`). A syntax error or an unknown merge field is a 400 whose `fields` \
+                 name part, line and column. `warnings` name what can be sent and goes wrong in a mailbox: dead links, \
+                 pictures without `alt`, HTML that Gmail clips.",
             )
             .example(json!({
                 "name": "Receipt", "template_type": "transactional", "subject": "Your receipt, {{ first_name }}",
@@ -57,7 +64,14 @@ pub(crate) fn routes() -> Routes {
             .answer::<TemplateSaved>(201, "Created")
             .leads_to(
                 "template_id",
-                &["getTemplate", "updateTemplate", "archiveTemplate", "renderTemplate", "listTemplateVersions"],
+                &[
+                    "getTemplate",
+                    "updateTemplate",
+                    "archiveTemplate",
+                    "refreshTemplate",
+                    "renderTemplate",
+                    "listTemplateVersions",
+                ],
             ),
         )
         .get(
@@ -66,7 +80,8 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "getTemplate",
                 "Read a template",
-                "With its bodies; with `version`, the content of an earlier one.",
+                "With its bodies as they were written (`body_html` of MJML is what it was compiled to), and the \
+                 snippets it holds; with `version`, the content of an earlier one.",
             )
             .answer::<TemplateAnswer>(200, "The template")
             .refuses(404, &["template_not_found", "template_version_not_found"]),
@@ -95,6 +110,18 @@ pub(crate) fn routes() -> Routes {
             .answer::<TemplateArchived>(200, "Archived")
             .refuses(404, &["template_not_found"]),
         )
+        .post(
+            "/v1/templates/{id}/refresh",
+            write_with_work("templates:write", refresh),
+            Doc::new(
+                "refreshTemplate",
+                "Take the newest snippets",
+                "Makes a new version with the snippets and the layout as they are, if the template holds older ones. \
+                 What was launched or sent keeps the version it was made from.",
+            )
+            .answer::<TemplateSaved>(200, "The current version")
+            .refuses(404, &["template_not_found"]),
+        )
         .get(
             "/v1/templates/{id}/versions",
             read_page("templates:read", versions::list),
@@ -108,9 +135,9 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "renderTemplate",
                 "Render a template",
-                "The mail a recipient would see, without sending it: for a contact, or for a `sample` of one. Links \
-                 and the unsubscribe address lead to a placeholder. Data that the template cannot be rendered with \
-                 is a 422 with the reason such a send would fail with.",
+                "The mail a recipient would see, without sending it: for a contact, for a `sample` of one, or with the \
+                 template's `test_data` of a name. Links and the unsubscribe address lead to a placeholder. Data that \
+                 the template cannot be rendered with is a 422 with the reason such a send would fail with.",
             )
             .example(json!({"sample": {"first_name": "Ann"}, "data": {"total": "12.50"}}))
             .answer::<render::TemplateRendered>(200, "Rendered")
@@ -118,17 +145,7 @@ pub(crate) fn routes() -> Routes {
                 404,
                 &["template_not_found", "template_version_not_found", "contact_not_found", "sender_profile_not_found"],
             )
-            .refuses(
-                422,
-                &[
-                    "render_deadline_exceeded",
-                    "render_output_too_large",
-                    "render_filter_failed",
-                    "render_html_unclosed",
-                    "render_subject_too_long",
-                    "render_engine_failed",
-                ],
-            ),
+            .refuses(422, &render::FAULTS),
         )
 }
 
@@ -139,10 +156,19 @@ struct CreateTemplate {
     name: Option<String>,
     #[schemars(with = "Name<LINE_MAX>")]
     subject: Option<String>,
-    #[schemars(with = "Words<SOURCE_MAX>")]
+    /// This or `mjml`.
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     body_html: Option<String>,
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
+    mjml: Option<String>,
     #[schemars(length(max = SOURCE_MAX))]
     body_text: Option<String>,
+    /// The name of the layout around the bodies.
+    #[schemars(length(max = 64))]
+    layout: Option<String>,
+    /// Sample data under names, for previews and tests.
+    #[schemars(length(max = SETS_MAX))]
+    test_data: Option<Vec<TestDataSet>>,
     #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Option<String>,
     /// Default: marketing.
@@ -160,29 +186,41 @@ struct TemplateSaved {
     status: String,
     #[schemars(range(min = 1, max = i32::MAX))]
     version: i32,
+    /// About new content: it can be sent, and something in it goes wrong in a mailbox.
+    warnings: Vec<ContentWarning>,
+    /// Test data that does not fit the template: every field that one of the two has and the other has not.
+    test_data_misfits: Vec<TestDataMisfit>,
 }
 
 async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     let name = faults.name("name", body.name);
-    let parts = TemplateParts {
+    let written = WrittenTemplate {
         subject: faults.not_blank("subject", body.subject),
         preheader: body.preheader,
-        body_html: faults.not_blank("body_html", body.body_html),
+        body_html: body.body_html,
+        mjml: body.mjml,
         body_text: body.body_text,
+        layout: body.layout,
     };
-    parts.check_lines(&mut faults);
+    written.check_lines(&mut faults);
     let template_type = body.template_type.unwrap_or_else(|| "marketing".to_owned());
     faults.one_of("template_type", &template_type, &TYPES);
     let status = body.status.unwrap_or_else(|| "active".to_owned());
     faults.one_of("status", &status, &FIRST_STATUSES);
+    let tenant = ctx.tenant;
+    let sets = body.test_data.unwrap_or_default();
+    testdata::check(ctx.db(), tenant, &sets, &mut faults).await?;
     faults.finish()?;
 
-    let tenant = ctx.tenant;
-    let variables = content::check(ctx, &parts, content::kind(&template_type), None).await?;
-    let content_id = store::insert_content(ctx.db(), tenant, &template_type, &parts, &variables).await?;
-    let id = store::insert(ctx.db(), tenant, &name, &template_type, &status, content_id).await?;
-    ApiReply::created(&TemplateSaved { template_id: id, status, version: 1 })
+    let composed = compose_template(ctx, &written, content::kind(&template_type)).await?;
+    let variables = &composed.checked.variables;
+    let content_id = store::insert_content(ctx.db(), tenant, &template_type, &composed.parts, variables).await?;
+    let id = store::insert(ctx.db(), tenant, &name, &template_type, &status, content_id, &composed).await?;
+    testdata::replace(ctx.db(), tenant, id, &sets).await?;
+    let test_data_misfits = testdata::misfits(&sets, variables);
+    let warnings = ContentWarning::all(composed.checked.warnings);
+    ApiReply::created(&TemplateSaved { template_id: id, status, version: 1, warnings, test_data_misfits })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -197,12 +235,25 @@ struct ChangeTemplate {
     #[serde(default)]
     #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Patch<String>,
+    /// In the place of `mjml`, if the template has that.
     #[serde(default)]
-    #[schemars(with = "Words<SOURCE_MAX>")]
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     body_html: Patch<String>,
+    /// In the place of `body_html`.
+    #[serde(default)]
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
+    mjml: Patch<String>,
     #[serde(default)]
     #[schemars(length(max = SOURCE_MAX))]
     body_text: Patch<String>,
+    /// `null` takes the layout away.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    layout: Patch<String>,
+    /// All of it, in the place of what there is. No new version.
+    #[serde(default)]
+    #[schemars(length(max = SETS_MAX))]
+    test_data: Patch<Vec<TestDataSet>>,
     #[serde(default)]
     #[schemars(with = "String", extend("enum" = STATUSES))]
     status: Patch<String>,
@@ -217,29 +268,96 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiRep
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
 
     let mut faults = Faults::default();
-    let name = faults.name("name", body.name.into_option().unwrap_or(Some(row.name)));
-    let old = row.parts.clone();
-    let parts = TemplateParts {
-        subject: faults.not_blank("subject", body.subject.into_option().unwrap_or(Some(old.subject))),
-        preheader: body.preheader.into_option().unwrap_or(old.preheader),
-        body_html: faults.not_blank("body_html", body.body_html.into_option().unwrap_or(Some(old.body_html))),
-        body_text: body.body_text.into_option().unwrap_or(old.body_text),
+    let name = faults.name("name", body.name.into_option().unwrap_or_else(|| Some(row.name.clone())));
+    let old = WrittenTemplate::of(row.parts.clone(), row.written.clone());
+    let (body_html, mjml) = content::either_body((old.body_html.clone(), old.mjml.clone()), body.body_html, body.mjml);
+    let written = WrittenTemplate {
+        subject: faults.not_blank("subject", body.subject.into_option().unwrap_or(Some(old.subject.clone()))),
+        preheader: body.preheader.into_option().unwrap_or_else(|| old.preheader.clone()),
+        body_html,
+        mjml,
+        body_text: body.body_text.into_option().unwrap_or_else(|| old.body_text.clone()),
+        layout: body.layout.into_option().unwrap_or_else(|| old.layout.clone()),
     };
-    parts.check_lines(&mut faults);
-    let status = body.status.into_option().unwrap_or(Some(row.status));
+    written.check_lines(&mut faults);
+    let status = body.status.into_option().unwrap_or_else(|| Some(row.status.clone()));
     let status = faults.required("status", status).unwrap_or_default();
     faults.one_of("status", &status, &STATUSES);
+    let is_given = body.test_data.is_given();
+    let sets = match body.test_data.into_option() {
+        Some(sets) => sets.unwrap_or_default(),
+        None => testdata::of_template(ctx.db(), tenant, id).await?,
+    };
+    if is_given {
+        testdata::check(ctx.db(), tenant, &sets, &mut faults).await?;
+    }
     faults.finish()?;
 
-    let (mut version, mut content_id) = (row.version, row.content_id);
-    if parts != row.parts {
-        let variables = content::check(ctx, &parts, content::kind(&row.template_type), None).await?;
-        content_id = store::insert_content(ctx.db(), tenant, &row.template_type, &parts, &variables).await?;
-        version += 1;
-        store::insert_version(ctx.db(), tenant, id, version, content_id).await?;
+    let mut saved = SavedContent::of(&row);
+    if written != old {
+        let composed = compose_template(ctx, &written, content::kind(&row.template_type)).await?;
+        saved = insert_version(ctx, &row, composed).await?;
     }
-    store::update(ctx.db(), tenant, id, &name, &status, version, content_id).await?;
-    ApiReply::ok(&TemplateSaved { template_id: id, status, version })
+    store::update(ctx.db(), tenant, id, &name, &status, saved.version, saved.content_id).await?;
+    if is_given {
+        testdata::replace(ctx.db(), tenant, id, &sets).await?;
+    }
+    saved.answer(id, status, &sets)
+}
+
+/// The current version of a template that a request may have made.
+struct SavedContent {
+    version: i32,
+    content_id: Uuid,
+    variables: Vec<String>,
+    warnings: Vec<ContentWarning>,
+}
+
+impl SavedContent {
+    fn of(row: &TemplateRow) -> Self {
+        let (version, content_id, variables) = (row.version, row.content_id, row.variables.clone());
+        Self { version, content_id, variables, warnings: Vec::new() }
+    }
+
+    fn answer(self, template_id: Uuid, status: String, sets: &[TestDataSet]) -> Result<ApiReply, ApiError> {
+        let Self { version, variables, warnings, .. } = self;
+        let test_data_misfits = testdata::misfits(sets, &variables);
+        ApiReply::ok(&TemplateSaved { template_id, status, version, warnings, test_data_misfits })
+    }
+}
+
+/// Stores a content and the template's next version, which has it.
+async fn insert_version(
+    ctx: &mut RequestContext,
+    row: &TemplateRow,
+    composed: ComposedTemplate,
+) -> Result<SavedContent, ApiError> {
+    let version = row.version + 1;
+    let (tenant, kind) = (ctx.tenant, &row.template_type);
+    let variables = &composed.checked.variables;
+    let content_id = store::insert_content(ctx.db(), tenant, kind, &composed.parts, variables).await?;
+    store::insert_version(ctx.db(), tenant, row.id, version, content_id, &composed).await?;
+    let CheckedTemplate { variables, warnings } = composed.checked;
+    Ok(SavedContent { version, content_id, variables, warnings: ContentWarning::all(warnings) })
+}
+
+async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("template")?);
+    let not_found = || ApiError::not_found("template");
+    if !store::lock(ctx.db(), tenant, id).await? {
+        return Err(not_found());
+    }
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let mut saved = SavedContent::of(&row);
+    let held = composition::held(ctx.db(), tenant, id, row.version).await?;
+    if held.iter().any(HeldSnippet::is_outdated) {
+        let written = WrittenTemplate::of(row.parts.clone(), row.written.clone());
+        let composed = compose_template(ctx, &written, content::kind(&row.template_type)).await?;
+        saved = insert_version(ctx, &row, composed).await?;
+        store::update(ctx.db(), tenant, id, &row.name, &row.status, saved.version, saved.content_id).await?;
+    }
+    let sets = testdata::of_template(ctx.db(), tenant, id).await?;
+    saved.answer(id, row.status, &sets)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -285,6 +403,9 @@ struct ShowTemplate {
 #[derive(Debug, Serialize, JsonSchema)]
 struct TemplateAnswer {
     template: TemplateRow,
+    /// The snippets and the layout in this version.
+    snippets: Vec<HeldSnippet>,
+    test_data: Vec<StoredTestData>,
 }
 
 async fn one(ctx: &mut RequestContext, query: ShowTemplate) -> Result<ApiReply, ApiError> {
@@ -293,5 +414,8 @@ async fn one(ctx: &mut RequestContext, query: ShowTemplate) -> Result<ApiReply, 
     if let Some(version) = query.version {
         template = versions::as_of(ctx.db(), tenant, template, version).await?;
     }
-    ApiReply::ok(&TemplateAnswer { template })
+    let snippets = composition::held(ctx.db(), tenant, id, template.version).await?;
+    let test_data = testdata::of_template(ctx.db(), tenant, id).await?.into_iter().map(Into::into).collect();
+    template.show_written();
+    ApiReply::ok(&TemplateAnswer { template, snippets, test_data })
 }

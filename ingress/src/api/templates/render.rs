@@ -6,18 +6,29 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use templates::{
-    Contact, LinkBases, MergeData, MessageOptions, MessagePreview, Named, PreviewFault, Sender, TemplateLimits,
-    TemplateSource,
+    Contact, LinkBases, MergeData, MessageOptions, MessagePreview, Named, OwnHeaders, PreviewFault, Sender,
+    TemplateLimits, TemplateSource, WarningCode,
 };
 use uuid::Uuid;
 
 use super::{
-    content,
+    content::{self, ContentWarning},
     merge::{self, PreviewLinks},
-    store, versions,
+    store,
+    testdata::{self, SET_NAME_MAX},
+    versions,
 };
 use crate::pipeline::{ApiReply, Faults, Id, RequestContext, error::ApiError};
 
+/// Refusals of data that a template cannot be rendered with.
+pub(crate) const FAULTS: [&str; 6] = [
+    "render_deadline_exceeded",
+    "render_output_too_large",
+    "render_filter_failed",
+    "render_html_unclosed",
+    "render_subject_too_long",
+    "render_engine_failed",
+];
 /// Longest value of a sample, in characters.
 const SAMPLE_TEXT_MAX: usize = 2_000;
 
@@ -29,6 +40,9 @@ pub(super) struct RenderTemplate {
     sample: Option<SampleContact>,
     /// Read by the template as `data.…`. At most 256 KB, 10,000 values and 16 levels.
     data: Option<Map<String, Value>>,
+    /// The name of test data of the template, in the place of `contact_id`, `sample` and `data`.
+    #[schemars(length(max = SET_NAME_MAX))]
+    test_data: Option<String>,
     /// Default: the tenant's default sender.
     sender_profile_id: Option<Id>,
     /// Default: the current one.
@@ -37,9 +51,9 @@ pub(super) struct RenderTemplate {
 }
 
 /// A contact that need not exist.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct SampleContact {
+pub(crate) struct SampleContact {
     #[schemars(length(max = SAMPLE_TEXT_MAX))]
     email: Option<String>,
     #[schemars(length(max = SAMPLE_TEXT_MAX))]
@@ -63,8 +77,9 @@ struct SampleContact {
 }
 
 impl SampleContact {
-    fn check(&self, faults: &mut Faults) {
-        for (path, text) in [
+    /// Adds the faults of its texts and fields; `path` is where it stands.
+    pub(super) fn check(&self, path: &str, faults: &mut Faults) {
+        for (name, text) in [
             ("sample.email", &self.email),
             ("sample.first_name", &self.first_name),
             ("sample.last_name", &self.last_name),
@@ -75,11 +90,16 @@ impl SampleContact {
             ("sample.locale", &self.locale),
             ("sample.lifecycle_stage", &self.lifecycle_stage),
         ] {
-            faults.optional(path, text.as_deref(), SAMPLE_TEXT_MAX);
+            faults.optional(&format!("{path}.{name}"), text.as_deref(), SAMPLE_TEXT_MAX);
         }
         if let Some(fields) = &self.fields {
-            merge::check_data("sample.fields", fields, faults);
+            merge::check_data(&format!("{path}.fields"), fields, faults);
         }
+    }
+
+    /// The names of the tenant's fields that it has.
+    pub(super) fn field_names(&self) -> impl Iterator<Item = &String> {
+        self.fields.iter().flat_map(Map::keys)
     }
 
     fn into_contact(self) -> Contact {
@@ -99,6 +119,37 @@ impl SampleContact {
     }
 }
 
+/// Adds the faults of a contact that is named, or of the sample or the test data in its place.
+pub(crate) fn check_recipient(
+    contact: Option<&Id>,
+    sample: Option<&SampleContact>,
+    test_data: Option<&String>,
+    faults: &mut Faults,
+) {
+    let both = contact.is_some() && sample.is_some();
+    faults.require(!both, "sample", "ambiguous", "give either contact_id or sample");
+    let instead = test_data.is_none() || (contact.is_none() && sample.is_none());
+    faults.require(instead, "test_data", "ambiguous", "stands in the place of contact_id, sample and data");
+    if let Some(sample) = sample {
+        sample.check("sample", faults);
+    }
+}
+
+/// The contact that is rendered for: one of the tenant's, or the sample in its place.
+///
+/// # Errors
+/// 404 `contact_not_found`.
+pub(crate) async fn recipient(
+    ctx: &mut RequestContext,
+    contact: Option<Id>,
+    sample: Option<SampleContact>,
+) -> Result<Contact, ApiError> {
+    let Some(Id(contact)) = contact else { return Ok(sample.unwrap_or_default().into_contact()) };
+    let tenant = ctx.tenant;
+    let found = merge::contacts(ctx.db(), tenant, &[contact]).await?.pop();
+    Ok(found.ok_or_else(|| ApiError::not_found("contact"))?.contact)
+}
+
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct TemplateRendered {
     template_id: Uuid,
@@ -107,17 +158,16 @@ pub(super) struct TemplateRendered {
     subject: String,
     html: String,
     text: String,
+    /// About the template, and the length of the HTML as it was rendered.
+    warnings: Vec<ContentWarning>,
 }
 
 /// A draft and an archived template render, too: looking at one is how its author decides.
 pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
-    let both = body.contact_id.is_some() && body.sample.is_some();
-    faults.require(!both, "sample", "ambiguous", "give either contact_id or sample");
-    if let Some(sample) = &body.sample {
-        sample.check(&mut faults);
-    }
+    check_recipient(body.contact_id.as_ref(), body.sample.as_ref(), body.test_data.as_ref(), &mut faults);
     if let Some(data) = &body.data {
+        faults.require(body.test_data.is_none(), "data", "ambiguous", "give either data or test_data");
         merge::check_data("data", data, &mut faults);
     }
     faults.finish()?;
@@ -126,23 +176,35 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
     if let Some(version) = body.version {
         row = versions::as_of(ctx.db(), tenant, row, version).await?;
     }
-    let contact = match body.contact_id {
-        Some(Id(contact)) => {
-            let found = merge::contacts(ctx.db(), tenant, &[contact]).await?.pop();
-            found.ok_or_else(|| ApiError::not_found("contact"))?.contact
-        }
-        None => body.sample.unwrap_or_default().into_contact(),
-    };
+    let (mut sample, mut data, mut event) = (body.sample, body.data, Value::Null);
+    if let Some(name) = &body.test_data {
+        let set = testdata::named(ctx.db(), tenant, Some(id), name).await?;
+        event = set.event();
+        (sample, data) = (set.sample, set.data);
+    }
+    let contact = recipient(ctx, body.contact_id, sample).await?;
     let options = options(ctx.db(), tenant, body.sender_profile_id, row.template_type == "marketing").await?;
-    let data = body.data.map_or(Value::Null, Value::Object);
-    let data = MergeData { contact, data };
+    let data = data.map_or(Value::Null, Value::Object);
+    let data = MergeData { contact, data, event, headers: OwnHeaders::default() };
     let source = row.parts.source(content::kind(&row.template_type));
-    let MessagePreview { subject, html, text } =
-        ctx.run_blocking("render".to_owned(), move || preview(&source, &options, &data))??;
-    ApiReply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text })
+    let work = move || Ok::<_, ApiError>((preview(&source, &options, &data)?, templates::warnings(&source)));
+    let (MessagePreview { subject, html, text }, mut warnings) = ctx.run_blocking("render".to_owned(), work)??;
+    // What is printed makes the HTML longer or shorter than its source.
+    warnings.retain(|warning| warning.code != WarningCode::HtmlClipped);
+    warnings.extend(templates::clipped(html.len()));
+    let warnings = ContentWarning::all(warnings);
+    ApiReply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text, warnings })
 }
 
-fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<MessagePreview, ApiError> {
+/// Renders a mail whose links lead nowhere.
+///
+/// # Errors
+/// 400 for faults of the template, 422 for data that it cannot be rendered with.
+pub(crate) fn preview(
+    source: &TemplateSource,
+    options: &MessageOptions,
+    data: &MergeData,
+) -> Result<MessagePreview, ApiError> {
     templates::preview(source, options, data, &PreviewLinks).map_err(|fault| match fault {
         PreviewFault::Template(faults) => content::refusal(&faults, None),
         PreviewFault::Render(fault) => {
@@ -188,8 +250,10 @@ async fn options(
         bases: LinkBases::default(),
         opt_out,
         // The message as its author wrote it: no tracked links, no pixel.
+        own_headers: false,
         track_links: false,
         track_opens: false,
+        attachments: Vec::new(),
         limits: TemplateLimits::default(),
     })
 }

@@ -6,7 +6,11 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{STATUSES, TYPES, content::TemplateParts};
+use super::{
+    STATUSES, TYPES,
+    composition::{ComposedTemplate, WrittenBodies, insert_held},
+    content::TemplateParts,
+};
 use crate::pipeline::{
     page::{ListPage, as_time},
     resource,
@@ -29,12 +33,24 @@ pub(crate) struct TemplateRow {
     pub(crate) content_id: Uuid,
     #[serde(flatten)]
     pub(crate) parts: TemplateParts,
+    #[serde(flatten)]
+    pub(crate) written: WrittenBodies,
     /// The merge fields it uses.
     pub(crate) variables: Vec<String>,
     #[serde(serialize_with = "as_time")]
     pub(crate) created_at: DateTime<Utc>,
     #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
+}
+
+impl TemplateRow {
+    /// Shows the bodies as their author wrote them, in the place of what is sent.
+    pub(super) fn show_written(&mut self) {
+        if let Some(html) = self.written.html.take() {
+            self.parts.body_html = html;
+        }
+        self.parts.body_text = self.written.text.take().or_else(|| self.parts.body_text.take());
+    }
 }
 
 /// A template in a list: everything but the bodies, which may be half a megabyte each.
@@ -104,13 +120,14 @@ pub(crate) async fn parts_of(
 }
 
 /// Stores a template with its first version.
-pub(crate) async fn insert(
+pub(super) async fn insert(
     db: &mut PgConnection,
     tenant: Uuid,
     name: &str,
     template_type: &str,
     status: &str,
     content_id: Uuid,
+    composed: &ComposedTemplate,
 ) -> sqlx::Result<Uuid> {
     let id = schemas::new_id();
     sqlx::query!(
@@ -125,28 +142,34 @@ pub(crate) async fn insert(
     )
     .execute(&mut *db)
     .await?;
-    insert_version(db, tenant, id, 1, content_id).await?;
+    insert_version(db, tenant, id, 1, content_id, composed).await?;
     Ok(id)
 }
 
-/// Records which content a version of a template was.
-pub(crate) async fn insert_version(
+/// Records which content a version of a template was, and what it was made from.
+pub(super) async fn insert_version(
     db: &mut PgConnection,
     tenant: Uuid,
     template: Uuid,
     version: i32,
     content_id: Uuid,
+    composed: &ComposedTemplate,
 ) -> sqlx::Result<()> {
     sqlx::query!(
-        "insert into template_versions (tenant_id, template_id, version, content_id) values ($1, $2, $3, $4)",
+        "insert into template_versions (tenant_id, template_id, version, content_id, written_html, written_text, mjml, layout)
+         values ($1, $2, $3, $4, $5, $6, $7, $8)",
         tenant,
         template,
         version,
         content_id,
+        composed.written.html,
+        composed.written.text,
+        composed.written.mjml,
+        composed.written.layout,
     )
-    .execute(db)
-    .await
-    .map(drop)
+    .execute(&mut *db)
+    .await?;
+    insert_held(db, tenant, template, version, &composed.snippets).await
 }
 
 /// Holds the template until the transaction ends, so that two changes make two versions. `false`: there is none.
@@ -161,9 +184,10 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<TemplateRow>> {
     let row = sqlx::query!(
         "select t.id, t.name, t.template_type, t.status, t.version, t.content_id, t.created_at, t.updated_at,
-                c.subject, c.preheader, c.body_html, c.body_text, c.variables
+                c.subject, c.preheader, c.body_html, c.body_text, c.variables, v.layout, v.mjml, v.written_html, v.written_text
          from templates t
          join contents c on c.tenant_id = t.tenant_id and c.id = t.content_id
+         join template_versions v on v.tenant_id = t.tenant_id and v.template_id = t.id and v.version = t.version
          where t.tenant_id = $1 and t.id = $2",
         tenant,
         id,
@@ -183,6 +207,7 @@ pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
             body_html: row.body_html,
             body_text: row.body_text,
         },
+        written: WrittenBodies { layout: row.layout, mjml: row.mjml, html: row.written_html, text: row.written_text },
         variables: row.variables,
         created_at: row.created_at,
         updated_at: row.updated_at,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{content::TemplateParts, store::TemplateRow};
+use super::{composition::WrittenBodies, content::TemplateParts, store::TemplateRow};
 use crate::pipeline::{ApiReply, NoParameters, RequestContext, Resource, error::ApiError, page::as_time};
 
 /// One version of a template, without its bodies.
@@ -74,7 +74,8 @@ pub(super) async fn as_of(
     version: i32,
 ) -> Result<TemplateRow, ApiError> {
     let found = sqlx::query!(
-        "select v.content_id, c.subject, c.preheader, c.body_html, c.body_text, c.variables
+        "select v.content_id, c.subject, c.preheader, c.body_html, c.body_text, c.variables,
+                v.layout, v.mjml, v.written_html, v.written_text
          from template_versions v
          join contents c on c.tenant_id = v.tenant_id and c.id = v.content_id
          where v.tenant_id = $1 and v.template_id = $2 and v.version = $3",
@@ -91,7 +92,9 @@ pub(super) async fn as_of(
         body_html: found.body_html,
         body_text: found.body_text,
     };
-    Ok(TemplateRow { version, content_id: found.content_id, parts, variables: found.variables, ..row })
+    let written =
+        WrittenBodies { layout: found.layout, mjml: found.mjml, html: found.written_html, text: found.written_text };
+    Ok(TemplateRow { version, content_id: found.content_id, parts, written, variables: found.variables, ..row })
 }
 
 #[cfg(test)]

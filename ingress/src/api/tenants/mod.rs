@@ -1,6 +1,8 @@
 //! Tenants: `POST /v1/tenants/link`, by which a product says which of its tenants it will speak for, and `/v1/tenant`, a tenant's
 //! own profile.
 
+mod confirmation;
+mod pages;
 mod profile;
 
 use std::sync::Arc;
@@ -17,7 +19,9 @@ use crate::pipeline::{
     types::Email, write,
 };
 
-pub use profile::{ProfileChange, TenantProfile, change, load};
+pub use confirmation::{ConfirmationChange, TenantConfirmation};
+pub use pages::{PageBranding, PageChange};
+pub use profile::{AttributionChange, ProfileChange, TenantProfile, change, load};
 
 const NAME_MAX_CHARS: usize = 200;
 
@@ -39,7 +43,7 @@ pub(crate) fn routes() -> Routes {
         .get(
             "/v1/tenant",
             read("tenant:read", profile::show),
-            Doc::new("getTenant", "Read the tenant's profile", "").answer::<profile::TenantAnswer>(200, "The tenant"),
+            Doc::new("getTenant", "Read the tenant's profile", "With the send quota and what is used of it.").answer::<profile::TenantAnswer>(200, "The tenant"),
         )
         .patch(
             "/v1/tenant",
@@ -47,13 +51,20 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "updateTenant",
                 "Change the tenant's profile",
-                "What is left out stays; null clears. Products that share the engine's tenant share its profile.",
+                "What is left out stays; null clears. Products that share the engine's tenant share its profile. A change \
+                 of the attribution credits all outcomes anew, in the background.",
             )
             .answer::<profile::TenantAnswer>(200, "The tenant")
-            .example(json!({"timezone": "Europe/Paris", "physical_address": "1 Main Street"}))
-            .refuses(404, &["sender_not_found", "domain_not_found"])
+            .example(json!({
+                "timezone": "Europe/Paris", "physical_address": "1 Main Street", "attribution": {"model": "linear"},
+                "frequency_cap": {"messages": 3, "days": 7},
+                "quiet_hours": {"from": "21:00", "to": "08:00", "time_zone": "recipient"},
+                "confirmation": {"reminders": 1, "reminder_hours": 48, "days": 14},
+                "pages": {"logo_url": "https://cdn.acme.example/logo.png", "button_color": "#1d4ed8"},
+            }))
+            .refuses(404, &["sender_not_found", "domain_not_found", "template_not_found"])
             .refuses(409, &["sender_disabled"])
-            .refuses(422, &["physical_address_required"]),
+            .refuses(422, &["physical_address_required", "confirmation_link_required"]),
         )
 }
 

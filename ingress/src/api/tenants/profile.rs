@@ -1,20 +1,40 @@
-//! `/v1/tenant`: what a tenant chooses for all its mail and reports. The operator's command `postrider tenant set` changes the same
-//! fields by the same rules.
+//! `/v1/tenant`: what a tenant chooses for all its mail, pages and reports, and its send quota. The operator's command
+//! `postrider tenant set` changes the profile by the same rules.
 
-use chrono::{DateTime, Utc};
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, NaiveTime, Utc};
+use ledger::{
+    attribution::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy},
+    frequency::{DAYS_MAX, MESSAGES_MAX},
+    quota::{QuotaUsage, quota_usage},
+};
 use schemars::JsonSchema;
-use schemas::Environment;
+use schemas::{AttributionModel, Classification, Environment};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::{
+    confirmation::{self, ConfirmationChange, TenantConfirmation},
+    pages::{PageBranding, PageChange},
+};
 use crate::{
     api::{contacts::is_timezone, senders::store as senders},
     pipeline::{
         ApiReply, Faults, Id, NoParameters, Patch, RequestContext, error::ApiError, page::as_time, types::PostalAddress,
     },
 };
+
+/// The shortest time a tenant may keep handled requests, in days: a send in doubt is rendered again from its request's data.
+const REQUESTS_DAYS_MIN: i32 = 7;
+/// A time of the day, as callers write it.
+const TIME_PATTERN: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]$";
+/// The same for chrono.
+const TIME_FORMAT: &str = "%H:%M";
+/// The longest retention that can be written down, in days.
+const KEEP_DAYS_MAX: i32 = 3_650;
 
 /// A tenant's profile.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -35,10 +55,189 @@ pub struct TenantProfile {
     pub default_sender_id: Option<Uuid>,
     /// The domain whose tracking host carries links and pixel, while its CNAME is verified. Null: that of the sending domain.
     pub tracking_domain_id: Option<Uuid>,
+    /// How outcomes are credited to mails.
+    pub attribution: TenantAttribution,
+    /// What is kept for fewer days than the installation keeps it.
+    pub retention: TenantRetention,
+    /// How many marketing mails a contact may get.
+    pub frequency_cap: Option<FrequencyCap>,
+    /// When mail waits.
+    pub quiet_hours: Option<TenantQuietHours>,
+    /// How contacts are asked to confirm their consent (`require_verification`).
+    pub confirmation: TenantConfirmation,
+    /// What the tenant adds to the pages that recipients open.
+    pub pages: PageBranding,
     #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
     #[serde(serialize_with = "as_time")]
     updated_at: DateTime<Utc>,
+}
+
+/// At most so many marketing mails of campaigns and sequences to a contact within so many times 24 hours. A campaign skips a contact that
+/// has had them, with the reason `frequency_cap`; a sequence takes its step later. Mail counts that was accepted, is on its way or may
+/// have been accepted, from when the cap is set. Transactional and one-off mail neither counts nor waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FrequencyCap {
+    /// How many mails.
+    #[schemars(range(min = 1, max = MESSAGES_MAX))]
+    messages: i32,
+    /// In how many times 24 hours.
+    #[schemars(range(min = 1, max = DAYS_MAX))]
+    days: i32,
+}
+
+impl FrequencyCap {
+    /// Names what is out of range.
+    fn check(&self, faults: &mut Faults) {
+        for (path, value, most) in
+            [("frequency_cap.messages", self.messages, MESSAGES_MAX), ("frequency_cap.days", self.days, DAYS_MAX)]
+        {
+            faults.require((1..=most).contains(&value), path, "out_of_range", &format!("must be from 1 to {most}"));
+        }
+    }
+}
+
+/// The clock that quiet hours go by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QuietZone {
+    /// The contact's time zone; the tenant's for a contact without one.
+    #[default]
+    Recipient,
+    /// The tenant's.
+    Tenant,
+}
+
+/// Times of the day at which mail waits until they are over: from one until another, over midnight if the second is the earlier one.
+/// One-off messages and tests of campaigns never wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct TenantQuietHours {
+    /// As 21:00.
+    from: String,
+    /// As 08:00: at this time mail leaves again.
+    to: String,
+    time_zone: QuietZone,
+    /// The mail that waits.
+    applies_to: Vec<Classification>,
+}
+
+/// Quiet hours that are to be set.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewQuietHours {
+    /// As 21:00.
+    #[schemars(regex(pattern = TIME_PATTERN))]
+    from: String,
+    /// As 08:00: at this time mail leaves again. If it is the earlier one, it is that of the next day.
+    #[schemars(regex(pattern = TIME_PATTERN))]
+    to: String,
+    #[serde(default)]
+    time_zone: QuietZone,
+    /// The mail that waits: marketing, if nothing is said.
+    #[serde(default = "marketing")]
+    #[schemars(length(min = 1, max = 3), extend("uniqueItems" = true))]
+    applies_to: Vec<Classification>,
+}
+
+impl From<NewQuietHours> for TenantQuietHours {
+    fn from(NewQuietHours { from, to, time_zone, applies_to }: NewQuietHours) -> Self {
+        Self { from, to, time_zone, applies_to }
+    }
+}
+
+fn marketing() -> Vec<Classification> {
+    vec![Classification::Marketing]
+}
+
+impl TenantQuietHours {
+    /// From the tenant's columns.
+    fn from_columns(from: NaiveTime, to: NaiveTime, by_contact: bool, applies_to: &[String]) -> Self {
+        let time = |time: NaiveTime| time.format(TIME_FORMAT).to_string();
+        let time_zone = if by_contact { QuietZone::Recipient } else { QuietZone::Tenant };
+        let named = |purpose: &&Classification| applies_to.iter().any(|word| word == purpose.as_str());
+        let applies_to = Classification::ALL.iter().filter(named).copied().collect();
+        Self { from: time(from), to: time(to), time_zone, applies_to }
+    }
+
+    /// When they begin and end.
+    fn times(&self) -> (Option<NaiveTime>, Option<NaiveTime>) {
+        let time = |text: &str| NaiveTime::parse_from_str(text, TIME_FORMAT).ok().filter(|_| text.len() == 5);
+        (time(&self.from), time(&self.to))
+    }
+
+    /// Names what is wrong.
+    fn check(&self, faults: &mut Faults) {
+        let (from, to) = self.times();
+        for (path, time) in [("quiet_hours.from", from), ("quiet_hours.to", to)] {
+            faults.require(time.is_some(), path, "invalid", "must be a time of the day such as 21:00");
+        }
+        faults.require(from.is_none() || from != to, "quiet_hours.to", "invalid", "must not be the time of from");
+        let words: BTreeSet<Classification> = self.applies_to.iter().copied().collect();
+        faults.require(!words.is_empty(), "quiet_hours.applies_to", "required", "must name some mail");
+        let is_set = words.len() == self.applies_to.len();
+        faults.require(is_set, "quiet_hours.applies_to", "duplicate", "must name each once");
+    }
+}
+
+/// By which model and within which windows outcomes are credited.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+pub struct TenantAttribution {
+    /// How an outcome is divided between mails.
+    pub model: AttributionModel,
+    /// How many days before an outcome a person's click counts.
+    #[schemars(range(min = 1, max = CLICK_DAYS_MAX))]
+    pub click_days: i32,
+    /// How many days before it a delivery counts if there is no click; 0: never.
+    #[schemars(range(min = 0, max = DELIVERY_DAYS_MAX))]
+    pub delivery_days: i32,
+}
+
+/// For how many days a tenant's data is kept, where the installation keeps it longer. Null: as long as the installation keeps it.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+pub struct TenantRetention {
+    /// Handled requests with their merge data, and the bodies of one-off messages.
+    #[schemars(range(min = REQUESTS_DAYS_MIN, max = KEEP_DAYS_MAX))]
+    pub requests_days: Option<i32>,
+    /// Reports of imports, with the cells they complain of.
+    #[schemars(range(min = 1, max = KEEP_DAYS_MAX))]
+    pub imports_days: Option<i32>,
+}
+
+/// The send quota.
+#[derive(Debug, Serialize, JsonSchema)]
+struct TenantQuota {
+    month: QuotaPeriod,
+    day: QuotaPeriod,
+}
+
+/// Limit and use of one period, which starts at midnight UTC.
+#[derive(Debug, Serialize, JsonSchema)]
+struct QuotaPeriod {
+    /// Mails; null: no limit.
+    limit: Option<i64>,
+    /// Mails sent so far.
+    used: i64,
+    /// Mails left; null: no limit.
+    remaining: Option<i64>,
+    #[serde(serialize_with = "as_time")]
+    resets_at: DateTime<Utc>,
+}
+
+impl TenantQuota {
+    fn new(usage: &QuotaUsage) -> Self {
+        let period = |limit: Option<i64>, used: i64, resets_at| QuotaPeriod {
+            limit,
+            used,
+            remaining: limit.map(|limit| limit.saturating_sub(used).max(0)),
+            resets_at,
+        };
+        let resets = usage.resets();
+        Self {
+            month: period(usage.limits.monthly, usage.used_month, resets.month),
+            day: period(usage.limits.daily, usage.used_day, resets.day),
+        }
+    }
 }
 
 /// A tenant and its profile.
@@ -48,6 +247,7 @@ struct Tenant {
     environment: Environment,
     #[serde(flatten)]
     profile: TenantProfile,
+    quota: TenantQuota,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -56,9 +256,11 @@ pub(super) struct TenantAnswer {
 }
 
 impl TenantAnswer {
-    fn new(ctx: &RequestContext, profile: TenantProfile) -> Self {
-        let tenant = Tenant { engine_tenant_id: ctx.tenant, environment: ctx.caller.environment, profile };
-        Self { tenant }
+    async fn new(ctx: &mut RequestContext, profile: TenantProfile) -> sqlx::Result<Self> {
+        let (tenant, defaults) = (ctx.tenant, ctx.ingress.settings.quota);
+        let quota = TenantQuota::new(&quota_usage(ctx.db(), tenant, &defaults).await?);
+        let environment = ctx.caller.environment;
+        Ok(Self { tenant: Tenant { engine_tenant_id: tenant, environment, profile, quota } })
     }
 }
 
@@ -75,6 +277,82 @@ pub struct ProfileChange {
     pub default_sender_id: Option<Id>,
     /// A domain of the tenant; null clears.
     pub tracking_domain_id: Patch<Id>,
+    /// How outcomes are credited to mails.
+    pub attribution: Option<AttributionChange>,
+    /// What is kept for fewer days than the installation keeps it.
+    pub retention: Option<RetentionChange>,
+    /// How many marketing mails a contact may get; null: any number.
+    pub frequency_cap: Patch<FrequencyCap>,
+    /// When mail waits; null: never.
+    pub quiet_hours: Patch<NewQuietHours>,
+    /// How contacts are asked to confirm their consent.
+    pub confirmation: Option<ConfirmationChange>,
+    /// What the tenant adds to the pages that recipients open.
+    pub pages: Option<PageChange>,
+}
+
+/// What is to be changed of the retention. What is left out stays; null: as long as the installation keeps it.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionChange {
+    /// Handled requests with their merge data, and the bodies of one-off messages.
+    #[schemars(range(min = REQUESTS_DAYS_MIN, max = KEEP_DAYS_MAX))]
+    pub requests_days: Patch<i32>,
+    /// Reports of imports, with the cells they complain of.
+    #[schemars(range(min = 1, max = KEEP_DAYS_MAX))]
+    pub imports_days: Patch<i32>,
+}
+
+impl RetentionChange {
+    /// The retention after this change. Faults are named by their fields.
+    fn applied_to(self, before: TenantRetention, faults: &mut Faults) -> TenantRetention {
+        let mut days = |path: &str, patch: Patch<i32>, before: Option<i32>, least: i32| {
+            let days = patch.into_option().unwrap_or(before);
+            let good = days.is_none_or(|days| (least..=KEEP_DAYS_MAX).contains(&days));
+            faults.require(good, path, "out_of_range", &format!("must be from {least} to {KEEP_DAYS_MAX}"));
+            days
+        };
+        TenantRetention {
+            requests_days: days("retention.requests_days", self.requests_days, before.requests_days, REQUESTS_DAYS_MIN),
+            imports_days: days("retention.imports_days", self.imports_days, before.imports_days, 1),
+        }
+    }
+}
+
+/// What is to be changed of the attribution. What is left out stays.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AttributionChange {
+    /// How an outcome is divided between mails.
+    pub model: Option<AttributionModel>,
+    /// How many days before an outcome a person's click counts.
+    #[schemars(range(min = 1, max = CLICK_DAYS_MAX))]
+    pub click_days: Option<i32>,
+    /// How many days before it a delivery counts if there is no click; 0: never.
+    #[schemars(range(min = 0, max = DELIVERY_DAYS_MAX))]
+    pub delivery_days: Option<i32>,
+}
+
+impl AttributionChange {
+    /// The policy after this change. Faults are named by their fields.
+    fn applied_to(&self, before: Policy, faults: &mut Faults) -> Policy {
+        let policy = Policy {
+            model: self.model.unwrap_or(before.model),
+            click_days: self.click_days.unwrap_or(before.click_days),
+            delivery_days: self.delivery_days.unwrap_or(before.delivery_days),
+        };
+        let mut days = |path: &str, days: i32, least: i32, most: i32| {
+            faults.require(
+                (least..=most).contains(&days),
+                path,
+                "out_of_range",
+                &format!("must be from {least} to {most}"),
+            );
+        };
+        days("attribution.click_days", policy.click_days, 1, CLICK_DAYS_MAX);
+        days("attribution.delivery_days", policy.delivery_days, 0, DELIVERY_DAYS_MAX);
+        policy
+    }
 }
 
 impl ProfileChange {
@@ -86,6 +364,12 @@ impl ProfileChange {
             ("physical_address", self.physical_address.is_given()),
             ("default_sender_id", self.default_sender_id.is_some()),
             ("tracking_domain_id", self.tracking_domain_id.is_given()),
+            ("attribution", self.attribution.is_some()),
+            ("retention", self.retention.is_some()),
+            ("frequency_cap", self.frequency_cap.is_given()),
+            ("quiet_hours", self.quiet_hours.is_given()),
+            ("confirmation", self.confirmation.is_some()),
+            ("pages", self.pages.as_ref().is_some_and(|pages| !pages.is_empty())),
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
@@ -94,7 +378,7 @@ impl ProfileChange {
 pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let profile = load(ctx.db(), tenant).await?;
-    ApiReply::ok(&TenantAnswer::new(ctx, profile))
+    ApiReply::ok(&TenantAnswer::new(ctx, profile).await?)
 }
 
 pub(super) async fn update(ctx: &mut RequestContext, body: ProfileChange) -> Result<ApiReply, ApiError> {
@@ -104,7 +388,7 @@ pub(super) async fn update(ctx: &mut RequestContext, body: ProfileChange) -> Res
     if !fields.is_empty() {
         ctx.audit("tenant.changed", &tenant.to_string(), json!({"fields": fields})).await?;
     }
-    ApiReply::ok(&TenantAnswer::new(ctx, profile))
+    ApiReply::ok(&TenantAnswer::new(ctx, profile).await?)
 }
 
 /// The profile of a tenant.
@@ -112,30 +396,99 @@ pub(super) async fn update(ctx: &mut RequestContext, body: ProfileChange) -> Res
 /// # Errors
 /// 404 `tenant_not_found`.
 pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, ApiError> {
-    sqlx::query_as!(
-        TenantProfile,
-        r#"select t.org_name, t.owner_email, t.status, t.timezone, t.physical_address, t.tracking_domain_id, t.created_at,
-                  t.updated_at,
-                  (select s.id from senders s where s.tenant_id = t.id and s.is_default) as default_sender_id
-           from tenants t where t.id = $1"#,
+    let row = sqlx::query!(
+        "select t.org_name, t.owner_email, t.status, t.timezone, t.physical_address, t.tracking_domain_id, t.unsubscribe_text,
+                t.preferences_text, t.logo_url, t.button_color, t.background_color, t.keep_requests_days, t.keep_imports_days,
+                t.frequency_cap_messages, t.frequency_cap_days, t.quiet_from, t.quiet_to, t.quiet_by_contact, t.quiet_for,
+                t.confirmation_template_id, t.confirmation_reminders, t.confirmation_reminder_hours, t.confirmation_days,
+                t.created_at, t.updated_at,
+                (select s.id from senders s where s.tenant_id = t.id and s.is_default) as default_sender_id
+         from tenants t where t.id = $1",
         tenant,
     )
-    .fetch_optional(db)
+    .fetch_optional(&mut *db)
     .await?
-    .ok_or_else(|| ApiError::not_found("tenant"))
+    .ok_or_else(|| ApiError::not_found("tenant"))?;
+    let Policy { model, click_days, delivery_days } = policy(db, tenant).await?;
+    Ok(TenantProfile {
+        org_name: row.org_name,
+        owner_email: row.owner_email,
+        status: row.status,
+        timezone: row.timezone,
+        physical_address: row.physical_address,
+        default_sender_id: row.default_sender_id,
+        tracking_domain_id: row.tracking_domain_id,
+        attribution: TenantAttribution { model, click_days, delivery_days },
+        retention: TenantRetention { requests_days: row.keep_requests_days, imports_days: row.keep_imports_days },
+        frequency_cap: row
+            .frequency_cap_messages
+            .zip(row.frequency_cap_days)
+            .map(|(messages, days)| FrequencyCap { messages, days }),
+        quiet_hours: row.quiet_from.zip(row.quiet_to).map(|(from, to)| {
+            let by_contact = row.quiet_by_contact.unwrap_or(false);
+            TenantQuietHours::from_columns(from, to, by_contact, row.quiet_for.as_deref().unwrap_or_default())
+        }),
+        confirmation: TenantConfirmation {
+            template_id: row.confirmation_template_id,
+            reminders: row.confirmation_reminders,
+            reminder_hours: row.confirmation_reminder_hours,
+            days: row.confirmation_days,
+        },
+        pages: PageBranding {
+            unsubscribe_text: row.unsubscribe_text,
+            preferences_text: row.preferences_text,
+            logo_url: row.logo_url,
+            button_color: row.button_color,
+            background_color: row.background_color,
+        },
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    })
+}
+
+async fn policy(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Policy> {
+    Ok(Policy::of(db, &[tenant]).await?.remove(&tenant).unwrap_or_default())
 }
 
 /// Changes the profile of a tenant and answers it.
 ///
 /// # Errors
-/// 400 for a time zone or an address that is none, 404 for a sender or domain that is not the tenant's, 409 `sender_disabled`,
+/// 400 for a field with a fault, 404 for a sender or domain that is not the tenant's, 409 `sender_disabled`,
 /// 422 `physical_address_required` while a sender relies on the address.
 pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) -> Result<TenantProfile, ApiError> {
-    let address = check(&mut *db, &change).await?;
     // Senders are made and changed under the same lock.
     senders::lock_profile_address(&mut *db, tenant).await?;
-    let clears_address = matches!(address, Some(None));
-    if clears_address && senders::one_relies_on_profile_address(&mut *db, tenant).await? {
+    let mut wanted = load(&mut *db, tenant).await?;
+    let before = policy(&mut *db, tenant).await?;
+    let mut faults = Faults::default();
+    if let Some(name) = change.timezone {
+        let known = is_timezone(&name) && known_to_postgres(&mut *db, &name).await?;
+        faults.require(known, "timezone", "unknown", "must be an IANA time zone such as Europe/Paris");
+        wanted.timezone = name;
+    }
+    let relies_on_address = wanted.physical_address.is_some();
+    if let Some(text) = change.physical_address.into_option() {
+        wanted.physical_address = faults.postal_address("physical_address", text);
+    }
+    let credited = change.attribution.map_or(before, |change| change.applied_to(before, &mut faults));
+    wanted.retention = change.retention.unwrap_or_default().applied_to(wanted.retention, &mut faults);
+    if let Some(cap) = change.frequency_cap.into_option() {
+        cap.iter().for_each(|cap| cap.check(&mut faults));
+        wanted.frequency_cap = cap;
+    }
+    if let Some(quiet) = change.quiet_hours.into_option() {
+        let quiet = quiet.map(TenantQuietHours::from);
+        quiet.iter().for_each(|quiet| quiet.check(&mut faults));
+        wanted.quiet_hours = quiet;
+    }
+    let template_before = wanted.confirmation.template_id;
+    wanted.confirmation = change.confirmation.unwrap_or_default().applied_to(wanted.confirmation, &mut faults);
+    wanted.pages = change.pages.unwrap_or_default().applied_to(wanted.pages, &mut faults);
+    faults.finish()?;
+    if relies_on_address
+        && wanted.physical_address.is_none()
+        && senders::one_relies_on_profile_address(&mut *db, tenant).await?
+    {
         return Err(ApiError::unprocessable("physical_address_required")
             .detail("a sender has no address of its own and relies on this one"));
     }
@@ -143,45 +496,63 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
         let row = senders::get(&mut *db, tenant, sender).await?.ok_or_else(|| ApiError::not_found("sender"))?;
         senders::make_default(&mut *db, tenant, &row).await?;
     }
-    let tracking = change.tracking_domain_id.into_option().map(|domain| domain.map(|Id(id)| id));
+    if let Some(domain) = change.tracking_domain_id.into_option() {
+        wanted.tracking_domain_id = domain.map(|Id(id)| id);
+    }
+    if let Some(template) = wanted.confirmation.template_id.filter(|id| Some(*id) != template_before) {
+        confirmation::require_link(&mut *db, tenant, template).await?;
+    }
+    store(&mut *db, tenant, &wanted).await?;
+    if credited != before {
+        credited.set(&mut *db, tenant).await?;
+        Policy::restate(&mut *db, tenant, DateTime::UNIX_EPOCH).await?;
+    }
+    load(db, tenant).await
+}
+
+/// Stores what the tenant's row holds of a profile.
+async fn store(db: &mut PgConnection, tenant: Uuid, wanted: &TenantProfile) -> Result<(), ApiError> {
+    let PageBranding { unsubscribe_text, preferences_text, logo_url, button_color, background_color } = &wanted.pages;
+    let quiet = wanted.quiet_hours.as_ref();
+    let (from, to) = quiet.map(TenantQuietHours::times).unwrap_or_default();
+    let quiet_for: Option<Vec<String>> =
+        quiet.map(|quiet| quiet.applies_to.iter().map(|word| word.as_str().to_owned()).collect());
     sqlx::query!(
-        "update tenants set
-             timezone = coalesce($2, timezone),
-             physical_address = case when $3 then $4 else physical_address end,
-             tracking_domain_id = case when $5 then $6::uuid else tracking_domain_id end,
-             updated_at = now()
+        "update tenants set timezone = $2, physical_address = $3, tracking_domain_id = $4, unsubscribe_text = $5,
+             preferences_text = $6, logo_url = $7, button_color = $8, background_color = $9, keep_requests_days = $10,
+             keep_imports_days = $11, frequency_cap_messages = $12, frequency_cap_days = $13, quiet_from = $14, quiet_to = $15,
+             quiet_by_contact = $16, quiet_for = $17, confirmation_template_id = $18, confirmation_reminders = $19,
+             confirmation_reminder_hours = $20, confirmation_days = $21, updated_at = now()
          where id = $1",
         tenant,
-        change.timezone,
-        address.is_some(),
-        address.flatten(),
-        tracking.is_some(),
-        tracking.flatten(),
+        wanted.timezone,
+        wanted.physical_address.as_deref(),
+        wanted.tracking_domain_id,
+        unsubscribe_text.as_deref(),
+        preferences_text.as_deref(),
+        logo_url.as_deref(),
+        button_color.as_deref(),
+        background_color.as_deref(),
+        wanted.retention.requests_days,
+        wanted.retention.imports_days,
+        wanted.frequency_cap.map(|cap| cap.messages),
+        wanted.frequency_cap.map(|cap| cap.days),
+        from,
+        to,
+        quiet.map(|quiet| quiet.time_zone == QuietZone::Recipient),
+        quiet_for.as_deref(),
+        wanted.confirmation.template_id,
+        wanted.confirmation.reminders,
+        wanted.confirmation.reminder_hours,
+        wanted.confirmation.days,
     )
-    .execute(&mut *db)
+    .execute(db)
     .await
     .map_err(|error| match error.as_database_error() {
         Some(refused) if refused.is_foreign_key_violation() => ApiError::not_found("domain"),
         _ => error.into(),
     })?;
-    load(db, tenant).await
-}
-
-/// Checks the texts; answers the postal address if one is given, trimmed.
-async fn check(db: &mut PgConnection, change: &ProfileChange) -> Result<Option<Option<String>>, ApiError> {
-    let mut faults = Faults::default();
-    if let Some(name) = &change.timezone {
-        faults.require(
-            is_timezone(name) && known_to_postgres(db, name).await?,
-            "timezone",
-            "unknown",
-            "must be an IANA time zone such as Europe/Paris",
-        );
-    }
-    let address = change.physical_address.clone().into_option();
-    let address = address.map(|text| faults.postal_address("physical_address", text));
-    faults.finish()?;
-    Ok(address)
+    Ok(())
 }
 
 /// Reports are cut into days by Postgres, whose list of zones may be older than ours.

@@ -3,26 +3,43 @@
 pub(crate) mod array;
 mod store;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
+use chrono::{DateTime, Utc};
 use http::StatusCode;
 use runtime::{Publication, trace};
 use schemars::JsonSchema;
-use schemas::{Address, RequestAnnounced, RequestKind, messages::TransactionalPayload, subjects};
+use schemas::{
+    Address, RequestAnnounced, RequestKind,
+    messages::{MailOptions, TransactionalPayload},
+    subjects,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
+    contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
+    mail_options::{
+        COPIES_MAX, CopyRecipient, HEADERS_MAX, METADATA_MAX, MailTracking, OptionFields, TAG_MAX, TAGS_MAX,
+    },
+    messages::{
+        attachment::{
+            self, ATTACHMENTS_MAX, NewAttachment, ValidAttachment,
+            calendar::{self, CalendarInvite},
+        },
+        store::insert_attachments,
+    },
     senders::store::{self as senders, Readiness},
     templates::merge,
 };
 use crate::pipeline::{
-    ApiReply, Doc, Faults, Id, RequestContext, Routes,
+    ApiReply, Doc, Faults, Id, PreparationContext, RequestContext, Routes,
     doc::ID,
     error::ApiError,
-    types::{Email, Line},
-    write_by_key,
+    types::{CustomHeaders, Email, Line, MailMetadata, Name},
+    validate::NAME_MAX,
+    write_with_files,
 };
 
 /// The request's line, which its idempotency key is bound to.
@@ -35,20 +52,26 @@ const FIELD_MAX: usize = 200;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().post(
+    let (batch, batch_doc) = array::batch_endpoint();
+    Routes::new().post(array::BATCH_PATH, batch, batch_doc).post(
         PATH,
-        write_by_key("email:send_one:create", send),
+        write_with_files("email:send_one:create", |context, body| Box::pin(prepare(context, body)), send),
         Doc::new(
             "sendTransactional",
             "Send one template to one person",
             "202 means that it is stored; `GET /v1/sends/{send_id}` follows it. The contact is found or created \
-                 by address. A template of type marketing or sequence makes the mail marketing: it carries the \
-                 footer, and unsubscribed recipients are not mailed.",
+                 by address, or is known by `external_id` or `contact_id`. A template of type marketing or sequence makes the mail marketing: it carries the \
+                 footer, and unsubscribed recipients are not mailed. `from_name`, `reply_to`, `headers` and `tracking` hold \
+                 for this mail alone; `tags` and `metadata` come back in every event about it and in the send. \
+                 Each `cc` and `bcc` recipient gets the same mail as a send of its own, untracked: a suppressed one is \
+                 left out, and `copies` of the send tells so.",
         )
-        .example(json!({"template_id": ID, "email": "ann@example.com", "data": {"total": "12.50"}}))
+        .example(json!({"template_id": ID, "email": "ann@example.com", "data": {"total": "12.50"}, "tags": ["receipt"], "metadata": {"order": "1042"}}))
         .answer::<TransactionalAccepted>(202, "Accepted")
         .leads_to("send_id", &["getSend"])
-        .refuses(404, &["template_not_found", "sender_profile_not_found"])
+        .refuses(413, &["attachments_too_large"])
+        .refuses(429, &["message_rate_exceeded"])
+        .refuses(404, &["template_not_found", "sender_profile_not_found", "contact_not_found"])
         .refuses(422, &["sender_required", "sender_missing_verified_domain"]),
     )
 }
@@ -58,8 +81,14 @@ pub(crate) fn routes() -> Routes {
 struct SendTransactional {
     #[schemars(with = "Id")]
     template_id: Option<Id>,
-    #[schemars(with = "Email")]
+    /// One of email, external_id and contact_id names the recipient.
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// Instead of email: the contact's id in the product. The contact must be known.
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    external_id: Option<String>,
+    /// Instead of email. The contact must be known.
+    contact_id: Option<Id>,
     /// Default: the tenant's default sender.
     sender_profile_id: Option<Id>,
     #[schemars(with = "Option<Line<FIELD_MAX>>")]
@@ -70,6 +99,37 @@ struct SendTransactional {
     title: Option<String>,
     #[schemars(with = "Option<Line<FIELD_MAX>>")]
     phone: Option<String>,
+    /// The display name in From. Default: the sender's.
+    #[schemars(with = "Option<Name<NAME_MAX>>")]
+    from_name: Option<String>,
+    /// Default: the sender's.
+    #[schemars(with = "Option<Email>")]
+    reply_to: Option<String>,
+    /// Header fields of this mail: `X-` fields, Auto-Submitted, Importance, In-Reply-To, Organization, Priority, References.
+    #[schemars(with = "Option<CustomHeaders<HEADERS_MAX>>")]
+    headers: Option<BTreeMap<String, String>>,
+    /// Come back in events and in the send.
+    #[schemars(with = "Option<Vec<Name<TAG_MAX>>>", length(max = TAGS_MAX))]
+    tags: Option<Vec<String>>,
+    /// Comes back in events and in the send.
+    #[schemars(with = "Option<MailMetadata<METADATA_MAX>>")]
+    metadata: Option<BTreeMap<String, String>>,
+    /// Whether this mail has the open pixel and tracked links.
+    tracking: Option<MailTracking>,
+    /// Recipients of copies that the others see. Each address gets one mail; with `bcc` at most 49.
+    #[schemars(length(max = COPIES_MAX))]
+    cc: Option<Vec<CopyRecipient>>,
+    /// Recipients of copies that nobody else sees.
+    #[schemars(length(max = COPIES_MAX))]
+    bcc: Option<Vec<CopyRecipient>>,
+    /// When to send it: up to 30 days ahead. `DELETE /v1/sends/{id}` cancels it until then.
+    #[schemars(extend("format" = "date-time"))]
+    scheduled_at: Option<String>,
+    /// At most 15 MB together, decoded.
+    #[schemars(length(max = ATTACHMENTS_MAX))]
+    attachments: Option<Vec<NewAttachment>>,
+    /// An invite that the recipient's mail program shows with its answers, and attached as `invite.ics`.
+    calendar: Option<CalendarInvite>,
     /// What the template reads as `data.…`. At most 256 KB, 10,000 values and 16 levels.
     data: Option<Map<String, Value>>,
 }
@@ -85,7 +145,7 @@ struct TransactionalAccepted {
 #[derive(Debug)]
 struct ValidRequest {
     template_id: Uuid,
-    address: Address,
+    contact: NamedContact,
     /// `None`: the tenant's default.
     sender_id: Option<Uuid>,
     first_name: Option<String>,
@@ -93,13 +153,32 @@ struct ValidRequest {
     title: Option<String>,
     phone: Option<String>,
     data: Map<String, Value>,
+    options: Option<MailOptions>,
+}
+
+/// A request to store.
+#[derive(Debug)]
+struct NewRequest {
+    payload: TransactionalPayload,
+    options: Option<MailOptions>,
+}
+
+impl NewRequest {
+    /// When it is due, if later.
+    fn due_at(&self) -> Option<DateTime<Utc>> {
+        self.options.as_ref().and_then(|options| options.scheduled_at)
+    }
 }
 
 impl ValidRequest {
-    fn payload(self, send_id: Uuid, content_id: Uuid, sender_id: Uuid) -> TransactionalPayload {
-        TransactionalPayload {
+    fn into_request(mut self, send_id: Uuid, address: Address, content_id: Uuid, sender_id: Uuid) -> NewRequest {
+        if let Some(options) = &mut self.options {
+            // A contact that is named by an id has its address only now.
+            options.copies.retain(|copy| copy.address != address);
+        }
+        let payload = TransactionalPayload {
             send_id,
-            address: self.address,
+            address,
             first_name: self.first_name,
             last_name: self.last_name,
             title: self.title,
@@ -108,27 +187,56 @@ impl ValidRequest {
             content_id,
             sender_id,
             data: self.data,
-        }
+        };
+        NewRequest { payload, options: self.options }
     }
 }
 
-async fn send(ctx: &mut RequestContext, body: SendTransactional) -> Result<ApiReply, ApiError> {
-    let valid = validate(body)?;
+/// A valid request with its attachments.
+type PreparedRequest = Result<(ValidRequest, Vec<ValidAttachment>), ApiError>;
+
+/// Validates a request, and looks into its attachments.
+async fn prepare(context: PreparationContext, mut body: SendTransactional) -> PreparedRequest {
+    let mut faults = Faults::default();
+    let uploads = attachment::uploads(&mut faults, body.attachments.take().unwrap_or_default())?;
+    let invite = body.calendar.take().and_then(|invite| calendar::check(&mut faults, invite));
+    let mut valid = validate_with(body, faults)?;
+    let mut attachments = Vec::new();
+    if !uploads.is_empty() {
+        attachment::admit(context.tenant().await?).await?;
+        attachments = attachment::inspect(&context.ingress.reader, &context.caller.product, uploads).await?;
+    }
+    attachments.extend(invite);
+    if !attachments.is_empty() {
+        valid.options.get_or_insert_default().has_attachments = true;
+    }
+    Ok((valid, attachments))
+}
+
+async fn send(ctx: &mut RequestContext, prepared: PreparedRequest) -> Result<ApiReply, ApiError> {
+    let (valid, attachments) = prepared?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     let content_id = store::template_content(ctx.db(), tenant, valid.template_id).await?;
     let content_id = content_id.ok_or_else(template_not_found)?;
     let sender = senders::readiness(ctx.db(), tenant, valid.sender_id).await?;
     let sender_id = ready(sender, valid.sender_id)?;
-    let payload = valid.payload(schemas::new_batch_id(), content_id, sender_id);
-    store::insert_request(ctx.db(), tenant, &caller.product, caller.environment, &payload).await?;
-    trace::keep(ctx.db(), tenant, payload.send_id).await?;
-    let announced = RequestAnnounced::of(tenant, payload.send_id, RequestKind::Transactional);
-    let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
-    let publication = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &announced);
-    ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);
+    let address = named::address(ctx.db(), tenant, &valid.contact).await?;
+    let send_id = MailOptions::batch_id(valid.options.as_ref());
+    let request = valid.into_request(send_id, address, content_id, sender_id);
+    store::insert_request(ctx.db(), tenant, &caller.product, caller.environment, &request).await?;
+    insert_attachments(ctx.db(), tenant, send_id, attachments).await?;
+    trace::keep(ctx.db(), tenant, send_id).await?;
     // Its contact and its send are written by the audience stage.
     ctx.commits_no_facts();
-    accepted(payload.send_id)
+    if request.due_at().is_some() {
+        // A sweep announces it when it is due.
+        return accepted(send_id);
+    }
+    let announced = RequestAnnounced::of(tenant, send_id, RequestKind::Transactional);
+    let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
+    let publication = Publication::json(subject, format!("request-{}", send_id.simple()), &announced);
+    ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);
+    accepted(send_id)
 }
 
 fn accepted(send_id: Uuid) -> Result<ApiReply, ApiError> {
@@ -152,10 +260,20 @@ fn ready(found: Option<Readiness>, named: Option<Uuid>) -> Result<Uuid, ApiError
     Ok(sender.id)
 }
 
+/// A valid request of an array, which has no files: these are looked into before the transaction of the request begins.
 fn validate(body: SendTransactional) -> Result<ValidRequest, ApiError> {
     let mut faults = Faults::default();
+    let alone = "a mail with files is sent alone, by POST /v1/transactional";
+    faults.require(body.attachments.is_none(), "attachments", "not_allowed", alone);
+    faults.require(body.calendar.is_none(), "calendar", "not_allowed", alone);
+    validate_with(body, faults)
+}
+
+/// A valid request, but for its files. `faults`: those that were found in these.
+fn validate_with(body: SendTransactional, mut faults: Faults) -> Result<ValidRequest, ApiError> {
     let template_id = faults.required("template_id", body.template_id);
-    let address = faults.required("email", body.email.as_deref()).and_then(|text| faults.address("email", text));
+    let names = ContactNames { contact_id: body.contact_id, email: body.email, external_id: body.external_id };
+    let contact = names.check("", &mut faults);
     for (path, text) in [
         ("first_name", &body.first_name),
         ("last_name", &body.last_name),
@@ -164,18 +282,35 @@ fn validate(body: SendTransactional) -> Result<ValidRequest, ApiError> {
     ] {
         faults.one_line(path, text.as_deref().unwrap_or_default(), FIELD_MAX);
     }
+    let options = OptionFields {
+        from_name: body.from_name,
+        reply_to: body.reply_to,
+        headers: body.headers,
+        tags: body.tags,
+        metadata: body.metadata,
+        tracking: body.tracking,
+        cc: body.cc,
+        bcc: body.bcc,
+        scheduled_at: body.scheduled_at,
+    };
+    let to = match &contact {
+        Some(NamedContact::Address(address)) => Some(address),
+        _ => None,
+    };
+    let options = options.validate(&mut faults, to);
     if let Some(data) = &body.data {
         merge::check_data("data", data, &mut faults);
     }
     faults.finish()?;
     Ok(ValidRequest {
         template_id: template_id.ok_or_else(ApiError::internal)?.0,
-        address: address.ok_or_else(ApiError::internal)?,
+        contact: contact.ok_or_else(ApiError::internal)?,
         sender_id: body.sender_profile_id.map(|id| id.0),
         first_name: body.first_name,
         last_name: body.last_name,
         title: body.title,
         phone: body.phone,
         data: body.data.unwrap_or_default(),
+        options,
     })
 }

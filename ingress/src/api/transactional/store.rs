@@ -1,8 +1,10 @@
 //! What a transactional request looks up, and the row it becomes.
 
-use schemas::{Environment, RequestKind, messages::TransactionalPayload};
+use schemas::{Environment, RequestKind};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
+
+use super::NewRequest;
 
 /// The content a template has now. `None`: there is no such template, or it is archived.
 pub(crate) async fn template_content(
@@ -20,22 +22,24 @@ pub(crate) async fn template_content(
 }
 
 /// Stores the request under the id of its send, so that a caller finds it by this id before the send exists.
-pub(crate) async fn insert_request(
+pub(super) async fn insert_request(
     db: &mut PgConnection,
     tenant: Uuid,
     product: &str,
     environment: Environment,
-    payload: &TransactionalPayload,
+    request: &NewRequest,
 ) -> sqlx::Result<()> {
     sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
-         values ($1, $2, $3, $4, $5, $6, now() + interval '5 seconds')",
+        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after)
+         values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, now() + interval '5 seconds'))",
         tenant,
-        payload.send_id,
+        request.payload.send_id,
         product,
         environment.as_str(),
         RequestKind::Transactional.as_str(),
-        Json(payload) as _,
+        Json(&request.payload) as _,
+        request.options.as_ref().map(Json) as _,
+        request.due_at(),
     )
     .execute(db)
     .await

@@ -21,6 +21,7 @@ pub(super) const INTAKE_QUEUES: [IntakeQueue; 3] = [
             DirectKind::Enrollment,
             DirectKind::Outcome,
             DirectKind::Contact,
+            DirectKind::Event,
             DirectKind::Suppression,
         ],
     },

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use runner::{Incoming, StageError, Sweep};
+use runner::{Incoming, StageError, Sweep, SweepSchedule};
 use runtime::{Bus, BusError};
 use schemas::{DirectKind, subjects::stream};
 
@@ -51,12 +51,8 @@ fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StageE
 
 #[async_trait]
 impl Sweep for UnroutableRequests {
-    fn name(&self) -> &'static str {
-        "unroutable_requests"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("unroutable_requests", INTERVAL)
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -118,13 +118,13 @@ impl AsyncApiDocument {
     fn add_event(&mut self, message: &Described) {
         let key = short(&message.name);
         self.channel(&key, message, tags("events"));
-        self.operation(format!("tell.{key}"), "send", &key, &message.summary, tags("events"));
+        self.operation(format!("send.{key}"), "send", &key, &message.summary, tags("events"));
     }
 
     fn add_request(&mut self, message: &Described) {
         let key = short(&message.name);
         self.channel(&key, message, tags("requests"));
-        self.operation(format!("take.{key}"), "receive", &key, &message.summary, tags("requests"));
+        self.operation(format!("receive.{key}"), "receive", &key, &message.summary, tags("requests"));
     }
 
     fn add_internal(&mut self, message: &Described) {

@@ -437,6 +437,11 @@ impl OperationWriter<'_> {
                     response["content"]["application/json"] = json!({"schema": error_with(codes)});
                 }
             }
+            AnswerContent::Files(content_types) => {
+                for content_type in *content_types {
+                    response["content"][*content_type] = json!({"schema": {"type": "string"}});
+                }
+            }
             AnswerContent::Nothing => {}
         }
         if !answer.links.is_empty() {

@@ -31,20 +31,39 @@ const GROUPS: [TagGroup; 7] = [
         "Content",
         &[
             ("templates", "Templates and their versions."),
+            ("snippets", "Pieces of templates, and layouts around them."),
             ("senders", "From whom mail comes."),
             ("domains", "Sending domains and their DNS records."),
         ],
     ),
-    ("Automation", &[("sequences", "Series of steps."), ("enrollments", "Contacts on their way through a sequence.")]),
-    ("Results", &[("analytics", "Numbers of campaigns and tenants."), ("outcomes", "What mails are credited with.")]),
+    (
+        "Automation",
+        &[
+            ("sequences", "Series of steps."),
+            ("enrollments", "Contacts on their way through a sequence."),
+            ("events", "What contacts did in the product."),
+        ],
+    ),
+    (
+        "Results",
+        &[
+            ("analytics", "Numbers of campaigns and tenants."),
+            ("outcomes", "What mails are credited with."),
+            ("exports", "All of it, as CSV or NDJSON."),
+        ],
+    ),
     ("Webhooks", &[("webhooks", "Events by signed HTTP requests.")]),
     (
         "System",
         &[
             ("tenant", "The tenant's profile."),
+            ("keys", "API keys of a tenant."),
+            ("audit", "What was changed, and by whom."),
+            ("requests", "What a product asked for."),
+            ("connections", "A tenant's own accounts with mail providers."),
             ("tenants", "Tenants of a product."),
             ("system", "Health, and this document."),
-            ("recipients", "Links in mails: tracking, unsubscribe, preferences."),
+            ("recipients", "Links in mails: tracking, confirmation, unsubscribe, preferences."),
             ("hooks", "Events of mail providers."),
             ("assistant", "The endpoint for assistants (MCP)."),
         ],
@@ -55,7 +74,7 @@ const GROUPS: [TagGroup; 7] = [
 pub(super) fn tag(path: &str) -> &str {
     let path = path.strip_prefix("/v1/").unwrap_or_else(|| path.trim_start_matches('/'));
     match path.split('/').next() {
-        Some("t" | "u" | "p") => "recipients",
+        Some("t" | "c" | "u" | "p") => "recipients",
         Some("mcp" | ".well-known") => "assistant",
         Some("health" | "platform" | "openapi.json" | "asyncapi.json" | "docs") | None => "system",
         Some(first) => first,

@@ -1,7 +1,9 @@
 //! What recipients reach without credentials. `/u/<token>`: one click to leave all marketing mail of the tenant. GET shows a page
 //! and never acts, because link checkers follow every link; POST acts, whether a person pressed the button or the mail program
-//! did it for them (RFC 8058). `/p/<token>`: the preferences page, with topics.
+//! did it for them (RFC 8058). `/p/<token>`: the preferences page, with topics. `/c/<token>`: the page on
+//! which a person confirms the consent.
 
+mod confirmation;
 mod language;
 mod page;
 mod preferences;
@@ -29,6 +31,7 @@ use self::page::PageWriter;
 use super::tracking::signals;
 use crate::pipeline::peer::Peer;
 use crate::{
+    api::tenants::PageBranding,
     pipeline::{Doc, Routes, body, error::ApiError, open},
     public::tracking::LinkPath,
     state::Ingress,
@@ -88,6 +91,30 @@ pub(crate) fn routes() -> Routes {
             ))
             .other(200, "The page, with what came of it", PAGE)
             .other(400, "Not a form of ours, or it broke off", PAGE),
+        )
+        .get(
+            "/c/{token}",
+            open(confirmation::show),
+            may_fail(Doc::new(
+                "getConfirmationPage",
+                "The page that asks for consent",
+                "Behind the link of a confirmation mail. Shows a button and never acts: link checkers follow every link.",
+            ))
+            .other(200, "The page, or that the consent is confirmed", PAGE)
+            .other(410, "The link confirms nothing any more", PAGE),
+        )
+        .post(
+            "/c/{token}",
+            open(confirmation::confirm),
+            with_a_body(Doc::new(
+                "confirmConsent",
+                "Confirm the consent",
+                "The page's button (`confirm=yes`). Committed before it is answered; sent twice is sent once. Nobody who \
+                 left, was suppressed or erased meanwhile comes back by it.",
+            ))
+            .other(200, "Confirmed", PAGE)
+            .other(400, "Not the page's form, or it broke off: nothing changed", PAGE)
+            .other(410, "The link confirms nothing any more", PAGE),
         )
 }
 
@@ -192,22 +219,31 @@ fn count_opt_out(ingress: &Ingress, found: OptOut) {
     ingress.facts.notify();
 }
 
-/// A page writer with the recipient's language and the tenant's name, if they are known.
+/// A page writer with the recipient's language, and the tenant's name and branding, if they are known.
 async fn page_writer(ingress: &Ingress, claims: Option<&TokenClaims>, headers: &HeaderMap) -> PageWriter {
     let known = match claims {
         Some(claims) => known(ingress, claims).await.ok().flatten(),
         None => None,
     };
-    let (organisation, locale) = known.unwrap_or_default();
+    let PageOwner { organisation, locale, branding } = known.unwrap_or_default();
     let organisation = organisation.filter(|name| !name.trim().is_empty());
-    PageWriter { texts: language::choose(headers, locale.as_deref()), organisation }
+    PageWriter { texts: language::choose(headers, locale.as_deref()), organisation, branding }
 }
 
-/// The tenant's name and the recipient's locale.
-async fn known(ingress: &Ingress, claims: &TokenClaims) -> sqlx::Result<Option<(Option<String>, Option<String>)>> {
+/// What a page shows of the tenant, and the recipient's locale.
+#[derive(Default)]
+struct PageOwner {
+    organisation: Option<String>,
+    locale: Option<String>,
+    branding: PageBranding,
+}
+
+/// Whose page it is.
+async fn known(ingress: &Ingress, claims: &TokenClaims) -> sqlx::Result<Option<PageOwner>> {
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
     let row = sqlx::query!(
-        r#"select t.org_name, c.locale as "locale?"
+        r#"select t.org_name, c.locale as "locale?", t.unsubscribe_text, t.preferences_text, t.logo_url, t.button_color,
+                  t.background_color
            from tenants t
            left join sends s on s.tenant_id = t.id and s.id = $2 and s.month = $3
            left join contacts c on c.tenant_id = t.id and c.id = coalesce(s.contact_id, $4)
@@ -220,7 +256,17 @@ async fn known(ingress: &Ingress, claims: &TokenClaims) -> sqlx::Result<Option<(
     .fetch_optional(&mut *tx)
     .await?;
     tx.rollback().await?;
-    Ok(row.map(|row| (row.org_name, row.locale)))
+    Ok(row.map(|row| PageOwner {
+        organisation: row.org_name,
+        locale: row.locale,
+        branding: PageBranding {
+            unsubscribe_text: row.unsubscribe_text,
+            preferences_text: row.preferences_text,
+            logo_url: row.logo_url,
+            button_color: row.button_color,
+            background_color: row.background_color,
+        },
+    }))
 }
 
 /// `one_click` for the body that RFC 8058 §3.2 prescribes, in either form encoding; `page` for our own button; `None` for anything

@@ -1,32 +1,37 @@
 //! The HTML pages for recipients. They have no scripts, so that every browser and screen reader can show them.
 
-use std::sync::LazyLock;
+use std::borrow::Cow;
 
 use axum::response::{IntoResponse, Response};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderValue, StatusCode, header};
 use ledger::preferences::{Recipient, Topic};
 use sha2::{Digest, Sha256};
+use url::Url;
 
 use super::texts::{PageText, PageTexts};
+use crate::api::tenants::PageBranding;
 use crate::public::tracking::QUIET;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 
-/// Nothing is loaded, framed or run; forms go back to where they came from. The one style is named by its hash.
-static POLICY: LazyLock<String> = LazyLock::new(|| {
-    let hash = STANDARD.encode(Sha256::digest(STYLE.as_bytes()));
+/// Nothing is loaded but the tenant's logo, nothing is framed or run, and forms go back to where they came from. The one style is
+/// named by its hash.
+fn content_policy(style: &str, logo: Option<&Url>) -> String {
+    let hash = STANDARD.encode(Sha256::digest(style.as_bytes()));
+    let image = logo.map(|logo| format!("; img-src {}", logo.origin().ascii_serialization())).unwrap_or_default();
     format!(
-        "default-src 'none'; style-src 'sha256-{hash}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; style-src 'sha256-{hash}'{image}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
-});
+}
 
 /// Writes pages in the recipient's language, with the sender's name if it is known.
 #[derive(Debug, Clone)]
 pub(super) struct PageWriter {
     pub(super) texts: &'static PageTexts,
     pub(super) organisation: Option<String>,
+    pub(super) branding: PageBranding,
 }
 
 impl PageWriter {
@@ -54,9 +59,10 @@ impl PageWriter {
     fn asking(&self, status: StatusCode, alert: &str, preferences: &str) -> Response {
         let texts = &self.texts.unsubscribe;
         let body = format!(
-            "{alert}<p>{}</p>\n<form method=\"post\"><button type=\"submit\" name=\"confirm\" value=\"yes\">{}</button></form>\n\
+            "{alert}<p>{}</p>\n{}<form method=\"post\"><button type=\"submit\" name=\"confirm\" value=\"yes\">{}</button></form>\n\
              <section><p><a href=\"../p/{preferences}\">{}</a></p></section>",
             self.say(texts.question),
+            tenants_text(self.branding.unsubscribe_text.as_deref()),
             texts.button,
             texts.rather,
         );
@@ -72,6 +78,49 @@ impl PageWriter {
             texts.changed_mind,
         );
         self.page(StatusCode::OK, texts.done.title, &body)
+    }
+
+    /// Asks whether this address is to get marketing mail.
+    pub(super) fn ask_consent(&self, address: &str) -> Response {
+        self.asking_consent(StatusCode::OK, "", address)
+    }
+
+    /// Asks again after a form that is not the page's own.
+    pub(super) fn ask_consent_again(&self, address: &str) -> Response {
+        let text = self.texts.preferences.not_understood;
+        let alert = format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n");
+        self.asking_consent(StatusCode::BAD_REQUEST, &alert, address)
+    }
+
+    fn asking_consent(&self, status: StatusCode, alert: &str, address: &str) -> Response {
+        let texts = &self.texts.confirmation;
+        let address = format!("<strong>{}</strong>", escape(&masked(address)));
+        let body = format!(
+            "{alert}<p>{}</p>\n<form method=\"post\"><button type=\"submit\" name=\"confirm\" value=\"yes\">{}</button></form>",
+            self.say(texts.question).replace("{address}", &address),
+            texts.button,
+        );
+        self.page(status, texts.title, &body)
+    }
+
+    /// The words that [`Self::ask_consent`] shows, for the proof of a consent.
+    pub(super) fn consent_words(&self, address: &str) -> String {
+        let texts = &self.texts.confirmation;
+        let from = self.organisation.as_deref().unwrap_or(self.texts.sender);
+        let question = texts.question.replace("{address}", &masked(address)).replace("{from}", from);
+        format!("{question} [{}]", texts.button)
+    }
+
+    /// Says that the consent is confirmed.
+    pub(super) fn confirmed(&self) -> Response {
+        let PageText { title, text } = self.texts.confirmation.done;
+        self.page(StatusCode::OK, title, &format!("<p role=\"status\">{}</p>", self.say(text)))
+    }
+
+    /// 410 for a link that confirms nothing any more.
+    pub(super) fn link_closed(&self) -> Response {
+        let PageText { title, text } = self.texts.confirmation.closed;
+        self.page(StatusCode::GONE, title, &format!("<p>{}</p>", self.say(text)))
     }
 
     /// 404 for a link without a valid token.
@@ -115,8 +164,9 @@ impl PageWriter {
             .replace("{address}", &format!("<strong>{}</strong>", escape(&masked(&recipient.address))));
         let held =
             if recipient.held { format!("<p class=\"trouble\">{}</p>\n", self.say(texts.held)) } else { String::new() };
+        let own = tenants_text(self.branding.preferences_text.as_deref());
         let forms = if recipient.left { self.return_form(result.is_empty()) } else { self.choices(topics) };
-        self.page(status, texts.title, &format!("{result}<p>{about}</p>\n{held}{forms}"))
+        self.page(status, texts.title, &format!("{result}<p>{about}</p>\n{own}{held}{forms}"))
     }
 
     fn choices(&self, topics: &[Topic]) -> String {
@@ -151,17 +201,39 @@ impl PageWriter {
         )
     }
 
+    /// The style with the tenant's colours. The button's colour is readable with white, so links have it on a light panel only.
+    fn style(&self) -> Cow<'static, str> {
+        let mut style = Cow::Borrowed(STYLE);
+        if let Some(color) = &self.branding.button_color {
+            style.to_mut().push_str(&format!(
+                "button:not(.quiet), button:not(.quiet):hover {{ background: {color}; }}\n\
+                 @media not (prefers-color-scheme: dark) {{ a {{ color: {color}; }} input {{ accent-color: {color}; }} }}\n"
+            ));
+        }
+        if let Some(color) = &self.branding.background_color {
+            let rule = format!("@media not (prefers-color-scheme: dark) {{ body {{ background: {color}; }} }}\n");
+            style.to_mut().push_str(&rule);
+        }
+        style
+    }
+
     fn page(&self, status: StatusCode, title: &str, body: &str) -> Response {
+        let style = self.style();
+        let logo = self.branding.logo_url.as_deref().and_then(|address| Url::parse(address).ok());
+        let image = logo.as_ref().map(|address| {
+            let name = escape(self.organisation.as_deref().unwrap_or_default());
+            format!("<img class=\"logo\" src=\"{}\" alt=\"{name}\">\n", escape(address.as_str()))
+        });
         let html = PAGE
             .replace("{lang}", self.texts.lang)
             .replace("{title}", title)
-            .replace("{style}", STYLE)
-            .replace("{body}", body);
+            .replace("{style}", &style)
+            .replace("{body}", &format!("{}<h1>{title}</h1>\n{body}", image.unwrap_or_default()));
         let mut response =
             (status, QUIET, [(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"))], html)
                 .into_response();
         let headers = response.headers_mut();
-        if let Ok(policy) = HeaderValue::try_from(POLICY.as_str()) {
+        if let Ok(policy) = HeaderValue::try_from(content_policy(&style, logo.as_ref())) {
             headers.insert(header::CONTENT_SECURITY_POLICY, policy);
         }
         headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
@@ -178,6 +250,11 @@ pub(super) enum FormResult {
     Left,
     Back,
     NotUnderstood,
+}
+
+/// The tenant's own sentence.
+fn tenants_text(text: Option<&str>) -> String {
+    text.map(|text| format!("<p class=\"own\">{}</p>\n", escape(text))).unwrap_or_default()
 }
 
 fn status_line(text: &str) -> String {
@@ -235,7 +312,7 @@ mod tests {
     }
 
     fn reader(texts: &'static PageTexts, organisation: Option<&str>) -> PageWriter {
-        PageWriter { texts, organisation: organisation.map(str::to_owned) }
+        PageWriter { texts, organisation: organisation.map(str::to_owned), branding: PageBranding::default() }
     }
 
     fn recipient(left: bool) -> Recipient {
@@ -265,6 +342,10 @@ mod tests {
                 reader.ask("t"),
                 reader.done("t"),
                 reader.no_such_link(),
+                reader.ask_consent("ann@example.com"),
+                reader.ask_consent_again("ann@example.com"),
+                reader.confirmed(),
+                reader.link_closed(),
                 reader.not_left(StatusCode::SERVICE_UNAVAILABLE),
                 reader.not_stored(StatusCode::SERVICE_UNAVAILABLE),
                 reader.preferences(&recipient(false), &[], None),
@@ -282,6 +363,32 @@ mod tests {
                 assert!(!body.contains('{') && !body.contains('}'), "a placeholder is left: {body}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_branded_page_loads_the_logo_alone_and_shows_plain_text() {
+        let text = "<b>Rare</b> & short\nmails {style}".to_owned();
+        let branding = PageBranding {
+            unsubscribe_text: Some(text.clone()),
+            preferences_text: Some(text),
+            logo_url: Some("https://cdn.acme.example:8443/logo.png?a=1&b=\"{body}".to_owned()),
+            button_color: Some("#0a5c36".to_owned()),
+            background_color: Some("#eef7f1".to_owned()),
+        };
+        let writer = PageWriter { branding, ..reader(ALL[0], Some("Acme \"& Co")) };
+        for response in [writer.ask("t"), writer.preferences(&recipient(false), &[], None)] {
+            let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+            let html = html(response).await;
+            assert!(policy.contains("; img-src https://cdn.acme.example:8443; form-action"), "{policy}");
+            let style = html.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;
+            let hash = STANDARD.encode(Sha256::digest(style.as_bytes()));
+            assert!(policy.contains(&format!("style-src 'sha256-{hash}'")), "{policy}");
+            assert!(style.contains("background: #0a5c36") && style.contains("background: #eef7f1"), "{style}");
+            assert!(html.contains("&lt;b&gt;Rare&lt;/b&gt; &amp; short\nmails &#123;style}"), "{html}");
+            assert!(html.contains("logo.png?a=1&amp;b=%22&#123;body}\" alt=\"Acme &quot;&amp; Co\">"), "{html}");
+        }
+        let plain = reader(ALL[0], None).ask("t");
+        assert!(!plain.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().contains("img-src"));
     }
 
     #[test]

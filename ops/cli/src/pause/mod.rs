@@ -119,7 +119,7 @@ pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
     let (pool, options) = (args.options.database.pool()?, args.options);
     match args.what {
         Pause::Stage { names } => {
-            let stages: Vec<&str> = names.into_iter().map(StageName::name).collect();
+            let stages: Vec<&str> = names.into_iter().map(StageName::as_str).collect();
             stage::pause(&pool, &stages, options.reason()).await?;
             notify_processes(&options.bus.connect().await?).await;
             stage::list(&pool, &stages).await
@@ -136,7 +136,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
         Resume::Stage { names, all } => {
             let stages: Vec<&str> = match all {
                 true => runtime::pause_switches::STAGES.to_vec(),
-                false => names.into_iter().map(StageName::name).collect(),
+                false => names.into_iter().map(StageName::as_str).collect(),
             };
             stage::resume(&pool, &stages, all, options.reason()).await?;
             notify_processes(&options.bus.connect().await?).await;
@@ -149,7 +149,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
 
 pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
     let pool = args.options.database.pool()?;
-    let stage = args.stage.name();
+    let stage = args.stage.as_str();
     stage::pause(&pool, &[stage], args.options.reason()).await?;
     let bus = args.options.bus.connect().await?;
     notify_processes(&bus).await;

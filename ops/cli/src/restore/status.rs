@@ -13,7 +13,7 @@ pub(super) async fn print(pool: &PgPool) -> anyhow::Result<()> {
             .await?;
     let campaigns = campaigns(pool).await?;
     let open = sqlx::query!(
-        r#"select (select count(*) from batches b where b.lane = 'priority' and b.state in ('waiting', 'announced', 'resting')) as "priority!",
+        r#"select (select count(*) from batches b where b.lane = 'priority' and b.state in ('timed', 'waiting', 'announced', 'resting')) as "priority!",
                   (select count(*) from requests r where r.announce_after is not null and r.state = 'accepted') as "requests!",
                   (select count(*) from campaigns c where c.status = 'scheduled') as "scheduled!",
                   (select count(*) from enrollments e where e.status = 'active' and e.next_action_at <= now()) as "enrollments!",

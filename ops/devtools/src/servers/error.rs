@@ -91,26 +91,6 @@ pub enum ServersError {
     Interrupted,
 }
 
-impl ServersError {
-    /// Whether the same start may succeed a moment later.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Busy { .. } | Self::Database(_) => true,
-            Self::NotInstalled { .. }
-            | Self::Checksum { .. }
-            | Self::Command { .. }
-            | Self::DataInUse(_)
-            | Self::DataVersion { .. }
-            | Self::NotReady { .. }
-            | Self::DatabaseName
-            | Self::TestAddresses
-            | Self::Migrate(_)
-            | Self::Io { .. }
-            | Self::Interrupted => false,
-        }
-    }
-}
-
 /// Names the action an [`io::Error`] interrupted.
 pub(crate) trait During<T> {
     fn during(self, action: impl FnOnce() -> String) -> Result<T, ServersError>;

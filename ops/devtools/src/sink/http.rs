@@ -128,18 +128,16 @@ struct Envelope {
     accepted_at_us: u64,
     from: String,
     to: Vec<String>,
-    subject: String,
     bytes: usize,
 }
 
 impl Envelope {
-    fn of(message: &StoredMessage, parsed: &Parsed) -> Self {
+    fn of(message: &StoredMessage) -> Self {
         Self {
             id: message.id,
             accepted_at_us: message.accepted_at_us,
             from: message.from.clone(),
             to: message.to.clone(),
-            subject: parsed.subject.clone(),
             bytes: message.source.len(),
         }
     }
@@ -147,14 +145,21 @@ impl Envelope {
 
 #[derive(Serialize)]
 struct Messages {
-    messages: Vec<Envelope>,
+    messages: Vec<Listed>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    envelope: Envelope,
+    subject: String,
 }
 
 async fn messages(State(inbox): Inboxed, Query(query): Query<MessagesQuery>) -> Json<Messages> {
     let messages = inbox
         .messages(query.limit.unwrap_or(50), query.to.as_deref())
         .iter()
-        .map(|message| Envelope::of(message, &message.parse()))
+        .map(|message| Listed { envelope: Envelope::of(message), subject: message.parse().subject })
         .collect();
     Json(Messages { messages })
 }
@@ -164,29 +169,13 @@ struct Whole {
     #[serde(flatten)]
     envelope: Envelope,
     #[serde(flatten)]
-    content: Content,
-}
-
-#[derive(Serialize)]
-struct Content {
-    headers: Vec<crate::sink::message::HeaderField>,
-    text: Option<String>,
-    html: Option<String>,
-    attachments: Vec<crate::sink::message::Attachment>,
+    content: Parsed,
 }
 
 async fn message(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Json<Whole>, NotKept> {
     let message = inbox.message(id).ok_or(NotKept)?;
-    let parsed = message.parse();
-    Ok(Json(Whole {
-        envelope: Envelope::of(&message, &parsed),
-        content: Content {
-            headers: parsed.headers,
-            text: parsed.text,
-            html: parsed.html,
-            attachments: parsed.attachments,
-        },
-    }))
+    let content = message.parse();
+    Ok(Json(Whole { envelope: Envelope::of(&message), content }))
 }
 
 async fn source(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, NotKept> {

@@ -1,18 +1,17 @@
 //! What arrived: counts of everything, and the newest mails whole.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use tokio::sync::Notify;
 
 use crate::sink::answer::{Behaviour, FailureOutcome, TransactionStage};
 use crate::sink::message::StoredMessage;
 use crate::sink::rules::SinkRule;
 use crate::sink::script;
-use crate::sink::tally::{KeyedCounts, lock};
-use crate::sink::waiters::{Until, Waiters};
 
 /// How many mails are kept whole: the newest, within both limits.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +29,7 @@ impl Default for KeptMails {
 }
 
 /// What was counted since the start or the last [`Inbox::clear`].
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Stats {
     /// Mails accepted (one per transaction, however many recipients).
     pub accepted: u64,
@@ -81,61 +80,55 @@ pub struct Count {
 #[derive(Debug)]
 pub struct Inbox {
     keep: KeptMails,
-    totals: Totals,
-    kept: Mutex<Kept>,
-    addresses: KeyedCounts,
-    message_ids: KeyedCounts,
-    /// Attempts that count against `times`, by rule and address.
-    attempts: KeyedCounts,
+    hasher: RandomState,
+    state: Mutex<InboxState>,
     rules: RwLock<Arc<[SinkRule]>>,
-    waiters: Waiters,
+    /// Notified of each accepted mail.
+    accepted: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Totals {
-    accepted: AtomicU64,
-    recipients: AtomicU64,
-    distinct: AtomicU64,
-    max_per_address: AtomicU64,
-    duplicate_message_ids: AtomicU64,
-    rejected: AtomicU64,
-    deferred: AtomicU64,
-    dropped: AtomicU64,
-    bytes: AtomicU64,
-    connections: AtomicU64,
+/// Counters by the 64-bit hash of a text: two of a million texts share one with a chance of 1 in 37 million.
+type KeyedCounts = HashMap<u64, KeyedCount>;
+
+/// How often a text was seen, and when. Times are microseconds since 1970.
+#[derive(Debug, Clone, Copy, Default)]
+struct KeyedCount {
+    count: u32,
+    first_at_us: u64,
+    last_at_us: u64,
 }
 
-impl Totals {
-    fn each(&self) -> [&AtomicU64; 10] {
-        [
-            &self.accepted,
-            &self.recipients,
-            &self.distinct,
-            &self.max_per_address,
-            &self.duplicate_message_ids,
-            &self.rejected,
-            &self.deferred,
-            &self.dropped,
-            &self.bytes,
-            &self.connections,
-        ]
+impl KeyedCount {
+    /// Counts once more and answers the new count.
+    fn add(&mut self, at_us: u64) -> u32 {
+        if self.count == 0 {
+            self.first_at_us = at_us;
+        }
+        self.count = self.count.saturating_add(1);
+        self.last_at_us = at_us;
+        self.count
     }
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct InboxState {
+    /// Without what [`Inbox::stats`] derives.
+    stats: Stats,
+    addresses: KeyedCounts,
+    message_ids: KeyedCounts,
+    /// Attempts that count against `times`, by rule and address.
+    attempts: KeyedCounts,
     last_id: u64,
     messages: VecDeque<Arc<StoredMessage>>,
+    /// Bytes of the kept mails.
     bytes: usize,
-    first_at_us: Option<u64>,
-    last_at_us: Option<u64>,
     /// Mails in the running second of the clock, and in the one before it.
     second: u64,
     in_second: u64,
     in_second_before: u64,
 }
 
-impl Kept {
+impl InboxState {
     fn count_second(&mut self, at_us: u64) {
         let second = at_us / 1_000_000;
         if second > self.second {
@@ -160,66 +153,47 @@ impl Inbox {
     pub(crate) fn new(keep: KeptMails) -> Self {
         Self {
             keep,
-            totals: Totals::default(),
-            kept: Mutex::default(),
-            addresses: KeyedCounts::new(),
-            message_ids: KeyedCounts::new(),
-            attempts: KeyedCounts::new(),
+            hasher: RandomState::new(),
+            state: Mutex::default(),
             rules: RwLock::new(Arc::new([])),
-            waiters: Waiters::default(),
+            accepted: Notify::new(),
         }
+    }
+
+    /// A panic while a count is changed leaves a count; going on is right.
+    fn state(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key of an address or a Message-ID; ASCII case does not matter.
+    fn key(&self, text: &[u8]) -> u64 {
+        self.hasher.hash_one(text.to_ascii_lowercase())
     }
 
     /// Everything counted.
     pub fn stats(&self) -> Stats {
-        let read = |total: &AtomicU64| total.load(Ordering::SeqCst);
-        let totals = &self.totals;
-        let (first_at_us, last_at_us, last_second) = {
-            let kept = lock(&self.kept);
-            (kept.first_at_us, kept.last_at_us, kept.last_full_second(now_us()))
-        };
-        let accepted = read(&totals.accepted);
-        // In this order: an address is counted as a recipient before it is counted as a new one.
-        let distinct = read(&totals.distinct);
-        let recipients = read(&totals.recipients);
-        let span_us = match (first_at_us, last_at_us) {
-            (Some(first), Some(last)) => last.saturating_sub(first),
-            _ => 0,
-        };
-        Stats {
-            accepted,
-            recipients,
-            distinct,
-            duplicates: recipients.saturating_sub(distinct),
-            max_per_address: read(&totals.max_per_address),
-            duplicate_message_ids: read(&totals.duplicate_message_ids),
-            rejected: read(&totals.rejected),
-            deferred: read(&totals.deferred),
-            dropped: read(&totals.dropped),
-            bytes: read(&totals.bytes),
-            connections: read(&totals.connections),
-            first_at_us,
-            last_at_us,
-            mails_per_second: if span_us == 0 {
-                0.0
-            } else {
-                #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
-                let rate = accepted as f64 * 1e6 / span_us as f64;
-                rate
-            },
-            last_second,
+        let state = self.state();
+        let mut stats = state.stats.clone();
+        stats.last_second = state.last_full_second(now_us());
+        drop(state);
+        stats.duplicates = stats.recipients - stats.distinct;
+        let span_us = stats.first_at_us.zip(stats.last_at_us).map_or(0, |(first, last)| last.saturating_sub(first));
+        if span_us > 0 {
+            #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+            let rate = stats.accepted as f64 * 1e6 / span_us as f64;
+            stats.mails_per_second = rate;
         }
+        stats
     }
 
     /// What `address` got; ASCII case does not matter.
     pub fn count(&self, address: &str) -> Count {
-        let entry = self.addresses.get(self.addresses.key(address.as_bytes()));
-        let seen = entry.count > 0;
+        let found = self.state().addresses.get(&self.key(address.as_bytes())).copied();
         Count {
             address: address.to_owned(),
-            count: entry.count,
-            first_at_us: seen.then_some(entry.first_at_us),
-            last_at_us: seen.then_some(entry.last_at_us),
+            count: found.map_or(0, |found| found.count),
+            first_at_us: found.map(|found| found.first_at_us),
+            last_at_us: found.map(|found| found.last_at_us),
         }
     }
 
@@ -227,32 +201,26 @@ impl Inbox {
     pub fn messages(&self, limit: usize, to: Option<&str>) -> Vec<Arc<StoredMessage>> {
         let is_for =
             |message: &StoredMessage| to.is_none_or(|to| message.to.iter().any(|own| own.eq_ignore_ascii_case(to)));
-        lock(&self.kept).messages.iter().rev().filter(|message| is_for(message)).take(limit).cloned().collect()
+        self.state().messages.iter().rev().filter(|message| is_for(message)).take(limit).cloned().collect()
     }
 
     /// A kept mail.
     pub fn message(&self, id: u64) -> Option<Arc<StoredMessage>> {
-        let kept = lock(&self.kept);
-        let place = kept.messages.binary_search_by_key(&id, |message| message.id).ok()?;
-        kept.messages.get(place).cloned()
+        let state = self.state();
+        let place = state.messages.binary_search_by_key(&id, |message| message.id).ok()?;
+        state.messages.get(place).cloned()
     }
 
     /// Forgets everything counted and kept, and which scripted answers were given. The rules stay, ids go on.
     pub fn clear(&self) {
-        for total in self.totals.each() {
-            total.store(0, Ordering::SeqCst);
-        }
-        self.addresses.clear();
-        self.message_ids.clear();
-        self.attempts.clear();
-        let mut kept = lock(&self.kept);
-        *kept = Kept { last_id: kept.last_id, ..Kept::default() };
+        let mut state = self.state();
+        *state = InboxState { last_id: state.last_id, ..InboxState::default() };
     }
 
     /// Puts these rules in force, in place of all others; their `times` begin anew.
     pub fn set_rules(&self, rules: Vec<SinkRule>) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
-        self.attempts.clear();
+        self.state().attempts.clear();
     }
 
     /// The rules in force.
@@ -262,78 +230,72 @@ impl Inbox {
 
     /// Waits until `count` mails were accepted in all; `false` when `timeout` came first.
     pub async fn wait_for_accepted(&self, count: u64, timeout: Duration) -> bool {
-        self.wait(Until::Accepted(count), timeout).await
+        self.wait(|state| state.stats.accepted >= count, timeout).await
     }
 
     /// Waits until `address` got `count` mails; `false` when `timeout` came first.
     pub async fn wait_for_address(&self, address: &str, count: u32, timeout: Duration) -> bool {
-        let key = self.addresses.key(address.as_bytes());
-        self.wait(Until::Address { key, count }, timeout).await
+        let key = self.key(address.as_bytes());
+        self.wait(|state| state.addresses.get(&key).is_some_and(|found| found.count >= count), timeout).await
     }
 
-    async fn wait(&self, until: Until, timeout: Duration) -> bool {
-        let wait = self.waiters.register(until);
-        // Looked at after registering: what is accepted from now on wakes us.
-        self.is_reached(until) || tokio::time::timeout(timeout, wait).await.is_ok()
-    }
-
-    fn is_reached(&self, until: Until) -> bool {
-        match until {
-            Until::Accepted(count) => self.totals.accepted.load(Ordering::SeqCst) >= count,
-            Until::Address { key, count } => self.addresses.get(key).count >= count,
-        }
+    async fn wait(&self, is_reached: impl Fn(&InboxState) -> bool, timeout: Duration) -> bool {
+        let reached = async {
+            loop {
+                // Made before the look: what is accepted from now on wakes it.
+                let accepted = self.accepted.notified();
+                if is_reached(&self.state()) {
+                    return;
+                }
+                accepted.await;
+            }
+        };
+        tokio::time::timeout(timeout, reached).await.is_ok()
     }
 
     /// Stores a mail and answers its id.
     pub(crate) fn accept(&self, mut message: StoredMessage) -> u64 {
         let at_us = now_us();
-        let totals = &self.totals;
-        let size = message.source.len();
-        for address in &message.to {
-            totals.recipients.fetch_add(1, Ordering::SeqCst);
-            let count = self.addresses.add(self.addresses.key(address.as_bytes()), at_us);
-            if count == 1 {
-                totals.distinct.fetch_add(1, Ordering::SeqCst);
-            }
-            totals.max_per_address.fetch_max(u64::from(count), Ordering::Relaxed);
-        }
-        let seen_before =
-            message.message_id().is_some_and(|id| self.message_ids.add(self.message_ids.key(id), at_us) > 1);
-        if seen_before {
-            totals.duplicate_message_ids.fetch_add(1, Ordering::Relaxed);
-        }
-        totals.bytes.fetch_add(size as u64, Ordering::Relaxed);
         message.accepted_at_us = at_us;
-        let id = self.keep_newest(message, at_us);
-        totals.accepted.fetch_add(1, Ordering::SeqCst);
-        self.waiters.check(|until| self.is_reached(until));
+        let addresses: Vec<u64> = message.to.iter().map(|address| self.key(address.as_bytes())).collect();
+        let message_id = message.message_id().map(|id| self.key(id));
+        // Mails that fall out are dropped behind the lock.
+        let mut evicted = Vec::new();
+        let mut state = self.state();
+        for key in addresses {
+            let count = state.addresses.entry(key).or_default().add(at_us);
+            state.stats.recipients += 1;
+            state.stats.distinct += u64::from(count == 1);
+            state.stats.max_per_address = state.stats.max_per_address.max(count.into());
+        }
+        if message_id.is_some_and(|id| state.message_ids.entry(id).or_default().add(at_us) > 1) {
+            state.stats.duplicate_message_ids += 1;
+        }
+        state.stats.accepted += 1;
+        state.stats.bytes += message.source.len() as u64;
+        state.stats.first_at_us.get_or_insert(at_us);
+        state.stats.last_at_us = state.stats.last_at_us.max(Some(at_us));
+        state.count_second(at_us);
+        state.last_id += 1;
+        let id = state.last_id;
+        message.id = id;
+        state.bytes += message.source.len();
+        state.messages.push_back(Arc::new(message));
+        // The newest stays even when it is larger than all that may be kept.
+        while state.messages.len() > self.keep.messages.max(1)
+            || (state.bytes > self.keep.bytes && state.messages.len() > 1)
+        {
+            let Some(oldest) = state.messages.pop_front() else { break };
+            state.bytes -= oldest.source.len();
+            evicted.push(oldest);
+        }
+        drop(state);
+        self.accepted.notify_waiters();
         id
     }
 
-    fn keep_newest(&self, mut message: StoredMessage, at_us: u64) -> u64 {
-        // Mails that fall out are dropped behind the lock.
-        let mut evicted = Vec::new();
-        let mut kept = lock(&self.kept);
-        kept.last_id += 1;
-        kept.first_at_us.get_or_insert(at_us);
-        kept.last_at_us = kept.last_at_us.max(Some(at_us));
-        kept.count_second(at_us);
-        message.id = kept.last_id;
-        kept.bytes += message.source.len();
-        kept.messages.push_back(Arc::new(message));
-        // The newest stays even when it is larger than all that may be kept.
-        while kept.messages.len() > self.keep.messages.max(1)
-            || (kept.bytes > self.keep.bytes && kept.messages.len() > 1)
-        {
-            let Some(oldest) = kept.messages.pop_front() else { break };
-            kept.bytes -= oldest.source.len();
-            evicted.push(oldest);
-        }
-        kept.last_id
-    }
-
     pub(crate) fn count_connection(&self) {
-        self.totals.connections.fetch_add(1, Ordering::Relaxed);
+        self.state().stats.connections += 1;
     }
 
     /// What is to happen at `stage` to a transaction with these addresses, in place of a plain "yes".
@@ -371,19 +333,19 @@ impl Inbox {
 
     fn is_within_times(&self, behaviour: &Behaviour, number: usize, address: &str) -> bool {
         behaviour.times.is_none_or(|times| {
-            let key = self.attempts.key(address.as_bytes()) ^ (number as u64).rotate_left(32);
-            self.attempts.add(key, 0) <= times
+            let key = self.key(address.as_bytes()) ^ (number as u64).rotate_left(32);
+            self.state().attempts.entry(key).or_default().add(0) <= times
         })
     }
 
     fn count_outcome(&self, outcome: Option<&FailureOutcome>) {
-        let total = match outcome {
-            Some(FailureOutcome::Reply(reply)) if reply.is_temporary() => &self.totals.deferred,
-            Some(FailureOutcome::Reply(_)) => &self.totals.rejected,
-            Some(FailureOutcome::Drop | FailureOutcome::DropAfterAccept) => &self.totals.dropped,
-            None => return,
-        };
-        total.fetch_add(1, Ordering::Relaxed);
+        let stats = &mut self.state().stats;
+        match outcome {
+            Some(FailureOutcome::Reply(reply)) if reply.is_temporary() => stats.deferred += 1,
+            Some(FailureOutcome::Reply(_)) => stats.rejected += 1,
+            Some(FailureOutcome::Drop | FailureOutcome::DropAfterAccept) => stats.dropped += 1,
+            None => {}
+        }
     }
 }
 
@@ -452,12 +414,22 @@ mod tests {
 
     #[test]
     fn seconds_are_counted_by_the_clock() {
-        let mut kept = Kept::default();
+        let mut kept = InboxState::default();
         for at_us in [10_000_000, 10_500_000, 11_000_000] {
             kept.count_second(at_us);
         }
         assert_eq!(kept.last_full_second(11_900_000), 2);
         assert_eq!(kept.last_full_second(12_100_000), 1);
         assert_eq!(kept.last_full_second(13_100_000), 0);
+    }
+
+    #[test]
+    fn a_key_is_the_same_whatever_its_case() {
+        let inbox = Inbox::new(KeptMails::default());
+        let long = format!("{}@Example.com", "A".repeat(200));
+        for text in ["Ann@x.com", &long] {
+            assert_eq!(inbox.key(text.as_bytes()), inbox.key(text.to_lowercase().as_bytes()));
+        }
+        assert_ne!(inbox.key(b"ab@x.com"), inbox.key(b"ba@x.com"));
     }
 }

@@ -69,8 +69,6 @@ mod page;
 mod rules;
 mod script;
 mod smtp;
-mod tally;
-mod waiters;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

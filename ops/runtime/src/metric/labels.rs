@@ -54,19 +54,6 @@ impl Values {
             Self::Build => made_of(b".+-"),
         }
     }
-
-    /// The set as text, for the metrics page.
-    #[must_use]
-    pub fn describe(self) -> String {
-        match self {
-            Self::OneOf(one_of) => one_of().join(", "),
-            Self::Codes([]) => "a code of the program's own".to_owned(),
-            Self::Codes(codes) => format!("{}, or another code of the program's own", codes.join(", ")),
-            Self::Route => "a route of the API, as OpenAPI writes it; none for any other path".to_owned(),
-            Self::Status => "an HTTP status".to_owned(),
-            Self::Build => "what the process was started as".to_owned(),
-        }
-    }
 }
 
 /// Which processes export a metric.
@@ -78,18 +65,6 @@ pub enum Emitter {
     Parts(&'static [&'static str]),
     /// The runner, of each stage it runs and each lane that stage reads.
     Runner,
-}
-
-impl Emitter {
-    /// As text, for the metrics page.
-    #[must_use]
-    pub fn describe(self) -> String {
-        match self {
-            Self::Every => "every process".to_owned(),
-            Self::Parts(parts) => parts.join(", "),
-            Self::Runner => "each stage".to_owned(),
-        }
-    }
 }
 
 macro_rules! closed {

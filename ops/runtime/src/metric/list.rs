@@ -182,9 +182,9 @@ metric_set! {
         /// rendering or delivery has them, their streams show. Paused and deferred work is not owed.
         BacklogOldestSeconds = "mail_backlog_oldest_seconds"
             [stage: one_of!["audience", "delivery", "engagement", "attribution", "webhooks", "sequencing"], lane: LANE] from Emitter::Every,
-        /// Batches in the ledger that are not done, counted to 10,000: waiting for dispatch, announced, or resting with nothing open but
+        /// Batches in the ledger that are not done, counted to 10,000: waiting for their time (timed) or for dispatch, announced, or resting with nothing open but
         /// deferred sends.
-        BacklogBatches = "mail_backlog_batches" [lane: LANE, state: one_of!["waiting", "announced", "resting"]] from Emitter::Every,
+        BacklogBatches = "mail_backlog_batches" [lane: LANE, state: one_of!["timed", "waiting", "announced", "resting"]] from Emitter::Every,
         /// Most announcements of one batch; one or two is normal.
         BacklogAnnouncementsMax = "mail_backlog_announcements_max" [lane: LANE] from Emitter::Every,
         /// Requests accepted and not handled, counted to 10,000.

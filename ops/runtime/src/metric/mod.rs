@@ -6,7 +6,6 @@
 
 mod labels;
 mod list;
-pub mod page;
 mod recorder;
 
 use metrics::{SharedString, Unit};

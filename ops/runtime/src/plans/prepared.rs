@@ -1,8 +1,9 @@
 //! Connections that keep their plans, handed from one short transaction to the next.
 
 use std::{
+    collections::HashMap,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -54,7 +55,7 @@ struct Shared {
     connections: usize,
     /// How long a connection is waited for.
     acquire_timeout: Duration,
-    sizes: Mutex<TableSizes>,
+    sizes: Arc<Mutex<TableSizes>>,
     /// How long one is used before another one takes its place.
     lifetime: Duration,
     /// As many as there may be connections. The queue is fair.
@@ -73,6 +74,18 @@ struct TableSizes {
     read: Option<Instant>,
     /// Grows with each change.
     version: u64,
+}
+
+/// Host, port and name.
+type Database = (String, u16, String);
+
+/// The sizes in each database: all pools of a process share what one of them has read.
+static SIZES: LazyLock<Mutex<HashMap<Database, Arc<Mutex<TableSizes>>>>> = LazyLock::new(Mutex::default);
+
+fn sizes_of(options: &PgConnectOptions) -> Arc<Mutex<TableSizes>> {
+    let database = options.get_database().unwrap_or_default().to_owned();
+    let key = (options.get_host().to_owned(), options.get_port(), database);
+    Arc::clone(SIZES.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default())
 }
 
 /// A connection, and what is known of it.
@@ -129,10 +142,11 @@ impl PreparedPool {
     #[must_use]
     pub fn with_settings(pool: &PgPool, connections: usize, settings: &[(&str, &str)]) -> Self {
         let connections = connections.clamp(1, Semaphore::MAX_PERMITS);
+        let options = by_key_options(pool, settings).statement_cache_capacity(STATEMENTS);
         let shared = Shared {
-            options: by_key_options(pool, settings).statement_cache_capacity(STATEMENTS),
+            sizes: sizes_of(&options),
+            options,
             connections,
-            sizes: Mutex::default(),
             acquire_timeout: pool.options().get_acquire_timeout(),
             lifetime: pool.options().get_max_lifetime().unwrap_or(Duration::MAX),
             places: Arc::new(Semaphore::new(connections)),

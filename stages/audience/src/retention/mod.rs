@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use sqlx::{AssertSqlSafe, PgPool};
 
 pub use self::tables::{KEPT, MONTHLY, RULES, RetentionRule, SWEPT_BY_THEIR_STAGE};
@@ -92,6 +92,17 @@ pub enum Keep {
     Days(u16),
 }
 
+impl Keep {
+    /// The column of `tenants` with the days that a tenant chose, where it may choose fewer than the setting says.
+    pub(crate) fn chosen_by_tenant(self) -> Option<&'static str> {
+        match self {
+            Self::Requests => Some("keep_requests_days"),
+            Self::Imports => Some("keep_imports_days"),
+            Self::Ledger | Self::Audit | Self::Inbound | Self::Days(_) => None,
+        }
+    }
+}
+
 /// Removes rows that are older than their setting. Any number of processes may run it.
 pub struct Retention {
     pool: PgPool,
@@ -139,7 +150,10 @@ impl Retention {
     }
 
     async fn apply(&self, rule: &RetentionRule) -> sqlx::Result<u64> {
-        let Some(cutoff) = self.cutoff(rule.keep).await? else { return Ok(0) };
+        let cutoff = self.cutoff(rule.keep).await?;
+        if cutoff.is_none() && rule.keep.chosen_by_tenant().is_none() {
+            return Ok(0);
+        }
         let mut removed = 0;
         for _ in 0..SLICES {
             let rows = sqlx::query(AssertSqlSafe(rule.statement()))
@@ -164,16 +178,8 @@ fn older_than(keep: Duration) -> Option<DateTime<Utc>> {
 
 #[async_trait]
 impl Sweep for Retention {
-    fn name(&self) -> &'static str {
-        "retention"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("retention", INTERVAL).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

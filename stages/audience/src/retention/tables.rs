@@ -1,5 +1,7 @@
 //! The retention rule of every table.
 
+use ledger::frequency;
+
 use super::Keep;
 
 /// Old rows of one table.
@@ -42,11 +44,18 @@ impl RetentionRule {
     pub fn statement(&self) -> String {
         let table = self.table;
         let old = match self.rows {
-            Rows::OfTenant(old) => format!(
-                "select k.ctid from tenants t cross join lateral (
-                     select r.ctid from {table} r where r.tenant_id = t.id and {old} limit $2
-                 ) k limit $2"
-            ),
+            Rows::OfTenant(old) => {
+                // Of the two times, the later one: a null is none.
+                let old = match self.keep.chosen_by_tenant() {
+                    Some(days) => old.replace("$1", &format!("greatest($1, now() - make_interval(days => t.{days}))")),
+                    None => old.to_owned(),
+                };
+                format!(
+                    "select k.ctid from tenants t cross join lateral (
+                         select r.ctid from {table} r where r.tenant_id = t.id and {old} limit $2
+                     ) k limit $2"
+                )
+            }
             Rows::All(old) => format!("select r.ctid from {table} r where {old} limit $2"),
         };
         match self.end {
@@ -107,6 +116,23 @@ pub const RULES: &[RetentionRule] = &[
          order by r.created_at",
     ),
     RetentionRule::of_tenant("contact_facts", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    RetentionRule::of_tenant(
+        "capped_sends",
+        Keep::Days(frequency::DAYS_MAX as u16),
+        "r.fenced_at < $1 and r.send_id < first_id_at($1) order by r.send_id",
+    ),
+    RetentionRule::of_tenant("product_events", Keep::Ledger, "r.id < first_id_at($1) order by r.id"),
+    RetentionRule::of_tenant(
+        "trigger_occurrences",
+        Keep::Ledger,
+        "r.decided_at is not null and r.noted_at < $1 order by r.noted_at",
+    ),
+    // A confirmed one is the proof of a consent, and is erased with its contact.
+    RetentionRule::of_tenant(
+        "confirmations",
+        Keep::Ledger,
+        "r.state in ('expired', 'withdrawn') and r.requested_at < $1 order by r.requested_at",
+    ),
     RetentionRule::of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
     RetentionRule::of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
     RetentionRule::of_tenant("send_usage", Keep::Ledger, "r.day < $1::date order by r.day"),
@@ -170,6 +196,7 @@ pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("webhook_leases", "webhooks, an hour after they ran out"),
     ("webhook_totals", "webhooks, after 7 days"),
     ("enrollment_checks", "sequencing, when they are handled"),
+    ("segment_entries", "sequencing, when the contact is not in the segment any more"),
 ];
 
 /// Tables that are kept, with the reason.
@@ -185,6 +212,7 @@ pub const KEPT: &[(&str, &str)] = &[
     ("event_listeners", "settings"),
     ("fields", "settings"),
     ("provider_connections", "settings"),
+    ("connection_health", "one row for each connection"),
     ("provider_pings", "one row for each provider"),
     ("send_limits", "settings"),
     ("stage_pauses", "settings"),
@@ -198,6 +226,9 @@ pub const KEPT: &[(&str, &str)] = &[
     ("segment_uses", "the customer's own data"),
     ("templates", "the customer's own data"),
     ("template_versions", "the customer's own data: sends pin them"),
+    ("snippets", "the customer's own data"),
+    ("snippet_versions", "the customer's own data: versions of templates name them"),
+    ("template_snippets", "which snippets a template's version holds"),
     ("skeletons", "compiled templates: one for each version that was sent; those of one-off messages go after 4 days"),
     ("campaigns", "the customer's own data, with its final counts"),
     ("campaign_variants", "the customer's own data"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ledger::end_stopped::HAS_UNFINISHED_CAMPAIGNS;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -24,20 +24,8 @@ impl CompleteCampaigns {
 
 #[async_trait]
 impl Sweep for CompleteCampaigns {
-    fn name(&self) -> &'static str {
-        "complete_campaigns"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some(HAS_UNFINISHED_CAMPAIGNS)
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("complete_campaigns", INTERVAL).when(HAS_UNFINISHED_CAMPAIGNS).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use schemas::WinnerMetric;
 use serde_json::json;
 use sqlx::{PgConnection, PgPool};
@@ -120,18 +120,8 @@ async fn results(db: &mut PgConnection, due: &Due) -> sqlx::Result<Vec<(String, 
 
 #[async_trait]
 impl Sweep for DecideTests {
-    fn name(&self) -> &'static str {
-        "decide_tests"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some(
-            "exists (select from campaigns where test_percent is not null and decided_at is null and materialized_at is not null)",
-        )
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("decide_tests", INTERVAL).when("exists (select from campaigns where test_percent is not null and decided_at is null and materialized_at is not null)")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -5,20 +5,30 @@ mod audit;
 mod complete;
 mod decide;
 mod partitions;
+mod quota;
 mod tripwire;
 
 use std::sync::Arc;
 
 use runner::{Deps, Sweep};
 use runtime::Notifier;
+use sqlx::PgPool;
 
+use ledger::quota::QuotaDefaults;
 use ledger::{
+    confirmations::SendConfirmations,
     dispatch::{AnnounceRequests, Dispatch, DispatchLimits, ReannounceBatches, ResumeTenants},
     end_stopped::EndStopped,
     erasure::Erasures,
 };
 
 use crate::{Settings, retention::Retention};
+
+/// The sweep that tells tenants of a quota that is nearly used up.
+#[must_use]
+pub fn warn_quotas(pool: PgPool, defaults: QuotaDefaults) -> impl Sweep {
+    quota::WarnQuotas::new(pool, defaults)
+}
 
 /// Starts all of them, in the name of the stage.
 pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launched: &Notifier) {
@@ -28,7 +38,7 @@ pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launc
         connection_backlog: settings.audience_connection_backlog,
         reannounce: settings.audience_reannounce,
     };
-    let sweeps: [Arc<dyn Sweep>; 11] = [
+    let sweeps: [Arc<dyn Sweep>; 13] = [
         Arc::new(Dispatch::new(pool.clone(), deps.by_key.bulk(stage), bus.clone(), limits, launched.clone())),
         Arc::new(ReannounceBatches::new(
             pool.clone(),
@@ -42,9 +52,11 @@ pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launc
         Arc::new(tripwire::Tripwire::new(pool.clone())),
         Arc::new(decide::DecideTests::new(pool.clone())),
         Arc::new(complete::CompleteCampaigns::new(pool.clone())),
+        Arc::new(warn_quotas(pool.clone(), settings.quota)),
         Arc::new(partitions::CreatePartitions::new(pool.clone())),
         Arc::new(Retention::new(pool.clone(), settings.retention.clone())),
         Arc::new(Erasures(deps.by_key.bulk(stage))),
+        Arc::new(SendConfirmations::new(pool.clone(), settings.confirmations)),
     ];
     for sweep in sweeps {
         deps.runner.start_sweep(stage, sweep);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use sqlx::PgPool;
 
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
@@ -22,16 +22,8 @@ impl CreatePartitions {
 
 #[async_trait]
 impl Sweep for CreatePartitions {
-    fn name(&self) -> &'static str {
-        "create_partitions"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("create_partitions", INTERVAL).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

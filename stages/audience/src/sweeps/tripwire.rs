@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use schemas::PauseReason;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -109,20 +109,8 @@ impl Tripwire {
 
 #[async_trait]
 impl Sweep for Tripwire {
-    fn name(&self) -> &'static str {
-        "tripwire"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some(HAS_UNFINISHED_CAMPAIGNS)
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("tripwire", INTERVAL).when(HAS_UNFINISHED_CAMPAIGNS).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -51,6 +51,21 @@ async fn random_audience(rig: &Rig, tenant: &Tenant) -> Vec<Person> {
             .unwrap();
         }
     }
+    // A cap of two mails in a week: some have had three, some two, some two of which one is too old to count.
+    sqlx::query("update tenants set frequency_cap_messages = 2, frequency_cap_days = 7")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query(
+        "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+         select tenant_id, gen_random_uuid(), contact_id, now() - case when mail = 2 and n % 3 = 1 then '8 days' else '6 days' end::interval
+         from (select tenant_id, id as contact_id, row_number() over (order by id) as n from contacts) c
+         cross join generate_series(1, 3) mail
+         where n % 3 < 2 and (mail < 3 or n % 3 = 0)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
     people
 }
 
@@ -61,11 +76,11 @@ async fn decided(
     people: &[Person],
     class: Classification,
 ) -> BTreeMap<Option<SkipReason>, i64> {
-    type Row = (bool, String, bool, bool, bool, bool, bool, bool);
+    type Row = (bool, String, bool, bool, bool, bool, bool, bool, Option<i64>);
     let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
     let rows: Vec<Row> = sqlx::query_as(
         "select contact_active, marketing_status, hard_bounced, complained, unsubscribed, invalid, suppressed_all,
-                suppressed_marketing from recipient_eligibility($1, $2)",
+                suppressed_marketing, cap_left from recipient_eligibility($1, $2)",
     )
     .bind(tenant.id)
     .bind(&ids)
@@ -83,6 +98,8 @@ async fn decided(
             invalid: row.5,
             suppressed_all: row.6,
             suppressed_marketing: row.7,
+            cap_left: row.8,
+            zone: None,
         };
         *decisions.entry(gate::decide_recipient(&standing, MessageKind::Campaign, class)).or_default() += 1;
     }
@@ -103,6 +120,8 @@ async fn the_count_is_what_the_gate_will_decide() {
         let skipped: Vec<_> = decisions.iter().filter_map(|(verdict, count)| Some(((*verdict)?, *count))).collect();
         assert_eq!(counted.skipped, skipped, "{class}");
         assert!(counted.skipped.len() > 2, "the audience tries several reasons");
+        let is_capped = counted.skipped.iter().any(|(reason, _)| *reason == SkipReason::FrequencyCap);
+        assert_eq!(is_capped, *class == Classification::Marketing);
     }
 }
 

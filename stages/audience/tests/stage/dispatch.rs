@@ -149,10 +149,10 @@ async fn a_large_tenant_does_not_delay_nine_small_ones() {
     .unwrap();
     until("the late one is served", async || announced_by_tenant(&rig).await.get(&late.id) == Some(&2)).await;
     assert_eq!(announced(&rig).await, 10, "and the lane is not overfilled");
-    // It is rung after the commit that was just seen.
-    let rung = async || rig.messages::<Resolved>(stream::RESOLVED).await.len();
-    until("all hand-ons are announced", async || rung().await >= 21).await;
-    assert_eq!(rung().await, 21, "each once");
+    // It is announced after the commit that was just seen.
+    let announced = async || rig.messages::<Resolved>(stream::RESOLVED).await.len();
+    until("all hand-ons are announced", async || announced().await >= 21).await;
+    assert_eq!(announced().await, 21, "each once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,7 +228,7 @@ async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     waiting_and_armed(&rig, &tenant, 4).await;
-    // The first thousand are through but for some at a receiver that defers, and these are due: both batches are rung for again.
+    // The first thousand are through but for some at a receiver that defers, and these are due: both batches are announced again.
     sqlx::query(
         "update batches set state = 'announced', queued = 0, sent = 400, deferred = 100, announcement = 2, quiet_at = now(),
                             announce_after = now() + interval '1 hour'

@@ -90,6 +90,93 @@ async fn the_suppressed_are_materialized_for_their_reason_and_the_archived_are_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_time_zone_has_batches_that_wait_for_its_time() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 6).await;
+    // A zone that is none counts as none: the tenant's, which is UTC.
+    let zones = ["Pacific/Kiritimati", "Etc/GMT+12", "UTC", "Mars/Olympus", "Etc/GMT+12", "UTC"];
+    for (person, zone) in people.iter().zip(zones) {
+        sqlx::query("update contacts set timezone = $2 where id = $1")
+            .bind(person.id)
+            .bind(zone)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+    }
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    // It is that time now where the day begins first.
+    sqlx::query(
+        "update campaigns set scheduled_for_local = now() at time zone 'utc' + interval '14 hours' where id = $1",
+    )
+    .bind(campaign)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let request = rig.launch_request(&tenant, campaign).await;
+    start(&rig, &[]).await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
+    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
+    let batches: Vec<(bool, i32, Option<i32>)> = sqlx::query_as(
+        "select state = 'timed', size, case when state = 'timed' then round(extract(epoch from announce_after - now()) / 3600)::int end
+         from batches order by id",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    assert_eq!(batches, [(false, 1, None), (true, 3, Some(14)), (true, 2, Some(26))]);
+    let contacts: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(contacts, [0, 2, 3, 5, 1, 4].map(|at: usize| people[at].id));
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variants_go_out_by_time_zones_too() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 200).await;
+    sqlx::query(
+        "update contacts set timezone = 'Etc/GMT+12' where id in (select id from contacts order by id limit 100)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    sqlx::query(
+        "insert into campaign_variants (tenant_id, campaign_id, variant, name, weight, content_id)
+         select c.tenant_id, c.id, v, v, 1, c.content_id from campaigns c, unnest(array['A', 'B']) v",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    sqlx::query("update campaigns set scheduled_for_local = now() at time zone 'utc' + interval '14 hours'")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let request = rig.launch_request(&tenant, campaign).await;
+    start(&rig, &[]).await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
+    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
+    let batches: Vec<(String, Option<String>, i32)> = sqlx::query_as(
+        "select state, variant, round(extract(epoch from announce_after - now()) / 3600)::int from batches order by id",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    let expected = [("A", 14), ("B", 14), ("A", 26), ("B", 26)];
+    assert_eq!(batches, expected.map(|(variant, hours)| ("timed".to_owned(), Some(variant.to_owned()), hours)));
+    assert_eq!(
+        rig.number("select sum(size) from batches where announce_after > now() + interval '20 hours'").await,
+        100
+    );
+    assert_eq!(rig.number("select count(distinct contact_id) from sends").await, 200);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_cancelled_before_its_launch_is_handled_mails_nobody_and_is_completed() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

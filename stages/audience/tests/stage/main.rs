@@ -1,6 +1,7 @@
 //! The audience stage on its own database and streams.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod confirmations;
 mod count;
 mod dispatch;
 mod launch;

@@ -96,7 +96,7 @@ async fn fill(rig: &Rig, tenant: &Tenant, age: &'static str) {
 async fn counts(rig: &Rig) -> [i64; 6] {
     [
         rig.number("select count(*) from requests").await,
-        rig.number("select count(*) from notices").await,
+        rig.number("select count(*) from notices where type = 'campaign.sent'").await,
         rig.number("select count(*) from audit_log").await,
         rig.number("select count(*) from imports").await,
         rig.number("select count(*) from contact_facts").await,
@@ -126,6 +126,44 @@ async fn what_is_older_than_its_setting_goes_and_the_rest_stays() {
         .unwrap();
     sweep_all(&rig, &[]).await;
     assert_eq!(rig.number("select count(*) from requests").await, 30);
+}
+
+#[tokio::test]
+async fn a_tenant_may_choose_a_shorter_retention_and_no_longer_one() {
+    let rig = Rig::new().await;
+    let (short, long) = (rig.tenant().await, rig.tenant().await);
+    for tenant in [&short, &long] {
+        for age in ["2 days", "10 days", "40 days", "100 days"] {
+            fill(&rig, tenant, age).await;
+        }
+    }
+    let choose = async |tenant: &Tenant, days: i32| {
+        sqlx::query("update tenants set keep_requests_days = $2, keep_imports_days = $2 where id = $1")
+            .bind(tenant.id)
+            .bind(days)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+    };
+    choose(&short, 7).await;
+    choose(&long, 3_650).await;
+    let kept = async || {
+        let mut kept = Vec::new();
+        for tenant in [&short, &long] {
+            for table in ["requests", "imports"] {
+                let sql = format!("select count(*) from {table} where tenant_id = $1");
+                let rows: i64 =
+                    sqlx::query_scalar(AssertSqlSafe(sql)).bind(tenant.id).fetch_one(&rig.pool).await.unwrap();
+                kept.push(rows);
+            }
+        }
+        kept
+    };
+    sweep_all(&rig, &["--keep-requests", "0s", "--keep-imports", "0s"]).await;
+    assert_eq!(kept().await, [30, 30, 120, 120], "also where the installation keeps all for ever");
+    sweep_all(&rig, &[]).await;
+    assert_eq!(kept().await, [30, 30, 60, 90]);
+    assert_eq!(rig.number("select count(*) from contents where kind = 'one_off' and body_html <> ''").await, 90);
 }
 
 /// A row of each table that is kept for a fixed time, or by `inbound-keep`: of this `tenant`, written `at` this time.

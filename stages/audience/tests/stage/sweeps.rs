@@ -1,8 +1,10 @@
-//! What has not moved is rung for again; what is cancelled is cancelled; what is over is completed.
+//! What has not moved is announced again; what is cancelled is cancelled; what is over is completed.
 
 use std::collections::BTreeSet;
 
 use chrono::{TimeDelta, Utc};
+use ledger::quota::QuotaDefaults;
+use runner::Sweep;
 use schemas::{Classification, RequestKind, Resolved, new_batch_id, subjects::stream};
 use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
@@ -26,7 +28,7 @@ async fn launched(rig: &Rig, tenant: &Tenant, people: usize) -> Uuid {
 
 async fn state_of(rig: &Rig, batch: Uuid) -> (String, i32, bool) {
     sqlx::query_as(
-        "select state, announcement, announce_after > now() + interval '25 minutes' from batches where id = $1",
+        "select state, announcement, coalesce(announce_after > now() + interval '25 minutes', false) from batches where id = $1",
     )
     .bind(batch)
     .fetch_one(&rig.pool)
@@ -56,8 +58,8 @@ async fn everything_is_announced_again_when_the_stream_store_is_lost() {
         if rig.held(stream::RESOLVED).await < 9 {
             return false;
         }
-        let rung: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
-        rung.iter().map(|message| message.batch_id).collect::<BTreeSet<_>>().len() == 9
+        let announced: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
+        announced.iter().map(|message| message.batch_id).collect::<BTreeSet<_>>().len() == 9
     })
     .await;
     assert_eq!(rig.number("select count(*) from sends").await, 1_106);
@@ -78,15 +80,15 @@ async fn an_open_batch_is_announced_again_with_growing_pauses() {
         .await
         .unwrap();
     start(&rig, &[]).await;
-    until("rung", async || state_of(&rig, batch).await.1 == 10).await;
+    until("announced", async || state_of(&rig, batch).await.1 == 10).await;
     assert_eq!(
         state_of(&rig, batch).await,
         ("announced".to_owned(), 10, true),
         "thirty times the first pause and no more"
     );
     until("announced", async || rig.held(stream::RESOLVED).await == 1).await;
-    let rung: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
-    assert_eq!((rung[0].batch_id, rung[0].announcement), (batch, 10));
+    let announced: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
+    assert_eq!((announced[0].batch_id, announced[0].announcement), (batch, 10));
 }
 
 /// A batch with one deferred send, and one that is decided.
@@ -120,7 +122,50 @@ async fn a_resting_batch_is_announced_when_a_send_is_due() {
     let rig = Rig::new().await;
     let batch = deferred(&rig, TimeDelta::seconds(-1), "resting").await;
     start(&rig, &[]).await;
-    until("rung", async || state_of(&rig, batch).await.0 == "announced" && rig.held(stream::RESOLVED).await == 1).await;
+    until("announced", async || state_of(&rig, batch).await.0 == "announced" && rig.held(stream::RESOLVED).await == 1)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timed_batch_is_dispatched_when_its_time_has_come() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 6).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let [due, later, paused] =
+        [rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await];
+    let mut batches = Vec::new();
+    for (campaign, seconds) in [(due, -1), (later, 3600), (paused, -1)] {
+        let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
+        sqlx::query(
+            "update batches set state = 'timed', announce_after = now() + make_interval(secs => $2) where id = $1",
+        )
+        .bind(batch)
+        .bind(f64::from(seconds))
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        sqlx::query(
+            "update campaigns set status = 'sending', materialized_at = now(), month = $3, paused = $4,
+                 launch_prefix = left(replace($2::text, '-', ''), 23) where id = $1",
+        )
+        .bind(campaign)
+        .bind(batch)
+        .bind(schemas::month_of(batch))
+        .bind(campaign == paused)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        batches.push(batch);
+    }
+    start(&rig, &[]).await;
+    until("dispatched", async || {
+        state_of(&rig, batches[0]).await.0 == "announced" && rig.held(stream::RESOLVED).await == 1
+    })
+    .await;
+    assert_eq!(state_of(&rig, batches[1]).await.0, "timed");
+    assert_eq!(state_of(&rig, batches[2]).await.0, "timed", "its campaign is paused");
+    rig.assert_books().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,4 +253,35 @@ async fn a_campaign_is_sent_when_nothing_of_it_is_open() {
     })
     .await;
     rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_is_nearly_used_up_is_told_once_in_each_period() {
+    let rig = Rig::new().await;
+    let (near, far) = (rig.tenant().await, rig.tenant().await);
+    for (tenant, used) in [(&near, 80_i64), (&far, 79)] {
+        sqlx::query("insert into send_limits (tenant_id, monthly, daily) values ($1, 1000, 100)")
+            .bind(tenant.id)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+        sqlx::query("insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, -1, $2)")
+            .bind(tenant.id)
+            .bind(used)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+    }
+    let sweep = audience::warn_quotas(rig.pool.clone(), QuotaDefaults::default());
+    let (one, other) = tokio::join!(sweep.sweep(), sweep.sweep());
+    assert_eq!(one.unwrap() + other.unwrap(), 1, "of two processes one tells it");
+    assert_eq!(sweep.sweep().await.unwrap(), 0, "told once");
+    let (tenant, data): (Uuid, serde_json::Value) =
+        sqlx::query_as("select tenant_id, data - 'starts_on' from notices where type = 'quota.near'")
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+    assert_eq!((tenant, data), (near.id, serde_json::json!({"period": "day", "limit": 100, "used": 80})));
+    sqlx::query("update send_usage set used = 900").execute(&rig.pool).await.unwrap();
+    assert_eq!(sweep.sweep().await.unwrap(), 3, "both tenants by the month, the second by its day");
 }

@@ -210,19 +210,19 @@ async fn requests_accepted_together_become_one_batch() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let (small, large) = (new_batch_id(), new_batch_id());
-    let mut rung = Vec::new();
+    let mut announced = Vec::new();
     for (batch, size) in [(small, 3_u16), (large, 60)] {
         for ordinal in 0..size {
             let address = format!("p{ordinal}@example.org");
             let send = SendId::of(batch, ordinal).0;
-            rung.push(rig.transactional_request(&tenant, &address, |payload| payload.send_id = send).await);
+            announced.push(rig.transactional_request(&tenant, &address, |payload| payload.send_id = send).await);
         }
     }
     // One of each is enough, also one in the middle; a later ring for another changes nothing.
-    rig.ring(&[rung[1].clone(), rung[40].clone()], "first").await;
+    rig.ring(&[announced[1].clone(), announced[40].clone()], "first").await;
     start(&rig, &[]).await;
     all_handled(&rig, 63).await;
-    rig.ring(&[rung[0].clone(), rung[50].clone()], "second").await;
+    rig.ring(&[announced[0].clone(), announced[50].clone()], "second").await;
     all_handled(&rig, 63).await;
     let batches: Vec<(Uuid, String, i32)> =
         sqlx::query_as("select id, lane, size from batches order by size").fetch_all(&rig.pool).await.unwrap();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::Gauge;
 use schemas::receiver::{Receiver, families};
 use sqlx::PgPool;
@@ -124,16 +124,8 @@ impl PaceShare {
 
 #[async_trait]
 impl Sweep for PaceShare {
-    fn name(&self) -> &'static str {
-        "share_pace"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("share_pace", INTERVAL).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -5,9 +5,8 @@
 //! the ledger, and [`PreparedSend::send`] sends the message. Dropping a [`PreparedSend`] frees its connection or permit. Each
 //! provider translates its answers to a [`ReplyDecision`]: the caller does not know which provider it was.
 
-mod connection;
-mod host_policy;
 mod http;
+mod open;
 mod ping;
 mod rate_limit;
 mod relay;
@@ -20,59 +19,14 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use uuid::Uuid;
 
-pub use connection::{Connection, ConnectionFault, ConnectionSettings};
-pub use host_policy::HostPolicy;
+pub use open::open;
 pub use ping::PingFault;
 pub(crate) use relay::{SmtpProvider, answer as smtp_answer};
 
 pub use ledger::fence::Answer;
+pub use providers::{Connection, ConnectionFault, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, ProviderKind};
 use smtp::classify::{Class, ReplyDecision};
 use smtp::{Envelope, SmtpMessage};
-
-/// The kinds of providers. The ledger, settings and metrics use the same word for each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ProviderKind {
-    /// An SMTP relay.
-    Smtp,
-    /// Amazon SES, API v2, raw messages.
-    Ses,
-    /// Postmark.
-    Postmark,
-    /// SendGrid, v3.
-    Sendgrid,
-    /// Mailgun, MIME messages.
-    Mailgun,
-    /// Resend.
-    Resend,
-}
-
-impl ProviderKind {
-    /// All kinds.
-    pub const ALL: &'static [Self] =
-        &[Self::Smtp, Self::Ses, Self::Postmark, Self::Sendgrid, Self::Mailgun, Self::Resend];
-
-    /// The word for this kind.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Smtp => "smtp",
-            Self::Ses => "ses",
-            Self::Postmark => "postmark",
-            Self::Sendgrid => "sendgrid",
-            Self::Mailgun => "mailgun",
-            Self::Resend => "resend",
-        }
-    }
-
-    /// The kind with this word.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.as_str() == text)
-    }
-}
-
-/// The vault's purpose for a connection's secret.
-pub const PROVIDER_PURPOSE: &str = "provider";
 
 /// Which DKIM signature of ours the provider needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use runtime::Backoff;
@@ -18,6 +19,9 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// The pauses, unless the provider asks for one.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(15), PAUSE_MAX);
+
+/// A provider that serves is reported as often as this.
+const SERVED_PRECISION: TimeDelta = TimeDelta::minutes(1);
 
 /// Unknown outcomes in a row that open the circuit breaker. A relay that accepts bodies and never answers would otherwise turn a
 /// whole campaign into `unknown`.
@@ -36,6 +40,19 @@ struct BreakerState {
     open_until: Option<Instant>,
     failures: u32,
     unknowns: u32,
+    report: CircuitReport,
+    is_reported: bool,
+}
+
+/// What the health of a tenant's connection says of its circuit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CircuitReport {
+    /// When an open circuit is tried again.
+    pub open_until: Option<DateTime<Utc>>,
+    /// The class and the time of the last failure.
+    pub failure: Option<(&'static str, DateTime<Utc>)>,
+    /// When the provider last served, to the minute.
+    pub served_at: Option<DateTime<Utc>>,
 }
 
 impl CircuitBreaker {
@@ -58,6 +75,12 @@ impl CircuitBreaker {
     pub fn record_failure(&self, class: Class, asked: Option<Duration>) -> Duration {
         let (wait, is_new) = self.record_failure_at(Instant::now(), asked);
         if is_new {
+            let mut state = self.lock();
+            let now = Utc::now();
+            state.report.open_until = Some(now + wait);
+            state.report.failure = Some((class.as_str(), now));
+            state.is_reported = false;
+            drop(state);
             tracing::error!(
                 stage = "delivery",
                 class = class.as_str(),
@@ -102,18 +125,32 @@ impl CircuitBreaker {
 
     /// Records that the provider answered a transaction, yes or no. Closes the circuit breaker.
     pub fn record_success(&self) {
-        let mut state = self.lock();
+        let (mut state, now) = (self.lock(), Utc::now());
         state.unknowns = 0;
+        if state.failures > 0 || state.report.served_at.is_none_or(|at| now - at > SERVED_PRECISION) {
+            state.report = CircuitReport { open_until: None, served_at: Some(now), ..state.report };
+            state.is_reported = false;
+        }
         if state.failures > 0 {
-            *state = BreakerState::default();
+            (state.failures, state.open_until) = (0, None);
             drop(state);
             let connection = self.connection.map(tracing::field::display);
             tracing::info!(stage = "delivery", connection, "the relay serves again");
         }
     }
 
+    /// What is new of a tenant's connection since the last call.
+    pub fn take_report(&self) -> Option<CircuitReport> {
+        let mut state = self.lock();
+        if state.is_reported || state.report == CircuitReport::default() {
+            return None;
+        }
+        state.is_reported = true;
+        Some(state.report)
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, BreakerState> {
-        // Two plain fields: nothing a panic could leave half done.
+        // Plain fields: nothing a panic could leave half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -158,6 +195,22 @@ mod tests {
             let breaker = CircuitBreaker::default();
             assert_eq!(breaker.record_failure_at(Instant::now(), Some(Duration::from_secs(asked))).0.as_secs(), waited);
         }
+    }
+
+    #[test]
+    fn a_change_of_the_circuit_is_reported_once() {
+        let breaker = CircuitBreaker::of_connection(Uuid::nil());
+        assert_eq!(breaker.take_report(), None);
+        breaker.record_failure(Class::Unreachable, None);
+        let open = breaker.take_report();
+        assert!(open.is_some_and(|report| report.open_until.is_some() && report.served_at.is_none()), "{open:?}");
+        assert_eq!(breaker.take_report(), None);
+        breaker.record_success();
+        let closed = breaker.take_report();
+        assert!(closed.is_some_and(|report| report.open_until.is_none() && report.served_at.is_some()), "{closed:?}");
+        assert_eq!(closed.and_then(|report| report.failure), open.and_then(|report| report.failure));
+        breaker.record_success();
+        assert_eq!(breaker.take_report(), None, "a provider that serves is reported every minute");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod attachments;
 mod circuit_breaker;
+mod health;
 mod notifier;
 mod outcome;
 mod ping;
@@ -69,7 +70,7 @@ pub struct Delivery {
     by_key: PreparedPool,
     sources: SourceCache,
     ledger: Ledger,
-    routes: ProviderRoutes,
+    routes: Arc<ProviderRoutes>,
     transmitter: Transmitter,
     /// The share of the daily warm-up caps that this process holds.
     warm: WarmupPermits,
@@ -91,6 +92,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let relay = stage.relay.clone();
     let share = PaceShare::new(deps.pool.clone(), stage.transmitter.pacer.clone());
     let pings = ping::RelayPing::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
+    let health = health::ReportHealth::new(deps.pool.clone(), stage.routes.clone());
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
         stream: streams::RENDERED,
@@ -105,6 +107,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     );
     deps.runner.start_sweep(Delivery::NAME, Arc::new(ExpireLeases::new(deps.pool.clone())));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(health));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(share));
     tokio::spawn(report_connections(relay, deps.shutdown.clone()));
     Ok(())
@@ -192,7 +195,7 @@ impl Delivery {
             shutdown: shutdown.clone(),
         };
         Ok(Self {
-            routes: ProviderRoutes::new(pool.clone(), vault.clone(), relay.clone(), route_settings),
+            routes: Arc::new(ProviderRoutes::new(pool.clone(), vault.clone(), relay.clone(), route_settings)),
             transmitter,
             warm: WarmupPermits::default(),
             bulk_in_flight: settings.smtp_connections * IN_FLIGHT_PER_CONNECTION,

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use chrono::Utc;
-
 use ledger::fence::{Answer, Change, SendAttempt};
 use ledger::owed::retry_deadline;
 use ledger::schedule::{RetryDeadline, elapsed_before, next_attempt};
@@ -39,7 +37,7 @@ fn retry_wait(send: &SendAttempt) -> Option<Duration> {
     // A campaign's batch may have waited for days, scheduled or paused: its deadline counts from the first attempt.
     let age = match deadline {
         RetryDeadline::Bulk => elapsed_before(attempt),
-        RetryDeadline::Prompt => (Utc::now() - send.batch.created_at).to_std().unwrap_or_default(),
+        RetryDeadline::Prompt => send.batch.age(),
     };
     let seed = u64::try_from(send.id.as_u128() & u128::from(u64::MAX)).unwrap_or(0);
     next_attempt(attempt, age, deadline, seed)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use sqlx::PgPool;
 
 use crate::provider::{PingFault, Provider};
@@ -29,16 +29,8 @@ impl RelayPing {
 
 #[async_trait]
 impl Sweep for RelayPing {
-    fn name(&self) -> &'static str {
-        "ping_relay"
-    }
-
-    fn interval(&self) -> Duration {
-        self.interval
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("ping_relay", self.interval).also_when_paused()
     }
 
     /// Stores the result of one ping. Always returns 0: the sweep repairs nothing.

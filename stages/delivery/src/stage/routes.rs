@@ -1,5 +1,6 @@
-//! Provider routes: a tenant's mail goes through its own default connection, else through the platform's relay. Each route has
-//! its own connections and its own circuit breaker. A tenant's route may also use only a share of the workers, so that a
+//! Provider routes: a tenant's mail goes through its own default connection, else through the platform's relay. While the circuit of
+//! the default connection is open, new attempts go through the next of its fallbacks whose circuit is closed. Each route has its own
+//! connections and its own circuit breaker. A tenant's route may also use only a share of the workers, so that a
 //! tenant's broken provider does not delay other tenants' mail.
 
 use std::{
@@ -19,9 +20,12 @@ use sqlx::PgPool;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-use super::{circuit_breaker::CircuitBreaker, prepare};
+use super::{
+    circuit_breaker::{CircuitBreaker, CircuitReport},
+    prepare,
+};
 use crate::provider::{
-    BrokenConnection, ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, Provider,
+    self, BrokenConnection, ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, Provider,
     ProviderKind, SmtpProvider,
 };
 
@@ -35,6 +39,9 @@ const CONNECTION_IDLE: Duration = Duration::from_secs(600);
 /// When a batch is announced again whose connection already uses all the workers it may use.
 const WORKER_WAIT: Duration = Duration::from_secs(3);
 
+/// Wait before a send is tried again that another route of its tenant can take.
+const FALLBACK_WAIT: Duration = Duration::from_secs(1);
+
 /// A provider in one lane, with its circuit breaker and its worker limit.
 #[derive(Clone)]
 pub(crate) struct ProviderRoute {
@@ -47,6 +54,10 @@ pub(crate) struct ProviderRoute {
     /// Limits the campaign mails that are in memory as a whole, over all workers: from splicing until they are transmitted. `None` in the
     /// priority lane, where messages of several routes are handled together, and one route must not wait for another.
     pub in_memory: Option<Arc<Semaphore>>,
+    /// The circuit breakers of the tenant's other routes, those before this one first.
+    others: Arc<[Arc<CircuitBreaker>]>,
+    /// True if it only takes over for another route.
+    pub is_fallback: bool,
 }
 
 impl LaneRoutes {
@@ -75,14 +86,14 @@ impl LaneRoutes {
 }
 
 /// Where a tenant's mail goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum RouteChoice {
     /// The sandbox captures it.
     Sandbox,
     /// Through the platform's relay.
     Platform,
-    /// Through the tenant's own connection, in the version of this change.
-    Own(Uuid, DateTime<Utc>),
+    /// Through the first of the tenant's own connections that serves, each in the version of this change.
+    Own(Arc<[(Uuid, DateTime<Utc>)]>),
 }
 
 /// Settings of tenants' routes.
@@ -129,6 +140,8 @@ impl ProviderRoutes {
             connection: None,
             worker_limit: None,
             in_memory: None,
+            others: Arc::default(),
+            is_fallback: false,
         };
         let [bulk, priority] = platform;
         // A sandbox tenant's mail never reaches a provider. This one refuses everything, in case it does.
@@ -175,7 +188,13 @@ impl ProviderRoutes {
         let route = match self.choose_route(tenant).await? {
             RouteChoice::Sandbox => self.sandbox.of(lane).clone(),
             RouteChoice::Platform => self.platform.of(lane).clone(),
-            RouteChoice::Own(id, changed_at) => self.tenant_lanes(tenant, id, changed_at).await?.of(lane).clone(),
+            RouteChoice::Own(connections) => {
+                let mut routes = Vec::with_capacity(connections.len());
+                for (id, changed_at) in connections.iter() {
+                    routes.push(self.tenant_lanes(tenant, *id, *changed_at).await?.of(lane).clone());
+                }
+                return first_that_serves(routes).ok_or_else(|| StageError::rejected("unknown_tenant", tenant));
+            }
         };
         Ok(route)
     }
@@ -185,21 +204,28 @@ impl ProviderRoutes {
             return Ok(choice);
         }
         let row = sqlx::query!(
-            r#"select t.environment as "environment: Environment", c.id as "connection?", c.updated_at as "updated_at?"
+            r#"select t.environment as "environment: Environment", c.ids as "connections?", c.versions as "versions?"
                from tenants t
-               left join provider_connections c on c.tenant_id = t.id and c.is_default and c.status = 'active'
+               left join lateral (
+                   select array_agg(p.id order by p.fallback_rank nulls first) as ids,
+                          array_agg(p.updated_at order by p.fallback_rank nulls first) as versions
+                   from provider_connections p
+                   where p.tenant_id = t.id and (p.is_default or p.fallback_rank is not null) and p.status = 'active'
+               ) c on true
                where t.id = $1"#,
             tenant
         )
         .fetch_optional(&self.pool)
         .await?
         .ok_or_else(|| StageError::rejected("unknown_tenant", tenant))?;
-        let choice = match (row.environment, row.connection, row.updated_at) {
-            (Environment::Sandbox, ..) => RouteChoice::Sandbox,
-            (Environment::Production, Some(id), Some(changed_at)) => RouteChoice::Own(id, changed_at),
-            _ => RouteChoice::Platform,
+        let own = row.connections.unwrap_or_default().into_iter().zip(row.versions.unwrap_or_default());
+        let own: Arc<[_]> = own.collect();
+        let choice = match row.environment {
+            Environment::Sandbox => RouteChoice::Sandbox,
+            Environment::Production if !own.is_empty() => RouteChoice::Own(own),
+            Environment::Production => RouteChoice::Platform,
         };
-        self.choices.insert(tenant, choice).await;
+        self.choices.insert(tenant, choice.clone()).await;
         Ok(choice)
     }
 
@@ -236,6 +262,15 @@ impl ProviderRoutes {
         Ok(lanes)
     }
 
+    /// What is new of the circuits of tenants' connections.
+    pub fn take_reports(&self) -> Vec<(Uuid, Uuid, CircuitReport)> {
+        let reports = self.connections.iter().filter_map(|(key, lanes)| {
+            let (tenant, id, _) = *key;
+            Some((tenant, id, lanes.bulk.breaker.take_report()?))
+        });
+        reports.collect()
+    }
+
     fn connection(
         &self,
         tenant: Uuid,
@@ -249,7 +284,12 @@ impl ProviderRoutes {
     }
 
     fn open(&self, connection: &Connection, id: Uuid, breaker: &Arc<CircuitBreaker>) -> LaneRoutes {
-        let [bulk, priority] = connection.open(&self.route_settings.client, &self.route_settings.host_policy).unwrap_or_else(|fault| {
+        let [bulk, priority] = provider::open(
+            connection,
+            &self.route_settings.client,
+            &self.route_settings.host_policy,
+        )
+        .unwrap_or_else(|fault| {
             tracing::error!(stage = "delivery", connection = %id, error = %fault, "the connection cannot be opened");
             [Box::new(BrokenConnection(connection.kind)), Box::new(BrokenConnection(connection.kind))]
         });
@@ -261,13 +301,49 @@ impl ProviderRoutes {
 
 fn tenant_route(provider: Arc<dyn Provider>, id: Uuid, breaker: &Arc<CircuitBreaker>, workers: usize) -> ProviderRoute {
     let worker_limit = Some(Arc::new(Semaphore::new(workers.max(1))));
-    ProviderRoute { provider, breaker: breaker.clone(), connection: Some(id), worker_limit, in_memory: None }
+    ProviderRoute {
+        provider,
+        breaker: breaker.clone(),
+        connection: Some(id),
+        worker_limit,
+        in_memory: None,
+        others: Arc::default(),
+        is_fallback: false,
+    }
+}
+
+/// The route that takes new attempts, of the routes of a tenant in their order.
+fn first_that_serves(mut routes: Vec<ProviderRoute>) -> Option<ProviderRoute> {
+    let waits: Vec<Option<Duration>> = routes.iter().map(|route| route.breaker.remaining()).collect();
+    let chosen = choose_route(&waits)?;
+    let route = routes.remove(chosen);
+    let others = routes.iter().map(|other| other.breaker.clone()).collect();
+    Some(ProviderRoute { others, is_fallback: chosen > 0, ..route })
+}
+
+/// Which of a tenant's routes takes new attempts: the first whose circuit is closed (`None`). While all are open, the one that is tried
+/// again first.
+fn choose_route(waits: &[Option<Duration>]) -> Option<usize> {
+    let soonest = || (0..waits.len()).min_by_key(|place| waits[*place]);
+    waits.iter().position(Option::is_none).or_else(soonest)
 }
 
 impl ProviderRoute {
     /// True for the platform's relay.
     pub fn is_platform(&self) -> bool {
         self.connection.is_none()
+    }
+
+    /// When a send is tried again that this route cannot take for this long: soon, if another route of the tenant can.
+    pub fn wait_or_fall_back(&self, wait: Duration) -> Duration {
+        let other_serves = self.others.iter().any(|other| other.remaining().is_none());
+        if other_serves { wait.min(FALLBACK_WAIT) } else { wait }
+    }
+
+    /// How long a send in doubt waits for the tenant's first route: it never takes another one. `None`: this is the first.
+    pub fn wait_for_first(&self) -> Option<Duration> {
+        let first = self.others.first().filter(|_| self.is_fallback)?;
+        Some(first.remaining().unwrap_or(FALLBACK_WAIT))
     }
 
     /// How long a message must wait for this route. `None`: it may go, and uses a worker until `workers` is dropped.
@@ -286,5 +362,29 @@ impl ProviderRoute {
             }
             Err(_) => Some(WORKER_WAIT),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::none(&[], None)]
+    #[case::closed(&[None], Some(0))]
+    #[case::the_only_one_is_open(&[Some(9)], Some(0))]
+    #[case::the_first_serves(&[None, None, None], Some(0))]
+    #[case::the_first_is_open(&[Some(9), None, None], Some(1))]
+    #[case::two_are_open(&[Some(9), Some(1), None], Some(2))]
+    #[case::back_to_the_first(&[None, Some(9), None], Some(0))]
+    #[case::all_are_open(&[Some(9), Some(2), Some(5)], Some(1))]
+    #[case::all_are_open_as_long(&[Some(2), Some(2)], Some(0))]
+    fn the_first_route_with_a_closed_circuit_takes_new_attempts(
+        #[case] waits: &[Option<u64>],
+        #[case] expected: Option<usize>,
+    ) {
+        let waits: Vec<Option<Duration>> = waits.iter().map(|wait| wait.map(Duration::from_secs)).collect();
+        assert_eq!(choose_route(&waits), expected);
     }
 }

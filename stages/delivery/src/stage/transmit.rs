@@ -47,6 +47,9 @@ impl Transmitter {
         }
         let breaker_wait = if send.batch.sandbox { None } else { route.breaker.remaining() };
         if let Some(wait) = breaker_wait {
+            return self.record(Change::released(send, route.wait_or_fall_back(wait))).await;
+        }
+        if let Some(wait) = route.wait_for_first().filter(|_| send.doubtful > 0) {
             return self.record(Change::released(send, wait)).await;
         }
         let signed = match message {
@@ -183,7 +186,9 @@ impl Transmitter {
         let mut retry_wait = SOON;
         match (decision.scope, class) {
             (_, None) => route.breaker.record_unknown(),
-            (Scope::Relay, Some(class)) => retry_wait = route.breaker.record_failure(class, wait),
+            (Scope::Relay, Some(class)) => {
+                retry_wait = route.wait_or_fall_back(route.breaker.record_failure(class, wait));
+            }
             (Scope::Domain | Scope::Recipient, _) => route.breaker.record_success(),
             (Scope::Connection, _) => {}
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::plans::PreparedPool;
 use schemas::Signal;
 use sqlx::PgConnection;
@@ -23,16 +23,9 @@ pub(crate) struct ProcessInbound(pub(crate) Inbound);
 
 #[async_trait]
 impl Sweep for ProcessInbound {
-    fn name(&self) -> &'static str {
-        "process_inbound_events"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from inbound_events where due_at <= now())")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("process_inbound_events", Duration::from_secs(1))
+            .when("exists (select from inbound_events where due_at <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -58,16 +51,9 @@ struct PendingRow {
 
 #[async_trait]
 impl Sweep for RetryPendingFacts {
-    fn name(&self) -> &'static str {
-        "retry_pending_facts"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from pending_facts where due_at <= now())")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("retry_pending_facts", Duration::from_secs(1))
+            .when("exists (select from pending_facts where due_at <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

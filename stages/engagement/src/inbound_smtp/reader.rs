@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{Counter, Reader, ReaderError, plans::PreparedPool};
 use schemas::{Signal, SignalKind};
 use sqlx::PgPool;
@@ -50,16 +50,9 @@ struct ReadMail {
 
 #[async_trait]
 impl Sweep for ReadInboundMail {
-    fn name(&self) -> &'static str {
-        "read_inbound_mail"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_millis(500)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from inbound_mails where due_at <= now())")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("read_inbound_mail", Duration::from_millis(500))
+            .when("exists (select from inbound_mails where due_at <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -146,7 +139,8 @@ impl ReadInboundMail {
         let Some(head) = mail.head.take() else {
             return Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) });
         };
-        match reading::mail(&self.reader, &head, Arrival::parse(&mail.address_kind), mail.null_sender).await {
+        let arrival = Arrival::parse(&mail.address_kind).unwrap_or(Arrival::ReturnPath);
+        match reading::mail(&self.reader, &head, arrival, mail.null_sender).await {
             Ok(report) => Ok(ReadMail { mail, reading: report.finding }),
             Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
             Err(ReaderError::Spent(spent)) if !spent.is_transient() => {

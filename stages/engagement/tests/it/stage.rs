@@ -8,7 +8,9 @@ use ledger::OptOut;
 use ledger::opt_out;
 use ledger::preferences::{ConsentEvidence, opt_in};
 use runtime::{Publication, plans::PreparedPool};
-use schemas::{Classification, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream};
+use schemas::{
+    BounceClass, Classification, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream,
+};
 use stage_rig::{Person, Rig, Tenant, settings, until};
 use uuid::Uuid;
 
@@ -491,4 +493,34 @@ async fn suppressions_are_counted_by_the_table_itself_whoever_writes_them() {
     assert_eq!(totals, [("hard_bounce".to_owned(), 1), ("unsubscribe".to_owned(), 1)]);
     let new = "select sum(count)::bigint from rollups where kind = 'suppression' and event = 'unsubscribe'";
     assert_eq!(rig.number(new).await, 2, "what came in the hour does not go away with what is lifted");
+}
+
+#[tokio::test]
+async fn feedback_on_a_test_suppresses_nobody_and_counts_nowhere() {
+    let rig = Rig::new().await;
+    let (tenant, _, batch) = mailed(&rig, 4).await;
+    sqlx::query("update batches set kind = 'test', campaign_id = null").execute(&rig.pool).await.unwrap();
+    start(&rig).await;
+    let bounced = SignalKind::Bounced {
+        class: BounceClass::Hard,
+        smtp_code: Some(550),
+        enhanced_code: None,
+        diagnostic: None,
+        rule: "test".to_owned(),
+    };
+    let complained = SignalKind::Complained { feedback_type: "abuse".to_owned() };
+    let kinds = [bounced, complained, left(), clicked()];
+    let signals: Vec<Signal> =
+        kinds.into_iter().zip(0..).map(|(kind, ordinal)| signal(&tenant, batch, ordinal, at(2, 9), kind)).collect();
+    tell(&rig, &signals, "once").await;
+    all_taken(&rig).await;
+    assert_eq!(rig.number("select count(*) from events where type <> 'sent'").await, 4, "the timeline has them");
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+    assert_eq!(rig.number("select count(*) from contact_facts").await, 0);
+    assert_eq!(rig.number("select count(*) from rollups").await, 0);
+    assert_eq!(rig.number("select count(*) from contacts where marketing_status = 'unsubscribed'").await, 0);
+    assert_eq!(
+        rig.number("select count(*) from batches where bounced + complained + unsubscribed + clicked > 0").await,
+        0
+    );
 }

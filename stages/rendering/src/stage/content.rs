@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use moka::future::Cache;
 use runner::StageError;
 use runtime::plans::PreparedPool;
-use schemas::{Classification, Cleared, MessageKind, SkeletonId};
+use schemas::{Classification, Cleared, MessageKind, SkeletonId, messages::MailOptions};
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -24,6 +24,28 @@ const TRACKING_LABEL: &str = "link";
 /// The placeholder of the host in `tracking-origin`.
 pub(super) const HOST: &str = "{host}";
 
+/// What the options of a mail change in its compiled message. Mails of one content and sender have at most eight shapes, and one with
+/// attachments has its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct MailShape {
+    own_headers: bool,
+    no_open_tracking: bool,
+    no_click_tracking: bool,
+    has_attachments: bool,
+}
+
+impl MailShape {
+    /// Opens and clicks are those of the recipient: copies are not tracked.
+    pub(super) fn of(options: &MailOptions, is_copy: bool) -> Self {
+        Self {
+            own_headers: options.has_own_headers(),
+            no_open_tracking: options.no_open_tracking || is_copy,
+            no_click_tracking: options.no_click_tracking || is_copy,
+            has_attachments: options.has_attachments,
+        }
+    }
+}
+
 /// The inputs of a compiled message, as a cache key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ContentKey {
@@ -32,16 +54,18 @@ struct ContentKey {
     sender_id: Uuid,
     campaign_id: Option<Uuid>,
     classification: Classification,
+    shape: MailShape,
 }
 
 impl ContentKey {
-    fn of(batch: &Cleared) -> Self {
+    fn of(batch: &Cleared, shape: MailShape) -> Self {
         Self {
             tenant_id: batch.tenant_id,
             content_id: batch.content_id,
             sender_id: batch.sender_id,
             campaign_id: batch.campaign_id,
             classification: batch.classification,
+            shape,
         }
     }
 }
@@ -51,15 +75,20 @@ impl ContentKey {
 pub(super) struct RenderableMessage {
     pub(super) compiled: CompiledMessage,
     pub(super) skeleton: SkeletonId,
+    /// True if the skeleton is stored with what is rendered: no other mail uses it.
+    pub(super) owns_skeleton: bool,
     pub(super) sending_domain: String,
     pub(super) return_path_domain: String,
     pub(super) bases: LinkBases,
 }
 
 impl RenderableMessage {
-    fn new(compiled: CompiledMessage, skeleton: SkeletonId, sending_domain: String, bases: LinkBases) -> Self {
+    /// `own`: the id of a skeleton that no other mail uses.
+    fn new(compiled: CompiledMessage, own: Option<SkeletonId>, sending_domain: String, bases: LinkBases) -> Self {
         let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-        Self { compiled, skeleton, sending_domain, return_path_domain, bases }
+        let owns_skeleton = own.is_some();
+        let skeleton = own.unwrap_or_else(|| compiled.skeleton().id());
+        Self { compiled, skeleton, owns_skeleton, sending_domain, return_path_domain, bases }
     }
 }
 
@@ -125,13 +154,22 @@ impl Contents {
         Self { cache, origins }
     }
 
-    /// The content of a batch. Its skeleton stands in the ledger when this answers; that of a one-off is stored with what was rendered.
+    /// The content of a batch's mails of this shape. Its skeleton stands in the ledger when this answers; that of a one-off, or of a mail with
+    /// attachments, is stored with what was rendered.
     /// A connection is held while a content is loaded and while its skeleton is stored, not while it is compiled.
-    pub(super) async fn of(&self, by_key: &PreparedPool, batch: &Cleared) -> Result<Content, StageError> {
-        let key = ContentKey::of(batch);
-        if batch.kind == MessageKind::OneOff {
+    pub(super) async fn of(
+        &self,
+        by_key: &PreparedPool,
+        batch: &Cleared,
+        shape: MailShape,
+    ) -> Result<Content, StageError> {
+        let key = ContentKey::of(batch, shape);
+        if batch.kind.is_written() {
             // Rendered once: nobody would ask for it again.
-            return self.make_one_off(by_key, key, batch.batch_id).await;
+            return self.make_one_off(by_key, key, batch.batch_id, batch.kind).await;
+        }
+        if shape.has_attachments {
+            return self.make_with_attachments(by_key, key, batch.batch_id).await;
         }
         if let Some(load_stored) = self.cache.get(&key).await {
             return Ok(load_stored);
@@ -142,38 +180,66 @@ impl Contents {
     }
 
     async fn make(&self, by_key: &PreparedPool, key: ContentKey) -> Result<Content, StageError> {
-        let Loaded { source, options, .. } = load(by_key, key, None, &self.origins).await?;
+        let Loaded { source, options } = load(by_key, key, None, None, &self.origins).await?;
         let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
         let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
-        let skeleton = compiled.skeleton().id();
-        let body = serde_json::to_value(compiled.skeleton())?;
+        let ready = RenderableMessage::new(compiled, None, sending_domain, bases);
+        let body = serde_json::to_value(ready.compiled.skeleton())?;
         let mut db = by_key.take().await?;
         // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again. Where one stands
         // under this id already it is as good: its slots are the same.
         sqlx::query!(
             "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
             key.tenant_id,
-            skeleton.0,
+            ready.skeleton.0,
             body
         )
         .execute(&mut *db)
         .await?;
         db.put_back();
-        Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton, sending_domain, bases))))
+        Ok(Some(Arc::new(ready)))
+    }
+
+    /// A mail from a template with files of its own, alone in its batch but for its copies. Compiled for it: nobody would ask for it again.
+    async fn make_with_attachments(
+        &self,
+        by_key: &PreparedPool,
+        key: ContentKey,
+        batch: Uuid,
+    ) -> Result<Content, StageError> {
+        let Loaded { source, options } = load(by_key, key, None, Some(batch), &self.origins).await?;
+        let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
+        let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
+        let SkeletonId(id) = skeleton_id(batch);
+        // Copies are not tracked.
+        let is_untracked = key.shape.no_open_tracking && key.shape.no_click_tracking;
+        let id = if is_untracked { format!("{id}-untracked") } else { id };
+        Ok(Some(Arc::new(RenderableMessage::new(compiled, Some(SkeletonId(id)), sending_domain, bases))))
     }
 
     /// A message that its caller wrote out. The message is the batch.
-    async fn make_one_off(&self, by_key: &PreparedPool, key: ContentKey, message: Uuid) -> Result<Content, StageError> {
-        let Loaded { source, options, attachments } = load(by_key, key, Some(message), &self.origins).await?;
+    async fn make_one_off(
+        &self,
+        by_key: &PreparedPool,
+        key: ContentKey,
+        message: Uuid,
+        kind: MessageKind,
+    ) -> Result<Content, StageError> {
+        let Loaded { source, options } = load(by_key, key, Some(message), Some(message), &self.origins).await?;
         let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
-        let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
+        let written = Written {
+            subject: source.subject,
+            html: source.body_html,
+            text: source.body_text,
+            is_test: kind == MessageKind::Test,
+        };
         let made = compiled(key, move || compile_written(&written, &options)).await?;
         let Some(compiled) = made else { return Ok(None) };
-        Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton_id(message), sending_domain, bases))))
+        Ok(Some(Arc::new(RenderableMessage::new(compiled, Some(skeleton_id(message)), sending_domain, bases))))
     }
 }
 
-/// Where a message's skeleton is stored. Only this message uses it, so it can be purged with the message.
+/// Where the skeleton of one mail is stored. Only this mail uses it, so it can be purged with its attachments.
 fn skeleton_id(message: Uuid) -> SkeletonId {
     SkeletonId(format!("message-{}", message.simple()))
 }
@@ -182,21 +248,21 @@ fn skeleton_id(message: Uuid) -> SkeletonId {
 struct Loaded {
     source: TemplateSource,
     options: MessageOptions,
-    /// Those of the one-off message.
-    attachments: Vec<Attached>,
 }
 
 async fn load(
     by_key: &PreparedPool,
     key: ContentKey,
     message: Option<Uuid>,
+    files_of: Option<Uuid>,
     origins: &LinkOrigins,
 ) -> Result<Loaded, StageError> {
-    let ContentKey { tenant_id, content_id, sender_id, campaign_id, classification } = key;
+    let ContentKey { tenant_id, content_id, sender_id, campaign_id, classification, shape } = key;
     let mut db = by_key.take().await?;
-    let row = sqlx::query_file!("queries/content.sql", tenant_id, content_id, sender_id, campaign_id, message)
-        .fetch_optional(&mut *db)
-        .await?;
+    let row =
+        sqlx::query_file!("queries/content.sql", tenant_id, content_id, sender_id, campaign_id, message, files_of)
+            .fetch_optional(&mut *db)
+            .await?;
     db.put_back();
     let row = row.ok_or_else(|| StageError::rejected("unknown_content", format!("content {content_id}")))?;
     if !row.is_known {
@@ -222,11 +288,13 @@ async fn load(
         physical_address: row.physical_address,
         fallbacks: row.fallbacks.map(|Json(fallbacks)| fallbacks).unwrap_or_default(),
         bases: origins.bases(row.tracking_domain.as_deref()),
-        opt_out: classification == Classification::Marketing,
-        track_links: true,
-        track_opens: true,
+        // The test of a campaign has its footer in its body, and unsubscribes nobody.
+        opt_out: classification == Classification::Marketing && message.is_none(),
+        own_headers: shape.own_headers,
+        track_links: !shape.no_click_tracking,
+        track_opens: !shape.no_open_tracking,
+        attachments: row.attachments.into_iter().map(|Json(attached)| attached).collect(),
         limits: TemplateLimits::default(),
     };
-    let attachments = row.attachments.into_iter().map(|Json(attached)| attached).collect();
-    Ok(Loaded { source, options, attachments })
+    Ok(Loaded { source, options })
 }

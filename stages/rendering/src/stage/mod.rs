@@ -8,7 +8,10 @@ mod renditions;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use runner::{Stage, StageError};
@@ -18,15 +21,16 @@ use schemas::{
     messages::Decided,
     token::{TokenKeyId, TokenKeys},
 };
+use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::Settings;
-use content::{Content, Contents, HOST, LinkOrigins, RenderableMessage};
+use content::{Content, Contents, HOST, LinkOrigins, MailShape, RenderableMessage};
 use ledger::render_failures::{self, RenderFailure};
-use people::OwedRecipient;
+use people::{OwedRecipient, RecipientData};
 use renditions::{OwnSkeleton, Rendition};
-use templates::{MergeData, RenderFault, SendLinks};
+use templates::{RenderFault, SendLinks};
 
 pub(crate) use one_off::PurgeMessages;
 pub(crate) use renditions::PurgeRenditions;
@@ -54,6 +58,9 @@ pub struct Rendering {
     bus: Option<Bus>,
     facts: CommitNotifier,
 }
+
+/// The contents of a group: by the batch's index and the shape of the mails.
+type BatchContents = HashMap<(usize, MailShape), Content>;
 
 /// The results of rendering a group of sends.
 #[derive(Default)]
@@ -119,11 +126,21 @@ impl Rendering {
         self.by_key.of_lane(inputs.first().map_or(Lane::Bulk, |batch| batch.lane), Self::NAME)
     }
 
-    async fn contents(&self, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
+    /// The contents of these sends.
+    async fn contents(
+        &self,
+        inputs: &[Cleared],
+        sends: &[OwedRecipient],
+        people: &[Option<RecipientData>],
+    ) -> Result<BatchContents, StageError> {
         let by_key = self.by_key(inputs);
-        let mut contents = Vec::with_capacity(inputs.len());
-        for batch in inputs {
-            contents.push(self.contents.of(&by_key, batch).await?);
+        let mut contents = BatchContents::new();
+        for (send, person) in sends.iter().zip(people) {
+            let Some(batch) = inputs.get(send.input) else { continue };
+            let shape = people::shape_of(person.as_ref());
+            if let Entry::Vacant(entry) = contents.entry((send.input, shape)) {
+                entry.insert(self.contents.of(&by_key, batch, shape).await?);
+            }
         }
         Ok(contents)
     }
@@ -133,30 +150,33 @@ impl Rendering {
         &self,
         inputs: &[Cleared],
         sends: Vec<OwedRecipient>,
-        people: Vec<Option<MergeData>>,
+        people: Vec<Option<RecipientData>>,
     ) -> Result<Outcome, StageError> {
         if sends.is_empty() {
             return Ok(Outcome::default());
         }
-        let contents = self.contents(inputs).await?;
+        let contents = self.contents(inputs, &sends, &people).await?;
         let skeletons = one_off::skeletons(inputs, &contents)?;
         let tokens = self.tokens.clone();
-        let head = |(batch, content): (&Cleared, Content)| {
-            let content = content?;
-            Some((Arc::new(head(batch, &content, tokens.newest())), content))
+        let with_head = |(key, content): ((usize, MailShape), Content)| {
+            let (batch, content) = (inputs.get(key.0)?, content?);
+            Some((key, (Arc::new(head(batch, &content, tokens.newest())), content)))
         };
-        let contents: Vec<_> = inputs.iter().zip(contents).map(head).collect();
+        let contents: HashMap<_, _> = contents.into_iter().filter_map(with_head).collect();
         // Templates are untrusted: up to 200 ms each, and none of it on the reactor.
         let work = move || {
             let mut outcome = Outcome { skeletons, ..Outcome::default() };
             let mut second_tries = SECOND_TRIES;
             for (send, person) in sends.into_iter().zip(people) {
-                let content = contents.get(send.input).and_then(Option::as_ref);
+                let content = contents.get(&(send.input, people::shape_of(person.as_ref())));
                 let rendered = match (content, person) {
-                    (Some((head, content)), Some(person)) => {
+                    (Some((head, content)), Some(mut person)) => {
                         let ids =
                             TokenIds { tenant_id: send.tenant_id, send_id: send.send_id, contact_id: send.contact_id };
                         let links = SendLinks { tokens: &tokens, bases: &content.bases, ids };
+                        if person.asks_to_confirm {
+                            person.data.data["confirmation_url"] = json!(links.confirmation());
+                        }
                         render_one(content, &person, &links, &mut second_tries)
                             .map(|recipient| Rendition { head: head.clone(), recipient })
                     }
@@ -202,21 +222,21 @@ fn head(batch: &Cleared, content: &RenderableMessage, token_key: TokenKeyId) -> 
 
 fn render_one(
     content: &RenderableMessage,
-    person: &MergeData,
+    person: &RecipientData,
     links: &SendLinks<'_>,
     second_tries: &mut usize,
 ) -> Result<RenderedRecipient, &'static str> {
-    let slots = match content.compiled.render(person, links) {
+    let slots = match content.compiled.render(&person.data, links) {
         // The time limit is wall time: a second try, so that a machine that stood still for a moment costs no recipient the message.
         Err(RenderFault::DeadlineExceeded) if *second_tries > 0 => {
             *second_tries -= 1;
-            content.compiled.render(person, links)
+            content.compiled.render(&person.data, links)
         }
         rendered => rendered,
     }
     .map_err(RenderFault::code)?;
     let ids = &links.ids;
-    Ok(RenderedRecipient::new(ids.send_id.ordinal(), ids.contact_id, &person.contact.email, &slots))
+    Ok(RenderedRecipient::new(ids.send_id.ordinal(), ids.contact_id, &person.address, &slots))
 }
 
 #[async_trait]
@@ -230,7 +250,7 @@ impl Stage for Rendering {
         // This mail may get a second attempt, in either lane.
         let is_kept = |send: &OwedRecipient| {
             inputs.get(send.input).is_some_and(|batch| {
-                batch.lane == Lane::Priority || matches!(batch.kind, MessageKind::Transactional | MessageKind::OneOff)
+                batch.lane == Lane::Priority || batch.kind == MessageKind::Transactional || batch.kind.is_written()
             })
         };
         let (priority, bulk): (Vec<OwedRecipient>, Vec<OwedRecipient>) = sends.into_iter().partition(is_kept);

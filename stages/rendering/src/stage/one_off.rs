@@ -1,19 +1,20 @@
-//! One-off messages: their skeletons and attachments, and when these are purged.
+//! Mail with content of its own: one-off messages and mail with attachments. Its skeletons and attachments, and when these are purged.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
-use schemas::{Cleared, MessageKind};
+use runner::{StageError, Sweep, SweepSchedule};
+use schemas::Cleared;
 use sqlx::PgPool;
 
-use super::{content::Content, renditions::OwnSkeleton};
+use super::{BatchContents, renditions::OwnSkeleton};
 
-/// The skeletons of the messages among these batches.
-pub(super) fn skeletons(inputs: &[Cleared], contents: &[Content]) -> Result<Vec<OwnSkeleton>, StageError> {
+/// The skeletons that only one mail uses.
+pub(super) fn skeletons(inputs: &[Cleared], contents: &BatchContents) -> Result<Vec<OwnSkeleton>, StageError> {
     let mut skeletons = Vec::new();
-    for (batch, content) in inputs.iter().zip(contents) {
-        if let (MessageKind::OneOff, Some(ready)) = (batch.kind, content) {
+    for ((input, _), content) in contents {
+        let ready = content.as_ref().filter(|ready| ready.owns_skeleton);
+        if let (Some(batch), Some(ready)) = (inputs.get(*input), ready) {
             let body = serde_json::to_value(ready.compiled.skeleton())?;
             skeletons.push(OwnSkeleton { tenant_id: batch.tenant_id, id: ready.skeleton.clone(), body });
         }
@@ -21,7 +22,7 @@ pub(super) fn skeletons(inputs: &[Cleared], contents: &[Content]) -> Result<Vec<
     Ok(skeletons)
 }
 
-/// Deletes the attachments and skeletons of old messages: a message has its outcome within two days, and this is well past that.
+/// Deletes the attachments and skeletons of old mail: it has its outcome within two days, and this is well past that.
 pub(crate) struct PurgeMessages {
     pool: PgPool,
 }
@@ -37,16 +38,8 @@ const PURGE_AT_ONCE: i64 = 100;
 
 #[async_trait]
 impl Sweep for PurgeMessages {
-    fn name(&self) -> &'static str {
-        "purge_messages"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(600)
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("purge_messages", Duration::from_secs(600)).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -1,12 +1,18 @@
 //! The recipients' merge data, loaded for all batches of a group with one statement each.
 
 use runner::StageError;
-use schemas::{Cleared, MessageKind, SendId, month_of};
-use serde_json::Value;
-use sqlx::PgConnection;
+use schemas::{
+    Cleared, MessageKind, SendId,
+    messages::{MailOptions, RecipientRole},
+    month_of,
+};
+use serde_json::{Value, json};
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use templates::{Contact, MergeData};
+use templates::{Contact, MergeData, OwnHeaders};
+
+use super::content::MailShape;
 
 /// A contact's own fields.
 type Fields = sqlx::types::Json<serde_json::Map<String, Value>>;
@@ -19,6 +25,24 @@ pub(super) struct OwedRecipient {
     pub(super) tenant_id: Uuid,
     pub(super) send_id: SendId,
     pub(super) contact_id: Uuid,
+}
+
+/// What one send is rendered from.
+#[derive(Debug, Clone)]
+pub(super) struct RecipientData {
+    /// The recipient's address.
+    pub(super) address: String,
+    /// True for a cc or bcc copy: its merge data is that of the mail's own recipient.
+    is_copy: bool,
+    pub(super) data: MergeData,
+    pub(super) shape: MailShape,
+    /// True if the mail asks its recipient to confirm: `data` gets the link.
+    pub(super) asks_to_confirm: bool,
+}
+
+/// The shape of a send's mail; that of plain mail if the contact is gone.
+pub(super) fn shape_of(person: Option<&RecipientData>) -> MailShape {
+    person.map_or_else(MailShape::default, |person| person.shape)
 }
 
 /// All sends of the batches.
@@ -34,22 +58,40 @@ pub(super) fn owed(inputs: &[Cleared]) -> Vec<OwedRecipient> {
     sends.collect()
 }
 
-/// The merge data of each send, in order. `None`: the contact is gone.
+/// The merge data and the shape of each send, in order. `None`: the contact is gone.
 pub(super) async fn load_merge_data(
     db: &mut PgConnection,
     inputs: &[Cleared],
     sends: &[OwedRecipient],
-) -> Result<Vec<Option<MergeData>>, StageError> {
+) -> Result<Vec<Option<RecipientData>>, StageError> {
     if sends.is_empty() {
         return Ok(Vec::new());
     }
-    let mut people: Vec<Option<MergeData>> = vec![None; sends.len()];
-    let tenants: Vec<Uuid> = sends.iter().map(|send| send.tenant_id).collect();
-    let contacts: Vec<Uuid> = sends.iter().map(|send| send.contact_id).collect();
-    let rows = sqlx::query_file!("queries/contacts.sql", &tenants, &contacts).fetch_all(&mut *db).await?;
+    let mut people: Vec<Option<RecipientData>> = vec![None; sends.len()];
+    let keys: Vec<(Uuid, Uuid)> = sends.iter().map(|send| (send.tenant_id, send.contact_id)).collect();
+    for (person, contact) in people.iter_mut().zip(load_contacts(db, &keys).await?) {
+        *person = contact.map(|contact| RecipientData {
+            address: contact.email.clone(),
+            is_copy: false,
+            data: MergeData { contact, data: Value::Null, event: Value::Null, headers: OwnHeaders::default() },
+            shape: MailShape::default(),
+            asks_to_confirm: false,
+        });
+    }
+    fill_requests(db, inputs, sends, &mut people).await?;
+    fill_events(db, inputs, sends, &mut people).await?;
+    fill_names(db, inputs, sends, &mut people).await?;
+    Ok(people)
+}
+
+/// These contacts of tenants, in order. `None`: the contact is gone.
+async fn load_contacts(db: &mut PgConnection, keys: &[(Uuid, Uuid)]) -> sqlx::Result<Vec<Option<Contact>>> {
+    let mut contacts: Vec<Option<Contact>> = vec![None; keys.len()];
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    let rows = sqlx::query_file!("queries/contacts.sql", &tenants, &ids).fetch_all(db).await?;
     for row in rows {
-        let Some(person) = index(row.place).and_then(|at| people.get_mut(at)) else { continue };
-        let contact = Contact {
+        let Some(slot) = index(row.place).and_then(|at| contacts.get_mut(at)) else { continue };
+        *slot = Some(Contact {
             email: row.address,
             first_name: row.first_name,
             last_name: row.last_name,
@@ -61,12 +103,9 @@ pub(super) async fn load_merge_data(
             lifecycle_stage: row.lifecycle_stage,
             dot_number: row.dot_number.map(|number| number.to_string()),
             fields: row.fields.0,
-        };
-        *person = Some(MergeData { contact, data: Value::Null });
+        });
     }
-    fill_data(db, inputs, sends, &mut people).await?;
-    fill_names(db, inputs, sends, &mut people).await?;
-    Ok(people)
+    Ok(contacts)
 }
 
 /// Sets the names of a one-off message's recipients as the caller gave them. The contact's stored name is not used.
@@ -74,21 +113,25 @@ async fn fill_names(
     db: &mut PgConnection,
     inputs: &[Cleared],
     sends: &[OwedRecipient],
-    people: &mut [Option<MergeData>],
+    people: &mut [Option<RecipientData>],
 ) -> Result<(), StageError> {
-    let is_one_off =
-        |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::OneOff);
+    let is_one_off = |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind.is_written());
     let wanted: Vec<(usize, &OwedRecipient)> = sends.iter().enumerate().filter(|(_, send)| is_one_off(send)).collect();
     if wanted.is_empty() {
         return Ok(());
     }
     for (at, _) in &wanted {
         if let Some(Some(person)) = people.get_mut(*at) {
-            (person.contact.first_name, person.contact.last_name) = (None, None);
+            (person.data.contact.first_name, person.data.contact.last_name) = (None, None);
         }
     }
     let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
-    let ids: Vec<Uuid> = wanted.iter().map(|(_, send)| send.send_id.0).collect();
+    let is_copy = |at: usize| people.get(at).is_some_and(|person| person.as_ref().is_some_and(|person| person.is_copy));
+    // In To stands the mail's own recipient.
+    let named = |(at, send): &(usize, &OwedRecipient)| {
+        if is_copy(*at) { SendId::of(send.send_id.batch(), 0).0 } else { send.send_id.0 }
+    };
+    let ids: Vec<Uuid> = wanted.iter().map(named).collect();
     let rows = sqlx::query!(
         r#"select w.place as "place!", r.name as "name!"
            from unnest($1::uuid[], $2::uuid[]) with ordinality as w (tenant_id, send_id, place)
@@ -102,34 +145,100 @@ async fn fill_names(
     for row in rows {
         let at = index(row.place).and_then(|place| wanted.get(place)).map(|(at, _)| *at);
         if let Some(Some(person)) = at.and_then(|at| people.get_mut(at)) {
-            person.contact.first_name = Some(row.name);
+            person.data.contact.first_name = Some(row.name);
         }
     }
     Ok(())
 }
 
-/// `data` of transactional requests.
-async fn fill_data(
+/// `data` of transactional requests, and what the callers of transactional and one-off mail set for each.
+async fn fill_requests(
     db: &mut PgConnection,
     inputs: &[Cleared],
     sends: &[OwedRecipient],
-    people: &mut [Option<MergeData>],
+    people: &mut [Option<RecipientData>],
 ) -> Result<(), StageError> {
-    let is_transactional =
-        |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::Transactional);
-    let wanted: Vec<(usize, &OwedRecipient)> =
-        sends.iter().enumerate().filter(|(_, send)| is_transactional(send)).collect();
+    let has_request = |send: &OwedRecipient| {
+        inputs
+            .get(send.input)
+            .is_some_and(|batch| matches!(batch.kind, MessageKind::Transactional | MessageKind::OneOff))
+    };
+    let wanted: Vec<(usize, &OwedRecipient)> = sends.iter().enumerate().filter(|(_, send)| has_request(send)).collect();
     if wanted.is_empty() {
         return Ok(());
     }
     let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
     let ids: Vec<Uuid> = wanted.iter().map(|(_, send)| send.send_id.0).collect();
     let months: Vec<chrono::NaiveDate> = ids.iter().map(|id| month_of(*id)).collect();
-    let rows = sqlx::query_file!("queries/request_data.sql", &tenants, &ids, &months).fetch_all(db).await?;
+    let rows = sqlx::query_file!("queries/request_data.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
+    let mut copies: Vec<(usize, (Uuid, Uuid))> = Vec::new();
+    for row in rows {
+        let Some((at, send)) = index(row.place).and_then(|place| wanted.get(place)) else { continue };
+        let Some(slot) = people.get_mut(*at) else { continue };
+        let Some(person) = slot else { continue };
+        person.data.data = row.data.unwrap_or(Value::Null);
+        let options = row.options.map(|Json(options)| options).unwrap_or_default();
+        if let (true, Some(to)) = (row.is_other, row.to_contact_id) {
+            person.is_copy = true;
+            copies.push((*at, (send.tenant_id, to)));
+        } else if row.is_other && is_transactional(inputs, send) {
+            // A copy of a mail whose recipient was erased.
+            *slot = None;
+            continue;
+        }
+        person.shape = MailShape::of(&options, person.is_copy);
+        person.asks_to_confirm = options.asks_to_confirm;
+        person.data.headers = own_headers(options);
+    }
+    if copies.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<(Uuid, Uuid)> = copies.iter().map(|(_, key)| *key).collect();
+    for ((at, _), contact) in copies.into_iter().zip(load_contacts(db, &keys).await?) {
+        let Some(slot) = people.get_mut(at) else { continue };
+        *slot = slot.take().zip(contact).map(|(mut person, contact)| {
+            person.data.contact = contact;
+            person
+        });
+    }
+    Ok(())
+}
+
+fn is_transactional(inputs: &[Cleared], send: &OwedRecipient) -> bool {
+    inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::Transactional)
+}
+
+fn own_headers(options: MailOptions) -> OwnHeaders {
+    let seen = options.copies.into_iter().filter(|copy| copy.role == RecipientRole::Cc);
+    OwnHeaders {
+        from_name: options.from_name,
+        reply_to: options.reply_to.map(|address| address.as_str().to_owned()),
+        cc: seen.map(|copy| (copy.name.unwrap_or_default(), copy.address.as_str().to_owned())).collect(),
+        custom: options.headers.into_iter().collect(),
+    }
+}
+
+/// `event` of mail of sequences that an event of a product started.
+async fn fill_events(
+    db: &mut PgConnection,
+    inputs: &[Cleared],
+    sends: &[OwedRecipient],
+    people: &mut [Option<RecipientData>],
+) -> Result<(), StageError> {
+    let is_of_sequence =
+        |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::Sequence);
+    let wanted: Vec<(usize, &OwedRecipient)> =
+        sends.iter().enumerate().filter(|(_, send)| is_of_sequence(send)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
+    let ids: Vec<Uuid> = wanted.iter().map(|(_, send)| send.send_id.0).collect();
+    let rows = sqlx::query_file!("queries/start_events.sql", &tenants, &ids).fetch_all(db).await?;
     for row in rows {
         let at = index(row.place).and_then(|place| wanted.get(place)).map(|(at, _)| *at);
         if let Some(Some(person)) = at.and_then(|at| people.get_mut(at)) {
-            person.data = row.data.unwrap_or(Value::Null);
+            person.data.event = json!({"name": row.name, "occurred_at": row.occurred_at, "properties": row.properties});
         }
     }
     Ok(())

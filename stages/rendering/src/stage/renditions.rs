@@ -114,12 +114,8 @@ const PURGE_AT_ONCE: i64 = 10_000;
 
 #[async_trait::async_trait]
 impl runner::Sweep for PurgeRenditions {
-    fn name(&self) -> &'static str {
-        "purge_renditions"
-    }
-
-    fn interval(&self) -> std::time::Duration {
-        std::time::Duration::from_secs(60)
+    fn schedule(&self) -> runner::SweepSchedule {
+        runner::SweepSchedule::every("purge_renditions", std::time::Duration::from_secs(60))
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

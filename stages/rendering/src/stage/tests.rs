@@ -363,7 +363,8 @@ async fn batches_in_hand_together_keep_their_own_data() {
     for code in ["one", "two"] {
         let contact = world.contact(code, json!({})).await;
         let batch = world.batch(Lane::Priority, content, &[contact]).await;
-        let request = new_id();
+        // A request has the id of its send.
+        let request = batch.batch_id;
         sqlx::query("insert into requests (tenant_id, id, product, environment, kind, payload) values ($1, $2, 'p', 'production', 'transactional', $3)")
             .bind(world.tenant).bind(request).bind(json!({"data": {"code": code}})).execute(&world.pool).await.unwrap();
         sqlx::query("update sends set request_id = $3 where tenant_id = $1 and id = $2")
@@ -385,6 +386,36 @@ async fn batches_in_hand_together_keep_their_own_data() {
         let parsed = MessageParser::default().parse(&bytes).unwrap();
         assert_eq!((parsed.subject(), parsed.body_text(0).unwrap().trim_end()), (Some(code), code));
     }
+}
+
+#[tokio::test]
+async fn sends_of_one_batch_keep_their_own_options() {
+    let world = World::new().await;
+    let content = world.content("s", "<body><a href=\"https://x.test\">x</a></body>").await;
+    let contacts = [world.contact("a", json!({})).await, world.contact("b", json!({})).await];
+    let batch = world.batch(Lane::Priority, content, &contacts).await;
+    let own = json!({"from_name": "Billing", "headers": {"X-Order": "17"}, "no_open_tracking": true});
+    for (ordinal, options) in [(0, None), (1, Some(own))] {
+        let send = SendId::of(batch.batch_id, ordinal).0;
+        sqlx::query("insert into requests (tenant_id, id, product, environment, kind, payload, options) values ($1, $2, 'p', 'production', 'transactional', '{}', $3)")
+            .bind(world.tenant).bind(send).bind(options).execute(&world.pool).await.unwrap();
+        sqlx::query("update sends set request_id = id where tenant_id = $1 and id = $2")
+            .bind(world.tenant)
+            .bind(send)
+            .execute(&world.pool)
+            .await
+            .unwrap();
+    }
+    let rendered = world.render(&[batch]).await;
+    let mut mails = Vec::new();
+    for message in &rendered {
+        let bytes = world.message(message, 0).await;
+        let parsed = MessageParser::default().parse(&bytes).unwrap();
+        let from = parsed.from().unwrap().first().unwrap().name().unwrap().to_owned();
+        let html = parsed.body_html(0).unwrap();
+        mails.push((from, parsed.header("X-Order").is_some(), html.contains("/t/o/"), html.contains("/t/c/")));
+    }
+    assert_eq!(mails, [("Ann".to_owned(), false, true, true), ("Billing".to_owned(), true, false, true)]);
 }
 
 #[tokio::test]
@@ -563,6 +594,8 @@ async fn one_off_message(world: &World, contact: Uuid) -> Cleared {
         .bind(world.tenant).bind(id).bind(world.sender).bind(content).execute(&world.pool).await.unwrap();
     sqlx::query("insert into message_recipients (tenant_id, message_id, send_id, contact_id, name) values ($1, $2, $2, $3, 'Ann Lee')")
         .bind(world.tenant).bind(id).bind(contact).execute(&world.pool).await.unwrap();
+    sqlx::query("insert into requests (tenant_id, id, product, environment, kind, payload) values ($1, $2, 'shop', 'production', 'message', '{}')")
+        .bind(world.tenant).bind(id).execute(&world.pool).await.unwrap();
     sqlx::query("insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded) values ($1, $2, 0, 'a.txt', 'text/plain; charset=utf-8', $3)")
         .bind(world.tenant).bind(id).bind(b"SGVsbG8=\r\n".as_slice()).execute(&world.pool).await.unwrap();
     Cleared { kind: MessageKind::OneOff, classification: Classification::Operational, ..batch }
@@ -600,7 +633,10 @@ async fn attachments_and_compiled_forms_are_forgotten_some_days_after_the_messag
     let sweep = PurgeMessages::new(world.pool.clone());
     let load_stored = "select (select count(*) from message_attachments where tenant_id = $1) + (select count(*) from skeletons where tenant_id = $1)";
     assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (0, 2));
-    sqlx::query("update messages set created_at = now() - interval '5 days'").execute(&world.pool).await.unwrap();
+    sqlx::query("update messages set created_at = created_at - interval '5 days', due_at = now() - interval '5 days'")
+        .execute(&world.pool)
+        .await
+        .unwrap();
     assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (1, 0));
     assert_eq!(runner::Sweep::sweep(&sweep).await.unwrap(), 0);
 }

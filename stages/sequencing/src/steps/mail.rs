@@ -1,11 +1,17 @@
 //! `send_email`: mail through the whole pipeline. A step's mails of a group are a batch (or several) in the priority lane; gate, claim
-//! and fence decide about each recipient again.
+//! and fence decide about each recipient again. A contact without room under the frequency cap waits before the step, not behind it:
+//! later steps keep their distance.
 
 use std::collections::BTreeMap;
 
+use chrono::Utc;
+use ledger::fence::CAP_WAIT;
+use ledger::gate::decide_recipient;
 use ledger::sequence_sends::{self, SequenceBatch, SequenceSend};
 use runtime::{Publication, trace};
-use schemas::{Lane, Resolved, SendId, ids::BATCH_MAX, new_batch_id, subjects};
+use schemas::{
+    Classification, Lane, MessageKind, Resolved, SendId, SkipReason, ids::BATCH_MAX, new_batch_id, subjects,
+};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -26,7 +32,9 @@ pub(super) async fn send(
     let batches = cut(items);
     sequence_sends::insert_batches(&mut *db, batches.iter().map(|new| &new.batch)).await?;
     trace::keep_each(&mut *db, batches.iter().map(|new| (new.batch.tenant_id, new.batch.id))).await?;
-    let mut taken: Vec<StepResult> = items.iter().map(|_| StepResult::Failed("sender_required")).collect();
+    let later = Utc::now() + CAP_WAIT;
+    let not_sent = |item| if is_held(item) { StepResult::Wait(later) } else { StepResult::Failed("sender_required") };
+    let mut taken: Vec<StepResult> = items.iter().map(not_sent).collect();
     let mut sends = Vec::with_capacity(items.len());
     for NewBatch { batch, items: places } in &batches {
         for (ordinal, place) in places.iter().enumerate() {
@@ -49,10 +57,16 @@ pub(super) async fn send(
     Ok(taken)
 }
 
+/// True if the frequency cap leaves the contact no room.
+fn is_held(item: &DueStep<'_>) -> bool {
+    let eligibility = &item.person.eligibility;
+    decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing) == Some(SkipReason::FrequencyCap)
+}
+
 /// One batch per step, and per sender and template by that; at most 500 sends each.
 fn cut(items: &[DueStep<'_>]) -> Vec<NewBatch> {
     let mut by_step: BTreeMap<(Uuid, Uuid), Vec<usize>> = BTreeMap::new();
-    for (place, item) in items.iter().enumerate() {
+    for (place, item) in items.iter().enumerate().filter(|(_, item)| !is_held(item)) {
         by_step.entry((item.due.tenant_id, item.step.id)).or_default().push(place);
     }
     let mut batches = Vec::new();

@@ -16,7 +16,7 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::{
-    due::{Due, Person},
+    due::{Due, EnrolledContact},
     sequence::{Sequence, Step},
 };
 use schemas::action::Action;
@@ -27,27 +27,19 @@ pub(crate) struct DueStep<'a> {
     pub(crate) due: &'a Due,
     pub(crate) sequence: &'a Sequence,
     pub(crate) step: &'a Step,
-    pub(crate) person: &'a Person,
+    pub(crate) person: &'a EnrolledContact,
 }
 
-/// The outcome of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StepOutcome {
-    /// It changed something, or made a mail.
-    Done,
-    /// Nothing had to change.
-    Unchanged,
-    /// It would have undone the recipient's own choice, or is not allowed any more.
-    Withheld,
-}
-
-impl StepOutcome {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Unchanged => "unchanged",
-            Self::Withheld => "withheld",
-        }
+schemas::named_enum! {
+    /// The outcome of a step.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum StepOutcome {
+        /// It changed something, or made a mail.
+        Done = "done",
+        /// Nothing had to change.
+        Unchanged = "unchanged",
+        /// It would have undone the recipient's own choice, or is not allowed any more.
+        Withheld = "withheld",
     }
 }
 

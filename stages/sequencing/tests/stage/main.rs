@@ -6,6 +6,7 @@ mod calls;
 mod exits;
 mod processes;
 mod receiver;
+mod starts;
 mod statuses;
 mod steps;
 mod world;

@@ -112,3 +112,32 @@ async fn nothing_is_early_and_what_is_due_is_taken_up_soon() {
         0
     );
 }
+
+#[tokio::test]
+async fn who_is_under_way_finishes_the_version_they_began() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 4).await;
+    let sequence = world.sequence(&[task(), task()]).await;
+    world.enroll(sequence, &people[..2], 3_600).await;
+    // The second version has one step, of another type, and no second one.
+    world
+        .execute(
+            "insert into sequence_steps (tenant_id, id, sequence_id, version, step_order, step_type)
+             select tenant_id, gen_random_uuid(), id, 2, 1, 'wait' from sequences",
+        )
+        .await;
+    world.execute("update sequences set version = 2").await;
+    world.enroll(sequence, &people[2..], 3_600).await;
+    world.execute("update enrollments set next_action_at = now()").await;
+    world.start(&[]).await;
+    world.over().await;
+    assert!(world.states().await.iter().all(|state| state == "completed"));
+    let taken = world
+        .text(
+            "select string_agg(version || ' ' || steps, ', ' order by version) from (
+                 select e.version, count(l.*) filter (where l.step_type = 'create_task') as steps
+                 from enrollments e join enrollment_steps l on l.enrollment_id = e.id group by e.version) v",
+        )
+        .await;
+    assert_eq!(taken, "1 4, 2 0", "two contacts take both tasks of the first version, nobody the other's steps");
+}

@@ -301,3 +301,34 @@ async fn a_step_writes_to_nobody_but_the_owner_and_the_tenants_own_domains() {
     assert_eq!(world.text(withheld).await, "recipient_not_allowed");
     assert_eq!(world.number("select count(*) from contacts where address = 'victim@elsewhere.example'").await, 0);
 }
+
+#[tokio::test]
+async fn a_mail_step_waits_while_the_frequency_cap_leaves_no_room() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    world.execute("update tenants set frequency_cap_messages = 1, frequency_cap_days = 7").await;
+    sqlx::query("insert into capped_sends (tenant_id, send_id, contact_id, fenced_at) values ($1, $2, $3, now())")
+        .bind(world.tenant.id)
+        .bind(new_id())
+        .bind(people[0].id)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    let sequence = world.sequence(&[step("send_email", json!({})), step("wait", json!({}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    let held = "select count(*) from enrollments where status = 'active' and next_step = 1 and attempts = 0
+                and next_action_at between now() + interval '59 minutes' and now() + interval '61 minutes'";
+    until("one mailed and one held", async || {
+        world.number("select count(*) from enrollments where status = 'completed'").await == 1
+            && world.number(held).await == 1
+    })
+    .await;
+    assert_eq!(world.number("select count(*) from sends").await, 1);
+    // There is room again, and the hour is over.
+    world.execute("delete from capped_sends").await;
+    world.execute("update enrollments set next_action_at = now() where status = 'active'").await;
+    world.over().await;
+    assert_eq!(world.states().await, ["completed", "completed"]);
+    assert_eq!(world.number("select count(*) from sends").await, 2);
+}

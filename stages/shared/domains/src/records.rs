@@ -1,54 +1,32 @@
 //! The records a sending domain needs.
 
-/// A DNS record type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RecordType {
-    /// TXT.
-    Txt,
-    /// CNAME.
-    Cname,
-}
-
-impl RecordType {
-    /// The value as in a zone file.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Txt => "TXT",
-            Self::Cname => "CNAME",
-        }
+schemas::named_enum! {
+    /// A DNS record type.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum RecordType {
+        /// TXT.
+        Txt = "TXT",
+        /// CNAME.
+        Cname = "CNAME",
     }
 }
 
-/// What a record is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RecordPurpose {
-    /// Proves that the tenant controls the domain.
-    Ownership,
-    /// The key that verifies signatures (RFC 6376).
-    Dkim,
-    /// The domain bounces come back to; SPF is checked there, so the target carries the SPF record.
-    ReturnPath,
-    /// Names our servers for receivers that check the domain itself.
-    Spf,
-    /// What receivers do with mail that fails (RFC 7489).
-    Dmarc,
-    /// The host of rewritten links and the open pixel.
-    Tracking,
-}
-
-impl RecordPurpose {
-    /// The name in the API.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ownership => "ownership",
-            Self::Dkim => "dkim",
-            Self::ReturnPath => "return_path",
-            Self::Spf => "spf",
-            Self::Dmarc => "dmarc",
-            Self::Tracking => "tracking",
-        }
+schemas::named_enum! {
+    /// What a record is for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum RecordPurpose {
+        /// Proves that the tenant controls the domain.
+        Ownership = "ownership",
+        /// The key that verifies signatures (RFC 6376).
+        Dkim = "dkim",
+        /// The domain bounces come back to; SPF is checked there, so the target carries the SPF record.
+        ReturnPath = "return_path",
+        /// Names our servers for receivers that check the domain itself.
+        Spf = "spf",
+        /// What receivers do with mail that fails (RFC 7489).
+        Dmarc = "dmarc",
+        /// The host of rewritten links and the open pixel.
+        Tracking = "tracking",
     }
 }
 

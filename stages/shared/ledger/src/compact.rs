@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use sqlx::PgPool;
 
 /// Rows of a log folded at a time; a sweep that found so many runs again at once.
@@ -14,20 +14,10 @@ pub struct FoldLogs(pub PgPool);
 
 #[async_trait]
 impl Sweep for FoldLogs {
-    fn name(&self) -> &'static str {
-        "fold_logs"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(10)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from suppression_changes) or exists (select from content_changes)")
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("fold_logs", Duration::from_secs(10))
+            .when("exists (select from suppression_changes) or exists (select from content_changes)")
+            .also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -46,16 +36,8 @@ pub struct MergeHours(pub PgPool);
 
 #[async_trait]
 impl Sweep for MergeHours {
-    fn name(&self) -> &'static str {
-        "merge_hours"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(300)
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("merge_hours", Duration::from_secs(300)).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

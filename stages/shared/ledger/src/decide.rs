@@ -14,22 +14,14 @@ pub const AT_ONCE: usize = 500;
 /// The reason of a send that an operator has decided as not sent. Sends with this reason are not tried again.
 const IN_DOUBT: &str = "in_doubt";
 
-/// An operator's decision about a send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum OperatorOutcome {
-    /// It left: the recipient has it.
-    Sent,
-    /// It did not leave, and is given up: it is not sent again.
-    Failed,
-}
-
-impl OperatorOutcome {
-    /// The state.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::Failed => "failed",
-        }
+schemas::named_enum! {
+    /// An operator's decision about a send.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+    pub enum OperatorOutcome {
+        /// It left: the recipient has it.
+        Sent = "sent",
+        /// It did not leave, and is given up: it is not sent again.
+        Failed = "failed",
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::Counter;
 use schemas::{SendId, SkipReason};
 use sqlx::PgPool;
@@ -36,20 +36,8 @@ impl EndStopped {
 
 #[async_trait]
 impl Sweep for EndStopped {
-    fn name(&self) -> &'static str {
-        "end_stopped_campaigns"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some(HAS_UNFINISHED_CAMPAIGNS)
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("end_stopped_campaigns", INTERVAL).when(HAS_UNFINISHED_CAMPAIGNS).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

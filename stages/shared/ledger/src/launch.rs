@@ -1,5 +1,6 @@
 //! Materialises a campaign's audience: sends and batches, in a few set-based statements. The contacts never pass through this process.
 
+use chrono::{DateTime, Utc};
 use runner::StageError;
 use runtime::plans;
 use schemas::{LaunchId, ids::BATCH_MAX};
@@ -9,6 +10,7 @@ use uuid::Uuid;
 use crate::audience::AudienceSelector;
 use crate::audience::Split;
 use crate::audience::unpin;
+use crate::local_time::DueTimes;
 
 /// The fields of a campaign that decide how its audience is cut into batches.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub struct Plan {
     pub split: Split,
     /// Its pace, if it has one.
     pub max_per_minute: Option<i32>,
+    /// When it is due in which time zone, if it goes by these.
+    pub times: Option<DueTimes>,
 }
 
 /// The parts of a split, as columns for the statement.
@@ -32,14 +36,23 @@ struct Parts {
     sends: Vec<i64>,
     variants: Vec<Option<&'static str>>,
     held: Vec<bool>,
+    dues: Vec<Option<DateTime<Utc>>>,
 }
 
 impl Parts {
-    fn add(&mut self, first_batch: i64, sends: i64, variant: Option<&'static str>, held: bool) {
+    fn add(
+        &mut self,
+        first_batch: i64,
+        sends: i64,
+        variant: Option<&'static str>,
+        held: bool,
+        due: Option<DateTime<Utc>>,
+    ) {
         self.first_batches.push(first_batch);
         self.sends.push(sends);
         self.variants.push(variant);
         self.held.push(held);
+        self.dues.push(due);
     }
 }
 
@@ -67,6 +80,7 @@ pub async fn materialize(db: &mut PgConnection, tenant: Uuid, plan: &Plan) -> Re
         &parts.sends,
         &parts.variants as &[Option<&str>],
         &parts.held,
+        &parts.dues as &[Option<DateTime<Utc>>],
     )
     .execute(&mut *db)
     .await?;
@@ -106,7 +120,7 @@ async fn write_sends(
     size: i64,
 ) -> sqlx::Result<Parts> {
     let mut parts = Parts::default();
-    if plan.split.variants() == 0 {
+    if plan.split.variants() == 0 && plan.times.is_none() {
         let inserted = sqlx::query_file!(
             "queries/launch/materialize_sends.sql",
             tenant,
@@ -119,11 +133,13 @@ async fn write_sends(
         )
         .execute(db)
         .await?;
-        parts.add(0, i64::try_from(inserted.rows_affected()).unwrap_or(i64::MAX), None, false);
+        parts.add(0, i64::try_from(inserted.rows_affected()).unwrap_or(i64::MAX), None, false, None);
         return Ok(parts);
     }
+    let times = plan.times.as_ref();
+    let zones: Vec<String> = times.into_iter().flat_map(|times| &times.zones).map(|name| (*name).to_owned()).collect();
     let rows = sqlx::query_file!(
-        "queries/launch/materialize_variants.sql",
+        "queries/launch/materialize_parts.sql",
         tenant,
         plan.selector.audiences(),
         launch.prefix(),
@@ -132,12 +148,20 @@ async fn write_sends(
         size,
         plan.is_pinned,
         plan.split.thresholds(),
+        &zones,
+        times.map(|times| times.parts.as_slice()).unwrap_or_default(),
+        times.map_or(0, |times| times.without_zone),
     )
     .fetch_all(db)
     .await?;
     for row in rows {
-        let variant = plan.split.variant_name(row.part);
-        parts.add(row.first_batch, row.sends, variant, variant.is_none());
+        let variants = i32::try_from(plan.split.variants()).unwrap_or(0) + 1;
+        let variant = plan.split.variant_name(row.part % variants);
+        let moment = usize::try_from(row.part / variants).ok();
+        let due = times.zip(moment).and_then(|(times, moment)| times.dues.get(moment).copied());
+        // The remainder of a test; without variants all are one part.
+        let held = variant.is_none() && plan.split.variants() > 0;
+        parts.add(row.first_batch, row.sends, variant, held, due);
     }
     Ok(parts)
 }

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use chrono::NaiveDate;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use schemas::{Classification, MessageKind, SendId, SendState};
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
@@ -43,20 +43,13 @@ struct Expired {
     month: NaiveDate,
     kind: MessageKind,
     classification: Classification,
+    has_fallback: bool,
 }
 
 #[async_trait]
 impl Sweep for ExpireLeases {
-    fn name(&self) -> &'static str {
-        "expire_leases"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(2)
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("expire_leases", Duration::from_secs(2)).also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -111,8 +104,7 @@ async fn end_all(db: &mut PgConnection, batches: Vec<Expired>, gone: &GoneSessio
     for (month, batches) in &months {
         found += end_leases(db, *month, batches, gone, &mut deltas, &mut totals).await?;
     }
-    sql::move_counters(db, &deltas).await?;
-    sql::add_rollups(db, &totals, 0).await?;
+    sql::move_counters(db, &deltas, (&totals, 0), &sql::UsageTotals::new()).await?;
     for batches in months.values() {
         let (tenants, ids, last) = keys(batches);
         sqlx::query_file!("queries/leases/renew_batch_leases.sql", &tenants, &ids, &last).execute(&mut *db).await?;
@@ -131,7 +123,8 @@ async fn end_leases(
 ) -> Result<u64, StageError> {
     let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();
     let (tenants, ids, last) = keys(batches);
-    let again: Vec<bool> = batches.iter().map(|batch| is_tried_again(batch.kind, batch.classification)).collect();
+    let is_tried_again = |batch: &Expired| is_tried_again(batch.kind, batch.classification, batch.has_fallback);
+    let again: Vec<bool> = batches.iter().map(is_tried_again).collect();
     let doubted = sqlx::query_file!(
         "queries/leases/doubt_fenced.sql",
         &tenants,
@@ -162,7 +155,7 @@ async fn end_leases(
 /// The kinds and classifications of mail that is never tried again after an unknown outcome, as columns for `unnest`.
 fn never_again() -> (Vec<String>, Vec<String>) {
     let all = MessageKind::ALL.iter().flat_map(|kind| Classification::ALL.iter().map(|class| (*kind, *class)));
-    all.filter(|(kind, class)| !is_tried_again(*kind, *class))
+    all.filter(|(kind, class)| !is_tried_again(*kind, *class, false))
         .map(|(kind, class)| (kind.to_string(), class.to_string()))
         .unzip()
 }

@@ -2,18 +2,22 @@
 //!
 //! A stage is input, calls of this crate, outputs. Each module owns one rule, with its SQL in `queries/`.
 
+pub mod attribution;
 pub mod audience;
 pub mod compact;
+pub mod confirmations;
 pub mod decide;
 pub mod dispatch;
 pub mod end_stopped;
 pub mod erasure;
 pub mod facts;
 pub mod fence;
+pub mod frequency;
 pub mod gate;
 pub mod hours;
 pub mod launch;
 pub mod leases;
+pub mod local_time;
 pub mod machine;
 mod opt_out;
 pub mod outbox;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use chrono::{NaiveDate, Utc};
+use chrono::NaiveDate;
 use runner::StageError;
 use runtime::plans::PreparedPool;
 use schemas::{
@@ -17,6 +17,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fence::{Answer, BatchContext, BatchEligibility, Change, GateDecision, SendAttempt, until_tomorrow};
+use crate::gate::{QuietColumns, QuietRule, is_capped};
 use crate::hours::BatchKey;
 use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
@@ -149,12 +150,11 @@ fn withheld(send: &SendAttempt, eligibility: &BatchEligibility) -> Option<Change
         GateDecision::Skip(reason) => return Some(Change::skipped(send.clone(), reason)),
         GateDecision::Paused => return Some(Change::campaign_paused(send.clone())),
         GateDecision::TenantPaused => return Some(Change::tenant_paused(send.clone())),
-        GateDecision::Pass | GateDecision::Cancel => {}
+        GateDecision::Pass | GateDecision::Cancel | GateDecision::Wait(_) => {}
     }
-    let age = (Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
     let deadline = retry_deadline(send.batch.kind);
     // Yesterday's password reset is of no use. A campaign may be paused for days, so its deadline counts from attempts.
-    (deadline == RetryDeadline::Prompt && age >= deadline.limit())
+    (deadline == RetryDeadline::Prompt && send.batch.age() >= deadline.limit())
         .then(|| Change::expired(send.clone(), "expired", Answer::default()))
 }
 
@@ -162,7 +162,9 @@ fn withheld(send: &SendAttempt, eligibility: &BatchEligibility) -> Option<Change
 pub fn retry_deadline(kind: MessageKind) -> RetryDeadline {
     match kind {
         MessageKind::Campaign => RetryDeadline::Bulk,
-        MessageKind::Sequence | MessageKind::Transactional | MessageKind::OneOff => RetryDeadline::Prompt,
+        MessageKind::Sequence | MessageKind::Transactional | MessageKind::OneOff | MessageKind::Test => {
+            RetryDeadline::Prompt
+        }
     }
 }
 
@@ -170,6 +172,25 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
     let (tenants, ids) = distinct_batches(inputs.iter());
     let rows = sqlx::query_file!("queries/owed/find_batches.sql", &tenants, &ids).fetch_all(db).await?;
     let found = rows.into_iter().map(|row| {
+        let eligibility = BatchEligibility {
+            campaign: row.campaign_status,
+            paused: row.paused,
+            missed: row.missed,
+            tenant_active: row.tenant_status == "active",
+            tenant_paused: row.tenant_paused,
+            sender_active: row.sender_status == "active",
+            domain: row.domain_status,
+            quiet: QuietRule::of(
+                &QuietColumns {
+                    quiet_from: row.quiet_from,
+                    quiet_to: row.quiet_to,
+                    quiet_for: row.quiet_for,
+                    timezone: row.timezone,
+                },
+                row.kind,
+                row.classification,
+            ),
+        };
         let context = BatchContext {
             tenant_id: row.tenant_id,
             batch_id: row.id,
@@ -179,16 +200,10 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             classification: row.classification,
             sandbox: row.environment == Environment::Sandbox,
             warming: row.warming.filter(|_| row.environment == Environment::Production),
+            has_fallback: row.has_fallback,
+            is_capped: row.has_cap && is_capped(row.kind, row.classification),
             created_at: row.created_at,
-        };
-        let eligibility = BatchEligibility {
-            campaign: row.campaign_status,
-            paused: row.paused,
-            missed: row.missed,
-            tenant_active: row.tenant_status == "active",
-            tenant_paused: row.tenant_paused,
-            sender_active: row.sender_status == "active",
-            domain: row.domain_status,
+            quiet_length: eligibility.quiet.map(|rule| rule.hours.length()).unwrap_or_default(),
         };
         ((row.tenant_id, row.id), Found { context: Arc::new(context), eligibility })
     });

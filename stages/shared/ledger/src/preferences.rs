@@ -88,7 +88,7 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
            from audiences a
            left join audience_members m on m.tenant_id = $1 and m.audience_id = a.id and m.contact_id = $2
            left join topic_opt_outs d on d.tenant_id = $1 and d.audience_id = a.id and d.contact_id = $2
-           where a.tenant_id = $1 and a.public_name is not null and (m.contact_id is not null or d.contact_id is not null)
+           where a.tenant_id = $1 and a.public_name is not null and a.deleted_at is null and (m.contact_id is not null or d.contact_id is not null)
            order by lower(a.public_name), a.id limit $3"#,
         tenant,
         contact,

@@ -85,8 +85,8 @@ async fn record_batch(
         .await?;
         sqlx::query!(
             "insert into rollups (tenant_id, hour, kind, event, shard, count)
-             values ($1, date_trunc('hour', now(), 'UTC'), $2, 'failed', $3, $4),
-                    ($1, date_trunc('hour', now(), 'UTC'), 'failure', 'render', $3, $4)
+             select $1, date_trunc('hour', now(), 'UTC'), t.kind, t.event, $3, $4
+             from (values ($2, 'failed'), ('failure', 'render')) as t (kind, event) where $2 <> 'test'
              on conflict (tenant_id, hour, kind, event, shard) do update set count = rollups.count + excluded.count",
             batch.tenant_id,
             batch.kind.as_str(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use schemas::action::SuppressionScope;
 use sqlx::PgPool;
 
@@ -33,12 +33,8 @@ pub struct SoftBounces {
 
 #[async_trait]
 impl Sweep for SoftBounces {
-    fn name(&self) -> &'static str {
-        "suppress_soft_bounces"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(20)
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("suppress_soft_bounces", Duration::from_secs(20))
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

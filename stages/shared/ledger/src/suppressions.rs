@@ -7,46 +7,27 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Why an address is suppressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SuppressionReason {
-    /// The address does not exist.
-    HardBounce,
-    /// The recipient reported a message as spam.
-    Complaint,
-    /// The recipient left.
-    Unsubscribe,
-    /// The tenant wants it so.
-    Manual,
-    /// Not an address that works.
-    Invalid,
-    /// Came with an imported list.
-    Import,
+schemas::named_enum! {
+    /// Why an address is suppressed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum SuppressionReason {
+        /// The address does not exist.
+        HardBounce = "hard_bounce",
+        /// The recipient reported a message as spam.
+        Complaint = "complaint",
+        /// The recipient left.
+        Unsubscribe = "unsubscribe",
+        /// The tenant wants it so.
+        Manual = "manual",
+        /// Not an address that works.
+        Invalid = "invalid",
+        /// Came with an imported list.
+        Import = "import",
+    }
 }
 
 impl SuppressionReason {
-    /// The name, as in the database and the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::HardBounce => "hard_bounce",
-            Self::Complaint => "complaint",
-            Self::Unsubscribe => "unsubscribe",
-            Self::Manual => "manual",
-            Self::Invalid => "invalid",
-            Self::Import => "import",
-        }
-    }
-
-    /// The reason with this name.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::HardBounce, Self::Complaint, Self::Unsubscribe, Self::Manual, Self::Invalid, Self::Import]
-            .into_iter()
-            .find(|reason| reason.as_str() == text)
-    }
-
     /// The default scope: an opt-out is about marketing, facts about an address are about all mail.
     #[must_use]
     pub fn scope(self) -> SuppressionScope {

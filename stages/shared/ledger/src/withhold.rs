@@ -1,8 +1,9 @@
 //! Writes the gate's decisions: a withheld send becomes `skipped` with its reason, and the batch's counters move in the same transaction.
 
+use chrono::{DateTime, Utc};
 use runtime::Counter;
 use schemas::{SendId, SkipReason, month_of};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{gate::BatchFacts, hours::shard_of};
@@ -12,14 +13,7 @@ pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, Skip
     let ids: Vec<Uuid> = withheld.iter().map(|(id, _)| *id).collect();
     let reasons: Vec<String> = withheld.iter().map(|(_, reason)| reason.as_str().to_owned()).collect();
     let mut tx = pool.begin().await?;
-    // Batch before sends: the lock order of the whole ledger.
-    sqlx::query!(
-        "select 1 as one from batches where tenant_id = $1 and id = $2 for update",
-        batch.tenant_id,
-        batch.batch_id
-    )
-    .fetch_one(&mut *tx)
-    .await?;
+    lock_batch(&mut tx, batch).await?;
     let skipped = sqlx::query_file!(
         "queries/gate/withhold.sql",
         batch.tenant_id,
@@ -35,7 +29,7 @@ pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, Skip
     if skipped > 0 {
         sqlx::query!(
             "insert into rollups (tenant_id, hour, kind, event, shard, count)
-             values ($1, date_trunc('hour', now(), 'UTC'), $2, 'skipped', $3, $4)
+             select $1, date_trunc('hour', now(), 'UTC'), $2, 'skipped', $3, $4 where $2 <> 'test'
              on conflict (tenant_id, hour, kind, event, shard) do update set count = rollups.count + excluded.count",
             batch.tenant_id,
             batch.kind.as_str(),
@@ -50,6 +44,58 @@ pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, Skip
         Counter::SendsWithheldTotal.add(1, [("stage", "compliance"), ("reason", reason.as_str())]);
     }
     Ok(())
+}
+
+/// Puts sends off to the end of quiet hours, unless a worker has fenced them by now.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn put_off(pool: &PgPool, batch: &BatchFacts, quiet: &[(Uuid, DateTime<Utc>)]) -> sqlx::Result<()> {
+    let (ids, until): (Vec<Uuid>, Vec<DateTime<Utc>>) = quiet.iter().copied().unzip();
+    let mut tx = pool.begin().await?;
+    lock_batch(&mut tx, batch).await?;
+    sqlx::query_file!(
+        "queries/gate/put_off.sql",
+        batch.tenant_id,
+        batch.batch_id,
+        SendId::last_of(batch.batch_id),
+        month_of(batch.batch_id),
+        &ids,
+        &until
+    )
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await
+}
+
+/// Gives a batch of which nothing was tried a time: it waits for dispatch then. The sends stay as they are, so that a million of them are
+/// two thousand rows.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn set_time(pool: &PgPool, batch: &BatchFacts, until: DateTime<Utc>) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update batches set state = 'timed', announce_after = $3, quiet_at = now()
+         where tenant_id = $1 and id = $2 and state = 'announced' and fenced + deferred = 0",
+        batch.tenant_id,
+        batch.batch_id,
+        until
+    )
+    .execute(pool)
+    .await
+    .map(drop)
+}
+
+/// Locks a batch: it comes before its sends, the lock order of the whole ledger.
+async fn lock_batch(db: &mut PgConnection, batch: &BatchFacts) -> sqlx::Result<()> {
+    sqlx::query!(
+        "select 1 as one from batches where tenant_id = $1 and id = $2 for update",
+        batch.tenant_id,
+        batch.batch_id
+    )
+    .fetch_one(db)
+    .await
+    .map(drop)
 }
 
 /// Batches of a paused campaign go back to waiting for dispatch. A batch with only deferred sends is due at once when the campaign is

@@ -56,7 +56,7 @@ async fn ledger(pool: &PgPool) -> sqlx::Result<()> {
         }
     }
     for lane in Lane::ALL {
-        let open = batches.iter().filter(|row| row.lane == *lane && row.state != "resting");
+        let open = batches.iter().filter(|row| row.lane == *lane && !matches!(row.state.as_str(), "resting" | "timed"));
         let oldest = open.filter_map(|row| row.oldest).fold(0.0, f64::max);
         Gauge::BacklogOldestSeconds.set(oldest, [("stage", "delivery"), ("lane", lane.as_str())]);
     }

@@ -29,7 +29,7 @@ pub use dead::DeadLetter;
 pub use decode::{Incoming, Origin, StageInput};
 pub use error::StageError;
 pub use pause_gate::{PauseGate, WorkInProgress};
-pub use sweep::Sweep;
+pub use sweep::{Sweep, SweepSchedule};
 
 use consume::Shared;
 use schedule::Scheduler;
@@ -210,7 +210,8 @@ impl Runner {
     pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
         let (failing, facts, pause_gate) = (self.failing.clone(), self.facts.clone(), self.pause_gate.clone());
         let shutdown = self.shutdown.clone();
-        let work = self.scheduler.as_ref().zip(sweep.has_work()).map(|(scheduler, has_work)| {
+        let schedule = sweep.schedule();
+        let work = self.scheduler.as_ref().zip(schedule.has_work).map(|(scheduler, has_work)| {
             let (work, is_first) = scheduler.watch(has_work);
             if is_first {
                 let (scheduler, shutdown) = (scheduler.clone(), shutdown.clone());
@@ -219,7 +220,7 @@ impl Runner {
             }
             work
         });
-        gauges::begin_sweep(stage, sweep.name());
+        gauges::begin_sweep(stage, schedule.name);
         let run = move || {
             let (failing, facts, pause_gate) = (failing.clone(), facts.clone(), pause_gate.clone());
             sweep::run(stage, sweep.clone(), failing, facts, pause_gate, work.clone(), shutdown.clone())

@@ -12,30 +12,46 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{PauseGate, StageError};
 
+/// When a sweep runs, and under which name.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepSchedule {
+    pub(crate) name: &'static str,
+    pub(crate) interval: Duration,
+    pub(crate) has_work: Option<&'static str>,
+    pub(crate) stops_when_paused: bool,
+}
+
+impl SweepSchedule {
+    /// The sweep has this name, a metric label, and pauses for `interval` between two runs that found nothing. A run that found work is
+    /// followed by the next at once.
+    #[must_use]
+    pub const fn every(name: &'static str, interval: Duration) -> Self {
+        Self { name, interval, has_work: None, stops_when_paused: true }
+    }
+
+    /// `has_work` is an SQL expression that is true while there is work, and perhaps a little longer: `exists (…)`, by the head of an
+    /// index. After the interval the sweep rests until it is true; without one it runs after every interval.
+    #[must_use]
+    pub const fn when(self, has_work: &'static str) -> Self {
+        Self { has_work: Some(has_work), ..self }
+    }
+
+    /// The sweep runs also while its stage is paused. Only for a sweep that cleans up: it starts no work, and a pause may last for weeks.
+    #[must_use]
+    pub const fn also_when_paused(self) -> Self {
+        Self { stops_when_paused: false, ..self }
+    }
+}
+
 /// A periodic job of a stage. It must be correct in any number of processes at once.
 #[async_trait]
 pub trait Sweep: Send + Sync + 'static {
-    /// Its name, a metric label.
-    fn name(&self) -> &'static str;
-
-    /// The pause between two runs that found nothing. A run that found work is followed by the next at once.
-    fn interval(&self) -> Duration;
-
-    /// An SQL expression that is true while there is work, and perhaps a little longer: `exists (…)`, by the head of an index. After the
-    /// interval the sweep rests until it is true; without one it runs after every interval.
-    fn has_work(&self) -> Option<&'static str> {
-        None
-    }
+    /// Its name and when it runs.
+    fn schedule(&self) -> SweepSchedule;
 
     /// Returns when the pause is to end at once.
     async fn woken(&self) {
         std::future::pending().await
-    }
-
-    /// True if the sweep stops while its stage is paused. False only for a sweep that cleans up: it starts no work, and a pause may last for
-    /// weeks.
-    fn stops_when_paused(&self) -> bool {
-        true
     }
 
     /// Runs once; answers how many pieces of work it found and handled.
@@ -82,15 +98,16 @@ pub(crate) async fn run(
     work: Option<Notifier>,
     shutdown: CancellationToken,
 ) {
-    let labels = [("stage", stage), ("sweep", sweep.name())];
     let mut eager = 0;
     while !shutdown.is_cancelled() {
-        let in_progress = match sweep.stops_when_paused() {
+        let SweepSchedule { name, interval, stops_when_paused, .. } = sweep.schedule();
+        let labels = [("stage", stage), ("sweep", name)];
+        let in_progress = match stops_when_paused {
             true => match pause_gate.start(stage, 1) {
                 Some(work) => Some(work),
                 None => {
                     // A paused sweep does not count as failing.
-                    failing.set(stage, sweep.name(), false);
+                    failing.set(stage, name, false);
                     shutdown.run_until_cancelled(pause_gate.until_running(stage)).await;
                     continue;
                 }
@@ -100,7 +117,7 @@ pub(crate) async fn run(
         let result = caught(stage, "sweep", sweep.sweep()).await;
         let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
         drop(in_progress);
-        failing.set(stage, sweep.name(), result.is_err());
+        failing.set(stage, name, result.is_err());
         let pause = match result {
             Ok(0) => {
                 eager = 0;
@@ -111,12 +128,12 @@ pub(crate) async fn run(
                 Counter::SweepFoundTotal.add(found, labels);
                 facts.notify();
                 eager += 1;
-                if eager < EAGER_RUNS { Duration::ZERO } else { sweep.interval() }
+                if eager < EAGER_RUNS { Duration::ZERO } else { interval }
             }
             Err(error) => {
                 Counter::SweepFailedTotal.add(1, labels);
-                tracing::warn!(stage, sweep = sweep.name(), code = error.code(), error = %error.chain(), "sweep failed");
-                sweep.interval().max(FAILED_PAUSE)
+                tracing::warn!(stage, sweep = name, code = error.code(), error = %error.chain(), "sweep failed");
+                interval.max(FAILED_PAUSE)
             }
         };
         tokio::select! {
@@ -129,7 +146,7 @@ pub(crate) async fn run(
 /// Waits after a run that found nothing, until the next run is due. `work`: notifies when there is some.
 async fn rest(sweep: &dyn Sweep, work: Option<&Notifier>) {
     let due = async {
-        tokio::time::sleep(sweep.interval()).await;
+        tokio::time::sleep(sweep.schedule().interval).await;
         if let Some(work) = work {
             let _ = tokio::time::timeout(REST_MAX, work.notified()).await;
         }

@@ -6,7 +6,7 @@ use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
 use super::{
-    event::{EventSource, EventTest, Times},
+    event::{EventSource, EventTest, MailEvents, ProductEvents, Times},
     field::{Field, FieldSource, ValueKind},
     rule::{Bound, Expanded, FieldTest, Rule, Scalar, Test},
 };
@@ -34,8 +34,10 @@ enum Condition {
 impl Condition {
     fn new(rule: Expanded) -> Self {
         let happened = |rule: &Expanded| match rule {
-            Rule::Event(EventTest { source, times: Times::AtLeast(1) }) => Some((*source, true)),
-            Rule::Event(EventTest { source, times: Times::AtMost(0) | Times::Exactly(0) }) => Some((*source, false)),
+            Rule::Event(EventTest { source, times: Times::AtLeast(1) }) => Some((source.clone(), true)),
+            Rule::Event(EventTest { source, times: Times::AtMost(0) | Times::Exactly(0) }) => {
+                Some((source.clone(), false))
+            }
             _ => None,
         };
         let found = match &rule {
@@ -55,7 +57,7 @@ fn conditions_of(rule: Expanded, conditions: &mut Vec<Condition>) {
 }
 
 /// A set of contacts that a rule asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum ContactSet {
     /// The members of a list or tag.
     Members(Uuid),
@@ -94,7 +96,7 @@ impl CompiledSegment {
             rule.each_leaf(&mut |leaf| {
                 let source = match leaf {
                     Rule::Member(membership) => ContactSet::Members(membership.id),
-                    Rule::Event(event) => ContactSet::Events(event.source),
+                    Rule::Event(event) => ContactSet::Events(event.source.clone()),
                     _ => return,
                 };
                 if !sources.contains(&source) {
@@ -146,7 +148,7 @@ impl CompiledSegment {
             Rule::Not(part) => match part.as_ref() {
                 // In this form the planner knows how many there are.
                 Rule::Member(membership) => {
-                    let join = self.join_of(ContactSet::Members(membership.id));
+                    let join = self.join_of(&ContactSet::Members(membership.id));
                     query.push(format_args!("j{join}.contact_id is null"));
                 }
                 part => {
@@ -157,10 +159,10 @@ impl CompiledSegment {
             },
             Rule::Field(test) => push_field(query, test),
             Rule::Member(membership) => {
-                let join = self.join_of(ContactSet::Members(membership.id));
+                let join = self.join_of(&ContactSet::Members(membership.id));
                 query.push(format_args!("j{join}.contact_id is not null"));
             }
-            Rule::Event(event) => push_event(query, event, self.join_of(ContactSet::Events(event.source))),
+            Rule::Event(event) => push_event(query, event, self.join_of(&ContactSet::Events(event.source.clone()))),
             Rule::Segment(never) => match *never {},
         }
     }
@@ -173,9 +175,9 @@ impl CompiledSegment {
         query.push(")");
     }
 
-    fn join_of(&self, wanted: ContactSet) -> usize {
+    fn join_of(&self, wanted: &ContactSet) -> usize {
         // Every source of the rule was collected when it was compiled.
-        self.sources.iter().position(|source| *source == wanted).unwrap_or(usize::MAX)
+        self.sources.iter().position(|source| source == wanted).unwrap_or(usize::MAX)
     }
 }
 
@@ -194,16 +196,32 @@ fn push_source(query: &mut Query, tenant: Uuid, at: usize, source: &ContactSet) 
     }
 }
 
-/// The mails, as `f`, with which it happened.
+/// The mails with which it happened, or the events that products reported, as `f`.
 fn push_events(query: &mut Query, tenant: Uuid, events: &EventSource) {
-    match events.kind.fact() {
-        Some(fact) => push_facts(query, tenant, fact, events),
-        None => push_sends(query, tenant, events),
+    match events {
+        EventSource::Product(events) => push_product_events(query, tenant, events),
+        EventSource::Mail(events) => match events.kind.fact() {
+            Some(fact) => push_facts(query, tenant, fact, events),
+            None => push_sends(query, tenant, events),
+        },
+    }
+}
+
+/// What products reported: `product_events_by_name`.
+fn push_product_events(query: &mut Query, tenant: Uuid, events: &ProductEvents) {
+    query.push("product_events f where f.tenant_id = ").push_bind(tenant);
+    query.push(" and f.name = ").push_bind(events.name.clone());
+    if let Some(properties) = &events.properties {
+        query.push(" and f.properties @> ").push_bind(properties.clone());
+    }
+    if let Some(days) = events.within_days {
+        query.push(" and f.occurred_at >= ");
+        push_days_ago(query, days);
     }
 }
 
 /// Rare facts: `contact_facts_by_time` and `contact_facts_by_human`, or the key where a campaign is named.
-fn push_facts(query: &mut Query, tenant: Uuid, fact: &'static str, events: &EventSource) {
+fn push_facts(query: &mut Query, tenant: Uuid, fact: &'static str, events: &MailEvents) {
     query.push("contact_facts f where f.tenant_id = ").push_bind(tenant).push(" and f.fact = ").push_bind(fact);
     let time = if events.human_only { "f.human_at" } else { "f.occurred_at" };
     if events.human_only {
@@ -220,8 +238,15 @@ fn push_facts(query: &mut Query, tenant: Uuid, fact: &'static str, events: &Even
 
 /// What nearly every send has, from the sends themselves: a range of their ids. A send is decided within three days of its
 /// launch, or before its campaign is complete, and its delivery reported within five more: earlier sends are not read.
-fn push_sends(query: &mut Query, tenant: Uuid, events: &EventSource) {
+fn push_sends(query: &mut Query, tenant: Uuid, events: &MailEvents) {
     query.push("sends f where f.tenant_id = ").push_bind(tenant).push(" and f.state = 'sent'");
+    if events.campaign_id.is_none() {
+        // Tests of campaigns are nothing that a segment knows.
+        query.push(
+            " and (f.request_id is null or not exists (
+                 select from messages m where m.tenant_id = f.tenant_id and m.id = f.request_id and m.is_test))",
+        );
+    }
     let delivered = events.kind == super::event::EventKind::Delivered;
     if delivered {
         // Where the route confirms deliveries, an accepted mail is not a delivered one.

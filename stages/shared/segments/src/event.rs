@@ -1,5 +1,6 @@
-//! What contacts did with mail, as rules ask for it.
+//! What contacts did with mail and in products, as rules ask for it.
 
+use serde_json::Value;
 use uuid::Uuid;
 
 /// The events a rule may ask for, as callers write them.
@@ -86,8 +87,27 @@ pub enum Times {
 }
 
 /// Which events are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventSource {
+    /// What happened with mail.
+    Mail(MailEvents),
+    /// What products reported.
+    Product(ProductEvents),
+}
+
+impl EventSource {
+    /// The campaign it names.
+    pub(crate) fn campaign_id(&self) -> Option<Uuid> {
+        match self {
+            Self::Mail(mail) => mail.campaign_id,
+            Self::Product(_) => None,
+        }
+    }
+}
+
+/// What a contact did with mail, or mail with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EventSource {
+pub struct MailEvents {
     /// The event.
     pub kind: EventKind,
     /// In the last so many days only.
@@ -98,11 +118,29 @@ pub struct EventSource {
     pub human_only: bool,
 }
 
+/// What a contact did in a product, as the product reported it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProductEvents {
+    /// The event's name.
+    pub name: String,
+    /// In the last so many days only.
+    pub within_days: Option<i32>,
+    /// Properties that the event has with exactly these values.
+    pub properties: Option<Value>,
+}
+
 /// An event's leaf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventTest {
     /// What is counted.
     pub source: EventSource,
     /// How often it must be there.
     pub times: Times,
+}
+
+/// Whether a text can be the name of a product's event: up to 100 of a-z, 0-9, _ and ., beginning with a letter.
+#[must_use]
+pub fn is_event_name(text: &str) -> bool {
+    let in_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'.';
+    text.len() <= 100 && text.starts_with(|first: char| first.is_ascii_lowercase()) && text.bytes().all(in_word)
 }

@@ -15,6 +15,7 @@
 //! - Days are counted from the database's clock, in UTC. `within_days: 30` is the last thirty days up to now, `within_days: -30` the
 //!   thirty to come.
 //! - An event is counted once for each mail, when it happened first: five opens of one mail count as one.
+//! - An event of a product (`product_event`) is counted each time it was recorded, and may be asked for with properties it has.
 //! - Archived and erased contacts are in no segment.
 
 mod compile;
@@ -26,9 +27,9 @@ mod resolve;
 mod rule;
 
 pub use compile::{CompiledSegment, Newest};
-pub use event::{EVENT_OPS, EVENTS};
+pub use event::{EVENT_OPS, EVENTS, is_event_name};
 pub use field::{Definitions, OPS, definitions};
-pub use parse::{DEPTH_MAX, LEAVES_MAX, LIST_MAX, RULE_MAX_BYTES, TEXT_MAX_CHARS};
+pub use parse::{DEPTH_MAX, LEAVES_MAX, LIST_MAX, PROPERTIES_MAX, RULE_MAX_BYTES, TEXT_MAX_CHARS};
 pub use preview::{Preview, SAMPLE_MAX, SampledContact, preview};
 pub use resolve::{EVENTS_MAX, EXPANDED_LEAVES_MAX, load, resolve};
 pub use rule::{Rule, SegmentRef};

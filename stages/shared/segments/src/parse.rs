@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     SegmentFault,
-    event::{EVENT_OPS, EVENTS, EventKind, EventSource, EventTest, Times},
+    event::{EVENT_OPS, EVENTS, EventKind, EventSource, EventTest, MailEvents, ProductEvents, Times, is_event_name},
     field::{BUILT_IN, Definitions, Field, OPS, Op, ValueKind},
     rule::{Bound, FieldTest, Membership, Rule, Scalar, SegmentRef, Test},
 };
@@ -26,9 +26,11 @@ pub const RULE_MAX_BYTES: usize = 64 * 1024;
 const FAULTS_MAX: usize = 50;
 const DAYS_MAX: i64 = 36_500;
 const TIMES_MAX: i64 = 1_000_000;
+/// Properties of a product's event that a leaf may compare.
+pub const PROPERTIES_MAX: usize = 5;
 
 /// What a node can be, by the key it has.
-const KINDS: [&str; 8] = ["all", "any", "not", "field", "in_list", "has_tag", "in_segment", "event"];
+const KINDS: [&str; 9] = ["all", "any", "not", "field", "in_list", "has_tag", "in_segment", "event", "product_event"];
 
 impl Rule {
     /// Reads a rule; `path` is where it stands in the request.
@@ -111,6 +113,7 @@ impl RuleReader<'_> {
         let others: &[&str] = match kind {
             "field" => &["op", "value"],
             "event" => &["op", "count", "within_days", "campaign_id", "human_only"],
+            "product_event" => &["op", "count", "within_days", "properties"],
             _ => &[],
         };
         for key in node.object.keys().filter(|key| *key != kind && !others.contains(&key.as_str())) {
@@ -146,6 +149,7 @@ impl RuleReader<'_> {
         match kind {
             "field" => self.field(node).map(Rule::Field),
             "event" => self.event(node).map(Rule::Event),
+            "product_event" => self.product_event(node).map(Rule::Event),
             "in_segment" => {
                 let path = node.at(kind);
                 self.id(&node.object[kind], &path).map(|id| Rule::Segment(SegmentRef { id, path }))
@@ -327,7 +331,43 @@ impl RuleReader<'_> {
         }
         let within_days = within_days.map_or(Some(None), |days| days.map(Some))?;
         let campaign_id = campaign_id.map_or(Some(None), |id| id.map(Some))?;
-        Some(EventTest { source: EventSource { kind, within_days, campaign_id, human_only }, times: times? })
+        let source = EventSource::Mail(MailEvents { kind, within_days, campaign_id, human_only });
+        Some(EventTest { source, times: times? })
+    }
+
+    fn product_event(&mut self, node: &Node<'_>) -> Option<EventTest> {
+        let path = node.at("product_event");
+        let name = match &node.object["product_event"] {
+            Value::String(name) if is_event_name(name) => Some(name.clone()),
+            _ => self.fault(path, "invalid", "must be 1 to 100 of a-z, 0-9, _ and ., beginning with a letter"),
+        };
+        let within_days = node.get("within_days").map(|value| self.days(value, &node.at("within_days"), 1));
+        let properties = node.get("properties").map(|value| self.properties(value, &node.at("properties")));
+        let times = self.times(node);
+        let within_days = within_days.map_or(Some(None), |days| days.map(Some))?;
+        let properties = properties.map_or(Some(None), |properties| properties.map(Some))?;
+        let source = EventSource::Product(ProductEvents { name: name?, within_days, properties });
+        Some(EventTest { source, times: times? })
+    }
+
+    /// Properties and the values that an event must have: texts, numbers, true or false.
+    fn properties(&mut self, value: &Value, path: &str) -> Option<Value> {
+        let Value::Object(properties) = value else { return self.fault(path, "wrong_type", "must be an object") };
+        if properties.len() > PROPERTIES_MAX {
+            return self.fault(path, "too_many", format!("may have at most {PROPERTIES_MAX} properties"));
+        }
+        for (key, value) in properties {
+            let at = format!("{path}.{}", key.chars().take(TEXT_MAX_CHARS).collect::<String>());
+            match value {
+                Value::Bool(_) | Value::Number(_) => {}
+                Value::String(text) if text.is_empty() => {}
+                Value::String(_) => {
+                    self.text(value, &at)?;
+                }
+                _ => return self.fault(at, "wrong_type", "must be a text, a number, true or false"),
+            }
+        }
+        Some(value.clone())
     }
 
     /// At least once, where nothing is said.

@@ -120,7 +120,7 @@ impl<'a> Expansion<'a> {
             }
             Rule::Event(event) => {
                 self.count(true)?;
-                Rule::Event(*event)
+                Rule::Event(event.clone())
             }
         })
     }
@@ -175,7 +175,7 @@ async fn check_references(db: &mut PgConnection, tenant: Uuid, rule: &Expanded) 
     rule.each_leaf(&mut |leaf| match leaf {
         Rule::Member(membership) if membership.kind == "list" => lists.push(membership.id),
         Rule::Member(membership) => tags.push(membership.id),
-        Rule::Event(event) => campaigns.extend(event.source.campaign_id),
+        Rule::Event(event) => campaigns.extend(event.source.campaign_id()),
         _ => {}
     });
     if lists.is_empty() && tags.is_empty() && campaigns.is_empty() {
@@ -183,9 +183,9 @@ async fn check_references(db: &mut PgConnection, tenant: Uuid, rule: &Expanded) 
     }
     let missing = sqlx::query!(
         r#"select exists (select from unnest($2::uuid[]) w (id) where not exists (
-                      select from audiences a where a.tenant_id = $1 and a.id = w.id and a.kind = 'list')) as "list!",
+                      select from audiences a where a.tenant_id = $1 and a.id = w.id and a.kind = 'list' and a.deleted_at is null)) as "list!",
                   exists (select from unnest($3::uuid[]) w (id) where not exists (
-                      select from audiences a where a.tenant_id = $1 and a.id = w.id and a.kind = 'tag')) as "tag!",
+                      select from audiences a where a.tenant_id = $1 and a.id = w.id and a.kind = 'tag' and a.deleted_at is null)) as "tag!",
                   exists (select from unnest($4::uuid[]) w (id) where not exists (
                       select from campaigns c where c.tenant_id = $1 and c.id = w.id)) as "campaign!""#,
         tenant,

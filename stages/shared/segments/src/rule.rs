@@ -22,7 +22,7 @@ pub enum Rule<Named = SegmentRef> {
     Member(Membership),
     /// The contact is in this segment.
     Segment(Named),
-    /// What the contact did with mail, or mail did with it.
+    /// What the contact did with mail or in a product, or mail did with it.
     Event(EventTest),
 }
 

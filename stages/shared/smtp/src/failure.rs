@@ -4,44 +4,28 @@ use std::io;
 
 use super::Reply;
 
-/// How far a transaction had come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
-    /// Name lookup and TCP connection.
-    Connect,
-    /// The server's greeting and EHLO.
-    Greeting,
-    /// STARTTLS or the TLS handshake.
-    Tls,
-    /// AUTH.
-    Auth,
-    /// MAIL FROM (and an RSET before it).
-    Mail,
-    /// RCPT TO.
-    Rcpt,
-    /// DATA, up to 354.
-    Data,
-    /// The message body, up to and with the final dot.
-    Body,
-    /// Waiting for the answer to the message: to the final dot, or to BDAT.
-    Final,
-}
-
-impl Phase {
-    /// The phase's name, for metric labels and stored attempts.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Greeting => "greeting",
-            Self::Tls => "tls",
-            Self::Auth => "auth",
-            Self::Mail => "mail",
-            Self::Rcpt => "rcpt",
-            Self::Data => "data",
-            Self::Body => "body",
-            Self::Final => "final",
-        }
+schemas::named_enum! {
+    /// How far a transaction had come.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Phase {
+        /// Name lookup and TCP connection.
+        Connect = "connect",
+        /// The server's greeting and EHLO.
+        Greeting = "greeting",
+        /// STARTTLS or the TLS handshake.
+        Tls = "tls",
+        /// AUTH.
+        Auth = "auth",
+        /// MAIL FROM (and an RSET before it).
+        Mail = "mail",
+        /// RCPT TO.
+        Rcpt = "rcpt",
+        /// DATA, up to 354.
+        Data = "data",
+        /// The message body, up to and with the final dot.
+        Body = "body",
+        /// Waiting for the answer to the message: to the final dot, or to BDAT.
+        Final = "final",
     }
 }
 

@@ -3,6 +3,7 @@
 use lettre::message::header::{ContentDisposition, Headers};
 
 use super::escape;
+use super::message::Draft;
 
 /// What is known of an attachment when its message is compiled.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
@@ -11,14 +12,82 @@ pub struct Attached {
     pub filename: String,
     /// The media type with its parameters, such as `text/csv; charset=utf-8`.
     pub media_type: String,
+    /// The id by which the HTML shows it, for an inline image.
+    #[serde(default)]
+    pub content_id: Option<String>,
     /// How many bytes its base64 lines take.
     pub bytes: u32,
 }
 
+impl Attached {
+    /// Whether it is a calendar invite.
+    fn is_calendar(&self) -> bool {
+        self.media_type.starts_with("text/calendar")
+    }
+}
+
+/// The MIME body of a message: the two texts as alternatives, the images that the HTML shows beside it, and what is attached. A calendar
+/// invite is a third alternative, which mail programs act on (RFC 6047), and a file for those that do not. `hash` makes boundaries that
+/// quoted-printable text cannot contain.
+pub(super) fn multipart<E>(
+    draft: &mut Draft,
+    attachments: &[Attached],
+    hash: &str,
+    text: impl FnOnce(&mut Draft) -> Result<(), E>,
+    html: impl FnOnce(&mut Draft) -> Result<(), E>,
+) -> Result<(), E> {
+    let [mixed, alternative, related] = ["m", "a", "r"].map(|kind| format!("=_{kind}{hash}"));
+    let places = (0..).zip(attachments);
+    let (inline, attached): (Vec<_>, Vec<_>) = places.partition(|(_, attached)| attached.content_id.is_some());
+    draft.text("MIME-Version: 1.0\r\n");
+    if !attached.is_empty() {
+        draft.text(&format!("Content-Type: multipart/mixed;\r\n boundary=\"{mixed}\"\r\n\r\n--{mixed}\r\n"));
+    }
+    draft.text(&format!(
+        "Content-Type: multipart/alternative;\r\n boundary=\"{alternative}\"\r\n\r\n--{alternative}\r\n"
+    ));
+    text(draft)?;
+    draft.text(&format!("\r\n--{alternative}\r\n"));
+    if !inline.is_empty() {
+        draft.text(&format!("Content-Type: multipart/related;\r\n boundary=\"{related}\"\r\n\r\n--{related}\r\n"));
+    }
+    html(draft)?;
+    files(draft, &related, &inline);
+    for (place, invite) in attached.iter().filter(|(_, attached)| attached.is_calendar()) {
+        let media_type = escape::header(&invite.media_type);
+        draft.text(&format!(
+            "\r\n--{alternative}\r\nContent-Type: {media_type}\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+        ));
+        draft.attachment(*place, invite.bytes);
+    }
+    draft.text(&format!("\r\n--{alternative}--\r\n"));
+    files(draft, &mixed, &attached);
+    Ok(())
+}
+
+/// The files of a multipart that was begun, with its end.
+fn files(draft: &mut Draft, boundary: &str, files: &[(u16, &Attached)]) {
+    for (place, file) in files {
+        draft.text(&format!("\r\n--{boundary}\r\n{}\r\n", part_header(file)));
+        draft.attachment(*place, file.bytes);
+    }
+    if !files.is_empty() {
+        draft.text(&format!("--{boundary}--\r\n"));
+    }
+}
+
 /// The part's headers, each with its CRLF.
-pub(super) fn part_header(attached: &Attached) -> String {
+fn part_header(attached: &Attached) -> String {
     let mut headers = Headers::new();
-    headers.set(ContentDisposition::attachment(&escape::header(&attached.filename)));
-    let media_type = escape::header(&attached.media_type);
-    format!("Content-Type: {media_type}\r\n{headers}Content-Transfer-Encoding: base64\r\n")
+    let filename = escape::header(&attached.filename);
+    headers.set(match &attached.content_id {
+        Some(_) => ContentDisposition::inline_with_name(&filename),
+        None => ContentDisposition::attachment(&filename),
+    });
+    let id = attached.content_id.as_ref().map(|id| format!("Content-ID: <{}>\r\n", escape::header(id)));
+    let id = id.unwrap_or_default();
+    // Of another type than the alternative, so that it is not acted on twice.
+    let media_type = if attached.is_calendar() { "application/ics" } else { &attached.media_type };
+    let media_type = escape::header(media_type);
+    format!("Content-Type: {media_type}\r\n{headers}{id}Content-Transfer-Encoding: base64\r\n")
 }

@@ -11,6 +11,7 @@ use super::names::{KnownFields, NameCheck};
 use super::options::{MessageOptions, Named, Sender};
 use super::parts::Scanned;
 use super::program::{Builder, Context};
+use super::warnings::{TemplateWarning, warnings};
 use super::{Part, TemplateSource};
 
 /// What a check found out about a sound template.
@@ -18,6 +19,8 @@ use super::{Part, TemplateSource};
 pub struct CheckedTemplate {
     /// The merge fields the template uses, sorted.
     pub variables: Vec<String>,
+    /// What is no fault and still goes wrong in a mailbox.
+    pub warnings: Vec<TemplateWarning>,
 }
 
 /// Checks all parts of a template: limits, syntax, structure, names, filters, HTML.
@@ -25,6 +28,16 @@ pub struct CheckedTemplate {
 /// # Errors
 /// Every fault, up to a limit, with its place. A template without faults compiles.
 pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<CheckedTemplate, Vec<TemplateFault>> {
+    let variables = check_liquid(source, known)?;
+    compile(source, &placeholder_options(TemplateLimits::default()))?;
+    Ok(CheckedTemplate { variables, warnings: warnings(source) })
+}
+
+/// Checks the Liquid of all parts and reads no HTML: limits, syntax, structure, names and filters. Answers the merge fields, sorted.
+///
+/// # Errors
+/// Every fault, up to a limit, with its place.
+pub fn check_liquid(source: &TemplateSource, known: &KnownFields) -> Result<Vec<String>, Vec<TemplateFault>> {
     let limits = TemplateLimits::default();
     let scanned = Scanned::of(source, &limits, &Budget::new(limits.reading()))?;
     let mut variables = BTreeSet::new();
@@ -41,8 +54,7 @@ pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<CheckedTemp
         faults.extend(items.iter().filter_map(|item| builder.fault(item)).take(FAULTS));
     }
     if faults.is_empty() {
-        compile(source, &placeholder_options(limits))?;
-        return Ok(CheckedTemplate { variables: variables.into_iter().collect() });
+        return Ok(variables.into_iter().collect());
     }
     faults.truncate(FAULTS);
     Err(faults)
@@ -59,8 +71,10 @@ fn placeholder_options(limits: TemplateLimits) -> MessageOptions {
         fallbacks: std::collections::HashMap::new(),
         bases: super::LinkBases::default(),
         opt_out: true,
+        own_headers: false,
         track_links: true,
         track_opens: true,
+        attachments: Vec::new(),
         limits,
     }
 }

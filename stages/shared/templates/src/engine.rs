@@ -9,6 +9,7 @@ use runtime::Budget;
 use super::escape;
 use super::fault::RenderFault;
 use super::fixed::Fixed;
+use super::footer;
 use super::html;
 use super::lexer::Comparison;
 use super::limits::{TemplateLimits, text_steps};
@@ -111,6 +112,9 @@ impl<'a> Engine<'a> {
             Instruction::OpenPixel => escape::html(&self.scope.links.open_pixel(), out),
             Instruction::Unsubscribe { escape: true } => escape::html(self.scope.unsubscribe(), out),
             Instruction::Unsubscribe { escape: false } => out.push_str(self.scope.unsubscribe()),
+            Instruction::UnsubscribeWord => {
+                out.push_str(footer::unsubscribe_word(self.scope.locale()));
+            }
             Instruction::UnlessShown { field, body } => {
                 let shown = match field {
                     Shown::Unsubscribe => self.unsubscribe_shown,

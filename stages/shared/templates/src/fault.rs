@@ -76,6 +76,14 @@ pub enum FaultCode {
     HtmlInvalid,
     /// Reading the template takes more steps or memory than allowed.
     TooComplex,
+    /// A snippet that does not exist, or does not have what the part needs.
+    UnknownSnippet,
+    /// A snippet that includes itself, directly or through others.
+    IncludeCycle,
+    /// More snippets in one part than allowed.
+    TooManyIncludes,
+    /// A layout without a `{{ content }}`, or with more than one.
+    ContentPlace,
 }
 
 impl FaultCode {
@@ -97,6 +105,10 @@ impl FaultCode {
             Self::NameConflict => "name_conflict",
             Self::HtmlInvalid => "html_invalid",
             Self::TooComplex => "too_complex",
+            Self::UnknownSnippet => "unknown_snippet",
+            Self::IncludeCycle => "include_cycle",
+            Self::TooManyIncludes => "too_many_includes",
+            Self::ContentPlace => "content_place",
         }
     }
 }

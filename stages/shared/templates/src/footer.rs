@@ -57,6 +57,17 @@ fn unless_shown(shows: Shows, field: Shown, items: Vec<Item>) -> Vec<Item> {
     }
 }
 
+/// The word of the link, for a contact with this locale: `de`, `de-CH` and `de_AT` are all German, what is not known is English.
+pub(super) fn unsubscribe_word(locale: Option<&str>) -> &'static str {
+    let language = locale.and_then(|locale| locale.split(['-', '_']).next()).unwrap_or_default();
+    match language.to_ascii_lowercase().as_str() {
+        "de" => "Abmelden",
+        "fr" => "Se désabonner",
+        "es" => "Darse de baja",
+        _ => "Unsubscribe",
+    }
+}
+
 /// Puts the footer where the HTML part's footer goes.
 pub(super) fn expand_html(items: Vec<Item>, address: Option<&str>) -> Vec<Item> {
     let footer = html(&items, address);
@@ -99,7 +110,9 @@ fn html(items: &[Item], address: Option<&str>) -> Vec<Item> {
     let leave = vec![
         Item::text("<a href=\""),
         Item::special(Special::Unsubscribe),
-        Item::text(format!("\" style=\"{SHOWN};{LINK}\">Unsubscribe</a>")),
+        Item::text(format!("\" style=\"{SHOWN};{LINK}\">")),
+        Item::special(Special::UnsubscribeWord),
+        Item::text("</a>"),
     ];
     let mut inner = unless_shown(shows(items, Shown::PhysicalAddress), Shown::PhysicalAddress, address);
     inner.extend(unless_shown(shows(items, Shown::Unsubscribe), Shown::Unsubscribe, leave));
@@ -121,7 +134,12 @@ pub(super) fn text(items: &[Item], address: Option<&str>) -> Vec<Item> {
         })
         .into_iter()
         .collect();
-    let leave = vec![Item::text("\n\nUnsubscribe: "), Item::special(Special::Unsubscribe)];
+    let leave = vec![
+        Item::text("\n\n"),
+        Item::special(Special::UnsubscribeWord),
+        Item::text(": "),
+        Item::special(Special::Unsubscribe),
+    ];
     let mut footer = unless_shown(shows(items, Shown::PhysicalAddress), Shown::PhysicalAddress, address);
     footer.extend(unless_shown(shows(items, Shown::Unsubscribe), Shown::Unsubscribe, leave));
     footer

@@ -18,6 +18,16 @@ pub(super) fn subject(text: &str) -> String {
 
 /// `"Display Name" <address>`, or the address alone.
 pub(super) fn mailbox(name: &str, address: &str) -> String {
+    written(To::from(Mailboxes::from(parsed(name, address))).display())
+}
+
+/// Several of [`mailbox`].
+pub(super) fn mailboxes(list: &[(String, String)]) -> String {
+    let list: Mailboxes = list.iter().map(|(name, address)| parsed(name, address)).collect();
+    written(To::from(list).display())
+}
+
+fn parsed(name: &str, address: &str) -> Mailbox {
     let address: String = address
         .chars()
         .filter(|letter| !letter.is_control() && !letter.is_whitespace() && !"<>,;:\"()[]\\".contains(*letter))
@@ -26,8 +36,16 @@ pub(super) fn mailbox(name: &str, address: &str) -> String {
     let name = Some(name.trim().to_owned()).filter(|name| !name.is_empty());
     // Contacts' and senders' addresses were checked when they were taken in.
     let (user, domain) = address.rsplit_once('@').unwrap_or((&address, ""));
-    let mailbox = Mailbox::new(name, Address::new_dangerous(user, domain));
-    written(To::from(Mailboxes::from(mailbox)).display())
+    Mailbox::new(name, Address::new_dangerous(user, domain))
+}
+
+/// A further field with its CRLF; nothing for a name that is not made of letters, digits and dashes.
+pub(super) fn field(name: &str, value: &str) -> String {
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let Some(field) = HeaderName::new_from_ascii(name.to_owned()).ok().filter(|_| is_name) else {
+        return String::new();
+    };
+    format!("{name}: {}\r\n", written(HeaderValue::new(field, escape::header(value))))
 }
 
 /// A field's value as it stands in a message.

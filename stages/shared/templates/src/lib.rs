@@ -20,6 +20,7 @@ mod address;
 mod arithmetic;
 mod attachment;
 mod check;
+mod compose;
 mod conditional;
 mod elements;
 mod engine;
@@ -36,6 +37,7 @@ mod links;
 mod markup;
 mod merge;
 mod message;
+mod mjml;
 mod names;
 mod options;
 mod parts;
@@ -52,17 +54,22 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod values;
+mod warnings;
 mod written;
 
 pub use attachment::Attached;
-pub use check::{CheckedTemplate, check};
+pub use check::{CheckedTemplate, check, check_liquid};
+pub use compose::{Composed, Layout, check_snippet, compose, mentioned_snippets};
 pub use fault::{FaultCode, Part, Position, RenderFault, TemplateFault};
-pub use limits::TemplateLimits;
+pub use limits::{INCLUDE_DEPTH, INCLUDES, TemplateLimits};
 pub use links::{LinkBases, SendLinks};
-pub use merge::{Contact, DataFault, DataLimits, Links, MergeData};
+pub use merge::{Contact, DataFault, DataLimits, Links, MergeData, OwnHeaders};
 pub use message::{CompiledMessage, MessagePreview, PreviewFault, compile, preview};
+pub use mjml::compile_mjml;
 pub use names::KnownFields;
 pub use options::{MessageOptions, Named, Sender};
+pub use syntax::is_snippet_name;
+pub use warnings::{GMAIL_CLIPS_BYTES, TemplateWarning, WarningCode, clipped, warnings};
 pub use written::{Written, compile_written};
 
 /// What a template is for; decides which merge fields it may use.

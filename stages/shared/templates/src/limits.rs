@@ -101,6 +101,16 @@ pub(crate) const PATH_PARTS: usize = 12;
 pub(crate) const INDEX_DEPTH: usize = 3;
 /// Most faults a check reports; more would not help anyone.
 pub(crate) const FAULTS: usize = 50;
+/// How deep snippets may include snippets.
+pub const INCLUDE_DEPTH: usize = 5;
+/// Most snippets in one part, each counted as often as it is put in.
+pub const INCLUDES: usize = 100;
+/// How deep elements of MJML may nest: its compiler calls itself for each.
+pub(crate) const MJML_DEPTH: usize = 40;
+/// Most `mj-` elements of one template: each makes some kilobytes of HTML.
+pub(crate) const MJML_ELEMENTS: usize = 1_000;
+/// Most bytes of attributes in `mj-head`: each element may repeat them all.
+pub(crate) const MJML_HEAD_BYTES: usize = 8 * 1024;
 /// Longest rendered subject, in bytes (RFC 5322 §2.1.1 allows 998 in a line).
 pub(crate) const SUBJECT_BYTES: usize = 900;
 

@@ -1,6 +1,6 @@
 //! The addresses in one recipient's mail: tokens behind an address of ours. Nothing is looked up and nothing is stored.
 
-use schemas::token::{TOKEN_MAX_BYTES, TokenKeys};
+use schemas::token::{Purpose, TOKEN_MAX_BYTES, TokenKeys};
 use schemas::{LinkToken, TokenIds};
 
 use super::merge::Links;
@@ -53,6 +53,14 @@ pub struct SendLinks<'a> {
 }
 
 impl SendLinks<'_> {
+    /// The address of the page on which the recipient confirms the consent.
+    #[must_use]
+    pub fn confirmation(&self) -> String {
+        let TokenIds { tenant_id, send_id, contact_id } = self.ids;
+        let token = self.tokens.seal(Purpose::Confirm, tenant_id, send_id.0, contact_id.as_bytes());
+        format!("{}/c/{token}", self.bases.own)
+    }
+
     fn address(&self, token: &LinkToken) -> String {
         format!("{}{}", self.bases.before(token), token.seal(self.tokens, self.tokens.newest(), &self.ids))
     }

@@ -37,6 +37,23 @@ pub struct MergeData {
     pub contact: Contact,
     /// The `data` object of a transactional request; `Null` otherwise.
     pub data: Value,
+    /// Of mail of a sequence that an event of the product started: its `name`, `occurred_at` and `properties`; `Null` otherwise.
+    pub event: Value,
+    /// Header fields of this mail alone. Printed by messages that are compiled with `own_headers`.
+    pub headers: OwnHeaders,
+}
+
+/// Header fields that differ from mail to mail of one message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnHeaders {
+    /// The display name in From, instead of the sender's.
+    pub from_name: Option<String>,
+    /// The Reply-To, instead of the sender's.
+    pub reply_to: Option<String>,
+    /// The names and addresses in Cc.
+    pub cc: Vec<(String, String)>,
+    /// Further fields: name and value.
+    pub custom: Vec<(String, String)>,
 }
 
 /// How much merge data one message may come with. Checked before it is accepted; rendering counts what it touches of it.

@@ -6,6 +6,7 @@ use runtime::Budget;
 use schemas::{LinkToken, Piece, Skeleton};
 use sha2::{Digest, Sha256};
 
+use super::attachment::multipart;
 use super::engine::{Engine, LINK_STEPS};
 use super::fault::{Part, RenderFault, TemplateFault};
 use super::fixed::Fixed;
@@ -23,6 +24,8 @@ use super::{TemplateSource, escape, header, qp};
 /// What fills one slot.
 #[derive(Debug)]
 enum Program {
+    From,
+    Own,
     To,
     Subject(Vec<Instruction>),
     Body(Part, Vec<Instruction>),
@@ -49,21 +52,22 @@ pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<Comp
     let message = prepare(Scanned::of(source, &options.limits, &budget)?, options, &budget)?;
     let mut draft = Draft::default();
     draft.headers(options, |draft| draft.subject(&message.subject)).map_err(|fault| vec![fault])?;
-    let boundary = boundary(source);
-    draft.text(&format!(
-        "MIME-Version: 1.0\r\nContent-Type: multipart/alternative;\r\n boundary=\"{boundary}\"\r\n\r\n--{boundary}\r\n"
-    ));
-    draft.body("text/plain", Part::BodyText, message.text, &options.bases).map_err(|fault| vec![fault])?;
-    draft.text(&format!("\r\n--{boundary}\r\n"));
-    draft.body("text/html", Part::BodyHtml, message.html, &options.bases).map_err(|fault| vec![fault])?;
-    draft.text(&format!("\r\n--{boundary}--\r\n"));
+    let PreparedMessage { text, html, .. } = message;
+    multipart(
+        &mut draft,
+        &options.attachments,
+        &boundary(source),
+        |draft| draft.body("text/plain", Part::BodyText, text, &options.bases),
+        |draft| draft.body("text/html", Part::BodyHtml, html, &options.bases),
+    )
+    .map_err(|fault| vec![fault])?;
     draft.finish(options, message.styles)
 }
 
-/// A boundary that quoted-printable text cannot contain, the same for the same template.
+/// Part of a boundary, the same for the same template.
 fn boundary(source: &TemplateSource) -> String {
     let text = source.body_text.as_ref().unwrap_or(&source.subject);
-    format!("=_{}", digest(&[&source.subject, &source.body_html, text]))
+    digest(&[&source.subject, &source.body_html, text])
 }
 
 /// 24 hex digits that differ for every source.
@@ -123,6 +127,8 @@ impl CompiledMessage {
         for program in &self.programs {
             written.clear();
             let slot = match program {
+                Program::From => from(&self.fixed, data),
+                Program::Own => own_headers(&self.fixed, data),
                 Program::To => to(data),
                 Program::Subject(ops) => {
                     engine.render(ops, &mut written)?;
@@ -141,6 +147,19 @@ impl CompiledMessage {
         }
         Ok(slots)
     }
+}
+
+fn from(fixed: &Fixed, data: &MergeData) -> String {
+    header::mailbox(data.headers.from_name.as_ref().unwrap_or(&fixed.sender_name), &fixed.sender_email)
+}
+
+/// The fields between From and To, each with its CRLF.
+fn own_headers(fixed: &Fixed, data: &MergeData) -> String {
+    let reply_to = data.headers.reply_to.as_ref().or(fixed.reply_to.as_ref());
+    let reply_to = reply_to.map(|address| format!("Reply-To: {}\r\n", header::mailbox("", address)));
+    let cc = (!data.headers.cc.is_empty()).then(|| format!("Cc: {}\r\n", header::mailboxes(&data.headers.cc)));
+    let custom = data.headers.custom.iter().map(|(name, value)| header::field(name, value));
+    reply_to.into_iter().chain(cc).chain(custom).collect()
 }
 
 fn to(data: &MergeData) -> String {
@@ -217,9 +236,16 @@ impl Draft {
         self.pieces.push(Piece::SendId);
         self.text("\r\nDate: ");
         self.pieces.push(Piece::Date);
-        self.text(&format!("\r\nFrom: {}\r\n", header::mailbox(&options.sender.name, &options.sender.email)));
-        if let Some(reply_to) = &options.sender.reply_to {
-            self.text(&format!("Reply-To: {}\r\n", header::mailbox("", reply_to)));
+        self.text("\r\nFrom: ");
+        if options.own_headers {
+            self.slot(Program::From);
+            self.text("\r\n");
+            self.slot(Program::Own);
+        } else {
+            self.text(&format!("{}\r\n", header::mailbox(&options.sender.name, &options.sender.email)));
+            if let Some(reply_to) = &options.sender.reply_to {
+                self.text(&format!("Reply-To: {}\r\n", header::mailbox("", reply_to)));
+            }
         }
         self.text("To: ");
         self.slot(Program::To);

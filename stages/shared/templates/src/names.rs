@@ -25,6 +25,9 @@ pub(super) const CONTACT_FIELDS: [&str; 10] = [
 const BARE_FIELDS: [&str; 6] = ["email", "first_name", "last_name", "title", "phone", "company"];
 const BARE_OTHERS: [&str; 3] = ["unsubscribe_url", "preferences_url", "physical_address"];
 
+/// How names begin that keep what a parameter of a snippet had been before.
+pub(super) const SAVED_NAME: &str = "outer__";
+
 /// The fields a tenant has defined for its contacts.
 #[derive(Debug, Clone, Default)]
 pub struct KnownFields {
@@ -86,6 +89,8 @@ impl NameCheck<'_> {
             let mut paths = Vec::new();
             match &item.kind {
                 ItemKind::Output(chain) | ItemKind::Placed { chain, .. } => chain_paths(chain, &mut paths),
+                // Keeping a value uses no field.
+                ItemKind::Tag(LiquidTag::Assign(name, _)) if name.starts_with(SAVED_NAME) => {}
                 ItemKind::Tag(tag) => tag_paths(tag, &mut paths),
                 ItemKind::Text(_) | ItemKind::Special(_) => {}
             }
@@ -150,6 +155,20 @@ impl NameCheck<'_> {
                 (TemplateKind::Transactional, false) => Ok(()),
                 (TemplateKind::Transactional, true) => Err("needs a key, as in `data.order_id`"),
                 _ => Err("exists only in transactional templates"),
+            };
+        }
+        if path.root == "event" {
+            let is_field = match path.rest.as_slice() {
+                [Index::Key(field)] => ["name", "occurred_at"].contains(&field.as_str()),
+                [Index::Key(field), _, ..] => field == "properties",
+                _ => false,
+            };
+            return match (self.kind, is_field) {
+                (TemplateKind::Sequence, true) => Ok(()),
+                (TemplateKind::Sequence, false) => {
+                    Err("is not `event.name`, `event.occurred_at` or `event.properties.<key>`")
+                }
+                _ => Err("exists only in templates of sequences"),
             };
         }
         if path.root == "contact"

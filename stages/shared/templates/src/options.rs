@@ -1,5 +1,6 @@
 //! What a caller says of a message beside its template.
 
+use super::attachment::Attached;
 use std::collections::HashMap;
 
 use super::limits::TemplateLimits;
@@ -54,10 +55,14 @@ pub struct MessageOptions {
     pub opt_out: bool,
     /// Where the addresses of the engine begin.
     pub bases: LinkBases,
+    /// Whether the mails have From names, Reply-To addresses and further header fields of their own ([`super::OwnHeaders`]).
+    pub own_headers: bool,
     /// Whether links are replaced by tracked ones.
     pub track_links: bool,
     /// Whether the open pixel is added.
     pub track_opens: bool,
+    /// What is attached, in order; the content itself is spliced in when it is sent.
+    pub attachments: Vec<Attached>,
     /// Bounds on the template.
     pub limits: TemplateLimits,
 }

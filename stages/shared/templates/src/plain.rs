@@ -12,6 +12,7 @@ use super::markup::{HtmlTag, HtmlToken, MarkupFaultReason, MarkupReader};
 use super::placeholder::{DocumentSegment, Placeholders};
 use super::scan::{Item, ItemKind};
 use super::structure::{is_balanced, is_control};
+use super::syntax::{Block, LiquidTag};
 
 /// The text items of these HTML items.
 ///
@@ -19,11 +20,22 @@ use super::structure::{is_balanced, is_control};
 /// When the budget is spent. HTML that is not closed still gives a text.
 pub(super) fn derive(items: &[Item], budget: &Budget) -> Result<Vec<Item>, Spent> {
     let (placeholders, document) = Placeholders::document(items, budget)?;
-    let mut writer = Writer { document: &document, placeholders, page: Page::default(), link: None };
+    let mut writer = Writer {
+        document: &document,
+        placeholders,
+        page: Page::default(),
+        link: None,
+        hidden: None,
+        lists: Vec::new(),
+        loops: 0,
+    };
     let mut reader = MarkupReader::lenient(&document, budget);
     loop {
         match reader.next() {
-            Ok(Some(token)) => writer.token(&token),
+            Ok(Some(token)) => {
+                let is_for_outlook = reader.is_hidden();
+                writer.token(&token, is_for_outlook);
+            }
             Ok(None) => break,
             Err(broken) => match broken.why {
                 MarkupFaultReason::Spent(spent) => return Err(spent),
@@ -45,6 +57,11 @@ pub(super) fn derive(items: &[Item], budget: &Budget) -> Result<Vec<Item>, Spent
     Ok(without_html.collect())
 }
 
+/// Elements that hide what is in them. None of them ends without its end tag.
+const HIDEABLE: [&str; 6] = ["div", "span", "table", "section", "center", "font"];
+/// Most levels of lists that are indented.
+const LIST_INDENTS: usize = 6;
+
 struct Link {
     target: Vec<Item>,
     /// How much stood on the page when the link began: what came after is its text.
@@ -58,12 +75,26 @@ struct Writer<'d> {
     page: Page,
     /// The link being read. Links do not nest: another one ends it.
     link: Option<Link>,
+    /// The element that is not displayed, by its name, and how many of that name are open in it.
+    hidden: Option<(String, usize)>,
+    /// The open lists: how many items a numbered one has so far.
+    lists: Vec<Option<u32>>,
+    /// The open loops of Liquid, in which items cannot be numbered.
+    loops: usize,
 }
 
 impl Writer<'_> {
-    fn token(&mut self, token: &HtmlToken<'_>) {
+    fn token(&mut self, token: &HtmlToken<'_>, is_for_outlook: bool) {
         let document = self.document;
         let of = |span: &std::ops::Range<usize>| document.get(span.clone()).unwrap_or_default();
+        if is_for_outlook || self.is_hidden(token) {
+            let (HtmlToken::Text { span, .. } | HtmlToken::Comment { span } | HtmlToken::End { span, .. }) = token
+            else {
+                let HtmlToken::Start(tag) = token else { return };
+                return self.controls(of(&tag.span));
+            };
+            return self.controls(of(span));
+        }
         match token {
             HtmlToken::Text { span, is_raw: false } => self.visible(of(span)),
             // Style sheets, scripts, titles.
@@ -74,6 +105,52 @@ impl Writer<'_> {
                 self.end(&name.to_ascii_lowercase());
             }
         }
+    }
+
+    /// Whether this is not displayed: preview texts, and what only some screens show.
+    fn is_hidden(&mut self, token: &HtmlToken<'_>) -> bool {
+        let name_of = |name: &str| name.to_ascii_lowercase();
+        if let (None, HtmlToken::Start(tag)) = (&self.hidden, token) {
+            let hides = HIDEABLE.contains(&name_of(tag.name).as_str()) && self.hides(tag);
+            self.hidden = hides.then(|| (name_of(tag.name), 1));
+            return hides;
+        }
+        match (&mut self.hidden, token) {
+            (Some((hidden, open)), HtmlToken::Start(tag)) => *open += usize::from(*hidden == name_of(tag.name)),
+            (Some((hidden, open)), HtmlToken::End { name, .. }) if *hidden == name_of(name) => {
+                *open -= 1;
+                if *open == 0 {
+                    self.hidden = None;
+                }
+                return true;
+            }
+            _ => {}
+        }
+        self.hidden.is_some()
+    }
+
+    fn hides(&self, tag: &HtmlTag<'_>) -> bool {
+        let of = |span: &std::ops::Range<usize>| self.document.get(span.clone()).unwrap_or_default();
+        let style = tag.attributes.iter().find(|attribute| of(&attribute.name).eq_ignore_ascii_case("style"));
+        let style = style.map(|attribute| of(&attribute.value)).unwrap_or_default();
+        let plain: String =
+            style.chars().filter(|letter| !letter.is_whitespace()).collect::<String>().to_ascii_lowercase();
+        plain.split(';').any(|declaration| matches!(declaration, "display:none" | "display:none!important"))
+    }
+
+    /// Begins an item of a list.
+    fn list_item(&mut self) {
+        self.page.gap(1);
+        let depth = self.lists.len().saturating_sub(1);
+        let mark = match self.lists.last_mut() {
+            Some(Some(number)) if self.loops == 0 => {
+                *number += 1;
+                format!("{number}.")
+            }
+            _ => "-".to_owned(),
+        };
+        self.page.literal(&format!("{}{mark}", "  ".repeat(depth.min(LIST_INDENTS))));
+        self.page.space = true;
     }
 
     fn start(&mut self, tag: &HtmlTag<'_>) {
@@ -100,10 +177,11 @@ impl Writer<'_> {
                 self.page.words("---");
                 self.page.gap(2);
             }
-            "li" => {
-                self.page.gap(1);
-                self.page.words("- ");
-                self.page.space = true;
+            "li" => self.list_item(),
+            "ul" | "ol" => {
+                // A list in a list is part of its item.
+                self.page.gap(if self.lists.is_empty() { 2 } else { 1 });
+                self.lists.push((name == "ol").then_some(0));
             }
             "a" => {
                 self.end_link();
@@ -118,6 +196,10 @@ impl Writer<'_> {
         match name {
             "a" => self.end_link(),
             "td" | "th" => self.page.space = true,
+            "ul" | "ol" => {
+                self.lists.pop();
+                self.page.gap(if self.lists.is_empty() { 2 } else { 1 });
+            }
             block => self.page.gap(gap_around(block)),
         }
     }
@@ -144,7 +226,12 @@ impl Writer<'_> {
         for segment in self.placeholders.segments(text) {
             match segment {
                 DocumentSegment::Text(text) => self.page.words(&unescape(text)),
-                DocumentSegment::Id(id) => self.placeholders.get(id).iter().for_each(|item| self.page.item(item)),
+                DocumentSegment::Id(id) => {
+                    for item in self.placeholders.get(id) {
+                        count_loop(&mut self.loops, item);
+                        self.page.item(item);
+                    }
+                }
             }
         }
     }
@@ -154,7 +241,18 @@ impl Writer<'_> {
             return;
         }
         let items = self.placeholders.items(text);
-        items.iter().filter(|item| is_control(item)).for_each(|item| self.page.item(item));
+        for item in items.iter().filter(|item| is_control(item)) {
+            count_loop(&mut self.loops, item);
+            self.page.item(item);
+        }
+    }
+}
+
+fn count_loop(loops: &mut usize, item: &Item) {
+    match &item.kind {
+        ItemKind::Tag(LiquidTag::For(_)) => *loops += 1,
+        ItemKind::Tag(LiquidTag::End(Block::For)) => *loops = loops.saturating_sub(1),
+        _ => {}
     }
 }
 

@@ -75,6 +75,7 @@ pub(super) enum Instruction {
     Unsubscribe {
         escape: bool,
     },
+    UnsubscribeWord,
     UnlessShown {
         field: Shown,
         body: Vec<Instruction>,
@@ -177,6 +178,7 @@ impl Builder<'_> {
             ItemKind::Special(Special::Unsubscribe) => {
                 Instruction::Unsubscribe { escape: self.context == Context::Html }
             }
+            ItemKind::Special(Special::UnsubscribeWord) => Instruction::UnsubscribeWord,
             ItemKind::Tag(LiquidTag::Assign(name, chain)) => {
                 if let Some(raw) = chain.filters.iter().find(|filter| filter.name == RAW) {
                     return Err(at(misplaced_raw(raw)));

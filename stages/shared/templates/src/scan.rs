@@ -3,12 +3,14 @@
 //! Whitespace control (`{{-`, `-%}`), `raw` and `comment` are dealt with here, so that later steps see none of them.
 //! Everything is iterative and bounded, because the source is a stranger's.
 
+use std::ops::Range;
+
 use runtime::{Budget, Spent};
 
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::lexer::brief;
 use super::limits::{END_TAG_BYTES, FAULTS, TemplateLimits, text_steps};
-use super::syntax::{self, FilterChain, LiquidTag};
+use super::syntax::{self, FilterChain, IncludeTag, LiquidTag};
 
 /// One element of a part, in source order; blocks are not yet trees.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +61,8 @@ pub(super) enum Special {
     OpenPixel,
     /// The recipient's unsubscribe address.
     Unsubscribe,
+    /// The word of the footer's link, in the recipient's language.
+    UnsubscribeWord,
     /// Where the footer goes.
     Footer,
     /// Starts text that is left out if the message has shown this field already.
@@ -105,6 +109,29 @@ impl Item {
     }
 }
 
+/// Where a snippet, or what a layout is put around, goes into a source.
+#[derive(Debug)]
+pub(super) struct Insertion {
+    /// The tag, in bytes of the source with plain line ends.
+    pub(super) span: Range<usize>,
+    pub(super) at: Position,
+    pub(super) trims_before: bool,
+    pub(super) trims_after: bool,
+    /// `None` is the place of `{{ content }}`.
+    pub(super) include: Option<IncludeTag>,
+}
+
+/// What a source is, which decides what may be put into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SourceKind {
+    /// What is rendered: everything is in it.
+    Whole,
+    /// A template as it was written, or a snippet.
+    Fragment,
+    /// A fragment with the place of `{{ content }}`.
+    Layout,
+}
+
 /// Scans one part.
 ///
 /// # Errors
@@ -116,6 +143,34 @@ pub(super) fn scan(
     limits: &TemplateLimits,
     budget: &Budget,
 ) -> Result<Vec<Item>, Vec<TemplateFault>> {
+    scan_source(part, SourceKind::Whole, source, limits, budget).map(|scanned| scanned.items)
+}
+
+/// What there is in a source.
+#[derive(Debug)]
+pub(super) struct ScannedSource {
+    pub(super) items: Vec<Item>,
+    pub(super) insertions: Vec<Insertion>,
+    /// Each output and tag, with `raw` and `comment` up to their end, in bytes of the source with plain line ends.
+    pub(super) markups: Vec<(Range<usize>, Position)>,
+}
+
+/// A source with one kind of line end, so that positions and encoding need not know three.
+pub(super) fn plain_lines(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
+}
+
+/// Scans one part, with the places of all its markup.
+///
+/// # Errors
+/// As [`scan`].
+pub(super) fn scan_source(
+    part: Part,
+    kind: SourceKind,
+    source: &str,
+    limits: &TemplateLimits,
+    budget: &Budget,
+) -> Result<ScannedSource, Vec<TemplateFault>> {
     if source.len() > limits.source_bytes {
         let detail = format!("{} bytes; at most {} are allowed", source.len(), limits.source_bytes);
         return Err(vec![Problem::new(FaultCode::SourceTooLarge, detail).at(part, Position { line: 1, column: 1 })]);
@@ -127,23 +182,23 @@ pub(super) fn scan(
         .and_then(|()| budget.hold(copies))
         .and_then(|()| budget.take_steps(text_steps(source.len())))
         .map_err(|spent| vec![Problem::from(spent).at(part, start)])?;
-    // One kind of line end, so that positions and encoding need not know three.
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let source = plain_lines(source);
     let mut scanner = Scanner {
         part,
+        kind,
         source: &source,
         limits,
         budget,
         at: 0,
         place: Cursor::default(),
         tags: 0,
-        items: Vec::new(),
+        scanned: ScannedSource { items: Vec::new(), insertions: Vec::new(), markups: Vec::new() },
         faults: Vec::new(),
     };
     if let Err(fault) = scanner.run() {
         scanner.faults.push(fault);
     }
-    if scanner.faults.is_empty() { Ok(scanner.items) } else { Err(scanner.faults) }
+    if scanner.faults.is_empty() { Ok(scanner.scanned) } else { Err(scanner.faults) }
 }
 
 /// Follows line and column forward through the source, so that a thousand tags do not mean a thousand rescans.
@@ -171,13 +226,14 @@ impl Cursor {
 
 struct Scanner<'s> {
     part: Part,
+    kind: SourceKind,
     source: &'s str,
     limits: &'s TemplateLimits,
     budget: &'s Budget,
     at: usize,
     place: Cursor,
     tags: usize,
-    items: Vec<Item>,
+    scanned: ScannedSource,
     faults: Vec<TemplateFault>,
 }
 
@@ -188,6 +244,13 @@ struct Markup<'s> {
     trims_before: bool,
     trims_after: bool,
     end: usize,
+}
+
+impl Markup<'_> {
+    fn insertion(&self, start: usize, at: Position, include: Option<IncludeTag>) -> Insertion {
+        let (trims_before, trims_after) = (self.trims_before, self.trims_after);
+        Insertion { span: start..self.end, at, trims_before, trims_after, include }
+    }
 }
 
 impl<'s> Scanner<'s> {
@@ -209,17 +272,33 @@ impl<'s> Scanner<'s> {
                 let detail = format!("a tag is longer than {} bytes", self.limits.markup_bytes);
                 return Err(Problem::syntax(detail).at(self.part, at));
             }
-            if markup.is_output {
+            if let Some(include) = self.include(&markup) {
+                match include {
+                    Ok(include) => self.scanned.insertions.push(markup.insertion(start, at, include)),
+                    Err(problem) => self.read(at, Err(problem)),
+                }
+            } else if markup.is_output {
                 self.read(at, syntax::output(markup.inner).map(ItemKind::Output));
             } else if let Some(trims) = self.tag(at, markup.inner, trim_next)? {
                 trim_next = trims;
             }
+            self.scanned.markups.push((start..self.at, at));
             if self.faults.len() >= FAULTS {
                 return Ok(());
             }
         }
         self.push_text(self.at, self.source.len(), trim_next, false);
         Ok(())
+    }
+
+    /// What markup puts in, if it puts in something.
+    fn include(&self, markup: &Markup<'s>) -> Option<Result<Option<IncludeTag>, Problem>> {
+        let inner = markup.inner.trim();
+        if markup.is_output {
+            return (self.kind == SourceKind::Layout && inner == "content").then_some(Ok(None));
+        }
+        let rest = inner.strip_prefix("include").filter(|rest| !rest.starts_with(is_name_character))?;
+        (self.kind != SourceKind::Whole).then(|| syntax::include(rest, self.limits).map(Some))
     }
 
     /// Charges for this many bytes of the source.
@@ -252,7 +331,7 @@ impl<'s> Scanner<'s> {
 
     fn read(&mut self, at: Position, read: Result<ItemKind, Problem>) {
         match read {
-            Ok(kind) => self.items.push(Item { kind, at }),
+            Ok(kind) => self.scanned.items.push(Item { kind, at }),
             Err(problem) => self.faults.push(problem.at(self.part, at)),
         }
     }
@@ -314,9 +393,13 @@ impl<'s> Scanner<'s> {
         let text = if trim_end { begun.trim_end() } else { begun };
         if !text.is_empty() {
             let at = self.place.advance(self.source, from);
-            self.items.push(Item { kind: ItemKind::Text(text.to_owned()), at });
+            self.scanned.items.push(Item { kind: ItemKind::Text(text.to_owned()), at });
         }
     }
+}
+
+fn is_name_character(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_'
 }
 
 fn first_line(text: &str) -> &str {

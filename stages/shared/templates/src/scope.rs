@@ -77,8 +77,9 @@ pub(super) struct RenderScope<'a> {
     preferences: OnceCell<String>,
     pub(super) locals: HashMap<KString, Value>,
     pub(super) frames: Vec<Frame>,
-    /// `data` and the contact's fields as Liquid values.
+    /// `data`, `event` and the contact's fields as Liquid values.
     converted_data: OnceCell<Value>,
+    converted_event: OnceCell<Value>,
     converted_fields: OnceCell<Value>,
     pub(super) budget: Budget,
     /// Set when looking up a name spent the budget.
@@ -96,6 +97,7 @@ impl<'a> RenderScope<'a> {
             locals: HashMap::new(),
             frames: Vec::new(),
             converted_data: OnceCell::new(),
+            converted_event: OnceCell::new(),
             converted_fields: OnceCell::new(),
             budget,
             spent: Cell::new(None),
@@ -107,6 +109,11 @@ impl<'a> RenderScope<'a> {
         if let Err(spent) = self.budget.take_steps(steps) {
             self.spent.set(Some(spent));
         }
+    }
+
+    /// The recipient's language tag.
+    pub(super) fn locale(&self) -> Option<&str> {
+        self.data.contact.locale.as_deref()
     }
 
     pub(super) fn unsubscribe(&self) -> &str {
@@ -165,6 +172,7 @@ impl<'a> RenderScope<'a> {
         match root.as_str() {
             "contact" => self.contact(rest),
             "data" => self.json_at(&self.converted_data, JsonRoot::Value(&self.data.data), rest),
+            "event" => self.json_at(&self.converted_event, JsonRoot::Value(&self.data.event), rest),
             "sender" => member(rest, |name| match name {
                 "name" => Some(&self.fixed.sender_name),
                 "email" => Some(&self.fixed.sender_email),

@@ -151,7 +151,64 @@ pub(super) fn tag(name: &str, markup: &str, limits: &TemplateLimits) -> Result<L
     Ok(tag)
 }
 
+/// `{% include 'name', key: value %}`.
+#[derive(Debug)]
+pub(super) struct IncludeTag {
+    /// The snippet's name.
+    pub(super) name: String,
+    /// Each parameter's name, and its value as it was written.
+    pub(super) parameters: Vec<(String, String)>,
+}
+
+/// Reads what stands after `include`. A parameter's value is what `assign` takes.
+pub(super) fn include(markup: &str, limits: &TemplateLimits) -> Result<IncludeTag, Problem> {
+    let mut pieces = between_commas(markup).into_iter();
+    let written = pieces.next().unwrap_or_default();
+    let name = match tokens(written)?.as_slice() {
+        [LiquidToken::Text(name)] if is_snippet_name(name) => (*name).to_owned(),
+        _ => return Err(Problem::syntax(format!("a snippet's name in quotes expected in `{}`", brief(markup)))),
+    };
+    let mut parameters = Vec::new();
+    for piece in pieces {
+        let (key, value) = piece
+            .split_once(':')
+            .ok_or_else(|| Problem::syntax(format!("`name: value` expected in `{}`", brief(piece))))?;
+        tag("assign", &format!("{key} = {value}"), limits)?;
+        parameters.push((key.trim().to_owned(), value.trim().to_owned()));
+    }
+    Ok(IncludeTag { name, parameters })
+}
+
+/// The pieces of a markup between the commas that stand in no quotes.
+fn between_commas(markup: &str) -> Vec<&str> {
+    let mut quote = None;
+    markup
+        .split(|character| match quote {
+            Some(open) => {
+                quote = (character != open).then_some(open);
+                false
+            }
+            None if matches!(character, '"' | '\'') => {
+                quote = Some(character);
+                false
+            }
+            None => character == ',',
+        })
+        .collect()
+}
+
+/// Whether a snippet can have this name: lower-case letters, digits, `_` and `-`, at most 64, the first a letter.
+#[must_use]
+pub fn is_snippet_name(name: &str) -> bool {
+    name.len() <= 64
+        && name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
+}
+
 fn unknown_tag(name: &str) -> Problem {
+    if name == "include" {
+        return Problem::new(FaultCode::UnknownTag, "`include` is for the bodies of templates and snippets");
+    }
     Problem::new(
         FaultCode::UnknownTag,
         format!(

@@ -1,10 +1,10 @@
 //! A message that its caller wrote for this very occasion: subject and bodies go out as they stand. Nothing in it is read as
 //! Liquid, no link is rewritten, nothing is added; only what mail itself needs is made: headers, encoding, a text part when
-//! there is none, attachments.
+//! there is none.
 
 use runtime::Budget;
 
-use super::attachment::{self, Attached};
+use super::attachment::multipart;
 use super::escape;
 use super::fault::TemplateFault;
 use super::header;
@@ -24,8 +24,8 @@ pub struct Written {
     pub html: String,
     /// The text body. Derived from the HTML when there is none.
     pub text: Option<String>,
-    /// What is attached, in order; the content itself is spliced in when it is sent.
-    pub attachments: Vec<Attached>,
+    /// The test of a campaign: the header `X-Postrider-Test` says so.
+    pub is_test: bool,
 }
 
 /// Compiles a written message. Of what differs by recipient there is only the To header, the Message-ID and the Date; `contact`
@@ -39,41 +39,33 @@ pub fn compile_written(written: &Written, options: &MessageOptions) -> Result<Co
         None => derived(&written.html, &Budget::new(options.limits.reading()))?,
     };
     let hash = digest(&[&written.subject, &written.html, &text]);
-    let (mixed, alternative) = (format!("=_m{hash}"), format!("=_a{hash}"));
     let mut draft = Draft::default();
     draft.headers(options, |draft| {
         draft.text(&header::subject(&written.subject));
         Ok::<_, Vec<TemplateFault>>(())
     })?;
-    draft.text("MIME-Version: 1.0\r\n");
-    if !written.attachments.is_empty() {
-        draft.text(&format!("Content-Type: multipart/mixed;\r\n boundary=\"{mixed}\"\r\n\r\n--{mixed}\r\n"));
+    if written.is_test {
+        draft.text("X-Postrider-Test: campaign\r\n");
     }
-    draft.text(&format!(
-        "Content-Type: multipart/alternative;\r\n boundary=\"{alternative}\"\r\n\r\n--{alternative}\r\n"
-    ));
-    body(&mut draft, "text/plain", &text);
-    draft.text(&format!("\r\n--{alternative}\r\n"));
-    body(&mut draft, "text/html", &written.html);
-    draft.text(&format!("\r\n--{alternative}--\r\n"));
-    for (place, attached) in written.attachments.iter().enumerate() {
-        draft.text(&format!("\r\n--{mixed}\r\n{}\r\n", attachment::part_header(attached)));
-        // The ingress takes ten at most.
-        draft.attachment(u16::try_from(place).unwrap_or(u16::MAX), attached.bytes);
-    }
-    if !written.attachments.is_empty() {
-        draft.text(&format!("--{mixed}--\r\n"));
-    }
+    multipart(
+        &mut draft,
+        &options.attachments,
+        &hash,
+        |draft| body(draft, "text/plain", &text),
+        |draft| body(draft, "text/html", &written.html),
+    )?;
     draft.finish(options, None)
 }
 
-fn body(draft: &mut Draft, media_type: &str, text: &str) {
+/// A part as it is written. It has no faults, unlike that of a template.
+fn body(draft: &mut Draft, media_type: &str, text: &str) -> Result<(), Vec<TemplateFault>> {
     draft.text(&format!(
         "Content-Type: {media_type}; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
     ));
     let mut encoder = qp::Encoder::default();
     encoder.text(&escape::body(text));
     draft.text(&encoder.take());
+    Ok(())
 }
 
 fn derived(html: &str, budget: &Budget) -> Result<String, Vec<TemplateFault>> {

@@ -110,12 +110,18 @@ pub(super) fn event_data(event_type: EventType, fact: &SendFact<'_>, mail: MailD
         | EventType::EnrollmentExited
         | EventType::EnrollmentFailed
         | EventType::ContactCreated
+        | EventType::ContactConfirmed
         | EventType::CampaignSent
         | EventType::CampaignPaused
         | EventType::DomainStatusChanged
         | EventType::TaskCreated
         | EventType::OpportunityCreated
         | EventType::OutcomeCredited
+        | EventType::SuppressionAdded
+        | EventType::SuppressionLifted
+        | EventType::ImportFinished
+        | EventType::QuotaNear
+        | EventType::WebhookDisabled
         | EventType::WebhookTest
         | EventType::RequestRejected => {}
     }
@@ -165,6 +171,9 @@ pub(super) fn of_notice(
     }
     if let Some(contact) = contact {
         other.insert("contact_id".to_owned(), Value::from(contact.to_string()));
+    }
+    // A suppression may be of an address that is no contact's.
+    if contact.is_some() || address.is_some() {
         other.insert("email".to_owned(), address.map_or(Value::Null, Value::from));
     }
     if let Value::Object(own) = data {
@@ -184,7 +193,9 @@ fn subject_name(event_type: EventType) -> Option<&'static str> {
         | EventType::TaskCreated
         | EventType::OpportunityCreated => Some("enrollment_id"),
         EventType::OutcomeCredited => Some("outcome_id"),
-        EventType::WebhookTest => Some("subscription_id"),
+        EventType::SuppressionAdded | EventType::SuppressionLifted => Some("suppression_id"),
+        EventType::ImportFinished => Some("import_id"),
+        EventType::WebhookDisabled | EventType::WebhookTest => Some("subscription_id"),
         EventType::RequestRejected => Some("request_id"),
         _ => None,
     }

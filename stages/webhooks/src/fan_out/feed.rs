@@ -12,7 +12,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{Bus, Counter, Publication, plans::PreparedPool};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -86,16 +86,8 @@ pub(crate) struct PublishFeedNotes {
 
 #[async_trait]
 impl Sweep for PublishFeedNotes {
-    fn name(&self) -> &'static str {
-        "publish_feed_notes"
-    }
-
-    fn interval(&self) -> Duration {
-        SWEEP_INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from feed_notes)")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("publish_feed_notes", SWEEP_INTERVAL).when("exists (select from feed_notes)")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

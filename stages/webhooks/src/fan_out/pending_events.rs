@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, Utc};
 use runtime::trace::TraceContext;
-use schemas::{EventData, EventType, MessageKind, SendId, events::MailData};
-use sqlx::PgConnection;
+use schemas::{EventData, EventType, MessageKind, SendId, events::MailData, messages::MailOptions};
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use ledger::outbox::{EventKeys, Keys};
@@ -56,7 +56,10 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
         .await?;
     let mut pending = Vec::with_capacity(2 * rows.len());
     for row in rows {
-        let Some(batch) = batches.get(&(row.tenant_id, SendId(row.send_id).batch())) else { continue };
+        let batch = batches.get(&(row.tenant_id, SendId(row.send_id).batch()));
+        // The test of a campaign is no event.
+        let Some(batch) = batch.filter(|batch| batch.kind != MessageKind::Test) else { continue };
+        let Json(options) = row.options.unwrap_or_default();
         let mail = MailData {
             send_id: row.send_id,
             message_kind: batch.kind,
@@ -72,6 +75,9 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
             variant: batch.variant.clone(),
             subject: batch.subject.clone(),
             sender_email: batch.sender_email.clone(),
+            copy_of: options.copy(SendId(row.send_id).ordinal()).map(|_| SendId(row.send_id).batch()),
+            tags: options.tags,
+            metadata: options.metadata,
         };
         let fact = event_data::SendFact {
             fact_type: &row.fact_type,

@@ -135,6 +135,9 @@ async fn gone_switches_the_subscription_off_and_what_waits_is_dead() {
     let audited = "select count(*) from audit_log where action = 'webhook.disabled' and detail ->> 'reason' = 'gone'";
     assert_eq!(world.rig.number(audited).await, 1);
     assert_eq!(world.rig.number("select count(*) from event_listeners").await, 0);
+    let told = "select concat_ws(' ', n.product, n.data ->> 'reason') from notices n
+                join webhook_subscriptions w on w.id = n.subject_id where n.type = 'webhook.disabled'";
+    assert!(world.text(told).await.is_some_and(|told| told.ends_with(" gone")), "an event for its product");
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ pub(super) async fn run(recipients: usize, setup: Setup) {
     rig.status(campaign, "sent", Duration::from_secs(60)).await;
     let stats = rig.sink.stats().await;
     println!(
-        "campaign recipients {recipients} {}: {:.0} mails/s ({:.1} s; launch answered in {:.2} s, first mail after {:.2} s, completed {:.1} s)  duplicates {}  {report}",
+        "campaign recipients {recipients} {}: {:.0} mails/s ({:.1} s; launch answered in {:.2} s, first mail after {:.2} s, completed {:.1} s)  duplicates {}  hot_updates {:.1} %  {report}",
         setup.words(),
         recipients as f64 / wall.as_secs_f64(),
         wall.as_secs_f64(),
@@ -45,7 +45,19 @@ pub(super) async fn run(recipients: usize, setup: Setup) {
         first.as_secs_f64(),
         started.elapsed().as_secs_f64(),
         stats["duplicates"],
+        hot_updates(&rig).await,
     );
+}
+
+/// How many per cent of the sends' updates touched no index.
+async fn hot_updates(rig: &Rig) -> f64 {
+    sqlx::query_scalar(
+        "select coalesce(100 * sum(n_tup_hot_upd)::float8 / nullif(sum(n_tup_upd)::float8, 0), 0)
+         from pg_stat_user_tables where relname like 'sends\\_2%'",
+    )
+    .fetch_one(&rig.pool)
+    .await
+    .unwrap_or_default()
 }
 
 /// Waits until every noted fact has become an event on the bus: an event's cost counts, also where it comes after the last mail.

@@ -4,6 +4,7 @@
 //! Every look into a file has a budget ([`LIMITS`]), keeps next to nothing of it, and happens before a connection to Postgres is taken.
 
 mod archive;
+pub(crate) mod calendar;
 mod examine;
 mod image;
 mod kind;
@@ -17,6 +18,7 @@ mod text;
 mod xml;
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, LazyLock,
         atomic::{AtomicU32, Ordering},
@@ -40,11 +42,11 @@ use crate::pipeline::{
     Faults,
     error::{ApiError, FieldFault},
     shares::Shares,
-    types::Name,
+    types::{ContentId, Name},
 };
 
-/// Most attachments of one message.
-pub(super) const ATTACHMENTS_MAX: usize = 10;
+/// Most attachments of one mail.
+pub(crate) const ATTACHMENTS_MAX: usize = 10;
 /// Most bytes of all attachments of one message, decoded.
 const TOTAL_MAX_BYTES: usize = 15 * 1024 * 1024;
 /// Memory for looking into attachments, in KiB, over all messages: the decoded files, and what the look holds.
@@ -59,19 +61,24 @@ const INSPECTION_WEIGHT: usize = 3;
 const INSPECTIONS_PER_HOUR: u32 = 600;
 const HOUR: Duration = Duration::from_secs(3_600);
 const TENANTS_REMEMBERED: u64 = 10_000;
+/// Longest content id, in bytes.
+const CONTENT_ID_MAX: usize = 100;
 /// Characters of base64 in one line (RFC 2045 §6.8).
 const LINE_CHARS: usize = 76;
 
 /// An attachment as the caller gives it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct NewAttachment {
+pub(crate) struct NewAttachment {
     #[schemars(with = "Name<NAME_MAX_CHARS>", extend("description" = about_extensions()))]
     filename: Option<String>,
     #[schemars(with = "String", length(min = 1), extend("contentEncoding" = "base64"))]
     content_base64: Option<String>,
     /// Must agree with extension and content. Default: by the extension.
     content_type: Option<String>,
+    /// Of an image that the HTML shows: the `id` in `<img src="cid:id">`.
+    #[schemars(with = "Option<ContentId>")]
+    content_id: Option<String>,
 }
 
 fn about_extensions() -> String {
@@ -79,10 +86,11 @@ fn about_extensions() -> String {
 }
 
 /// An attachment with a valid name and declared type. Its content is not inspected yet.
-pub(super) struct Upload {
+pub(crate) struct Upload {
     filename: String,
     kind: FileKind,
     declared: DeclaredType,
+    content_id: Option<String>,
     base64: String,
 }
 
@@ -93,9 +101,11 @@ impl std::fmt::Debug for Upload {
 }
 
 /// An attachment that may be sent.
-pub(super) struct ValidAttachment {
+pub(crate) struct ValidAttachment {
     pub(super) filename: String,
     pub(super) media_type: &'static str,
+    /// The id by which the HTML shows it.
+    pub(super) content_id: Option<String>,
     /// Base64 in lines, as it goes over the wire.
     pub(super) encoded: Vec<u8>,
 }
@@ -154,7 +164,7 @@ impl AttachmentRefusal {
 ///
 /// # Errors
 /// 413 `attachments_too_large`.
-pub(super) fn uploads(faults: &mut Faults, bodies: Vec<NewAttachment>) -> Result<Vec<Upload>, ApiError> {
+pub(crate) fn uploads(faults: &mut Faults, bodies: Vec<NewAttachment>) -> Result<Vec<Upload>, ApiError> {
     if bodies.len() > ATTACHMENTS_MAX {
         faults.add("attachments", "too_many", format!("may have at most {ATTACHMENTS_MAX} files"));
         return Ok(Vec::new());
@@ -164,6 +174,15 @@ pub(super) fn uploads(faults: &mut Faults, bodies: Vec<NewAttachment>) -> Result
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "attachments_too_large")
             .detail(format!("the attachments may have at most {TOTAL_MAX_BYTES} bytes together, decoded")));
     }
+    let mut ids = HashSet::new();
+    for (place, id) in bodies.iter().enumerate().filter_map(|(place, body)| Some((place, body.content_id.as_ref()?))) {
+        let path = format!("attachments[{place}].content_id");
+        let is_id = (1..=CONTENT_ID_MAX).contains(&id.len())
+            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte));
+        faults.require(is_id, &path, "invalid", "has letters, digits, dashes, underscores, dots and @, at most 100");
+        faults.require(ids.insert(id), &path, "duplicate", "is that of another attachment");
+    }
+    drop(ids);
     let uploads = bodies.into_iter().enumerate().filter_map(|(place, body)| upload(faults, place, body));
     Ok(uploads.collect())
 }
@@ -194,7 +213,10 @@ fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Uplo
             }
         },
     };
-    Some(Upload { filename, kind, declared, base64: base64? })
+    let is_image = matches!(kind, FileKind::Png | FileKind::Jpeg);
+    let is_shown = body.content_id.is_some();
+    faults.require(is_image || !is_shown, &path("content_id"), "not_allowed", "only an image can be shown by the HTML");
+    Some(Upload { filename, kind, declared, content_id: body.content_id, base64: base64? })
 }
 
 const TYPE_MISMATCH: &str = "content_type_mismatch";
@@ -207,7 +229,7 @@ fn type_mismatch(kind: FileKind) -> String {
 ///
 /// # Errors
 /// 429 `message_rate_exceeded`: refused ones are not counted among the tenant's messages, so they have a limit of their own.
-pub(super) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
+pub(crate) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
     static COUNTS: LazyLock<Cache<Uuid, Arc<AtomicU32>>> =
         LazyLock::new(|| Cache::builder().max_capacity(TENANTS_REMEMBERED).time_to_live(HOUR).build());
     let count = COUNTS.get_with(tenant, async { Arc::default() }).await;
@@ -223,7 +245,7 @@ pub(super) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// 400 `validation_failed` with every fault, 503 when there is no time to look.
-pub(super) async fn inspect(
+pub(crate) async fn inspect(
     reader: &Reader,
     product: &str,
     uploads: Vec<Upload>,
@@ -233,7 +255,7 @@ pub(super) async fn inspect(
         let fault = |field: &str, code: &'static str, detail: String| {
             FieldFault::new(format!("attachments[{place}].{field}"), code, detail)
         };
-        let Upload { filename, kind, declared, base64 } = upload;
+        let Upload { filename, kind, declared, content_id, base64 } = upload;
         let (base64, finding) = look_into(reader, product, kind, base64).await?;
         match finding {
             InspectionResult::Refused(refusal) => {
@@ -244,7 +266,7 @@ pub(super) async fn inspect(
             }
             InspectionResult::Good { charset } => {
                 let encoded = tokio::task::spawn_blocking(move || lines(&base64)).await?;
-                attachments.push(ValidAttachment { filename, media_type: kind.sent_as(charset), encoded });
+                attachments.push(ValidAttachment { filename, media_type: kind.sent_as(charset), content_id, encoded });
             }
         }
     }

@@ -332,6 +332,7 @@ fn upload(declared: Option<&str>, content: &[u8]) -> Result<Vec<Upload>, ApiErro
         filename: Some("a.csv".into()),
         content_base64: Some(STANDARD.encode(content)),
         content_type: declared.map(str::to_owned),
+        content_id: None,
     };
     let mut faults = Faults::default();
     let uploads = uploads(&mut faults, vec![body])?;

@@ -1,5 +1,7 @@
 //! One request of an array and its state: read, valid, accepted or refused.
 
+use std::collections::HashMap;
+
 use http::StatusCode;
 use schemas::rejected::Refusal;
 use serde_json::{Map, Value};
@@ -9,10 +11,16 @@ use super::{
     super::{METHOD, PATH, SendTransactional, ValidRequest, validate},
     ARRAY_MAX, ArraySummary, RefusedItem,
 };
-use crate::pipeline::{IdempotencyKey, TenantClaim, body::BODY_MAX_BYTES, error::ApiError, json};
+use crate::{
+    api::contacts::NamedContact,
+    pipeline::{IdempotencyKey, TenantClaim, body::BODY_MAX_BYTES, error::ApiError, json},
+};
 
 /// The field of an item that holds its idempotency key.
 const KEY: &str = "idempotency_key";
+
+/// The id of an accepted item's send, or why it is refused.
+pub(super) type ItemOutcome = Result<Uuid, Refusal>;
 
 /// A request of an array.
 #[derive(Debug)]
@@ -37,15 +45,15 @@ pub(super) enum ItemState {
     Valid(Box<ValidRequest>),
     /// Accepted, with the id of its send.
     Accepted(Uuid),
-    /// Accepted before, under the same key.
-    Repeated,
+    /// Accepted before, under the same key. `None`: by an earlier item of this array.
+    Repeated(Option<Uuid>),
     /// Refused. `kept`: an answer is stored under its key already, and stays.
     Refused { refusal: Refusal, kept: bool },
 }
 
 impl ArrayItem {
     fn read(index: usize, body: Value) -> Self {
-        let mut item = Self { index, key: None, claim: None, tenant: None, state: ItemState::Repeated };
+        let mut item = Self { index, key: None, claim: None, tenant: None, state: ItemState::Repeated(None) };
         match item.take_key_and_tenant(body) {
             Ok(fields) => {
                 let read = json::decode::<SendTransactional>(fields).and_then(validate);
@@ -96,7 +104,7 @@ impl ArrayItem {
 
     /// Refuses the item if it is not valid on its own.
     fn check_request(&mut self) {
-        match std::mem::replace(&mut self.state, ItemState::Repeated) {
+        match std::mem::replace(&mut self.state, ItemState::Repeated(None)) {
             ItemState::Read(read) => match *read {
                 Ok(valid) => self.state = ItemState::Valid(Box::new(valid)),
                 Err(error) => self.refuse(&error),
@@ -114,7 +122,7 @@ impl ArrayItem {
 
     /// Accepts or refuses a valid item.
     pub(super) fn decide(&mut self, decision: impl FnOnce(ValidRequest) -> Result<Uuid, ApiError>) {
-        let placeholder = ItemState::Repeated;
+        let placeholder = ItemState::Repeated(None);
         match std::mem::replace(&mut self.state, placeholder) {
             ItemState::Valid(valid) => match decision(*valid) {
                 Ok(send) => self.state = ItemState::Accepted(send),
@@ -134,6 +142,49 @@ impl ArrayItems {
     pub(super) fn read(bodies: Vec<Value>) -> Self {
         debug_assert!(bodies.len() <= ARRAY_MAX);
         Self(bodies.into_iter().enumerate().map(|(index, body)| ArrayItem::read(index, body)).collect())
+    }
+
+    /// Reads and validates the items of one tenant, which do not name it themselves.
+    pub(super) fn of_tenant(bodies: Vec<Value>, tenant: Uuid) -> Self {
+        let read = |(index, mut body): (usize, Value)| {
+            let fields = body.as_object_mut();
+            let foreign = fields.and_then(|fields| {
+                let named =
+                    ["product_tenant_id", "engine_tenant_id"].into_iter().find(|name| fields.contains_key(*name));
+                // Part of the fingerprint: one key may serve several tenants.
+                fields.insert("product_tenant_id".to_owned(), tenant.to_string().into());
+                named
+            });
+            let mut item = ArrayItem::read(index, body);
+            item.tenant = Some(tenant);
+            if let Some(name) = foreign {
+                item.key = None;
+                item.refuse(&ApiError::invalid(name, "unknown_field", "stands beside the items, once"));
+            }
+            item
+        };
+        Self(bodies.into_iter().enumerate().map(read).collect())
+    }
+
+    /// The outcome of each item, in order. An item that repeats an earlier one has its outcome.
+    pub(super) fn outcomes(&self) -> Vec<ItemOutcome> {
+        let mut by_key: HashMap<&str, ItemOutcome> = HashMap::new();
+        let mut outcomes = Vec::with_capacity(self.0.len());
+        for item in &self.0 {
+            let key = item.key.as_ref().map(|key| key.value.as_str());
+            let outcome = match &item.state {
+                ItemState::Accepted(send) | ItemState::Repeated(Some(send)) => Ok(*send),
+                ItemState::Refused { refusal, .. } => Err(refusal.clone()),
+                _ => {
+                    key.and_then(|key| by_key.get(key).cloned()).unwrap_or_else(|| Err(ApiError::internal().refusal()))
+                }
+            };
+            if let Some(key) = key {
+                by_key.entry(key).or_insert_with(|| outcome.clone());
+            }
+            outcomes.push(outcome);
+        }
+        outcomes
     }
 
     /// The items that are neither accepted nor refused.
@@ -169,6 +220,11 @@ impl ArrayItems {
         distinct(self.valid(tenant).map(|valid| valid.template_id))
     }
 
+    /// The contacts a tenant's requests name.
+    pub(super) fn contacts(&self, tenant: Uuid) -> Vec<&NamedContact> {
+        self.valid(tenant).map(|valid| &valid.contact).collect()
+    }
+
     /// The senders a tenant's requests name.
     pub(super) fn senders(&self, tenant: Uuid) -> Vec<Uuid> {
         distinct(self.valid(tenant).filter_map(|valid| valid.sender_id))
@@ -184,7 +240,7 @@ impl ArrayItems {
                     idempotency_key: item.key.as_ref().map(|key| key.value.clone()),
                     refusal: refusal.clone(),
                 }),
-                ItemState::Accepted(_) | ItemState::Repeated => summary.accepted += 1,
+                ItemState::Accepted(_) | ItemState::Repeated(_) => summary.accepted += 1,
                 ItemState::Read(_) | ItemState::Valid(_) => {}
             }
         }
@@ -212,6 +268,8 @@ mod tests {
     #[case::bad_key(json!({"product_tenant_id": "t", "idempotency_key": "a b"}), "validation_failed")]
     #[case::bad_address(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "ann"}), "validation_failed")]
     #[case::unknown_field(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co", "x": 1}), "validation_failed")]
+    #[case::files(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co", "attachments": []}), "validation_failed")]
+    #[case::invite(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co", "calendar": {}}), "validation_failed")]
     fn a_bad_item_is_refused_with_its_index_and_costs_no_other(#[case] bad: Value, #[case] code: &str) {
         let good = json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "ann@example.com"});
         let mut items = ArrayItems::read(vec![good, bad]);
@@ -220,6 +278,21 @@ mod tests {
         let summary = items.summary();
         assert_eq!((summary.refused.len(), summary.refused[0].index), (1, 1));
         assert_eq!(summary.refused[0].refusal.code, code);
+    }
+
+    #[rstest]
+    #[case::no_object(json!("ann@example.com"), "invalid_json")]
+    #[case::another_tenant(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co"}), "validation_failed")]
+    #[case::another_tenant_by_id(json!({"engine_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co"}), "validation_failed")]
+    fn an_item_of_a_batch_names_no_tenant(#[case] bad: Value, #[case] code: &str) {
+        let good = json!({"template_id": schemas::new_id(), "email": "ann@example.com", "idempotency_key": "k"});
+        let tenant = schemas::new_id();
+        let mut items = ArrayItems::of_tenant(vec![bad, good.clone()], tenant);
+        assert_eq!(items.check_requests(), [tenant]);
+        assert_eq!(items.outcomes()[0].as_ref().unwrap_err().code, code);
+        let other = ArrayItems::of_tenant(vec![good], schemas::new_id());
+        let fingerprint = |items: &ArrayItems, at: usize| items.0[at].key.as_ref().unwrap().fingerprint;
+        assert_ne!(fingerprint(&items, 1), fingerprint(&other, 0), "one key may serve several tenants");
     }
 
     #[test]

@@ -20,6 +20,12 @@ struct StoredKey {
     body: Option<Vec<u8>>,
 }
 
+/// What a caller needs of the stored answer to an accepted request.
+#[derive(serde::Deserialize)]
+struct StoredAcceptance {
+    send_id: Uuid,
+}
+
 /// Claims the keys of all items that have one, and answers those whose key was used before.
 ///
 /// # Errors
@@ -73,7 +79,7 @@ fn distinct_keys(items: &mut ArrayItems) -> HashMap<String, Vec<u8>> {
             None => {
                 first.insert(key.value.clone(), key.fingerprint.to_vec());
             }
-            Some(fingerprint) if *fingerprint == key.fingerprint => item.state = ItemState::Repeated,
+            Some(fingerprint) if *fingerprint == key.fingerprint => item.state = ItemState::Repeated(None),
             Some(_) => item.refuse_key(),
         }
     }
@@ -99,10 +105,12 @@ async fn find_keys(db: &mut PgConnection, key_id: Uuid, keys: &[String]) -> sqlx
 fn stored_state(found: &StoredKey) -> Result<ItemState, ApiError> {
     let status = found.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
     let status = status.ok_or_else(in_progress)?;
+    let body = found.body.as_deref().unwrap_or_default();
     if status.is_success() {
-        return Ok(ItemState::Repeated);
+        let answer: Option<StoredAcceptance> = serde_json::from_slice(body).ok();
+        return Ok(ItemState::Repeated(answer.map(|answer| answer.send_id)));
     }
-    let refusal = ApiError::read(status, found.body.as_deref().unwrap_or_default()).refusal();
+    let refusal = ApiError::read(status, body).refusal();
     Ok(ItemState::Refused { refusal, kept: true })
 }
 

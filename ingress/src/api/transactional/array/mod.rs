@@ -5,6 +5,7 @@
 //! and sender become one batch: their ids say so. As for single requests on the bus, there is no rate limit, and the compliance
 //! stage checks the send quota.
 
+mod batch;
 mod item;
 mod keys;
 mod store;
@@ -12,7 +13,10 @@ mod store;
 use std::{collections::BTreeMap, sync::Arc};
 
 use runtime::{Publication, trace};
-use schemas::{Environment, RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, rejected::Refusal, subjects};
+use schemas::{
+    Environment, RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, messages::MailOptions,
+    rejected::Refusal, subjects,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::PgConnection;
@@ -21,9 +25,12 @@ use uuid::Uuid;
 use self::item::{ArrayItems, ItemState};
 use super::{ACCEPTED, ready, template_not_found};
 use crate::{
+    api::contacts::named,
     pipeline::{IdempotencyKey, KeyClaim, announce, auth::keys::Caller, error::ApiError},
     state::Ingress,
 };
+
+pub(super) use batch::{BATCH_PATH, batch_endpoint};
 
 /// The most requests of one array.
 pub(crate) const ARRAY_MAX: usize = schemas::ids::BATCH_MAX;
@@ -103,36 +110,55 @@ async fn accept_for_tenant(
     runtime::db::confine(db, tenant).await?;
     let contents = store::find_contents(db, tenant, &items.templates(tenant)).await?;
     let senders = store::find_senders(db, tenant, &items.senders(tenant)).await?;
+    let contacts = named::find_addresses(db, tenant, &items.contacts(tenant)).await?;
     let mut batches = NewBatches::default();
-    let mut payloads = Vec::new();
+    let mut requests = Vec::new();
     for item in items.of_mut(tenant) {
         item.decide(|valid| {
             let content = contents.get(&valid.template_id).copied().ok_or_else(template_not_found)?;
             let sender = ready(senders.of(valid.sender_id), valid.sender_id)?;
-            let send = batches.next_send(content, sender);
-            payloads.push(valid.payload(send, content, sender));
+            let address = contacts.address(&valid.contact)?;
+            let send = batches.next_send(content, sender, valid.options.as_ref());
+            requests.push(valid.into_request(send, address, content, sender));
             Ok(send)
         });
     }
-    if payloads.is_empty() {
+    if requests.is_empty() {
         return Ok(Vec::new());
     }
-    store::insert_requests(db, tenant, caller, &payloads).await?;
-    trace::keep_each(db, batches.0.values().map(|(batch, _)| (tenant, *batch))).await?;
+    store::insert_requests(db, tenant, caller, &requests).await?;
+    trace::keep_each(db, batches.all().map(|(batch, _)| (tenant, batch))).await?;
     batches.announcements(tenant, &caller.product, caller.environment)
 }
 
-/// The batches of the accepted requests: one for each content and sender.
+/// The batches of the accepted requests: one for each content and sender, one for each mail with copies, which take the ordinals after its
+/// own, and one for each mail that is due later.
 #[derive(Debug, Default)]
-struct NewBatches(BTreeMap<(Uuid, Uuid), (Uuid, u16)>);
+struct NewBatches {
+    shared: BTreeMap<(Uuid, Uuid), (Uuid, u16)>,
+    with_copies: Vec<(Uuid, u16)>,
+}
 
 impl NewBatches {
     /// The id of the next send with this content and sender.
-    fn next_send(&mut self, content: Uuid, sender: Uuid) -> Uuid {
-        let (batch, size) = self.0.entry((content, sender)).or_insert_with(|| (schemas::new_batch_id(), 0));
+    fn next_send(&mut self, content: Uuid, sender: Uuid, options: Option<&MailOptions>) -> Uuid {
+        if let Some(options) = options.filter(|options| options.scheduled_at.is_some() || !options.copies.is_empty()) {
+            let batch = MailOptions::batch_id(Some(options));
+            // What is due later is announced by a sweep.
+            if options.scheduled_at.is_none() {
+                self.with_copies.push((batch, options.recipient_count()));
+            }
+            return batch;
+        }
+        let (batch, size) = self.shared.entry((content, sender)).or_insert_with(|| (schemas::new_batch_id(), 0));
         let send = SendId::of(*batch, *size);
         *size += 1;
         send.0
+    }
+
+    /// Each batch, and how many sends it has.
+    fn all(&self) -> impl Iterator<Item = (Uuid, u16)> {
+        self.shared.values().chain(&self.with_copies).copied()
     }
 
     /// One announcement of all small batches, and one of the large ones, which do not belong in the prompt queue.
@@ -143,7 +169,7 @@ impl NewBatches {
         environment: Environment,
     ) -> Result<Vec<Publication>, ApiError> {
         let is_prompt = |size: u16| usize::from(size) <= PROMPT_BATCH_MAX;
-        let (prompt, large): (Vec<_>, Vec<_>) = self.0.values().copied().partition(|(_, size)| is_prompt(*size));
+        let (prompt, large): (Vec<_>, Vec<_>) = self.all().partition(|(_, size)| is_prompt(*size));
         let prompt =
             announcement(tenant, &prompt, subjects::accepted(product, environment, RequestKind::Transactional))?;
         let large = announcement(tenant, &large, subjects::accepted_array(product, environment))?;
@@ -164,19 +190,36 @@ fn announcement(tenant: Uuid, batches: &[(Uuid, u16)], subject: String) -> Resul
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use schemas::messages::{MailCopy, RecipientRole};
+
     use super::*;
 
     #[test]
     fn requests_with_one_content_and_sender_are_one_batch() {
         let mut batches = NewBatches::default();
         let (invoice, reminder, sender) = (schemas::new_id(), schemas::new_id(), schemas::new_id());
-        let first = batches.next_send(invoice, sender);
-        let other = batches.next_send(reminder, sender);
-        let second = batches.next_send(invoice, sender);
+        let first = batches.next_send(invoice, sender, None);
+        let other = batches.next_send(reminder, sender, None);
+        let second = batches.next_send(invoice, sender, None);
         assert_eq!((SendId(first).ordinal(), SendId(second).ordinal(), SendId(other).ordinal()), (0, 1, 0));
         assert_eq!(SendId(first).batch(), SendId(second).batch());
         assert_ne!(SendId(first).batch(), SendId(other).batch());
+        let copy = |email: &str| MailCopy {
+            address: schemas::Address::parse(email).unwrap(),
+            name: None,
+            role: RecipientRole::Cc,
+        };
+        let copied =
+            MailOptions { copies: vec![copy("a@example.com"), copy("b@example.com")], ..MailOptions::default() };
+        let copied = batches.next_send(invoice, sender, Some(&copied));
+        assert_eq!(SendId(copied).ordinal(), 0);
+        assert!(batches.all().any(|batch| batch == (copied, 3)));
+        let due = chrono::Utc::now() + chrono::TimeDelta::days(1);
+        let later = MailOptions { scheduled_at: Some(due), ..MailOptions::default() };
+        let later = batches.next_send(invoice, sender, Some(&later));
+        assert!(SendId(later).made_at() > chrono::Utc::now() && batches.all().all(|(batch, _)| batch != later));
     }
 
     #[test]
@@ -184,9 +227,9 @@ mod tests {
         let mut batches = NewBatches::default();
         let (invoice, reminder, sender) = (schemas::new_id(), schemas::new_id(), schemas::new_id());
         for _ in 0..=PROMPT_BATCH_MAX {
-            batches.next_send(invoice, sender);
+            batches.next_send(invoice, sender, None);
         }
-        batches.next_send(reminder, sender);
+        batches.next_send(reminder, sender, None);
         let announcements =
             batches.announcements(schemas::new_id(), "shop", Environment::Production).unwrap_or_default();
         let subjects: Vec<&str> = announcements.iter().map(|one| one.subject.as_str()).collect();

@@ -2,12 +2,16 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
 use runtime::plans;
-use schemas::{DomainStatus, RequestKind, messages::TransactionalPayload};
+use schemas::{
+    DomainStatus, RequestKind,
+    messages::{MailOptions, TransactionalPayload},
+};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::ArrayItems;
+use super::{super::NewRequest, ArrayItems};
 use crate::{
     api::senders::store::Readiness,
     pipeline::{WRITE_STATEMENT_MAX, auth::keys::Caller, check_tenant},
@@ -108,21 +112,26 @@ pub(super) async fn insert_requests(
     db: &mut PgConnection,
     tenant: Uuid,
     caller: &Caller,
-    payloads: &[TransactionalPayload],
+    requests: &[NewRequest],
 ) -> sqlx::Result<()> {
-    let ids: Vec<Uuid> = payloads.iter().map(|payload| payload.send_id).collect();
-    let payloads: Vec<Json<&TransactionalPayload>> = payloads.iter().map(Json).collect();
+    let ids: Vec<Uuid> = requests.iter().map(|request| request.payload.send_id).collect();
+    let payloads: Vec<Json<&TransactionalPayload>> = requests.iter().map(|request| Json(&request.payload)).collect();
+    let options: Vec<Option<Json<&MailOptions>>> =
+        requests.iter().map(|request| request.options.as_ref().map(Json)).collect();
+    let due: Vec<Option<DateTime<Utc>>> = requests.iter().map(NewRequest::due_at).collect();
     plans::checks_keep_their_plans(&mut *db).await?;
     sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
-         select $1, w.id, $2, $3, $4, w.payload, now() + interval '10 seconds'
-         from unnest($5::uuid[], $6::jsonb[]) as w (id, payload)",
+        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after)
+         select $1, w.id, $2, $3, $4, w.payload, w.options, coalesce(w.due_at, now() + interval '10 seconds')
+         from unnest($5::uuid[], $6::jsonb[], $7::jsonb[], $8::timestamptz[]) as w (id, payload, options, due_at)",
         tenant,
         caller.product,
         caller.environment.as_str(),
         RequestKind::Transactional.as_str(),
         &ids,
         &payloads as &[Json<&TransactionalPayload>],
+        &options as &[Option<Json<&MailOptions>>],
+        &due as &[Option<DateTime<Utc>>],
     )
     .execute(&mut *db)
     .await?;

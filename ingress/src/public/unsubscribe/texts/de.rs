@@ -1,6 +1,6 @@
 //! German.
 
-use super::{PageText, PageTexts, Preferences, Unsubscribe};
+use super::{Confirmation, PageText, PageTexts, Preferences, Unsubscribe};
 
 pub(super) const TEXTS: PageTexts = PageTexts {
     lang: "de",
@@ -33,6 +33,19 @@ pub(super) const TEXTS: PageTexts = PageTexts {
         is_back: "Sie sind wieder angemeldet.",
         held: "Zurzeit können Werbe-E-Mails von {from} Sie aus einem Grund nicht erreichen, der sich hier nicht ändern lässt. Bitte fragen Sie dort nach.",
         not_understood: "Mit dem Formular stimmte etwas nicht. Es wurde nichts geändert; bitte versuchen Sie es noch einmal.",
+    },
+    confirmation: Confirmation {
+        title: "Anmeldung bestätigen",
+        question: "Möchten Sie Werbe-E-Mails von {from} an {address} erhalten? Sie können sich jederzeit wieder abmelden.",
+        button: "Ja, ich möchte sie erhalten",
+        done: PageText {
+            title: "Sie sind angemeldet",
+            text: "Sie erhalten ab jetzt Werbe-E-Mails von {from}. In jeder steht ein Link zum Abmelden.",
+        },
+        closed: PageText {
+            title: "Dieser Link ist nicht mehr gültig",
+            text: "Er ist abgelaufen, oder die Adresse erhält keine Werbe-E-Mails von {from} mehr. Wenn Sie sie noch erhalten möchten, melden Sie sich bitte noch einmal an.",
+        },
     },
     no_link: PageText {
         title: "Dieser Link funktioniert nicht",

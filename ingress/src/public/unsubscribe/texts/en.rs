@@ -1,6 +1,6 @@
 //! English.
 
-use super::{PageText, PageTexts, Preferences, Unsubscribe};
+use super::{Confirmation, PageText, PageTexts, Preferences, Unsubscribe};
 
 pub(super) const TEXTS: PageTexts = PageTexts {
     lang: "en",
@@ -33,6 +33,19 @@ pub(super) const TEXTS: PageTexts = PageTexts {
         is_back: "You are subscribed again.",
         held: "At the moment {from} cannot send you marketing e-mail, for a reason that cannot be changed here. Please ask them.",
         not_understood: "Something was wrong with the form. Nothing was changed; please try again.",
+    },
+    confirmation: Confirmation {
+        title: "Confirm your subscription",
+        question: "Do you want to get marketing e-mail from {from} at {address}? You can unsubscribe at any time.",
+        button: "Yes, subscribe me",
+        done: PageText {
+            title: "You are subscribed",
+            text: "You get marketing e-mail from {from} from now on. Every one has a link to unsubscribe.",
+        },
+        closed: PageText {
+            title: "This link is not valid any more",
+            text: "It has expired, or the address gets no more marketing e-mail from {from}. If you still want to get it, please sign up again.",
+        },
     },
     no_link: PageText {
         title: "This link does not work",

@@ -1,6 +1,6 @@
 //! Spanish.
 
-use super::{PageText, PageTexts, Preferences, Unsubscribe};
+use super::{Confirmation, PageText, PageTexts, Preferences, Unsubscribe};
 
 pub(super) const TEXTS: PageTexts = PageTexts {
     lang: "es",
@@ -33,6 +33,19 @@ pub(super) const TEXTS: PageTexts = PageTexts {
         is_back: "Vuelve a estar suscrito.",
         held: "Por el momento {from} no puede enviarle correos publicitarios, por un motivo que no se puede cambiar aquí. Póngase en contacto con el remitente.",
         not_understood: "Había un error en el formulario. No se ha cambiado nada; inténtelo de nuevo.",
+    },
+    confirmation: Confirmation {
+        title: "Confirmar su suscripción",
+        question: "¿Desea recibir correos publicitarios de {from} en {address}? Puede darse de baja en cualquier momento.",
+        button: "Sí, suscribirme",
+        done: PageText {
+            title: "Está suscrito",
+            text: "A partir de ahora recibirá correos publicitarios de {from}. Todos incluyen un enlace para darse de baja.",
+        },
+        closed: PageText {
+            title: "Este enlace ya no es válido",
+            text: "Ha caducado, o la dirección ya no recibe correos publicitarios de {from}. Si todavía desea recibirlos, vuelva a suscribirse.",
+        },
     },
     no_link: PageText {
         title: "Este enlace no funciona",

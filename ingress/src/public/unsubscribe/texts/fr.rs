@@ -1,6 +1,6 @@
 //! French.
 
-use super::{PageText, PageTexts, Preferences, Unsubscribe};
+use super::{Confirmation, PageText, PageTexts, Preferences, Unsubscribe};
 
 pub(super) const TEXTS: PageTexts = PageTexts {
     lang: "fr",
@@ -33,6 +33,19 @@ pub(super) const TEXTS: PageTexts = PageTexts {
         is_back: "Vous êtes de nouveau abonné(e).",
         held: "Pour le moment, les e-mails publicitaires de la part de {from} ne peuvent pas vous être envoyés, pour une raison qui ne peut pas être modifiée ici. Merci de vous adresser à l’expéditeur.",
         not_understood: "Le formulaire contenait une erreur. Rien n’a été modifié ; veuillez réessayer.",
+    },
+    confirmation: Confirmation {
+        title: "Confirmer votre inscription",
+        question: "Souhaitez-vous recevoir des e-mails publicitaires de la part de {from} à l’adresse {address} ? Vous pouvez vous désabonner à tout moment.",
+        button: "Oui, je m’abonne",
+        done: PageText {
+            title: "Vous êtes abonné(e)",
+            text: "Vous recevrez désormais des e-mails publicitaires de la part de {from}. Chacun contient un lien pour se désabonner.",
+        },
+        closed: PageText {
+            title: "Ce lien n’est plus valable",
+            text: "Il a expiré, ou l’adresse ne reçoit plus d’e-mails publicitaires de la part de {from}. Si vous souhaitez toujours en recevoir, veuillez vous inscrire de nouveau.",
+        },
     },
     no_link: PageText {
         title: "Ce lien ne fonctionne pas",

@@ -14,6 +14,7 @@ pub(super) struct PageTexts {
     pub(super) sender: &'static str,
     pub(super) unsubscribe: Unsubscribe,
     pub(super) preferences: Preferences,
+    pub(super) confirmation: Confirmation,
     pub(super) no_link: PageText,
     /// An opt-out that could not be stored.
     pub(super) not_left: PageText,
@@ -39,6 +40,17 @@ pub(super) struct Unsubscribe {
     pub(super) done: PageText,
     /// Leads to the preferences page, afterwards.
     pub(super) changed_mind: &'static str,
+}
+
+/// The page behind the link of a confirmation mail.
+#[derive(Debug)]
+pub(super) struct Confirmation {
+    pub(super) title: &'static str,
+    pub(super) question: &'static str,
+    pub(super) button: &'static str,
+    pub(super) done: PageText,
+    /// The link confirms nothing any more.
+    pub(super) closed: PageText,
 }
 
 /// The preferences page.

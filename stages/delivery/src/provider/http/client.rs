@@ -34,6 +34,7 @@ pub(crate) struct HttpProvider {
 }
 
 struct ApiClient {
+    kind: ProviderKind,
     api: Box<dyn Api>,
     base: Url,
     client: reqwest::Client,
@@ -45,7 +46,12 @@ impl HttpProvider {
     ///
     /// # Errors
     /// [`ConnectionFault::Setup`].
-    pub fn new(api: Box<dyn Api>, base: Url, settings: &ClientSettings) -> Result<Self, ConnectionFault> {
+    pub fn new(
+        kind: ProviderKind,
+        api: Box<dyn Api>,
+        base: Url,
+        settings: &ClientSettings,
+    ) -> Result<Self, ConnectionFault> {
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls::config(None).map_err(|_| ConnectionFault::Setup)?)
             .redirect(redirect::Policy::none())
@@ -57,18 +63,22 @@ impl HttpProvider {
             .build()
             .map_err(|_| ConnectionFault::Setup)?;
         let permits = Arc::new(Semaphore::new(settings.connections.max(1)));
-        Ok(Self { shared: Arc::new(ApiClient { api, base, client, permits }) })
+        Ok(Self { shared: Arc::new(ApiClient { kind, api, base, client, permits }) })
     }
 }
 
 #[async_trait]
 impl Provider for HttpProvider {
     fn kind(&self) -> ProviderKind {
-        self.shared.api.kind()
+        self.shared.kind
     }
 
     fn signing(&self) -> Signing {
-        self.shared.api.signing()
+        match self.shared.kind {
+            ProviderKind::Smtp | ProviderKind::Mailgun => Signing::Whole,
+            ProviderKind::Ses => Signing::Stamped,
+            ProviderKind::Postmark | ProviderKind::Sendgrid | ProviderKind::Resend => Signing::None,
+        }
     }
 
     async fn prepare(&self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
@@ -137,7 +147,7 @@ impl ApiClient {
         match self.api.interpret_reply(&reply) {
             ReplyMeaning::Accepted { id } => Ok(SendResult::Accepted {
                 provider_message_id: id,
-                answer: Answer::text(&format!("{} accepted by {}", reply.status, self.api.kind().as_str())),
+                answer: Answer::text(&format!("{} accepted by {}", reply.status, self.kind.as_str())),
             }),
             ReplyMeaning::Refused(refused) => Err(refused),
             ReplyMeaning::InProgress => Err(reply_meaning::no_reply(NoReply::Timeout)),

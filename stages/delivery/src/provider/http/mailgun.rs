@@ -14,7 +14,7 @@ use super::{
     exchange::HttpReply,
     reply_meaning::{self, ACCOUNT, ADDRESS, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal},
 };
-use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, ProviderKind, Signing};
+use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage};
 
 /// An account and the domain it sends for.
 pub(crate) struct Mailgun {
@@ -36,14 +36,6 @@ impl Mailgun {
 }
 
 impl Api for Mailgun {
-    fn kind(&self) -> ProviderKind {
-        ProviderKind::Mailgun
-    }
-
-    fn signing(&self) -> Signing {
-        Signing::Whole
-    }
-
     fn request(
         &self,
         base: &Url,

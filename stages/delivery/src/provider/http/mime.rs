@@ -74,7 +74,9 @@ impl Mail {
     pub fn of(outgoing: &OutgoingMessage<'_>) -> Result<Self, UnsupportedMessage> {
         let parsed = MessageParser::default().parse(outgoing.message.as_bytes()).ok_or(UnsupportedMessage)?;
         let from = parsed.from().and_then(|from| from.first()).and_then(mailbox).ok_or(UnsupportedMessage)?;
-        let name = parsed.to().and_then(|to| to.first()).and_then(mailbox).and_then(|to| to.name);
+        let email = outgoing.envelope.to.as_str();
+        // A copy has the mail's own recipient in To.
+        let to = parsed.to().and_then(|to| to.first()).and_then(mailbox).filter(|to| to.email == email);
         let reply_to = parsed.reply_to().map(|list| list.iter().filter_map(mailbox).collect()).unwrap_or_default();
         let bodies = |wanted_html: bool| {
             parsed.parts.iter().filter(|part| !is_file(part)).find_map(move |part| match &part.body {
@@ -85,12 +87,12 @@ impl Mail {
         };
         Ok(Self {
             from,
-            to: Mailbox { name, email: outgoing.envelope.to.as_str().to_owned() },
+            to: to.unwrap_or_else(|| Mailbox { name: None, email: email.to_owned() }),
             reply_to,
             subject: parsed.subject().unwrap_or_default().to_owned(),
             text: bodies(false),
             html: bodies(true),
-            files: parsed.parts.iter().filter(|part| is_file(part)).map(file).collect(),
+            files: files(&parsed),
             headers: other_headers(outgoing.message),
         })
     }
@@ -100,6 +102,25 @@ fn mailbox(address: &Addr<'_>) -> Option<Mailbox> {
     let email = address.address.as_deref()?.to_owned();
     let name = address.name.as_deref().map(str::to_owned).filter(|name| !name.is_empty());
     Some(Mailbox { name, email })
+}
+
+/// The files. A calendar invite stands in the message as an alternative and as a file: one file with the type of the alternative carries its
+/// method.
+fn files(parsed: &mail_parser::Message<'_>) -> Vec<File> {
+    let is_invite = |part: &mail_parser::MessagePart<'_>| is_of_type(part, "text", "calendar");
+    let has_invite = parsed.parts.iter().any(is_invite);
+    let parts = parsed
+        .parts
+        .iter()
+        .filter(|part| is_invite(part) || is_file(part) && !(has_invite && is_of_type(part, "application", "ics")));
+    parts.map(file).collect()
+}
+
+fn is_of_type(part: &mail_parser::MessagePart<'_>, kind: &str, subkind: &str) -> bool {
+    part.content_type().is_some_and(|found| {
+        found.ctype().eq_ignore_ascii_case(kind)
+            && found.subtype().is_some_and(|subtype| subtype.eq_ignore_ascii_case(subkind))
+    })
 }
 
 /// A part that stands in the message as a file, not as its text.
@@ -114,10 +135,14 @@ fn is_file(part: &mail_parser::MessagePart<'_>) -> bool {
 fn file(part: &mail_parser::MessagePart<'_>) -> File {
     let media_type = part.content_type().map_or_else(
         || "application/octet-stream".to_owned(),
-        |kind| format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or("octet-stream")),
+        |kind| {
+            let method = kind.attribute("method").map(|method| format!("; method={method}; charset=utf-8"));
+            format!("{}/{}{}", kind.ctype(), kind.subtype().unwrap_or("octet-stream"), method.unwrap_or_default())
+        },
     );
+    let default = if is_of_type(part, "text", "calendar") { "invite.ics" } else { "attachment" };
     File {
-        name: part.attachment_name().unwrap_or("attachment").to_owned(),
+        name: part.attachment_name().unwrap_or(default).to_owned(),
         media_type,
         content: STANDARD.encode(part.contents()),
         content_id: part.content_id().map(str::to_owned),

@@ -20,7 +20,7 @@ pub(super) use self::{
     client::HttpProvider, mailgun::Mailgun, postmark::Postmark, resend::Resend, sendgrid::Sendgrid, ses::Ses,
 };
 use self::{exchange::HttpReply, reply_meaning::ReplyMeaning};
-use super::{OutgoingMessage, PingFault, ProviderKind, Signing};
+use super::{OutgoingMessage, PingFault};
 
 /// A request, complete and signed.
 #[derive(Clone)]
@@ -63,10 +63,6 @@ pub(crate) struct UnsupportedMessage;
 
 /// One provider's API.
 pub(crate) trait Api: Send + Sync + 'static {
-    fn kind(&self) -> ProviderKind;
-
-    fn signing(&self) -> Signing;
-
     /// True if the provider answers a repeated request as the first one and sends nothing twice. An unknown outcome is then
     /// resolved by repeating the request at once; otherwise it stays unknown.
     fn is_idempotent(&self) -> bool {

@@ -14,7 +14,7 @@ use super::{
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, ReplyMeaning, SENDER, refusal},
 };
-use crate::provider::{ConnectionSettings, OutgoingMessage, ProviderKind, Signing};
+use crate::provider::{ConnectionSettings, OutgoingMessage};
 
 /// A server of a Postmark account.
 pub(crate) struct Postmark {
@@ -44,14 +44,6 @@ fn attachment(file: &File) -> Value {
 }
 
 impl Api for Postmark {
-    fn kind(&self) -> ProviderKind {
-        ProviderKind::Postmark
-    }
-
-    fn signing(&self) -> Signing {
-        Signing::None
-    }
-
     fn request(
         &self,
         base: &Url,

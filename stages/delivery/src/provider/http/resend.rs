@@ -14,7 +14,7 @@ use super::{
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal, seconds},
 };
-use crate::provider::{OutgoingMessage, PingFault, ProviderKind, Signing};
+use crate::provider::{OutgoingMessage, PingFault};
 
 /// An account.
 pub(crate) struct Resend {
@@ -40,14 +40,6 @@ fn attachment(file: &File) -> Value {
 }
 
 impl Api for Resend {
-    fn kind(&self) -> ProviderKind {
-        ProviderKind::Resend
-    }
-
-    fn signing(&self) -> Signing {
-        Signing::None
-    }
-
     fn is_idempotent(&self) -> bool {
         true
     }

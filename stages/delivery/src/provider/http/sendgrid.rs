@@ -14,7 +14,7 @@ use super::{
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, ReplyMeaning, SENDER, UNKNOWN, refusal, until},
 };
-use crate::provider::{OutgoingMessage, ProviderKind, Signing};
+use crate::provider::OutgoingMessage;
 
 /// An account.
 pub(crate) struct Sendgrid {
@@ -50,14 +50,6 @@ fn attachment(file: &File) -> Value {
 }
 
 impl Api for Sendgrid {
-    fn kind(&self) -> ProviderKind {
-        ProviderKind::Sendgrid
-    }
-
-    fn signing(&self) -> Signing {
-        Signing::None
-    }
-
     fn request(
         &self,
         base: &Url,

@@ -16,7 +16,7 @@ use super::{
     reply_meaning::{self, ACCOUNT, CONTENT, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal},
     sigv4::{Canonical, Signer, timestamp},
 };
-use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, PingFault, ProviderKind, Signing};
+use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, PingFault};
 
 const SEND: &str = "/v2/email/outbound-emails";
 const ACCOUNT_PATH: &str = "/v2/email/account";
@@ -69,14 +69,6 @@ impl Ses {
 }
 
 impl Api for Ses {
-    fn kind(&self) -> ProviderKind {
-        ProviderKind::Ses
-    }
-
-    fn signing(&self) -> Signing {
-        Signing::Stamped
-    }
-
     fn request(
         &self,
         base: &Url,

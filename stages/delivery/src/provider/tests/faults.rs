@@ -9,7 +9,7 @@ use super::{
     HTTP, LONG, SHORT, provider, provider_within, reach, secret, send, send_within, settings,
     stand_in::{Act, StandIn},
 };
-use crate::provider::{Connection, ConnectionFault, ConnectionSettings, HostPolicy, ProviderKind, SendResult};
+use crate::provider::{Connection, ConnectionFault, ConnectionSettings, HostPolicy, ProviderKind, SendResult, open};
 use smtp::classify::{Class, ReplyOutcome, Scope};
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn an_unreachable_provider_fails_no_recipient() {
         let base_url = Some(format!("http://{address}/").parse().unwrap());
         let connection =
             Connection { kind, settings: ConnectionSettings { base_url, ..settings(kind) }, secret: secret(kind) };
-        let [provider, _] = connection.open(&reach(LONG), &HostPolicy::allowing(&[address.to_string()])).unwrap();
+        let [provider, _] = open(&connection, &reach(LONG), &HostPolicy::allowing(&[address.to_string()])).unwrap();
         let refused = send(provider.as_ref()).await.unwrap_err();
         assert_eq!(refused.decision.outcome, ReplyOutcome::Defer(Class::Unreachable), "{kind:?}");
         assert_eq!(refused.decision.scope, Scope::Relay);
@@ -103,7 +103,7 @@ async fn only_permitted_hosts_are_connected_to() {
         settings.base_url = Some(stand_in.url());
         let connection = Connection { kind, settings, secret: secret(kind) };
         assert_eq!(
-            connection.open(&reach(LONG), &HostPolicy::default()).err(),
+            open(&connection, &reach(LONG), &HostPolicy::default()).err(),
             Some(ConnectionFault::BaseUrl),
             "{kind:?}"
         );
@@ -132,5 +132,5 @@ async fn settings_that_cannot_work_open_nothing(
     #[case] fault: ConnectionFault,
 ) {
     let connection = Connection { kind, settings, secret: secret.into() };
-    assert_eq!(connection.open(&reach(LONG), &HostPolicy::default()).err(), Some(fault));
+    assert_eq!(open(&connection, &reach(LONG), &HostPolicy::default()).err(), Some(fault));
 }

@@ -14,23 +14,25 @@ use uuid::Uuid;
 use self::stand_in::StandIn;
 use super::{
     ClientSettings, Connection, ConnectionSettings, HostPolicy, OutgoingMessage, Provider, ProviderKind, Refused,
-    SendResult,
+    SendResult, open,
 };
 use smtp::{Envelope, EnvelopeAddress, SmtpMessage, SmtpSettings};
 
 pub const HTTP: [ProviderKind; 5] =
     [ProviderKind::Ses, ProviderKind::Postmark, ProviderKind::Sendgrid, ProviderKind::Mailgun, ProviderKind::Resend];
 pub const SEND: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001);
+/// Who stands in the message's `To`.
+pub const RECIPIENT: &str = "jurgen@example.com";
 pub const SIGNATURE: &str = "DKIM-Signature: v=1; a=rsa-sha256; d=acme.example; b=AAAA\r\n";
 
-/// A mail with everything in it: both bodies, a file, list headers, names that need encoding.
+/// A mail with everything in it: both bodies, an invite, a file, list headers, names that need encoding.
 pub fn message() -> SmtpMessage {
     let text = "Message-ID: <0198c0de-0000-7000-8000-000000000001@acme.example>\r\n\
         X-Postrider-Send: 0198c0de-0000-7000-8000-000000000001\r\n\
         Date: Fri, 20 Nov 2026 12:00:00 +0000\r\n\
         From: \"Acme, Inc.\" <news@acme.example>\r\n\
         Reply-To: <answers@acme.example>\r\n\
-        To: =?utf-8?Q?J=C3=BCrgen?= <header@example.com>\r\n\
+        To: =?utf-8?Q?J=C3=BCrgen?= <jurgen@example.com>\r\n\
         Subject: =?utf-8?Q?Gr=C3=BC=C3=9Fe?=\r\n\
         List-Unsubscribe:\r\n <https://link.acme.example/u/token>\r\n\
         List-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n\
@@ -42,16 +44,20 @@ pub fn message() -> SmtpMessage {
         --inner\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n\
         Hallo J=C3=BCrgen\r\n\
         --inner\r\nContent-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n\
-        <p>Hallo J=C3=BCrgen</p>\r\n--inner--\r\n\
+        <p>Hallo J=C3=BCrgen</p>\r\n\
+        --inner\r\nContent-Type: text/calendar; method=REQUEST; charset=utf-8\r\nContent-Transfer-Encoding: base64\r\n\r\n\
+        QkVHSU46VkNBTEVOREFS\r\n--inner--\r\n\
+        --outer\r\nContent-Type: application/ics\r\nContent-Transfer-Encoding: base64\r\n\
+        Content-Disposition: attachment; filename=\"invite.ics\"\r\n\r\nQkVHSU46VkNBTEVOREFS\r\n\
         --outer\r\nContent-Type: application/pdf; name=\"offer.pdf\"\r\nContent-Transfer-Encoding: base64\r\n\
         Content-Disposition: attachment; filename=\"offer.pdf\"\r\n\r\nJVBERi0xLjQK\r\n--outer--\r\n";
     SmtpMessage::new(text.as_bytes().to_vec()).unwrap()
 }
 
-pub fn envelope(message: &SmtpMessage) -> Envelope {
+pub fn envelope(message: &SmtpMessage, recipient: &str) -> Envelope {
     Envelope {
         from: Some(EnvelopeAddress::parse("b-1@send.acme.example").unwrap()),
-        to: EnvelopeAddress::parse("jurgen@example.com").unwrap(),
+        to: EnvelopeAddress::parse(recipient).unwrap(),
         size: message.as_bytes().len(),
         eight_bit: false,
     }
@@ -97,7 +103,7 @@ pub fn provider_within(kind: ProviderKind, stand_in: &StandIn, timeout: Duration
     let mut settings = settings(kind);
     settings.base_url = Some(stand_in.url());
     let connection = Connection { kind, settings, secret: secret(kind) };
-    let [provider, _] = connection.open(&reach(timeout), &HostPolicy::allowing(&[stand_in.host()])).unwrap();
+    let [provider, _] = open(&connection, &reach(timeout), &HostPolicy::allowing(&[stand_in.host()])).unwrap();
     provider
 }
 
@@ -107,8 +113,12 @@ pub async fn send(provider: &dyn Provider) -> Result<SendResult, Refused> {
 }
 
 pub async fn send_within(provider: &dyn Provider, life: Duration) -> Result<SendResult, Refused> {
+    send_to(provider, RECIPIENT, life).await
+}
+
+pub async fn send_to(provider: &dyn Provider, recipient: &str, life: Duration) -> Result<SendResult, Refused> {
     let message = message();
-    let envelope = envelope(&message);
+    let envelope = envelope(&message, recipient);
     let outgoing =
         OutgoingMessage { send_id: SEND, serial: 1, envelope: &envelope, signature: SIGNATURE, message: &message };
     let mut opened = provider.prepare(&outgoing).await?;

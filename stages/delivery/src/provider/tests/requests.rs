@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use super::{
-    HTTP, SEND, SIGNATURE, message, provider, send,
+    HTTP, LONG, SEND, SIGNATURE, message, provider, send, send_to,
     stand_in::{Seen, StandIn},
 };
 use crate::provider::{ProviderKind, SendResult, http};
@@ -21,6 +21,10 @@ const TAKEN: [(ProviderKind, u16, &str, &str); 5] = [
     (ProviderKind::Mailgun, 200, "", r#"{"id":"id-1","message":"Queued. Thank you."}"#),
     (ProviderKind::Resend, 200, "", r#"{"id":"id-1"}"#),
 ];
+
+/// The invite of the mail: one file, which says its method.
+const INVITE: &str = "QkVHSU46VkNBTEVOREFS";
+const INVITE_TYPE: &str = "text/calendar; method=REQUEST; charset=utf-8";
 
 /// Sends one mail, which is taken, and answers the request it became.
 async fn asked(kind: ProviderKind) -> Seen {
@@ -103,8 +107,11 @@ async fn postmark_gets_the_parts_and_every_header() {
     assert_eq!(body["MessageStream"], "broadcast");
     assert_eq!(body["Metadata"], json!({"postrider-send": SEND}));
     assert_eq!((&body["TrackOpens"], &body["TrackLinks"]), (&json!(false), &json!("None")));
-    let file = json!([{"Name": "offer.pdf", "Content": "JVBERi0xLjQK", "ContentType": "application/pdf"}]);
-    assert_eq!(body["Attachments"], file);
+    let files = json!([
+        {"Name": "invite.ics", "Content": INVITE, "ContentType": INVITE_TYPE},
+        {"Name": "offer.pdf", "Content": "JVBERi0xLjQK", "ContentType": "application/pdf"},
+    ]);
+    assert_eq!(body["Attachments"], files);
     let headers = &body["Headers"];
     assert_eq!(header(headers, "List-Unsubscribe").unwrap(), "<https://link.acme.example/u/token>");
     assert_eq!(header(headers, "List-Unsubscribe-Post").unwrap(), "List-Unsubscribe=One-Click");
@@ -132,7 +139,8 @@ async fn sendgrid_gets_the_parts_and_every_header() {
     assert_eq!(kinds, ["text/plain", "text/html"]);
     assert_eq!(body["headers"]["List-Unsubscribe"], "<https://link.acme.example/u/token>");
     assert_eq!(body["headers"]["List-Unsubscribe-Post"], "List-Unsubscribe=One-Click");
-    assert_eq!(body["attachments"][0]["filename"], "offer.pdf");
+    let invite = json!({"filename": "invite.ics", "content": INVITE, "type": INVITE_TYPE, "disposition": "attachment"});
+    assert_eq!((&body["attachments"][0], &body["attachments"][1]["filename"]), (&invite, &json!("offer.pdf")));
     assert_eq!(body["tracking_settings"]["click_tracking"]["enable"], false);
 }
 
@@ -147,7 +155,16 @@ async fn resend_gets_the_parts_every_header_and_an_idempotency_key() {
     assert_eq!(body["reply_to"], json!(["answers@acme.example"]));
     assert_eq!(body["tags"], json!([{"name": "postrider-send", "value": SEND}]));
     assert_eq!(body["headers"]["List-Unsubscribe-Post"], "List-Unsubscribe=One-Click");
-    assert_eq!(body["attachments"][0]["content"], "JVBERi0xLjQK");
+    let invite = json!({"filename": "invite.ics", "content": INVITE, "content_type": INVITE_TYPE});
+    assert_eq!((&body["attachments"][0], &body["attachments"][1]["content"]), (&invite, &json!("JVBERi0xLjQK")));
+}
+
+#[tokio::test]
+async fn a_copy_goes_to_its_own_recipient_without_the_others_name() {
+    let (kind, status, headers, body) = TAKEN[1];
+    let stand_in = StandIn::answering(status, headers, body).await;
+    send_to(provider(kind, &stand_in).as_ref(), "copy@example.net", LONG).await.unwrap();
+    assert_eq!(stand_in.only().json()["To"], "copy@example.net");
 }
 
 #[tokio::test]

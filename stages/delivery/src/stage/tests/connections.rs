@@ -6,7 +6,7 @@ use runner::Sweep;
 use stage_rig::until;
 
 use super::{
-    super::ping::RelayPing,
+    super::{health::ReportHealth, ping::RelayPing},
     world::{Handle, World, row},
 };
 use crate::provider::tests::stand_in::{Act, StandIn};
@@ -143,6 +143,105 @@ async fn a_slow_connection_uses_only_its_share_of_workers() {
     }
     assert_eq!(world.states(&second).await, ["queued"]);
     assert_eq!(stand_in.seen().len(), 1);
+}
+
+/// Two connections of a tenant, and a stage that may reach both.
+async fn with_fallback(world: &World, first: &StandIn, next: &StandIn) -> super::super::Delivery {
+    world.connection("postmark", &first.host()).await;
+    world.fallback("resend", &next.host()).await;
+    world.stage_with(&["--provider-allow-hosts", &format!("{},{}", first.host(), next.host())])
+}
+
+#[tokio::test]
+async fn mail_of_a_dead_provider_takes_the_next_and_comes_back() {
+    let world = World::new().await;
+    let busy = Act::Answer(503, "retry-after: 1\r\n", "{}".to_owned());
+    let accepted = Act::Answer(200, "", r#"{"ErrorCode":0,"MessageID":"pm-1"}"#.to_owned());
+    let first = StandIn::playing(vec![busy, accepted]).await;
+    let next = StandIn::playing(vec![taken()]).await;
+    let stage = with_fallback(&world, &first, &next).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0), "the first provider certainly has not got it");
+    let soon = "select extract(epoch from announce_after - now())::int8 from batches where tenant_id = $1";
+    assert!(world.number(soon).await <= 1, "the next route may take it at once");
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.text("select provider from sends where tenant_id = $1").await.unwrap(), "resend");
+    assert_eq!((first.seen().len(), next.seen().len()), (1, 1));
+    let health = ReportHealth::new(world.pool.clone(), stage.routes.clone());
+    health.sweep().await.unwrap();
+    let open = "select count(*) from connection_health where open_until > now() and error_class is not null and tenant_id = $1";
+    assert_eq!(world.number(open).await, 1);
+    // The pause that the first provider asked for passes.
+    let (_, later) = world.campaign_batch(&["bob@example.net", "eve@example.org"]).await;
+    until("the first route to serve again", async || {
+        stage.deliver(&[&later]).await.unwrap();
+        let (_, more) = world.campaign_batch(&[&format!("{}@example.net", uuid::Uuid::new_v4())]).await;
+        stage.deliver(&[&more]).await.unwrap();
+        first.seen().len() > 1
+    })
+    .await;
+    health.sweep().await.unwrap();
+    assert_eq!(world.number(open).await, 0, "its circuit is closed");
+    let sent = "select count(*) from sends where tenant_id = $1 and state = 'sent'";
+    let all = world.number("select count(*) from sends where tenant_id = $1").await;
+    assert_eq!(world.number(sent).await, all);
+    assert_eq!((first.seen().len() + next.seen().len()) as i64, all + 1, "one request a mail, and the refused one");
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn mail_in_doubt_never_takes_another_route() {
+    let world = World::new().await;
+    let first = StandIn::playing(vec![Act::Drop]).await;
+    let next = StandIn::playing(vec![taken()]).await;
+    let stage = with_fallback(&world, &first, &next).await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    for _ in 0..2 {
+        stage.deliver(&[&batch]).await.unwrap();
+        assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 1));
+    }
+    assert_eq!((first.seen().len(), next.seen().len()), (1, 0));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn mail_in_doubt_from_before_the_fallback_waits_for_the_first_route() {
+    let world = World::new().await;
+    let first = StandIn::answering(503, "", "{}").await;
+    let next = StandIn::playing(vec![taken()]).await;
+    let stage = with_fallback(&world, &first, &next).await;
+    let opens = world.transactional_batch("ann@example.com").await;
+    stage.deliver(&[&opens]).await.unwrap();
+    let doubted = world.transactional_batch("bob@example.net").await;
+    sqlx::query("update sends set doubtful = 1, attempts = 1 where id = $1")
+        .bind(doubted.send(0))
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    stage.deliver(&[&doubted]).await.unwrap();
+    assert_eq!(world.states(&doubted).await, ["queued"]);
+    stage.deliver(&[&opens]).await.unwrap();
+    assert_eq!(world.states(&opens).await, ["sent"]);
+    assert_eq!((first.seen().len(), next.seen().len()), (1, 1));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_crash_after_the_fence_is_final_where_another_route_could_take_the_mail() {
+    let world = World::new().await;
+    world.connection("postmark", "127.0.0.1:1").await;
+    world.fallback("resend", "127.0.0.1:2").await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    world
+        .run("update sends set state = 'fenced', fence_token = gen_random_uuid(), attempts = 1, lease_until = now() - interval '1 s' where tenant_id = $1")
+        .await;
+    world
+        .run("update batches set queued = 0, fenced = 1, lease_until = now() - interval '1 s' where tenant_id = $1")
+        .await;
+    assert_eq!(world.sweep_leases().await, 1);
+    assert_eq!(world.row(batch.send(0)).await.state, "unknown");
+    world.assert_counters_are_right().await;
 }
 
 #[tokio::test]

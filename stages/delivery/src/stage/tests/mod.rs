@@ -4,9 +4,11 @@
 mod bus;
 mod connections;
 mod faults;
+mod frequency;
 mod one_off;
 mod pacing;
 mod panics;
+mod quiet;
 mod quota;
 mod races;
 mod sandbox;

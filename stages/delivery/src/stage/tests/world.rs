@@ -124,6 +124,14 @@ impl World {
         id
     }
 
+    /// A connection that takes over for the default one.
+    pub async fn fallback(&self, provider: &str, host: &str) {
+        self.run("update provider_connections set is_default = false, name = 'first'").await;
+        self.connection(provider, host).await;
+        self.run("update provider_connections set is_default = false, fallback_rank = 1 where name = 'main'").await;
+        self.run("update provider_connections set is_default = true where name = 'first'").await;
+    }
+
     pub fn stage(&self) -> Delivery {
         self.stage_with(&[])
     }
@@ -215,6 +223,8 @@ impl World {
             .execute(&self.pool)
             .await
             .unwrap();
+        sqlx::query("insert into requests (tenant_id, id, product, environment, kind, payload) values ($1, $2, 'shop', 'production', 'message', '{}') on conflict do nothing")
+            .bind(self.tenant).bind(batch.id).execute(&self.pool).await.unwrap();
         sqlx::query("insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded) values ($1, $2, 0, 'a.pdf', 'application/pdf', $3)")
             .bind(self.tenant).bind(batch.id).bind(attachment).execute(&self.pool).await.unwrap();
         batch.rendered.skeleton = skeleton.id();

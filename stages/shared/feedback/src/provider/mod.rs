@@ -13,10 +13,6 @@ mod sendgrid;
 mod ses;
 
 #[cfg(test)]
-mod bounds;
-#[cfg(test)]
-mod inbound_mail;
-#[cfg(test)]
 mod tests;
 
 use std::time::Duration;

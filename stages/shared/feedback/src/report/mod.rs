@@ -34,30 +34,15 @@ pub const LIMITS: Limits = Limits {
     time: Duration::from_secs(5),
 };
 
-/// The kind of address a mail arrived at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Arrival {
-    /// The return path of a send.
-    ReturnPath,
-    /// The address feedback loops report to.
-    Feedback,
-}
-
-impl Arrival {
-    /// The stored form.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ReturnPath => "return_path",
-            Self::Feedback => "feedback",
-        }
-    }
-
-    /// Parses the stored form; anything else is a return path.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        if text == "feedback" { Self::Feedback } else { Self::ReturnPath }
+schemas::named_enum! {
+    /// The kind of address a mail arrived at.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Arrival {
+        /// The return path of a send.
+        ReturnPath = "return_path",
+        /// The address feedback loops report to.
+        Feedback = "feedback",
     }
 }
 
@@ -80,37 +65,25 @@ pub enum ReportFinding {
     NoFact(NoFactReason),
 }
 
-/// Why a mail reports no fact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NoFactReason {
-    /// The server continues to try.
-    Delayed,
-    /// The mail was relayed to a system that sends no reports.
-    Relayed,
-    /// The recipient's program says that the mail was displayed.
-    Receipt,
-    /// An authentication failure report (RFC 6591), which is no complaint.
-    AuthFailure,
-    /// The mail arrived at the feedback address and is no complaint report.
-    NoReport,
-    /// The mail is malformed, or exceeds the budget.
-    Unreadable,
-    /// Every attempt to parse the mail failed.
-    Abandoned,
-}
-
-impl NoFactReason {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Delayed => "delayed",
-            Self::Relayed => "relayed",
-            Self::Receipt => "receipt",
-            Self::AuthFailure => "auth_failure",
-            Self::NoReport => "no_report",
-            Self::Unreadable => "unreadable",
-            Self::Abandoned => "given_up",
-        }
+schemas::named_enum! {
+    /// Why a mail reports no fact.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum NoFactReason {
+        /// The server continues to try.
+        Delayed = "delayed",
+        /// The mail was relayed to a system that sends no reports.
+        Relayed = "relayed",
+        /// The recipient's program says that the mail was displayed.
+        Receipt = "receipt",
+        /// An authentication failure report (RFC 6591), which is no complaint.
+        AuthFailure = "auth_failure",
+        /// The mail arrived at the feedback address and is no complaint report.
+        NoReport = "no_report",
+        /// The mail is malformed, or exceeds the budget.
+        Unreadable = "unreadable",
+        /// Every attempt to parse the mail failed.
+        Abandoned = "given_up",
     }
 }
 

@@ -36,7 +36,7 @@ with recursive direct as (
     where lane = 'bulk' and state = 'announced'
     group by tenant_id
 ), isolated as materialized (
-    select tenant_id from provider_connections where is_default and status = 'active'
+    select distinct tenant_id from provider_connections where (is_default or fallback_rank is not null) and status = 'active'
 ), open as (
     -- Running campaigns with a waiting batch, the first in its tenant's turn first. One that gets nothing now costs a look or two.
     select o.*, coalesce(f.weight, 0) + (row_number() over (partition by o.tenant_id order by o.rank, o.launch_prefix) - 1) * 500 as turn

@@ -5,7 +5,8 @@ with ours as materialized (
     select exists (select from batches where lane = 'bulk' and state = 'waiting')
            and pg_try_advisory_xact_lock(hashtext('postrider dispatch')) as ours
 ), isolated as materialized (
-    select c.tenant_id from provider_connections c, ours o where o.ours and c.is_default and c.status = 'active'
+    select distinct c.tenant_id from provider_connections c, ours o
+    where o.ours and (c.is_default or c.fallback_rank is not null) and c.status = 'active'
 )
 select case when o.ours then (
            select coalesce(sum(b.queued + b.fenced), 0)::bigint

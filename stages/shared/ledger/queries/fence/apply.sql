@@ -1,7 +1,7 @@
--- Moves sends from their expected state to the next, and writes the facts: all but fences. A send that was not fenced must have the
--- expected attempts (`tried`); one that was, the fence's token. An acceptance may also carry the token of an attempt whose outcome was unknown.
--- A row that has moved meanwhile is left alone. Answers the position of each that moved. Primary key; no indexed column changes, so updates
--- stay HOT.
+-- Moves sends from their expected state to the next, and writes the facts: all but fences and plain acceptances. A send that was not fenced
+-- must have the expected attempts (`tried`); one that was, the fence's token. An acceptance may also carry the token of an attempt whose
+-- outcome was unknown. A row that has moved meanwhile is left alone. Answers the position of each that moved. Primary key; no indexed column
+-- changes, so updates stay HOT.
 with asked as (
     select *
     from unnest(

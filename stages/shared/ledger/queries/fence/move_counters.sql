@@ -1,6 +1,8 @@
 -- Moves the counters of batches in the transaction that moves their sends, and sets the next state of each batch. The rows are
 -- locked; the sends are read after they were moved. announce_in: null as planned, else seconds until the batch is announced again;
 -- on_dispatch: not before dispatch, because its campaign is paused.
+-- Adds to the hour's totals as well, where tests of campaigns are not counted ($18 tenants, $19 kinds, $20 events, $21 counts; $22 the shard, which keeps processes out of each other's
+-- way), and to the send usage of tenants ($23 tenants, $24 days, null for today, $25 shards, $26 counts): each in the order of its key.
 with moved as (
     select b.tenant_id, b.id, d.last, b.month, b.state, d.announce_in, d.on_dispatch, d.lease_seconds,
            b.queued + d.queued as queued, b.fenced + d.fenced as fenced,
@@ -20,10 +22,23 @@ with moved as (
                when n.queued + n.fenced + n.deferred = 0 then 'done'
                when n.on_dispatch and n.state <> 'done' then 'waiting'
                when n.queued + n.fenced = 0 then 'resting'
-               when n.state = 'waiting' then 'waiting'
+               when n.state in ('waiting', 'timed') then n.state
                else 'announced'
            end as next_state
     from moved n
+), rolled as (
+    insert into rollups as r (tenant_id, hour, kind, event, shard, count)
+    select u.tenant_id, date_trunc('hour', now(), 'UTC'), u.kind, u.event, $22, u.count
+    from unnest($18::uuid[], $19::text[], $20::text[], $21::int8[]) as u (tenant_id, kind, event, count)
+    where u.kind <> 'test'
+    on conflict (tenant_id, hour, kind, event, shard) do update set count = r.count + excluded.count
+), used as (
+    insert into send_usage as s (tenant_id, day, shard, used)
+    select u.tenant_id, coalesce(u.day, (now() at time zone 'utc')::date) as day, u.shard, sum(u.used)::int8
+    from unnest($23::uuid[], $24::date[], $25::int2[], $26::int8[]) as u (tenant_id, day, shard, used)
+    group by 1, 2, 3
+    order by 1, 2, 3
+    on conflict (tenant_id, day, shard) do update set used = s.used + excluded.used
 )
 update batches b
 set queued = j.queued, fenced = j.fenced, deferred = j.deferred, sent = j.sent, failed = j.failed,

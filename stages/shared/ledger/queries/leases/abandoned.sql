@@ -2,7 +2,7 @@
 -- not tried again ($3 and $4: such kinds and classifications). Served by batches_open and the primary key of sends.
 select b.tenant_id as "tenant_id!", b.id as "id!"
 from batches b
-where b.lane in ('priority', 'bulk') and b.state in ('waiting', 'announced', 'resting') and b.fenced > 0
+where b.lane in ('priority', 'bulk') and b.state in ('timed', 'waiting', 'announced', 'resting') and b.fenced > 0
   and exists (
       select from (
           select s.fence_token, s.doubtful

@@ -1,5 +1,5 @@
 -- Leases that expired after a fence: the body may have left. Mail that is neither of a campaign nor marketing gets one more attempt with the
--- same bytes; the token of the first attempt is kept, in case its answer comes late. Mail that is not tried again does not wait for its
+-- same bytes, unless its tenant has more than one provider route; the token of the first attempt is kept, in case its answer comes late. Mail that is not tried again does not wait for its
 -- lease if its session is gone ($6 to $7).
 with doubted as (
     update sends s

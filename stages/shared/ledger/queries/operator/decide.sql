@@ -63,7 +63,7 @@ with asked as (
     select o.tenant_id, date_trunc('hour', now(), 'UTC'), o.kind, e.event, $9, sum(e.count)
     from left_open o
     cross join lateral (values ($5, o.sends), ('delivered', o.delivered)) as e (event, count)
-    where e.count > 0
+    where e.count > 0 and o.kind <> 'test'
     group by o.tenant_id, o.kind, e.event
     order by o.tenant_id, o.kind, e.event
     on conflict (tenant_id, hour, kind, event, shard) do update set count = r.count + excluded.count

@@ -13,7 +13,7 @@ with wanted as (
 ), batch as (
     insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
                          announcement, size, queued)
-    select w.tenant_id, w.message_id, w.month, 'one_off', 'priority', 'operational', m.content_id, m.sender_id, 'announced',
+    select w.tenant_id, w.message_id, w.month, case when m.is_test then 'test' else 'one_off' end, 'priority', m.classification, m.content_id, m.sender_id, 'announced',
            now() + make_interval(secs => $4), 1, c.size, c.size
     from wanted w
     join messages m on m.tenant_id = w.tenant_id and m.id = w.message_id
@@ -27,7 +27,7 @@ with wanted as (
     from wanted w
     where r.tenant_id = w.tenant_id and r.id = w.message_id
 )
-select c.tenant_id as "tenant_id!", c.message_id as "batch_id!", m.content_id, m.sender_id, c.send_ids as "send_ids!",
-       c.contact_ids as "contact_ids!"
+select c.tenant_id as "tenant_id!", c.message_id as "batch_id!", m.content_id, m.sender_id, m.is_test,
+       m.classification as "classification: Classification", c.send_ids as "send_ids!", c.contact_ids as "contact_ids!"
 from counted c
 join messages m on m.tenant_id = c.tenant_id and m.id = c.message_id

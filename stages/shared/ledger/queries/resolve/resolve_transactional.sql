@@ -1,17 +1,20 @@
 -- The batches and sends of these requests, and the requests handled. A small batch is announced now, in the priority lane; one of
--- more than $9 takes the bulk lane, and waits there for dispatch. $1 tenants, $2 requests (each also its
--- send's id), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until it is announced again.
+-- more than $9 takes the bulk lane, and waits there for dispatch. $1 tenants, $2 requests (each also the id of
+-- its first send; the others are copies), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until it is announced
+-- again, $10 sends.
 -- Mail from a template of another type than transactional is marketing, regardless of the request: opt-outs count, and it has the footer.
--- The product that sends it states that the contact may be written to, as when it enrolls one: a contact known from mail only is subscribed.
+-- The product that sends it states that the contact may be written to, as when it enrolls one: a contact known from mail only is subscribed,
+-- unless it was asked to confirm.
+-- Of the recipient of a copy it states nothing.
 -- Answers the small batches.
 with wanted as (
-    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::uuid[], $6::uuid[], $7::uuid[])
-        as w (tenant_id, request_id, batch_id, month, contact_id, content_id, sender_id)
+    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::uuid[], $6::uuid[], $7::uuid[], $10::uuid[])
+        as w (tenant_id, request_id, batch_id, month, contact_id, content_id, sender_id, send_id)
 ), counted as (
     select w.*, case when c.kind = 'transactional' then 'transactional' else 'marketing' end as classification
     from (
         select tenant_id, batch_id, month, content_id, sender_id, count(*)::integer as size, count(*) <= $9::bigint as is_prompt,
-               array_agg(request_id) as send_ids, array_agg(contact_id) as contact_ids
+               array_agg(send_id) as send_ids, array_agg(contact_id) as contact_ids
         from wanted
         group by tenant_id, batch_id, month, content_id, sender_id
     ) w
@@ -21,8 +24,9 @@ with wanted as (
     set marketing_status = 'subscribed', updated_at = now()
     from wanted w
     join counted n on n.tenant_id = w.tenant_id and n.batch_id = w.batch_id
-    where n.classification = 'marketing' and c.tenant_id = w.tenant_id and c.id = w.contact_id
+    where n.classification = 'marketing' and w.send_id = w.request_id and c.tenant_id = w.tenant_id and c.id = w.contact_id
       and c.marketing_status = 'pending' and c.source in ('transactional', 'message')
+      and not exists (select from confirmations f where f.tenant_id = c.tenant_id and f.contact_id = c.id)
 ), batch as (
     insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
                          announcement, size, queued)
@@ -32,7 +36,7 @@ with wanted as (
     from counted
 ), send as (
     insert into sends (tenant_id, id, month, request_id, contact_id)
-    select tenant_id, request_id, month, request_id, contact_id from wanted
+    select tenant_id, send_id, month, request_id, contact_id from wanted
 ), handled as (
     update requests r
     set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()

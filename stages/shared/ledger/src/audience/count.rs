@@ -26,6 +26,8 @@ pub struct AudienceCount {
     pub members: AudienceMembers,
     /// Contacts of each variant's part that would be mailed; empty without variants.
     pub variants: Vec<i64>,
+    /// Contacts that would be mailed by their time zones, if they were counted by these; else all as without one.
+    pub zones: BTreeMap<Option<String>, i64>,
 }
 
 /// A set of contacts, to compare it with another set.
@@ -42,6 +44,7 @@ struct ContactGroup {
     eligibility: RecipientEligibility,
     /// The part of the split.
     part: i32,
+    timezone: Option<String>,
     contacts: i64,
     fingerprint: i64,
 }
@@ -59,10 +62,11 @@ pub async fn count(
     selector: &AudienceSelector,
     classification: Classification,
 ) -> sqlx::Result<AudienceCount> {
-    count_split(db, tenant, selector, classification, Uuid::nil(), &Split::default()).await
+    count_split(db, tenant, selector, classification, (Uuid::nil(), &Split::default()), false).await
 }
 
-/// Counts an audience like [`count()`], and also how many contacts of each variant's part would be mailed.
+/// Counts an audience like [`count()`], and also how many contacts of each variant's part of a campaign would be mailed; with `by_zone` how
+/// many of each time zone.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -71,8 +75,8 @@ pub async fn count_split(
     tenant: Uuid,
     selector: &AudienceSelector,
     classification: Classification,
-    campaign: Uuid,
-    split: &Split,
+    (campaign, split): (Uuid, &Split),
+    by_zone: bool,
 ) -> sqlx::Result<AudienceCount> {
     let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
     plans::many_rows(&mut *db).await?;
@@ -84,17 +88,19 @@ pub async fn count_split(
                 tenant,
                 selector.audiences(),
                 campaign,
-                split.thresholds()
+                split.thresholds(),
+                by_zone
             )
             .fetch_all(&mut *db)
             .await?
         }
-        Some(segment) => count_segment(&mut *db, tenant, segment, campaign, split).await?,
+        Some(segment) => count_segment(&mut *db, tenant, segment, (campaign, split), by_zone).await?,
     };
     plans::few_rows(db).await?;
     let groups = rows.into_iter().map(|row| ContactGroup {
         eligibility: eligibility_from_bits(row.eligibility, &row.marketing_status),
         part: row.part,
+        timezone: row.timezone,
         contacts: row.contacts,
         fingerprint: row.fingerprint,
     });
@@ -106,6 +112,7 @@ struct CountRow {
     eligibility: i32,
     marketing_status: String,
     part: i32,
+    timezone: Option<String>,
     contacts: i64,
     fingerprint: i64,
 }
@@ -114,20 +121,22 @@ async fn count_segment(
     db: &mut PgConnection,
     tenant: Uuid,
     segment: &CompiledSegment,
-    campaign: Uuid,
-    split: &Split,
+    (campaign, split): (Uuid, &Split),
+    by_zone: bool,
 ) -> sqlx::Result<Vec<CountRow>> {
     let sql = include_str!("../../queries/audience/count.sql");
     let bind = |arguments: &mut PgArguments| {
         arguments.add(campaign)?;
-        arguments.add(split.thresholds())
+        arguments.add(split.thresholds())?;
+        arguments.add(by_zone)
     };
     let mut query = lookup::over_segment(sql, tenant, segment, bind)?;
-    let rows: Vec<(i32, String, i32, i64, i64)> = query.build_query_as().fetch_all(db).await?;
-    let row = |(eligibility, marketing_status, part, contacts, fingerprint)| CountRow {
+    let rows: Vec<(i32, String, i32, Option<String>, i64, i64)> = query.build_query_as().fetch_all(db).await?;
+    let row = |(eligibility, marketing_status, part, timezone, contacts, fingerprint)| CountRow {
         eligibility,
         marketing_status,
         part,
+        timezone,
         contacts,
         fingerprint,
     };
@@ -144,6 +153,8 @@ fn eligibility_from_bits(bits: i32, marketing_status: &str) -> RecipientEligibil
         unsubscribed: bits & 8 != 0,
         suppressed_all: bits & 16 != 0,
         suppressed_marketing: bits & 32 != 0,
+        cap_left: (bits & 64 != 0).then_some(0),
+        zone: None,
     }
 }
 
@@ -155,6 +166,7 @@ fn decide_groups(
     let mut decisions: BTreeMap<Option<SkipReason>, (i64, i64)> = BTreeMap::new();
     let mut members = AudienceMembers::default();
     let mut queued_of = vec![0; variants];
+    let mut zones = BTreeMap::new();
     for group in groups {
         let decision = gate::decide_recipient(&group.eligibility, MessageKind::Campaign, classification);
         let (contacts, fingerprint) = decisions.entry(decision).or_default();
@@ -162,6 +174,9 @@ fn decide_groups(
         *fingerprint ^= group.fingerprint;
         members.contacts += group.contacts;
         members.fingerprint ^= group.fingerprint;
+        if decision.is_none() {
+            *zones.entry(group.timezone).or_default() += group.contacts;
+        }
         // The remainder belongs to no variant.
         let queued = usize::try_from(group.part).ok().and_then(|part| queued_of.get_mut(part));
         if let (None, Some(queued)) = (decision, queued) {
@@ -183,6 +198,7 @@ fn decide_groups(
         digest: Uuid::new_v5(&Uuid::NAMESPACE_OID, digest_input.as_bytes()).simple().to_string(),
         members,
         variants: queued_of,
+        zones,
     }
 }
 
@@ -193,13 +209,14 @@ mod tests {
 
     fn groups() -> impl Strategy<Value = Vec<(i32, &'static str, i64, i64)>> {
         let status = prop_oneof![Just("subscribed"), Just("unsubscribed"), Just("pending")];
-        proptest::collection::vec((0..64_i32, status, 1..1_000_i64, any::<i64>()), 0..20)
+        proptest::collection::vec((0..128_i32, status, 1..1_000_i64, any::<i64>()), 0..20)
     }
 
     fn counted(groups: &[(i32, &'static str, i64, i64)], classification: Classification) -> AudienceCount {
         let groups = groups.iter().map(|&(bits, status, contacts, fingerprint)| ContactGroup {
             eligibility: eligibility_from_bits(bits, status),
             part: 0,
+            timezone: None,
             contacts,
             fingerprint,
         });

@@ -12,7 +12,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{Bus, Notifier, plans::PreparedPool};
 use schemas::{Lane, ids::BATCH_MAX};
 use sqlx::PgPool;
@@ -175,20 +175,17 @@ impl Dispatch {
         });
         Ok(announced.collect())
     }
-}
-
-#[async_trait]
-impl Sweep for Dispatch {
-    fn name(&self) -> &'static str {
-        "dispatch"
-    }
 
     fn interval(&self) -> Duration {
         if self.last().is_some_and(|last| last.is_nearly_idle()) { INTERVAL_NEARLY_IDLE } else { INTERVAL }
     }
+}
 
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from batches where lane = 'bulk' and state = 'waiting')")
+#[async_trait]
+impl Sweep for Dispatch {
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("dispatch", self.interval())
+            .when("exists (select from batches where lane = 'bulk' and state = 'waiting')")
     }
 
     /// After a launch; and while batches wait, after every interval: they wait for sends to be done, not to be found.

@@ -1,9 +1,9 @@
-//! Announces batches again that are still open, and resting batches whose deferred sends are due.
+//! Announces batches again that are still open, resting batches whose deferred sends are due, and timed batches whose time has come.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{Bus, plans::PreparedPool};
 use schemas::Lane;
 use sqlx::PgPool;
@@ -32,16 +32,10 @@ impl ReannounceBatches {
 
 #[async_trait]
 impl Sweep for ReannounceBatches {
-    fn name(&self) -> &'static str {
-        "reannounce"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from batches where lane in ('priority', 'bulk') and state in ('announced', 'resting'))")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("reannounce", INTERVAL).when(
+            "exists (select from batches where lane in ('priority', 'bulk') and state in ('announced', 'resting', 'timed'))",
+        )
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::Bus;
 use schemas::{Environment, RequestKind};
 use sqlx::PgPool;
@@ -31,16 +31,9 @@ impl AnnounceRequests {
 
 #[async_trait]
 impl Sweep for AnnounceRequests {
-    fn name(&self) -> &'static str {
-        "announce_requests"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from requests where announce_after <= now())")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("announce_requests", INTERVAL)
+            .when("exists (select from requests where announce_after <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

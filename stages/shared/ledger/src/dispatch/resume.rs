@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use sqlx::PgPool;
 
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -29,16 +29,8 @@ impl ResumeTenants {
 
 #[async_trait]
 impl Sweep for ResumeTenants {
-    fn name(&self) -> &'static str {
-        "resume_tenants"
-    }
-
-    fn interval(&self) -> Duration {
-        INTERVAL
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from tenants where resuming)")
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("resume_tenants", INTERVAL).when("exists (select from tenants where resuming)")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

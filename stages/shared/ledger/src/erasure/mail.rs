@@ -60,6 +60,9 @@ impl Erasure {
                    and (exists (select from sequence_sends q where q.tenant_id = m.tenant_id and q.send_id = m.id)
                         or not exists (select from message_recipients r
                                        where r.tenant_id = m.tenant_id and r.message_id = m.id and r.contact_id <> $3))
+             ), request as (
+                 update requests r set options = null
+                 from own where r.tenant_id = $1 and r.id = own.id and r.options is not null
              ), attachment as (
                  delete from message_attachments a using own where a.tenant_id = $1 and a.message_id = own.id
              ), skeleton as (
@@ -89,8 +92,32 @@ impl Erasure {
         .fetch_all(&mut *db)
         .await?;
         let (sends, months): (Vec<Uuid>, Vec<NaiveDate>) = rows.into_iter().map(|row| (row.id, row.month)).unzip();
+        self.erase_copies(&mut *db, &sends, &months).await?;
         self.erase_send_details(db, &sends, &months).await?;
         Ok(Self::after(sends.last().copied(), sends.len(), SLICE))
+    }
+
+    /// The address among the recipients of copies. The place stays: it says which send a copy is.
+    async fn erase_copies(&self, db: &mut PgConnection, sends: &[Uuid], months: &[NaiveDate]) -> sqlx::Result<()> {
+        sqlx::query!(
+            r#"update requests r set options = jsonb_set(r.options, '{copies}', (
+                   select jsonb_agg(case
+                       when copy ->> 'address' = $4 then jsonb_build_object('address', 'erased@example.com', 'role', copy -> 'role')
+                       else copy
+                   end order by place)
+                   from jsonb_array_elements(r.options -> 'copies') with ordinality as copies (copy, place)
+               ))
+               from unnest($2::uuid[], $3::date[]) as w (id, month)
+               join sends s on s.tenant_id = $1 and s.id = w.id and s.month = w.month
+               where r.tenant_id = $1 and r.id = s.request_id and r.options ? 'copies'"#,
+            self.tenant_id,
+            sends,
+            months,
+            self.address,
+        )
+        .execute(db)
+        .await
+        .map(drop)
     }
 
     /// Mail of campaigns. In each campaign, the unique index that ends in the contact finds the send.

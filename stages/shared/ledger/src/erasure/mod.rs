@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use runner::{StageError, Sweep};
+use runner::{StageError, Sweep, SweepSchedule};
 use runtime::plans::PreparedPool;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -54,62 +54,35 @@ pub async fn is_erased(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sq
     .await
 }
 
-/// The steps, in order. Those after [`ErasureStep::Late`] erase the contact's mail once more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ErasureStep {
-    Requests,
-    Messages,
-    Notifications,
-    Enrollments,
-    Outcomes,
-    Mail,
-    Campaigns,
-    Imports,
-    Answers,
-    InboundEvents,
-    PendingFacts,
-    /// The erasure is complete; the late steps wait for feedback that may still arrive.
-    Late,
-    LateNotifications,
-    LateMail,
-    LateCampaigns,
-    LatePendingFacts,
-    Finished,
+schemas::named_enum! {
+    /// The steps, in order. Those after [`ErasureStep::Late`] erase the contact's mail once more.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum ErasureStep {
+        Requests = "requests",
+        Messages = "messages",
+        Notifications = "notifications",
+        Enrollments = "enrollments",
+        ProductEvents = "product_events",
+        Outcomes = "outcomes",
+        Mail = "mail",
+        Campaigns = "campaigns",
+        Imports = "imports",
+        Answers = "answers",
+        InboundEvents = "inbound_events",
+        PendingFacts = "pending_facts",
+        /// The erasure is complete; the late steps wait for feedback that may still arrive.
+        Late = "late",
+        LateNotifications = "late_notifications",
+        LateMail = "late_mail",
+        LateCampaigns = "late_campaigns",
+        LatePendingFacts = "late_pending_facts",
+        Finished = "finished",
+    }
 }
 
 impl ErasureStep {
-    const ALL: [(Self, &'static str); 17] = [
-        (Self::Requests, "requests"),
-        (Self::Messages, "messages"),
-        (Self::Notifications, "notifications"),
-        (Self::Enrollments, "enrollments"),
-        (Self::Outcomes, "outcomes"),
-        (Self::Mail, "mail"),
-        (Self::Campaigns, "campaigns"),
-        (Self::Imports, "imports"),
-        (Self::Answers, "answers"),
-        (Self::InboundEvents, "inbound_events"),
-        (Self::PendingFacts, "pending_facts"),
-        (Self::Late, "late"),
-        (Self::LateNotifications, "late_notifications"),
-        (Self::LateMail, "late_mail"),
-        (Self::LateCampaigns, "late_campaigns"),
-        (Self::LatePendingFacts, "late_pending_facts"),
-        (Self::Finished, "finished"),
-    ];
-
-    fn parse(text: &str) -> Self {
-        // A step of another version: begin again, every step is harmless to repeat.
-        Self::ALL.iter().find(|(_, name)| *name == text).map_or(Self::Requests, |(step, _)| *step)
-    }
-
-    fn as_str(self) -> &'static str {
-        Self::ALL.iter().find(|(step, _)| *step == self).map_or("", |(_, name)| name)
-    }
-
     fn next(self) -> Self {
-        let here = Self::ALL.iter().position(|(step, _)| *step == self).unwrap_or(0);
-        Self::ALL.get(here + 1).map_or(Self::Finished, |(step, _)| *step)
+        Self::ALL.get(self as usize + 1).copied().unwrap_or(Self::Finished)
     }
 }
 
@@ -133,20 +106,10 @@ pub struct Erasures(pub PreparedPool);
 
 #[async_trait]
 impl Sweep for Erasures {
-    fn name(&self) -> &'static str {
-        "erase_contacts"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(2)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some("exists (select from erasures where finished_at is null and due_at <= now())")
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        false
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("erase_contacts", Duration::from_secs(2))
+            .when("exists (select from erasures where finished_at is null and due_at <= now())")
+            .also_when_paused()
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -160,7 +123,8 @@ impl Sweep for Erasures {
         else {
             return Ok(0);
         };
-        let step = ErasureStep::parse(&row.step);
+        // A step of another version: begin again, every step is harmless to repeat.
+        let step = ErasureStep::parse(&row.step).unwrap_or(ErasureStep::Requests);
         let erasure = Erasure {
             tenant_id: row.tenant_id,
             contact_id: row.contact_id,
@@ -183,6 +147,7 @@ impl Erasure {
             ErasureStep::Messages => self.messages(db).await,
             ErasureStep::Notifications | ErasureStep::LateNotifications => self.notifications(db).await,
             ErasureStep::Enrollments => self.enrollments(db).await,
+            ErasureStep::ProductEvents => self.product_events(db).await,
             ErasureStep::Outcomes => self.outcomes(db).await,
             ErasureStep::Mail | ErasureStep::LateMail => self.mail(db).await,
             ErasureStep::Campaigns | ErasureStep::LateCampaigns => self.campaigns(db).await,

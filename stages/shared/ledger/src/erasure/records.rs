@@ -6,11 +6,14 @@ use uuid::Uuid;
 use super::{ANSWERS, Cursor, Erasure, SLICE};
 
 impl Erasure {
-    /// Requests whose payload holds the address: the payload is emptied, which also removes the request from the index that finds it.
+    /// Requests whose payload holds the address, with their attachments: the payload is emptied, which also removes the request from the
+    /// index that finds it.
     pub(super) async fn requests(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
         let erased = sqlx::query!(
-            "update requests set
+            "with erased as (
+                 update requests set
                  payload = '{\"erased\": true}',
+                 options = null,
                  state = case when state = 'accepted' then 'rejected' else state end,
                  outcome = case when state = 'accepted' then 'contact_erased' else outcome end,
                  handled_at = coalesce(handled_at, now()),
@@ -18,16 +21,25 @@ impl Erasure {
              where tenant_id = $1 and id in (
                  select id from requests
                  where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and received_at <= $3
-                 limit $4 for update)",
+                 limit $4 for update)
+                 returning id
+             ), attachment as (
+                 delete from message_attachments a using erased e where a.tenant_id = $1 and a.message_id = e.id
+             ), skeleton as (
+                 delete from skeletons s using erased e
+                 where s.tenant_id = $1
+                   and s.id in ('message-' || replace(e.id::text, '-', ''), 'message-' || replace(e.id::text, '-', '') || '-untracked')
+             )
+             select 1 as one from erased",
             self.tenant_id,
             self.address,
             self.asked_at,
             SLICE,
         )
-        .execute(db)
+        .fetch_all(db)
         .await?
-        .rows_affected();
-        Ok((erased >= SLICE.unsigned_abs()).then(|| (Uuid::nil(), String::new())))
+        .len();
+        Ok((erased as u64 >= SLICE.unsigned_abs()).then(|| (Uuid::nil(), String::new())))
     }
 
     /// Details that the steps of the contact's enrollments recorded.
@@ -52,6 +64,21 @@ impl Erasure {
         .execute(db)
         .await?;
         Ok(Self::after(enrollments.last().copied(), enrollments.len(), SLICE))
+    }
+
+    /// What products reported about the contact is deleted.
+    pub(super) async fn product_events(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let erased = sqlx::query!(
+            "delete from product_events where tenant_id = $1 and id in (
+                 select id from product_events where tenant_id = $1 and contact_id = $2 limit $3)",
+            self.tenant_id,
+            self.contact_id,
+            SLICE,
+        )
+        .execute(db)
+        .await?
+        .rows_affected();
+        Ok((erased >= SLICE.unsigned_abs()).then(|| (Uuid::nil(), String::new())))
     }
 
     /// Outcomes keep the contact's id and their value; the reported address and number are removed, and the pages that were clicked.

@@ -6,46 +6,35 @@ use serde_json::{Value, json};
 
 use crate::machine;
 
-/// A fact about a send: a first time on its row, a counter on its batch, a total by the hour. Its number is its index in every
-/// array here and in `queries/facts/fold.sql`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fact {
-    Delivered,
-    Complained,
-    Opened,
-    Clicked,
-    Unsubscribed,
-    OpenedHuman,
-    ClickedHuman,
-    Bounced,
-    Replied,
-    /// Delivered, confirmed by a provider. No signal reports it: it follows from `Delivered`.
-    Confirmed,
+schemas::named_enum! {
+    /// A fact about a send: a first time on its row, a counter on its batch, a total by the hour. Its number is its index in every
+    /// array here and in `queries/facts/fold.sql`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Fact {
+        Delivered = "delivered",
+        Complained = "complained",
+        Opened = "opened",
+        Clicked = "clicked",
+        Unsubscribed = "unsubscribed",
+        OpenedHuman = "opened_human",
+        ClickedHuman = "clicked_human",
+        Bounced = "bounced",
+        Replied = "replied",
+        /// Delivered, confirmed by a provider. No signal reports it: it follows from `Delivered`.
+        Confirmed = "confirmed",
+    }
 }
 
 /// The feedback type of a message that was put back into the inbox.
 const NOT_SPAM: &str = "not-spam";
 
 /// The number of facts.
-pub(super) const FACTS: usize = 10;
+pub(super) const FACTS: usize = Fact::ALL.len();
 
 /// One number or time for each fact.
 pub(super) type Each<T> = [T; FACTS];
 
 impl Fact {
-    pub(super) const ALL: Each<Self> = [
-        Self::Delivered,
-        Self::Complained,
-        Self::Opened,
-        Self::Clicked,
-        Self::Unsubscribed,
-        Self::OpenedHuman,
-        Self::ClickedHuman,
-        Self::Bounced,
-        Self::Replied,
-        Self::Confirmed,
-    ];
-
     /// The fact a signal reports, by a person or a machine; `None` for a signal that is kept and changes nothing.
     pub(super) fn of(kind: &SignalKind) -> Option<Self> {
         match kind {
@@ -57,22 +46,6 @@ impl Fact {
             SignalKind::Bounced { .. } => Some(Self::Bounced),
             // A program's answer is kept as an event, and is not a reply.
             SignalKind::Replied { automatic, .. } => (!automatic).then_some(Self::Replied),
-        }
-    }
-
-    /// The name in totals.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Complained => "complained",
-            Self::Opened => "opened",
-            Self::Clicked => "clicked",
-            Self::Unsubscribed => "unsubscribed",
-            Self::OpenedHuman => "opened_human",
-            Self::ClickedHuman => "clicked_human",
-            Self::Bounced => "bounced",
-            Self::Replied => "replied",
-            Self::Confirmed => "confirmed",
         }
     }
 }

@@ -109,7 +109,7 @@ pub async fn record(
 ) -> sqlx::Result<RecordedSignals> {
     let named: BTreeSet<SendKey> =
         inputs.iter().map(send_of).chain(evidence.iter().map(ProviderEvidence::send)).collect();
-    lock_batches(db, &named).await?;
+    let tests = lock_batches(db, &named).await?;
     let known = read_progress(db, &named).await?;
     let inputs: Vec<&Signal> = inputs.iter().filter(|input| known.contains_key(&send_of(input))).collect();
     let is = |item: &ProviderEvidence, rule: fn(&SendProgress) -> bool| known.get(&item.send()).is_some_and(rule);
@@ -128,7 +128,9 @@ pub async fn record(
     if !doubted.is_empty() {
         recorded.resolved = evidence::resolve_unknown(db, &doubted, &mut hours).await?;
     }
-    let new = insert_events(db, &inputs, &known).await?;
+    let mut new = insert_events(db, &inputs, &known).await?;
+    // Of a test only its timeline remembers: it counts nowhere and suppresses nobody.
+    new.retain(|new| !tests.contains(&batch_of(send_of(new.signal))));
     if !new.is_empty() {
         let mut times = collect_times(&new, &mut recorded.fresh, &mut hours);
         let signals: Vec<&Signal> = new.iter().map(|new| new.signal).collect();
@@ -171,20 +173,21 @@ fn columns<'a>(sends: impl Iterator<Item = &'a SendKey>) -> (Vec<Uuid>, Vec<Uuid
     (tenants, ids, months)
 }
 
-/// Locks the batches of sends, in id order. Everywhere in the ledger, batches are locked before contacts and sends.
-pub async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<()> {
+/// Locks the batches of sends, in id order, and answers those that are tests of a campaign. Everywhere in the ledger, batches are locked
+/// before contacts and sends.
+pub async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<BTreeSet<BatchKey>> {
     let keys: BTreeSet<BatchKey> = sends.iter().copied().map(batch_of).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
-    sqlx::query!(
-        "select 1 as one from batches b
-         join unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id) on b.tenant_id = w.tenant_id and b.id = w.id
-         order by b.tenant_id, b.id for no key update of b",
+    let locked = sqlx::query!(
+        r#"select b.tenant_id, b.id, b.kind = 'test' as "is_test!" from batches b
+           join unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id) on b.tenant_id = w.tenant_id and b.id = w.id
+           order by b.tenant_id, b.id for no key update of b"#,
         &tenants,
         &ids
     )
     .fetch_all(db)
-    .await
-    .map(drop)
+    .await?;
+    Ok(locked.into_iter().filter(|row| row.is_test).map(|row| (row.tenant_id, row.id)).collect())
 }
 
 /// The progress of these sends; sends that do not exist are left out.
@@ -326,12 +329,12 @@ async fn fold_sends(
     for row in rows {
         let batch = batch_of((row.tenant_id, row.send_id));
         let change = changes.entry(batch).or_default();
-        for fact in Fact::ALL {
+        for &fact in Fact::ALL {
             let time = |times: &[Time]| times.get(fact as usize).copied().flatten();
             let (before, after) = (time(&row.before), time(&row.after));
             change[fact as usize] += i32::from(after.is_some()) - i32::from(before.is_some());
             for (hour, by) in moves(before, after).into_iter().flatten() {
-                hours.add(batch, fact.name(), hour, by);
+                hours.add(batch, fact.as_str(), hour, by);
             }
         }
     }
@@ -376,6 +379,4 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
 }
 
 #[cfg(test)]
-mod measure;
-#[cfg(test)]
-mod permutations;
+mod tests;

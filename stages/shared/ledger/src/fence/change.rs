@@ -7,6 +7,8 @@ use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
 use uuid::Uuid;
 
 use super::Answer;
+use crate::gate::Hold;
+use crate::owed::retry_deadline;
 use crate::warmup::{DomainKey, WarmupPermit};
 
 /// The facts about a batch that are read with its owed sends.
@@ -28,14 +30,29 @@ pub struct BatchContext {
     pub sandbox: bool,
     /// Its sending domain, while that is in warm-up.
     pub warming: Option<Uuid>,
+    /// True if the tenant has more than one provider route.
+    pub has_fallback: bool,
+    /// True if its mail counts against a frequency cap of the tenant.
+    pub is_capped: bool,
     /// When it was written.
     pub created_at: DateTime<Utc>,
+    /// How long the tenant's quiet hours are, if they hold for it: it may have waited through them.
+    pub quiet_length: Duration,
+}
+
+impl BatchContext {
+    /// How old it is, for the retry deadline: without the quiet hours that it may have waited through.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        (Utc::now() - self.created_at).to_std().unwrap_or_default().saturating_sub(self.quiet_length)
+    }
 }
 
 /// True if mail with an unknown outcome gets one more attempt, with the same bytes and Message-ID. Campaigns and marketing never do: they
-/// stay unknown (README, promise 4).
-pub fn is_tried_again(kind: MessageKind, classification: Classification) -> bool {
-    kind != MessageKind::Campaign && classification != Classification::Marketing
+/// stay unknown (README, promise 4). Neither does mail of a tenant with more than one provider route: another provider than the first
+/// attempt's cannot recognise the mail.
+pub fn is_tried_again(kind: MessageKind, classification: Classification, has_fallback: bool) -> bool {
+    kind != MessageKind::Campaign && classification != Classification::Marketing && !has_fallback
 }
 
 /// An attempt at a send that is owed, as a worker has read it. Nothing holds the send: of several workers with it, one passes the fence.
@@ -85,6 +102,9 @@ impl SendAttempt {
 
 /// Wait until a batch of a paused tenant is announced again; compliance then sets it aside.
 pub const TENANT_PAUSED_WAIT: Duration = Duration::from_secs(1);
+
+/// How long the mail of a sequence waits before the gate is asked again that found the frequency cap reached.
+pub const CAP_WAIT: Duration = Duration::from_secs(60 * 60);
 
 /// When a batch is announced again.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -188,13 +208,29 @@ impl Change {
         }
     }
 
-    /// Postponed without an attempt; the next one is due after `wait`. `reason`: `paced` or `warmup`.
+    /// Postponed without an attempt; the next one is due after `wait`. `reason`: `paced`, `warmup` or that of a [`Hold`].
     pub fn waiting(send: SendAttempt, reason: &'static str, wait: Duration) -> Self {
         Self { reason: Some(reason), wait: Some(wait), uncounted: true, ..Self::new(send, SendState::Deferred) }
     }
 
-    /// Permanently refused. `suppress` is the address, when it certainly does not exist.
+    /// Held back by the gate, without an attempt. Mail whose retry deadline comes before there may be room is skipped.
+    pub fn held(send: SendAttempt, hold: Hold) -> Self {
+        match hold {
+            Hold::FrequencyCap => {
+                if send.batch.age() + CAP_WAIT >= retry_deadline(send.batch.kind).limit() {
+                    return Self::skipped(send, SkipReason::FrequencyCap);
+                }
+                Self::waiting(send, hold.as_str(), CAP_WAIT)
+            }
+            Hold::QuietHours { until } => {
+                Self::waiting(send, hold.as_str(), (until - Utc::now()).to_std().unwrap_or_default())
+            }
+        }
+    }
+
+    /// Permanently refused. `suppress` is the address, when it certainly does not exist. A test suppresses nobody.
     pub fn failed(send: SendAttempt, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
+        let suppress = suppress.filter(|_| send.batch.kind != MessageKind::Test);
         Self { reason: Some(class), answer, event: Some("failed"), suppress, ..Self::new(send, SendState::Failed) }
     }
 
@@ -205,7 +241,8 @@ impl Change {
 
     /// Whether the server accepted it is unknown.
     pub fn unknown(send: SendAttempt, reason: &'static str) -> Self {
-        let again = is_tried_again(send.batch.kind, send.batch.classification) && send.doubtful == 0;
+        let batch = &send.batch;
+        let again = is_tried_again(batch.kind, batch.classification, batch.has_fallback) && send.doubtful == 0;
         let (to, announce) = if again {
             (SendState::Queued, NextAnnouncement::After(Duration::from_secs(5)))
         } else {
@@ -293,6 +330,17 @@ impl Change {
         }
     }
 
+    /// True if a mail of a capped tenant has left, or may leave: it counts.
+    pub(super) fn counts(&self) -> bool {
+        self.to == SendState::Fenced && self.send.batch.is_capped
+    }
+
+    /// True if a mail that counted against the frequency cap certainly has not left.
+    pub(super) fn gives_back(&self, from: SendState) -> bool {
+        let left = matches!(self.to, SendState::Fenced | SendState::Sent | SendState::Unknown);
+        self.send.batch.is_capped && !left && matches!(from, SendState::Fenced | SendState::Unknown)
+    }
+
     /// True if the send stays as it is: only its batch's next announcement changes.
     pub fn is_announcement_only(&self) -> bool {
         self.from == self.to && self.wait.is_none()
@@ -301,6 +349,11 @@ impl Change {
     /// What it adds to the attempts. A fence counts as one; an attempt that ended before its fence counts here.
     pub(super) fn attempts_added(&self) -> i16 {
         i16::from(self.send.state != SendState::Fenced) - i16::from(self.uncounted)
+    }
+
+    /// True for a server's yes to a fenced send, with nothing to add.
+    pub(super) fn is_plain_acceptance(&self) -> bool {
+        (self.from, self.to) == (SendState::Fenced, SendState::Sent) && self.provider.is_some()
     }
 
     /// True if it is postponed without an attempt.
@@ -331,6 +384,11 @@ mod tests {
         #[case] classification: Classification,
         #[case] expected: bool,
     ) {
-        assert_eq!(is_tried_again(kind, classification), expected);
+        assert_eq!(is_tried_again(kind, classification, false), expected);
+    }
+
+    #[test]
+    fn mail_in_doubt_is_final_where_another_route_could_take_it() {
+        assert!(!is_tried_again(MessageKind::Transactional, Classification::Transactional, true));
     }
 }

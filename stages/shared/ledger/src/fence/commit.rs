@@ -11,9 +11,9 @@ use std::{
 };
 
 use crate::gate::RecipientEligibility;
-use chrono::NaiveDate;
+use chrono::{NaiveDate, Utc};
 use runtime::{Counter, Histogram, plans::PreparedPool};
-use schemas::SendState;
+use schemas::{MessageKind, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -64,19 +64,22 @@ impl Commits {
         let started = Instant::now();
         let mut tx = self.connections.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
-        sql::lock_batches(&mut tx, &keys).await?;
+        // With fences alone, the statement that locks their contacts locks the batches before.
+        if fences.is_empty() || changes.iter().any(|change| change.suppress.is_some()) {
+            sql::lock_batches(&mut tx, &keys).await?;
+        }
         let locked_elsewhere = lock_suppressed(&mut tx, changes, wait).await?;
         let committed = Committed { fences: Vec::new(), locked_elsewhere };
         let changes: Vec<&Change> = changes.iter().filter(|change| !committed.leaves_out(change)).collect();
         let suppressing: Vec<&Change> = changes.iter().copied().filter(|change| change.suppress.is_some()).collect();
-        let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
+        let (gated, meter, warming) = self.gate(&mut tx, fences, &keys).await?;
         let all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
         let moved = self.apply(&mut tx, &all).await?;
         debug_assert!(all.iter().all(|change| change.answer.code != Some(super::POISON)), "a poisonous result");
         let all_moved = || all.iter().copied().zip(&moved).filter_map(|(change, moved)| moved.map(|_| change));
-        sql::move_counters(&mut tx, &self.deltas(&all, &moved)).await?;
-        sql::add_rollups(&mut tx, &totals(&all, &moved), self.shard).await?;
-        sql::add_usage(&mut tx, &meter.usage(all_moved(), self.shard)).await?;
+        let usage = meter.usage(all_moved(), self.shard);
+        sql::move_counters(&mut tx, &self.deltas(&all, &moved), (&totals(&all, &moved), self.shard), &usage).await?;
+        sql::count_capped(&mut tx, &all, &moved).await?;
         sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
         if !suppressing.is_empty() {
             sql::suppress(&mut tx, &suppressing).await?;
@@ -99,32 +102,42 @@ impl Commits {
         Ok(Committed { fences: gated.iter().map(|change| change.as_ref().map(&mut answer)).collect(), ..committed })
     }
 
-    /// Decides each fence whose contact could be locked, and answers its change. The warm-up comes before the quota, because a send that
-    /// waits for it uses up no quota.
+    /// Locks the batches of the group, decides each fence whose contact could be locked, and answers its change. The warm-up comes before the
+    /// quota, because a send that waits for it uses up no quota.
     async fn gate(
         &self,
         db: &mut PgConnection,
         fences: &[SendAttempt],
+        group: &[BatchKey],
     ) -> sqlx::Result<(Vec<Option<Change>>, Meter, Warming)> {
         if fences.is_empty() {
             return Ok((Vec::new(), Meter::default(), Warming::default()));
         }
         let (tenants, contacts) = contact_keys(fences.iter());
-        let locked = sql::lock_for_fence(db, &tenants, &contacts).await?;
-        let recipients = sql::read_contacts(db, &tenants, &contacts).await?;
+        let locked = sql::lock_for_fence(db, group, (&tenants, &contacts)).await?;
         let batches = sql::read_batches(db, &batch_keys(fences.iter())).await?;
+        let capped = fences.iter().filter(|send| send.batch.is_capped).map(|send| send.batch.tenant_id).collect();
+        let mut meter = Meter::open(db, batches.values(), capped, &self.quota).await?;
+        // After the tenants with a frequency cap were locked: the room that their contacts have cannot change meanwhile.
+        let mut recipients = sql::read_contacts(db, &tenants, &contacts).await?;
         let opted_out = sql::read_topic_opt_outs(db, &topic_members(fences, &batches)).await?;
-        let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
         let mut warming = Warming::open(db, fences).await?;
         let decide = |send: &SendAttempt| {
-            let eligibility = recipients.get(&send.contact_id);
+            let mut eligibility = recipients.get_mut(&send.contact_id);
             if eligibility.is_some() && !locked.contains(&send.contact_id) {
                 return None;
             }
             let batch = batches.get(&send.batch.batch_id);
             let has_left =
                 batch.and_then(|batch| batch.topic).is_some_and(|topic| opted_out.contains(&(topic, send.contact_id)));
-            Some(meter.admit(warming.admit(gated(send, batch, eligibility, has_left))))
+            let change = meter.admit(warming.admit(gated(send, batch, eligibility.as_deref(), has_left)));
+            // Two mails to one contact in this commit.
+            if let Some(left) =
+                eligibility.as_mut().and_then(|known| known.cap_left.as_mut()).filter(|_| change.counts())
+            {
+                *left -= 1;
+            }
+            Some(change)
         };
         let changes = fences.iter().map(decide).collect();
         Ok((changes, meter, warming))
@@ -143,15 +156,23 @@ impl Commits {
                     moved[fences[passed]] = Some(Moved { from: changes[passed].from, is_delivered: false });
                 }
             }
-            if others.is_empty() {
-                continue;
+            let (accepted, others): (Vec<usize>, Vec<usize>) =
+                others.into_iter().partition(|index| all[*index].is_plain_acceptance());
+            if !accepted.is_empty() {
+                let changes: Vec<&Change> = accepted.iter().map(|index| all[*index]).collect();
+                for (applied, is_delivered) in sql::accept(db, month, &changes).await? {
+                    moved[accepted[applied]] = Some(Moved { from: SendState::Fenced, is_delivered });
+                }
             }
-            let changes: Vec<&Change> = others.iter().map(|index| all[*index]).collect();
-            for (applied, is_delivered) in sql::apply(db, month, &changes).await? {
-                moved[others[applied]] = Some(Moved { from: changes[applied].from, is_delivered });
+            if !others.is_empty() {
+                let changes: Vec<&Change> = others.iter().map(|index| all[*index]).collect();
+                for (applied, is_delivered) in sql::apply(db, month, &changes).await? {
+                    moved[others[applied]] = Some(Moved { from: changes[applied].from, is_delivered });
+                }
             }
-            let evidence: Vec<(usize, Change)> = others
+            let evidence: Vec<(usize, Change)> = accepted
                 .into_iter()
+                .chain(others)
                 .filter(|index| moved[*index].is_none())
                 .flat_map(|index| {
                     let change = all[index];
@@ -227,20 +248,23 @@ fn gated(
     let eligibility =
         eligibility.map(|known| RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known });
     let mail = (send.batch.kind, send.batch.classification);
-    match gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail) {
+    match gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail, Utc::now()) {
         GateDecision::Pass => Change::fenced(send),
         GateDecision::Skip(reason) => Change::skipped(send, reason),
         GateDecision::Cancel => Change::cancelled(send),
         GateDecision::Paused => Change::campaign_paused(send),
         GateDecision::TenantPaused => Change::tenant_paused(send),
+        GateDecision::Wait(hold) => Change::held(send, hold),
     }
 }
 
 /// Further states of a send that a definite answer to its fence resolves. A refusal resolves `unknown`; an acceptance also resolves a send
-/// that is to be tried once more: the second attempt is not made.
+/// that is to be tried once more, in whatever state the second attempt is.
 fn resolvable_states(change: &Change) -> &'static [SendState] {
     match (change.from, change.to) {
-        (SendState::Fenced, SendState::Sent) => &[SendState::Unknown, SendState::Queued, SendState::Deferred],
+        (SendState::Fenced, SendState::Sent) => {
+            &[SendState::Unknown, SendState::Queued, SendState::Deferred, SendState::Fenced]
+        }
         (SendState::Fenced, SendState::Failed) => &[SendState::Unknown],
         _ => &[],
     }
@@ -253,7 +277,7 @@ fn totals(all: &[&Change], moved: &[Option<Moved>]) -> Totals {
         for event in change.rollups().chain(moved.is_delivered.then_some("delivered")) {
             *totals.entry((change.send.batch.tenant_id, change.send.batch.kind.as_str(), event)).or_default() += 1;
         }
-        if let Some(reason) = change.failure() {
+        if let Some(reason) = change.failure().filter(|_| change.send.batch.kind != MessageKind::Test) {
             *totals.entry((change.send.batch.tenant_id, "failure", reason)).or_default() += 1;
         }
     }

@@ -26,10 +26,11 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Locks the tenants of these batches that have a limit, and reads what they have left.
+    /// Locks the tenants of these batches that have a limit, and those with a frequency cap (`capped`); reads what the former have left.
     pub async fn open<'a>(
         db: &mut PgConnection,
         batches: impl Iterator<Item = &'a FenceBatch>,
+        mut capped: BTreeSet<Uuid>,
         defaults: &QuotaDefaults,
     ) -> sqlx::Result<Self> {
         let mut meter = Self { today: Utc::now().date_naive(), left: HashMap::new() };
@@ -41,11 +42,14 @@ impl Meter {
                 limited.insert(batch.tenant_id, limits);
             }
         }
+        let tenants: Vec<Uuid> = limited.keys().copied().collect();
+        capped.extend(&tenants);
+        if !capped.is_empty() {
+            sql::lock_tenants(db, &capped.into_iter().collect::<Vec<Uuid>>()).await?;
+        }
         if limited.is_empty() {
             return Ok(meter);
         }
-        let tenants: Vec<Uuid> = limited.keys().copied().collect::<BTreeSet<_>>().into_iter().collect();
-        sql::lock_quotas(db, &tenants).await?;
         // A statement of its own after the lock: it sees the commit of the previous lock holder.
         for (tenant, usage) in quota::sent_counts(db, &tenants).await? {
             let quota = limited.get(&tenant).map(|limits| limits.remaining(usage, meter.today));

@@ -37,7 +37,7 @@ use tokio::{
 
 pub use crate::gate::{BatchEligibility, GateDecision};
 pub use answer::Answer;
-pub use change::{BatchContext, Change, NextAnnouncement, SendAttempt, TENANT_PAUSED_WAIT, is_tried_again};
+pub use change::{BatchContext, CAP_WAIT, Change, NextAnnouncement, SendAttempt, TENANT_PAUSED_WAIT, is_tried_again};
 pub use warming::until_tomorrow;
 
 use commit::{Commits, Committed};

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::gate::{MarketingStatus, RecipientEligibility};
+use crate::gate::{MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, zone_named};
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
 use chrono::NaiveDate;
-use schemas::{CampaignStatus, DomainStatus, OnMiss, SendId, SendState};
+use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::change::{Change, NextAnnouncement};
+use super::change::{Change, NextAnnouncement, SendAttempt};
 use crate::gate::BatchEligibility;
 use crate::hours::BatchKey;
 
@@ -102,14 +102,17 @@ pub(super) async fn try_lock_for_suppression(
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
-/// Locks the contacts that no other transaction has locked, and answers them.
+/// Locks batches, in the order of their keys, and the contacts that no other transaction has locked; answers these contacts.
 pub(super) async fn lock_for_fence(
     db: &mut PgConnection,
-    tenants: &[Uuid],
-    contacts: &[Uuid],
+    batches: &[BatchKey],
+    (tenants, contacts): (&[Uuid], &[Uuid]),
 ) -> sqlx::Result<HashSet<Uuid>> {
-    let rows = sqlx::query_file!("queries/fence/lock_contacts_for_fence.sql", tenants, contacts).fetch_all(db).await?;
-    Ok(rows.into_iter().map(|row| row.id).collect())
+    let (batch_tenants, ids): (Vec<Uuid>, Vec<Uuid>) = batches.iter().copied().unzip();
+    let locked = sqlx::query_file_scalar!("queries/fence/lock_for_fence.sql", tenants, contacts, &batch_tenants, &ids)
+        .fetch_all(db)
+        .await?;
+    Ok(locked.into_iter().collect())
 }
 
 /// The eligibility of the contacts, by contact.
@@ -129,6 +132,8 @@ pub(super) async fn read_contacts(
             invalid: row.invalid,
             suppressed_all: row.suppressed_all,
             suppressed_marketing: row.suppressed_marketing,
+            cap_left: row.cap_left,
+            zone: zone_named(row.timezone.as_deref()),
         };
         (row.contact_id, eligibility)
     });
@@ -162,6 +167,16 @@ pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sq
             tenant_paused: row.tenant_paused,
             sender_active: row.sender_status == "active",
             domain: row.domain_status,
+            quiet: QuietRule::of(
+                &QuietColumns {
+                    quiet_from: row.quiet_from,
+                    quiet_to: row.quiet_to,
+                    quiet_for: row.quiet_for,
+                    timezone: row.timezone,
+                },
+                row.kind,
+                row.classification,
+            ),
         };
         let (monthly, daily, today) = (row.monthly, row.daily, row.today);
         (row.id, FenceBatch { tenant_id: row.tenant_id, eligibility, topic: row.topic_id, monthly, daily, today })
@@ -236,6 +251,40 @@ pub(super) async fn fence(
     Ok(passed.into_iter().filter_map(index_of).collect())
 }
 
+/// Records plain acceptances, and writes their facts; answers as [`apply`]. The changes must be of one month, in order of send id.
+pub(super) async fn accept(
+    db: &mut PgConnection,
+    month: NaiveDate,
+    changes: &[&Change],
+) -> sqlx::Result<Vec<(usize, bool)>> {
+    let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
+    let tenants = each(|change| change.send.batch.tenant_id);
+    let ids = each(|change| change.send.id);
+    let tokens = each(|change| change.send.token);
+    let event_ids = each(Change::event_id);
+    let codes: Vec<Option<i16>> = changes.iter().map(|change| change.answer.code).collect();
+    let enhanced: Vec<Option<&str>> = changes.iter().map(|change| change.answer.enhanced.as_deref()).collect();
+    let texts: Vec<Option<&str>> = changes.iter().map(|change| change.answer.text.as_deref()).collect();
+    let providers: Vec<Option<&str>> = changes.iter().map(|change| change.provider).collect();
+    let provider_ids: Vec<Option<&str>> = changes.iter().map(|change| change.provider_message_id.as_deref()).collect();
+    let moved = sqlx::query_file!(
+        "queries/fence/accept.sql",
+        &tenants,
+        &ids,
+        &tokens,
+        &codes as &[Option<i16>],
+        &enhanced as &[Option<&str>],
+        &texts as &[Option<&str>],
+        &providers as &[Option<&str>],
+        &provider_ids as &[Option<&str>],
+        &event_ids,
+        month
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(moved.into_iter().filter_map(|row| Some((index_of(row.position)?, row.delivered))).collect())
+}
+
 /// Moves the sends otherwise, and writes their facts; answers the index of each that moved, and whether it counts as delivered by that. The
 /// changes must be of one month, in order of send id.
 pub(super) async fn apply(
@@ -292,11 +341,27 @@ pub(super) async fn apply(
     Ok(moved.into_iter().filter_map(|row| Some((index_of(row.position)?, row.delivered))).collect())
 }
 
-/// Moves the counters of the batches, which must be locked.
-pub async fn move_counters(db: &mut PgConnection, deltas: &BTreeMap<BatchKey, CounterDelta>) -> sqlx::Result<()> {
+/// Moves the counters of the batches, which must be locked, and adds to the hour's totals and the send usage.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn move_counters(
+    db: &mut PgConnection,
+    deltas: &BTreeMap<BatchKey, CounterDelta>,
+    (totals, shard): (&Totals, i16),
+    usage: &UsageTotals,
+) -> sqlx::Result<()> {
     if deltas.is_empty() {
         return Ok(());
     }
+    let total_tenants: Vec<Uuid> = totals.keys().map(|key| key.0).collect();
+    let kinds: Vec<&str> = totals.keys().map(|key| key.1).collect();
+    let events: Vec<&str> = totals.keys().map(|key| key.2).collect();
+    let total_counts: Vec<i64> = totals.values().copied().collect();
+    let usage_tenants: Vec<Uuid> = usage.keys().map(|key| key.0).collect();
+    let days: Vec<Option<NaiveDate>> = usage.keys().map(|key| key.1).collect();
+    let usage_shards: Vec<i16> = usage.keys().map(|key| key.2).collect();
+    let usage_counts: Vec<i64> = usage.values().copied().collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = deltas.keys().copied().unzip();
     let last: Vec<Uuid> = ids.iter().map(|id| SendId::last_of(*id)).collect();
     let count = |state| deltas.values().map(|delta| delta.counts[index(state)]).collect::<Vec<i32>>();
@@ -323,7 +388,16 @@ pub async fn move_counters(db: &mut PgConnection, deltas: &BTreeMap<BatchKey, Co
         &on_dispatch,
         &leases,
         &last,
-        &delivered
+        &delivered,
+        &total_tenants,
+        &kinds as &[&str],
+        &events as &[&str],
+        &total_counts,
+        shard,
+        &usage_tenants,
+        &days as &[Option<NaiveDate>],
+        &usage_shards,
+        &usage_counts
     )
     .execute(db)
     .await
@@ -333,44 +407,51 @@ pub async fn move_counters(db: &mut PgConnection, deltas: &BTreeMap<BatchKey, Co
 /// Totals to add, by tenant, kind and event: sorted, the order rows are locked in.
 pub type Totals = BTreeMap<(Uuid, &'static str, &'static str), i64>;
 
-/// Adds to the hour's totals.
-///
-/// # Errors
-/// When Postgres is away.
-pub async fn add_rollups(db: &mut PgConnection, totals: &Totals, shard: i16) -> sqlx::Result<()> {
-    if totals.is_empty() {
-        return Ok(());
-    }
-    let tenants: Vec<Uuid> = totals.keys().map(|key| key.0).collect();
-    let kinds: Vec<String> = totals.keys().map(|key| key.1.to_owned()).collect();
-    let events: Vec<String> = totals.keys().map(|key| key.2.to_owned()).collect();
-    let counts: Vec<i64> = totals.values().copied().collect();
-    sqlx::query_file!("queries/fence/rollups.sql", &tenants, &kinds, &events, &counts, shard)
-        .execute(db)
-        .await
-        .map(drop)
+/// Locks tenants with a limit or a frequency cap.
+pub(super) async fn lock_tenants(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query_file!("queries/fence/lock_tenants.sql", tenants).fetch_all(db).await.map(drop)
 }
 
-pub(super) async fn lock_quotas(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<()> {
-    sqlx::query_file!("queries/fence/lock_quotas.sql", tenants).fetch_all(db).await.map(drop)
+/// Counts the mails against the frequency cap that were fenced, and no longer those of which nothing left. Their tenants are locked, or
+/// it is a subtraction.
+pub(super) async fn count_capped(
+    db: &mut PgConnection,
+    changes: &[&Change],
+    moved: &[Option<Moved>],
+) -> sqlx::Result<()> {
+    let moved = || changes.iter().zip(moved).filter_map(|(change, moved)| Some((&change.send, change, (*moved)?)));
+    let counted: Vec<&SendAttempt> = moved().filter(|(_, change, _)| change.counts()).map(|(send, ..)| send).collect();
+    if !counted.is_empty() {
+        let column = |of: fn(&SendAttempt) -> Uuid| counted.iter().map(|send| of(send)).collect::<Vec<Uuid>>();
+        sqlx::query!(
+            "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+             select u.tenant_id, u.send_id, u.contact_id, now()
+             from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as u (tenant_id, send_id, contact_id)
+             on conflict (tenant_id, send_id) do update set contact_id = excluded.contact_id, fenced_at = excluded.fenced_at",
+            &column(|send| send.batch.tenant_id),
+            &column(|send| send.id),
+            &column(|send| send.contact_id)
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    let given_back = moved().filter(|(_, change, moved)| change.gives_back(moved.from));
+    let (tenants, sends): (Vec<Uuid>, Vec<Uuid>) = given_back.map(|(send, ..)| (send.batch.tenant_id, send.id)).unzip();
+    if !sends.is_empty() {
+        sqlx::query!(
+            "delete from capped_sends c using unnest($1::uuid[], $2::uuid[]) as u (tenant_id, send_id)
+             where c.tenant_id = u.tenant_id and c.send_id = u.send_id",
+            &tenants,
+            &sends
+        )
+        .execute(db)
+        .await?;
+    }
+    Ok(())
 }
 
 /// Quota used, by tenant, day (`None`: today) and shard: sorted, the order rows are locked in.
-pub(super) type UsageTotals = BTreeMap<(Uuid, Option<NaiveDate>, i16), i64>;
-
-pub(super) async fn add_usage(db: &mut PgConnection, usage: &UsageTotals) -> sqlx::Result<()> {
-    if usage.is_empty() {
-        return Ok(());
-    }
-    let tenants: Vec<Uuid> = usage.keys().map(|key| key.0).collect();
-    let days: Vec<Option<NaiveDate>> = usage.keys().map(|key| key.1).collect();
-    let shards: Vec<i16> = usage.keys().map(|key| key.2).collect();
-    let counts: Vec<i64> = usage.values().copied().collect();
-    sqlx::query_file!("queries/fence/add_usage.sql", &tenants, &days as &[Option<NaiveDate>], &shards, &counts)
-        .execute(db)
-        .await
-        .map(drop)
-}
+pub type UsageTotals = BTreeMap<(Uuid, Option<NaiveDate>, i16), i64>;
 
 /// Usage of domains in warm-up, by tenant, domain and day: sorted, the order rows are locked in.
 pub(super) type WarmupTotals = BTreeMap<(Uuid, Uuid, NaiveDate), i64>;

@@ -2,7 +2,8 @@
 //!
 //! A reason that stops for good goes before one that makes the batch wait; explanations name them in the same order.
 
-use crate::gate::{RecipientEligibility, decide_recipient, decide_sender};
+use crate::gate::{QuietRule, RecipientEligibility, decide_recipient, decide_sender};
+use chrono::{DateTime, Utc};
 use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SkipReason};
 
 /// The facts about a batch at one moment.
@@ -22,6 +23,8 @@ pub struct BatchEligibility {
     pub sender_active: bool,
     /// The status of its sender's domain.
     pub domain: DomainStatus,
+    /// The tenant's quiet hours, if they hold for it.
+    pub quiet: Option<QuietRule>,
 }
 
 /// The decision of the gate.
@@ -37,6 +40,31 @@ pub enum GateDecision {
     Paused,
     /// The tenant is paused: not now, and compliance sets the batch aside.
     TenantPaused,
+    /// Not now: the fence puts it off.
+    Wait(Hold),
+}
+
+/// Why a mail is put off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// The contact has had as many mails as the frequency cap allows. A campaign skips the contact; the mail of a sequence waits for room.
+    FrequencyCap,
+    /// It is quiet where the contact is.
+    QuietHours {
+        /// When it is not any more.
+        until: DateTime<Utc>,
+    },
+}
+
+impl Hold {
+    /// The reason on the send.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::FrequencyCap => SkipReason::FrequencyCap.as_str(),
+            Self::QuietHours { .. } => "quiet_hours",
+        }
+    }
 }
 
 impl BatchEligibility {
@@ -68,22 +96,31 @@ pub fn decide_send(
     batch: Option<&BatchEligibility>,
     contact: Option<&RecipientEligibility>,
     (kind, classification): (MessageKind, Classification),
+    now: DateTime<Utc>,
 ) -> GateDecision {
     let Some(batch) = batch else { return GateDecision::Paused };
     match batch.decide() {
         GateDecision::Pass => {}
         stopped => return stopped,
     }
-    match contact.map(|contact| decide_recipient(contact, kind, classification)) {
-        None => GateDecision::Skip(SkipReason::ContactArchived),
-        Some(Some(reason)) => GateDecision::Skip(reason),
-        Some(None) => GateDecision::Pass,
+    let Some(contact) = contact else { return GateDecision::Skip(SkipReason::ContactArchived) };
+    match decide_recipient(contact, kind, classification) {
+        Some(SkipReason::FrequencyCap) if kind == MessageKind::Sequence => GateDecision::Wait(Hold::FrequencyCap),
+        Some(reason) => GateDecision::Skip(reason),
+        None => match batch.quiet.and_then(|rule| rule.until(contact.zone, now)) {
+            Some(until) => GateDecision::Wait(Hold::QuietHours { until }),
+            None => GateDecision::Pass,
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::gate::QuietColumns;
+    use chrono::NaiveTime;
+    use chrono_tz::Tz;
     use rstest::rstest;
 
     const OPEN: BatchEligibility = BatchEligibility {
@@ -94,10 +131,14 @@ mod tests {
         tenant_paused: false,
         sender_active: true,
         domain: DomainStatus::Verified,
+        quiet: None,
     };
 
     const CAMPAIGN: (MessageKind, Classification) = (MessageKind::Campaign, Classification::Marketing);
     const RECEIPT: (MessageKind, Classification) = (MessageKind::Transactional, Classification::Transactional);
+
+    /// Noon, UTC.
+    const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_782_907_200_000_000_000);
 
     #[rstest]
     #[case::open(OPEN, GateDecision::Pass)]
@@ -121,19 +162,72 @@ mod tests {
     #[case::domain_failed(BatchEligibility { domain: DomainStatus::Failed, ..OPEN }, GateDecision::Skip(SkipReason::DomainUnverified))]
     #[case::domain_suspended(BatchEligibility { domain: DomainStatus::Suspended, ..OPEN }, GateDecision::Skip(SkipReason::DomainUnverified))]
     fn what_stops_a_batch_stops_its_sends(#[case] batch: BatchEligibility, #[case] expected: GateDecision) {
-        assert_eq!(decide_send(Some(&batch), Some(&RecipientEligibility::CLEAN), CAMPAIGN), expected);
+        assert_eq!(decide_send(Some(&batch), Some(&RecipientEligibility::CLEAN), CAMPAIGN, NOON), expected);
     }
 
     #[test]
     fn a_batch_that_may_send_still_asks_the_recipients_gate() {
         let left = RecipientEligibility { unsubscribed: true, ..RecipientEligibility::CLEAN };
-        assert_eq!(decide_send(Some(&OPEN), Some(&left), CAMPAIGN), GateDecision::Skip(SkipReason::Unsubscribed));
-        assert_eq!(decide_send(Some(&OPEN), Some(&left), RECEIPT), GateDecision::Pass);
+        assert_eq!(decide_send(Some(&OPEN), Some(&left), CAMPAIGN, NOON), GateDecision::Skip(SkipReason::Unsubscribed));
+        assert_eq!(decide_send(Some(&OPEN), Some(&left), RECEIPT, NOON), GateDecision::Pass);
+    }
+
+    #[test]
+    fn above_the_cap_a_campaign_skips_and_a_sequence_waits() {
+        let full = RecipientEligibility { cap_left: Some(0), ..RecipientEligibility::CLEAN };
+        let decided = |kind| decide_send(Some(&OPEN), Some(&full), (kind, Classification::Marketing), NOON);
+        assert_eq!(decided(MessageKind::Campaign), GateDecision::Skip(SkipReason::FrequencyCap));
+        assert_eq!(decided(MessageKind::Sequence), GateDecision::Wait(Hold::FrequencyCap));
+    }
+
+    /// Quiet from 21:00 to 08:00, in Berlin unless the contact's zone counts.
+    fn quiet(words: &[&str], kind: MessageKind, classification: Classification) -> Option<QuietRule> {
+        let columns = QuietColumns {
+            quiet_from: NaiveTime::from_hms_opt(21, 0, 0),
+            quiet_to: NaiveTime::from_hms_opt(8, 0, 0),
+            quiet_for: Some(words.iter().map(|word| (*word).to_owned()).collect()),
+            timezone: "Europe/Berlin".to_owned(),
+        };
+        QuietRule::of(&columns, kind, classification)
+    }
+
+    #[rstest]
+    #[case::awake(None, None)]
+    #[case::contact_asleep(Some(chrono_tz::Pacific::Auckland), Some("2026-07-01T20:00:00Z"))]
+    #[case::contact_awake(Some(chrono_tz::America::New_York), None)]
+    fn mail_waits_for_the_end_of_quiet_hours(#[case] zone: Option<Tz>, #[case] until: Option<&str>) {
+        let batch = BatchEligibility { quiet: quiet(&["marketing"], CAMPAIGN.0, CAMPAIGN.1), ..OPEN };
+        let contact = RecipientEligibility { zone, ..RecipientEligibility::CLEAN };
+        let hold = |until: &str| GateDecision::Wait(Hold::QuietHours { until: until.parse().unwrap() });
+        let expected = until.map_or(GateDecision::Pass, hold);
+        assert_eq!(decide_send(Some(&batch), Some(&contact), CAMPAIGN, NOON), expected);
+        // What stops the mail for good goes first, and so does a pause.
+        let gone = RecipientEligibility { complained: true, ..contact };
+        assert_eq!(decide_send(Some(&batch), Some(&gone), CAMPAIGN, NOON), GateDecision::Skip(SkipReason::Complained));
+        let paused = BatchEligibility { paused: true, ..batch };
+        assert_eq!(decide_send(Some(&paused), Some(&contact), CAMPAIGN, NOON), GateDecision::Paused);
+    }
+
+    #[rstest]
+    #[case::campaign(&["marketing"], MessageKind::Campaign, Classification::Marketing, true)]
+    #[case::step(&["marketing"], MessageKind::Sequence, Classification::Marketing, true)]
+    #[case::notice(&["marketing"], MessageKind::Campaign, Classification::Operational, false)]
+    #[case::receipt(&["marketing"], MessageKind::Transactional, Classification::Transactional, false)]
+    #[case::receipt_too(&["marketing", "transactional"], MessageKind::Transactional, Classification::Transactional, true)]
+    #[case::one_off(&["marketing", "operational"], MessageKind::OneOff, Classification::Operational, false)]
+    #[case::test(&["marketing"], MessageKind::Test, Classification::Marketing, false)]
+    fn quiet_hours_hold_for_the_mail_they_name_and_no_direct_mail(
+        #[case] words: &[&str],
+        #[case] kind: MessageKind,
+        #[case] classification: Classification,
+        #[case] holds: bool,
+    ) {
+        assert_eq!(quiet(words, kind, classification).is_some(), holds);
     }
 
     #[test]
     fn a_missing_contact_is_not_mailed() {
-        assert_eq!(decide_send(Some(&OPEN), None, RECEIPT), GateDecision::Skip(SkipReason::ContactArchived));
-        assert_eq!(decide_send(None, Some(&RecipientEligibility::CLEAN), RECEIPT), GateDecision::Paused);
+        assert_eq!(decide_send(Some(&OPEN), None, RECEIPT, NOON), GateDecision::Skip(SkipReason::ContactArchived));
+        assert_eq!(decide_send(None, Some(&RecipientEligibility::CLEAN), RECEIPT, NOON), GateDecision::Paused);
     }
 }

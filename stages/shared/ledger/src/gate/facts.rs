@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::gate::{BatchEligibility, MarketingStatus, RecipientEligibility};
+use crate::gate::{BatchEligibility, MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, zone_named};
 use schemas::{CampaignStatus, Classification, DomainStatus, Lane, MessageKind, OnMiss, Resolved, SendId, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -31,6 +31,8 @@ pub struct BatchFacts {
     pub sender_id: Uuid,
     /// Nothing of it is open.
     pub is_done: bool,
+    /// Sends of it are deferred, or with a worker.
+    pub is_begun: bool,
     /// The facts that decide about it as a whole.
     pub eligibility: BatchEligibility,
 }
@@ -57,10 +59,10 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
     let rows = sqlx::query!(
         r#"select distinct b.tenant_id as "tenant_id!", b.id as "id!", b.lane as "lane!: Lane", b.kind as "kind!: MessageKind",
                   b.classification as "classification!: Classification", b.campaign_id, b.content_id as "content_id!",
-                  b.sender_id as "sender_id!", b.state = 'done' as "is_done!",
+                  b.sender_id as "sender_id!", b.state = 'done' as "is_done!", b.fenced + b.deferred > 0 as "is_begun!",
                   c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "campaign_paused!",
                   case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
-                  t.paused_at is not null as "tenant_paused!", a.id as "topic_id?", t.status = 'active' as "tenant_active!",
+                  t.paused_at is not null as "tenant_paused!", t.quiet_from, t.quiet_to, t.quiet_for, t.timezone as "timezone!", a.id as "topic_id?", t.status = 'active' as "tenant_active!",
                   s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus"
            from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
            join batches b on b.tenant_id = w.tenant_id and b.id = w.id
@@ -86,6 +88,7 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
         content_id: row.content_id,
         sender_id: row.sender_id,
         is_done: row.is_done,
+        is_begun: row.is_begun,
         eligibility: BatchEligibility {
             campaign: row.campaign_status,
             paused: row.campaign_paused,
@@ -94,6 +97,16 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
             tenant_paused: row.tenant_paused,
             sender_active: row.sender_active,
             domain: row.domain_status,
+            quiet: QuietRule::of(
+                &QuietColumns {
+                    quiet_from: row.quiet_from,
+                    quiet_to: row.quiet_to,
+                    quiet_for: row.quiet_for,
+                    timezone: row.timezone,
+                },
+                row.kind,
+                row.classification,
+            ),
         },
     });
     Ok(facts.collect())
@@ -196,7 +209,8 @@ pub(crate) async fn load_eligibility(
     let rows = sqlx::query!(
         r#"select contact_id as "contact_id!", contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
-                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!"
+                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!",
+                  cap_left, timezone
            from recipient_eligibility($1, $2)"#,
         tenant,
         contacts
@@ -213,6 +227,8 @@ pub(crate) async fn load_eligibility(
             invalid: row.invalid,
             suppressed_all: row.suppressed_all,
             suppressed_marketing: row.suppressed_marketing,
+            cap_left: row.cap_left,
+            zone: zone_named(row.timezone.as_deref()),
         };
         ((tenant, row.contact_id), eligibility)
     });

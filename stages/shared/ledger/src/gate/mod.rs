@@ -2,9 +2,11 @@
 
 mod batch;
 mod facts;
+mod quiet;
 mod recipient;
 
-pub use batch::{BatchEligibility, GateDecision, decide_send};
+pub use batch::{BatchEligibility, GateDecision, Hold, decide_send};
 pub(crate) use facts::load_eligibility;
 pub use facts::{BatchFacts, OwedSend, load_batches, load_owed_sends};
-pub use recipient::{MarketingStatus, RecipientEligibility, decide_recipient, decide_sender};
+pub use quiet::{QuietColumns, QuietRule, load_rule, zone_named};
+pub use recipient::{MarketingStatus, RecipientEligibility, decide_recipient, decide_sender, is_capped};

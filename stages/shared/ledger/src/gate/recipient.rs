@@ -2,6 +2,7 @@
 //!
 //! Facts are read set-based (SQL function `recipient_eligibility`) and decided here, row by row.
 
+use chrono_tz::Tz;
 use schemas::{Classification, DomainStatus, MessageKind, SkipReason};
 
 /// A contact's consent to marketing.
@@ -46,6 +47,10 @@ pub struct RecipientEligibility {
     pub suppressed_all: bool,
     /// Any other live suppression with scope `marketing`.
     pub suppressed_marketing: bool,
+    /// Marketing mails that the frequency cap leaves the contact now; `None`: the tenant has no cap.
+    pub cap_left: Option<i64>,
+    /// The contact's time zone, if the tenant's quiet hours are by it.
+    pub zone: Option<Tz>,
 }
 
 impl RecipientEligibility {
@@ -59,6 +64,8 @@ impl RecipientEligibility {
         invalid: false,
         suppressed_all: false,
         suppressed_marketing: false,
+        cap_left: None,
+        zone: None,
     };
 }
 
@@ -66,7 +73,8 @@ impl RecipientEligibility {
 ///
 /// Hard suppressions (bounce, complaint, invalid, manual with scope `all`) hold for every classification (spec rule 7).
 /// Marketing opt-outs hold for marketing only. An archived contact gets no marketing and no campaign, whose audiences have no archived
-/// contacts; a receipt or a one-off message still reaches it.
+/// contacts; a receipt or a one-off message still reaches it. The test of a campaign needs no consent: its recipients try it out.
+/// The frequency cap holds for marketing of campaigns and sequences ([`is_capped`]).
 #[must_use]
 pub fn decide_recipient(
     recipient: &RecipientEligibility,
@@ -85,10 +93,18 @@ pub fn decide_recipient(
         (recipient.unsubscribed, SkipReason::Unsubscribed),
         (recipient.marketing == MarketingStatus::Unsubscribed, SkipReason::Unsubscribed),
         (recipient.suppressed_marketing, SkipReason::Suppressed),
-        (recipient.marketing == MarketingStatus::Pending, SkipReason::NoConsent),
+        (recipient.marketing == MarketingStatus::Pending && kind != MessageKind::Test, SkipReason::NoConsent),
+        (recipient.cap_left.is_some_and(|left| left <= 0) && is_capped(kind, classification), SkipReason::FrequencyCap),
     ];
     let first = |rules: &[(bool, SkipReason)]| rules.iter().find(|(holds, _)| *holds).map(|(_, reason)| *reason);
     first(&hard).or_else(|| first(&marketing).filter(|_| is_marketing))
+}
+
+/// True for mail that counts against the frequency cap and is held back by it. Other mail does neither: what a person waits for must not
+/// use up room, nor wait for it.
+#[must_use]
+pub fn is_capped(kind: MessageKind, classification: Classification) -> bool {
+    classification == Classification::Marketing && matches!(kind, MessageKind::Campaign | MessageKind::Sequence)
 }
 
 /// Decides whether a sender may send. `None`: yes. `Some`: every recipient is withheld, for this reason.
@@ -140,10 +156,34 @@ mod tests {
         #[case] other: Option<SkipReason>,
     ) {
         for kind in MessageKind::ALL {
+            let needs_consent = *kind != MessageKind::Test || marketing != Some(SkipReason::NoConsent);
+            let marketing = marketing.filter(|_| needs_consent);
             assert_eq!(decide_recipient(&recipient, *kind, Classification::Marketing), marketing);
             assert_eq!(decide_recipient(&recipient, *kind, Classification::Operational), other);
             assert_eq!(decide_recipient(&recipient, *kind, Classification::Transactional), other);
         }
+    }
+
+    #[rstest]
+    #[case::campaign(MessageKind::Campaign, Classification::Marketing, true)]
+    #[case::step(MessageKind::Sequence, Classification::Marketing, true)]
+    #[case::notice_to_many(MessageKind::Campaign, Classification::Operational, false)]
+    #[case::one_off(MessageKind::OneOff, Classification::Marketing, false)]
+    #[case::receipt(MessageKind::Transactional, Classification::Transactional, false)]
+    #[case::test(MessageKind::Test, Classification::Marketing, false)]
+    fn the_cap_binds_marketing_of_campaigns_and_sequences(
+        #[case] kind: MessageKind,
+        #[case] classification: Classification,
+        #[case] is_held: bool,
+    ) {
+        let with_left = |left| RecipientEligibility { cap_left: Some(left), ..C };
+        assert_eq!(decide_recipient(&with_left(1), kind, classification), None);
+        for left in [0, -1] {
+            let expected = is_held.then_some(SkipReason::FrequencyCap);
+            assert_eq!(decide_recipient(&with_left(left), kind, classification), expected);
+        }
+        let gone = RecipientEligibility { hard_bounced: true, ..with_left(0) };
+        assert_eq!(decide_recipient(&gone, kind, classification), Some(SkipReason::HardBounced));
     }
 
     #[rstest]

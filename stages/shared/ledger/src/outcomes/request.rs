@@ -10,6 +10,8 @@ use super::{PREMIUM_MAX, PREMIUM_UNITS, Premium, VALUE_CENTS_MAX};
 
 /// Longest source event id, in characters.
 pub const EVENT_ID_MAX: usize = 255;
+/// Longest `external_id`, in characters.
+const EXTERNAL_ID_MAX: usize = 200;
 /// One line that is not blank, in contracts.
 const EVENT_ID_PATTERN: &str =
     r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$";
@@ -26,6 +28,9 @@ pub struct OutcomeRequest {
     /// The contact's address. This or `dot_number` is required.
     #[schemars(length(max = ADDRESS_MAX_BYTES), extend("format" = "email"))]
     pub contact_email: Option<String>,
+    /// Instead of `contact_email`: the contact's id in the product. The contact must be known.
+    #[schemars(length(min = 1, max = EXTERNAL_ID_MAX), extend("pattern" = EVENT_ID_PATTERN))]
+    pub external_id: Option<String>,
     /// The contact's number.
     #[schemars(range(min = 1))]
     pub dot_number: Option<i64>,

@@ -52,7 +52,7 @@ impl QuotaDefaults {
 #[must_use]
 pub fn stops(kind: MessageKind) -> bool {
     match kind {
-        MessageKind::Campaign | MessageKind::OneOff => true,
+        MessageKind::Campaign | MessageKind::OneOff | MessageKind::Test => true,
         MessageKind::Transactional | MessageKind::Sequence => false,
     }
 }

@@ -53,7 +53,7 @@ impl Requeued {
         add(decided, &format!("unknown send(s) decided as {}", outcome.map_or("", OperatorOutcome::as_str)));
         let count = |batches: i64| u64::try_from(batches).unwrap_or(0);
         add(count(self.not_requeued.paused), "batch(es) paused: `postrider pause list`");
-        add(count(self.not_requeued.waiting), "batch(es) waiting for dispatch");
+        add(count(self.not_requeued.waiting), "batch(es) waiting for dispatch or for their time");
         add(count(self.not_requeued.held), "batch(es) waiting for the winner of an A/B test");
         add(count(self.not_requeued.in_progress), "batch(es) in progress");
         add(count(self.not_requeued.deferred), "batch(es) deferred to later: `--now` tries them at once");
@@ -89,7 +89,7 @@ pub async fn requeue(pool: &PgPool, scope: &RequeueScope, now: bool) -> sqlx::Re
          where w.tenant_id = $1 and w.id = any($2) and b.tenant_id = w.tenant_id and b.id = w.id
            and t.paused_at is null and coalesce(not c.paused and c.status = 'sending', true)
            and (b.state = 'announced' and b.queued + b.deferred > 0
-                or b.state = 'resting' and b.announce_after <= now())",
+                or b.state in ('resting', 'timed') and b.announce_after <= now())",
         tenant,
         &batches,
     )
@@ -157,7 +157,7 @@ async fn count_not_requeued(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid
     sqlx::query_as!(
         NotRequeued,
         r#"select count(*) filter (where r.is_paused) as "paused!",
-                  count(*) filter (where not r.is_paused and r.state = 'waiting') as "waiting!",
+                  count(*) filter (where not r.is_paused and r.state in ('waiting', 'timed')) as "waiting!",
                   count(*) filter (where not r.is_paused and r.state = 'held') as "held!",
                   count(*) filter (where not r.is_paused and r.state = 'announced' and r.queued + r.deferred = 0) as "in_progress!",
                   count(*) filter (where not r.is_paused and r.state = 'resting' and r.announce_after > now()) as "deferred!"

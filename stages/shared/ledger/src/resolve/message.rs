@@ -90,8 +90,8 @@ async fn write(
     let batches = rows.into_iter().map(|row| PromptBatch {
         tenant_id: row.tenant_id,
         batch_id: row.batch_id,
-        kind: MessageKind::OneOff,
-        classification: Classification::Operational,
+        kind: if row.is_test { MessageKind::Test } else { MessageKind::OneOff },
+        classification: row.classification,
         content_id: row.content_id,
         sender_id: row.sender_id,
         send_ids: row.send_ids,

@@ -9,10 +9,12 @@ use std::{
 use runner::StageError;
 use runtime::{Publication, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{
-    Classification, MessageKind, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::TransactionalPayload,
+    Classification, MessageKind, RequestAnnounced, SendId,
+    ids::PROMPT_BATCH_MAX,
+    messages::{MailOptions, TransactionalPayload},
     month_of,
 };
-use sqlx::PgConnection;
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::prompt::{PromptBatch, first_announcements};
@@ -26,11 +28,19 @@ struct Accepted {
     tenant_id: Uuid,
     request_id: Uuid,
     payload: TransactionalPayload,
+    options: MailOptions,
 }
 
 impl Accepted {
     fn batch(&self) -> BatchKey {
         (self.tenant_id, SendId(self.payload.send_id).batch())
+    }
+
+    /// The sends it becomes, each with the address of its recipient: the mail, and its copies.
+    fn sends(&self) -> impl Iterator<Item = (Uuid, &str)> {
+        let copies = (1..).zip(&self.options.copies);
+        let copies = copies.map(|(ordinal, copy)| (SendId::of(self.batch().1, ordinal).0, copy.address.as_str()));
+        std::iter::once((self.payload.send_id, self.payload.address.as_str())).chain(copies)
     }
 }
 
@@ -101,10 +111,11 @@ async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<A
     let ends: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
     // Batch by batch in the given order, which is that of tenants and ids; each by its range of the primary key.
     let rows = sqlx::query!(
-        r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.state as "state!", r.payload as "payload!"
+        r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.state as "state!", r.payload as "payload!",
+                  r.options as "options: Json<MailOptions>"
            from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, first, last)
            cross join lateral (
-               select q.tenant_id, q.id, q.state, q.payload::text as payload
+               select q.tenant_id, q.id, q.state, q.payload::text as payload, q.options
                from requests q
                where q.tenant_id = w.tenant_id and q.id between w.first and w.last and q.kind = 'transactional'
                order by q.id
@@ -121,7 +132,8 @@ async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<A
         found.insert((row.tenant_id, SendId(row.id).batch()));
         if row.state == "accepted" {
             let payload = serde_json::from_str(&row.payload).map_err(|error| StageError::malformed(&error))?;
-            accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload });
+            let options = row.options.map(|Json(options)| options).unwrap_or_default();
+            accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload, options });
         }
     }
     if found.len() < asked.len() {
@@ -133,7 +145,10 @@ async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<A
 /// Each contact once; the fields of an earlier request win over those of a later one.
 fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, Details> {
     let mut wanted: HashMap<ContactKey, Details> = HashMap::with_capacity(accepted.len());
-    for Accepted { tenant_id, payload, .. } in accepted {
+    for Accepted { tenant_id, payload, options, .. } in accepted {
+        for copy in &options.copies {
+            wanted.entry((*tenant_id, copy.address.as_str().to_owned())).or_default();
+        }
         let details = wanted.entry((*tenant_id, payload.address.as_str().to_owned())).or_default();
         let fill = |field: &mut Option<String>, given: &Option<String>| {
             if field.is_none() {
@@ -285,25 +300,27 @@ async fn write(
     contacts: &HashMap<ContactKey, Uuid>,
     reannounce: Duration,
 ) -> Result<Vec<PromptBatch>, StageError> {
-    let mut contact_ids = Vec::with_capacity(accepted.len());
+    let mut sends: Vec<(&Accepted, Uuid, Uuid)> = Vec::with_capacity(accepted.len());
     for request in accepted {
-        let key = (request.tenant_id, request.payload.address.as_str().to_owned());
-        let contact = contacts.get(&key).ok_or(StageError::Deferred { reason: "contact_vanished" })?;
-        contact_ids.push(*contact);
+        for (send, address) in request.sends() {
+            let contact = contacts.get(&(request.tenant_id, address.to_owned()));
+            sends.push((request, send, *contact.ok_or(StageError::Deferred { reason: "contact_vanished" })?));
+        }
     }
-    let column = |of: fn(&Accepted) -> Uuid| accepted.iter().map(of).collect::<Vec<Uuid>>();
-    let months: Vec<_> = accepted.iter().map(|request| month_of(request.payload.send_id)).collect();
+    let column = |of: fn(&(&Accepted, Uuid, Uuid)) -> Uuid| -> Vec<Uuid> { sends.iter().map(of).collect() };
+    let months: Vec<_> = sends.iter().map(|(_, send, _)| month_of(*send)).collect();
     let rows = sqlx::query_file!(
         "queries/resolve/resolve_transactional.sql",
-        &column(|request| request.tenant_id),
-        &column(|request| request.request_id),
-        &column(|request| request.batch().1),
+        &column(|(request, ..)| request.tenant_id),
+        &column(|(request, ..)| request.request_id),
+        &column(|(request, ..)| request.batch().1),
         &months,
-        &contact_ids,
-        &column(|request| request.payload.content_id),
-        &column(|request| request.payload.sender_id),
+        &column(|(_, _, contact)| *contact),
+        &column(|(request, ..)| request.payload.content_id),
+        &column(|(request, ..)| request.payload.sender_id),
         reannounce.as_secs_f64(),
         PROMPT_BATCH_MAX as i64,
+        &column(|(_, send, _)| *send),
     )
     .fetch_all(db)
     .await?;

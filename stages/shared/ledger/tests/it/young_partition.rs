@@ -10,9 +10,10 @@ use uuid::Uuid;
 const FIND_SENDS: &str = include_str!("../../queries/owed/find_sends.sql");
 const APPLY: &str = include_str!("../../queries/fence/apply.sql");
 const FENCE: &str = include_str!("../../queries/fence/fence.sql");
+const ACCEPT: &str = include_str!("../../queries/fence/accept.sql");
 const MOVE_COUNTERS: &str = include_str!("../../queries/fence/move_counters.sql");
 const LOCK_BATCHES: &str = include_str!("../../queries/fence/lock_batches.sql");
-const LOCK_CONTACTS: &str = include_str!("../../queries/fence/lock_contacts_for_fence.sql");
+const LOCK_FOR_FENCE: &str = include_str!("../../queries/fence/lock_for_fence.sql");
 const READ_BATCHES: &str = include_str!("../../queries/fence/read_batches.sql");
 const READ_CONTACTS: &str = include_str!("../../queries/fence/read_contacts.sql");
 const TENANT: Uuid = Uuid::from_u128(1);
@@ -90,17 +91,25 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         [keys.clone(), each(&TENANT.to_string(), "uuid")].join(", "),
         [each("0", "int2"), each("f", "bool"), month.to_owned(), "60".to_owned()].join(", "),
     ];
+    let accept = [
+        [keys.clone(), each(&TENANT.to_string(), "uuid"), each("250", "int2")].join(", "),
+        [each("null", "text"), each("null", "text"), each("smtp", "text"), each("null", "text")].join(", "),
+        [ids.clone(), month.to_owned()].join(", "),
+    ];
     let counts = vec![each("0", "int4"); 10].join(", ");
     let move_counters = [
         [keys.clone(), counts].join(", "),
         [each("null", "float8"), each("f", "bool"), each("0", "float8"), ids.clone(), each("0", "int4")].join(", "),
+        "'{}'::uuid[], '{}'::text[], '{}'::text[], '{}'::int8[], 0::int2".to_owned(),
+        "'{}'::uuid[], '{}'::date[], '{}'::int2[], '{}'::int8[]".to_owned(),
     ];
     vec![
         Prepared { name: "apply", sql: APPLY, arguments: apply.join(", ") },
         Prepared { name: "fence", sql: FENCE, arguments: fence.join(", ") },
         Prepared { name: "move_counters", sql: MOVE_COUNTERS, arguments: move_counters.join(", ") },
         Prepared { name: "lock_batches", sql: LOCK_BATCHES, arguments: keys.clone() },
-        Prepared { name: "lock_contacts", sql: LOCK_CONTACTS, arguments: keys.clone() },
+        Prepared { name: "lock_for_fence", sql: LOCK_FOR_FENCE, arguments: [keys.clone(), keys.clone()].join(", ") },
+        Prepared { name: "accept", sql: ACCEPT, arguments: accept.join(", ") },
         Prepared { name: "read_batches", sql: READ_BATCHES, arguments: keys.clone() },
         Prepared { name: "read_contacts", sql: READ_CONTACTS, arguments: keys },
     ]

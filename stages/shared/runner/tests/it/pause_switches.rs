@@ -8,7 +8,7 @@ use std::{
 
 use async_nats::jetstream::consumer::{Info, pull};
 use async_trait::async_trait;
-use runner::{Intake, Runner, Stage, StageError, Sweep};
+use runner::{Intake, Runner, Stage, StageError, Sweep, SweepSchedule};
 use runtime::{Bus, CommitNotifier, Database, Notifier, PauseSwitches, Publication, Role};
 use schemas::{
     Lane, Resolved,
@@ -66,16 +66,12 @@ impl Ticks {
 
 #[async_trait]
 impl Sweep for Ticks {
-    fn name(&self) -> &'static str {
-        if self.stops_when_paused { "works" } else { "keeps_house" }
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_millis(20)
-    }
-
-    fn stops_when_paused(&self) -> bool {
-        self.stops_when_paused
+    fn schedule(&self) -> SweepSchedule {
+        let interval = Duration::from_millis(20);
+        match self.stops_when_paused {
+            true => SweepSchedule::every("works", interval),
+            false => SweepSchedule::every("keeps_house", interval).also_when_paused(),
+        }
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
@@ -100,7 +96,7 @@ impl Rig {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let database = devtools::servers::TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
         let nats = SecretString::from(devtools::servers::shared().await.unwrap().nats_url().to_owned());
-        let prefix = format!("lever{:016x}_", Uuid::new_v4().as_u64_pair().0);
+        let prefix = format!("pause{:016x}_", Uuid::new_v4().as_u64_pair().0);
         let bus = Bus::connect(&nats, None, &prefix, 1, "test").await.unwrap();
         bus.apply_streams().await.unwrap();
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();

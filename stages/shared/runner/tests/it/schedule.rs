@@ -9,7 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runner::{Runner, StageError, Sweep};
+use runner::{Runner, StageError, Sweep, SweepSchedule};
 use runtime::{Bus, CommitNotifier, Database, Role};
 use secrecy::SecretString;
 use sqlx::PgPool;
@@ -25,16 +25,8 @@ struct Resting {
 
 #[async_trait]
 impl Sweep for Resting {
-    fn name(&self) -> &'static str {
-        "rests"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_millis(10)
-    }
-
-    fn has_work(&self) -> Option<&'static str> {
-        Some(self.has_work)
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("rests", Duration::from_millis(10)).when(self.has_work)
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -11,7 +11,7 @@ use std::{
 use async_nats::jetstream::stream::Stream;
 use async_trait::async_trait;
 use bytes::Bytes;
-use runner::{Intake, Runner, Stage, StageError, Sweep};
+use runner::{Intake, Runner, Stage, StageError, Sweep, SweepSchedule};
 use runtime::{Bus, CommitNotifier, Publication};
 use schemas::{
     Lane, Resolved,
@@ -291,12 +291,8 @@ struct Trips(AtomicUsize);
 
 #[async_trait]
 impl Sweep for Trips {
-    fn name(&self) -> &'static str {
-        "trips"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_millis(10)
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("trips", Duration::from_millis(10))
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

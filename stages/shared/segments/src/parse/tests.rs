@@ -151,6 +151,12 @@ fn a_value_is_of_its_fields_type(
 #[case(json!({"event": "email.opened", "human_only": "yes"}), "rule.human_only", "wrong_type")]
 #[case(json!({"event": "email.sent", "human_only": true}), "rule.human_only", "not_allowed")]
 #[case(json!({"event": "email.opened", "value": 1}), "rule.value", "unknown_field")]
+#[case(json!({"product_event": 7}), "rule.product_event", "invalid")]
+#[case(json!({"product_event": "Paid"}), "rule.product_event", "invalid")]
+#[case(json!({"product_event": "paid", "campaign_id": ID}), "rule.campaign_id", "unknown_field")]
+#[case(json!({"product_event": "paid", "properties": []}), "rule.properties", "wrong_type")]
+#[case(json!({"product_event": "paid", "properties": {"plan": [1]}}), "rule.properties.plan", "wrong_type")]
+#[case(json!({"product_event": "paid", "properties": {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1}}), "rule.properties", "too_many")]
 fn a_fault_says_where_and_what(#[case] rule: Value, #[case] path: &str, #[case] code: &str) {
     let found = fault(&rule).unwrap();
     assert_eq!((found.0.as_str(), found.1), (path, code), "{rule}");

@@ -33,6 +33,17 @@ fn text_of(html: &str) -> String {
     "<a href=\"{% if first_name %}https://a.test{% else %}https://b.test{% endif %}\">go</a>.",
     "go (https://a.test)."
 )]
+#[case(
+    "<ol><li>one</li><li>two<ul><li>a</li><li>b</li></ul></li><li>three</li></ol>x",
+    "1. one\n2. two\n  - a\n  - b\n3. three\n\nx"
+)]
+#[case("<ol>{% for i in data.order.items %}<li>{{ i.name }}</li>{% endfor %}</ol>", "- Tea\n- Cup\n")]
+#[case("<div style=\"color:red; DISPLAY: none !important;\">a<div>b</div>c</div><p>x</p>", "x")]
+#[case(
+    "<span style='display:none'>{% if first_name %}a</span>x{% endif %}<img alt=\"y\" style=\"display:none\">",
+    "xy"
+)]
+#[case("<!--[if mso]><p>Outlook {{ email }}</p><![endif]--><p>x</p><![if !mso]><p>y</p><![endif]>", "x\n\ny")]
 #[case("<a href=\"{{ data.url }}\">go</a>", "go (https://shop.test/a?b=1&c=2)")]
 fn html_reads_well_as_text(#[case] html: &str, #[case] text: &str) {
     assert_eq!(text_of(html), text);

@@ -56,6 +56,19 @@ fn a_faulty_template_is_refused_with_its_code(#[case] html: &str, #[case] code: 
     assert_eq!(faults.first().unwrap().code, code, "{faults:?}");
 }
 
+#[rstest]
+#[case("{{ event.name }}", TemplateKind::Sequence, true)]
+#[case("{{ event.occurred_at | date: '%Y' }}", TemplateKind::Sequence, true)]
+#[case("{% for item in event.properties.items %}{{ item.name }}{% endfor %}", TemplateKind::Sequence, true)]
+#[case("{{ event.properties }}", TemplateKind::Sequence, false)]
+#[case("{{ event.secret }}", TemplateKind::Sequence, false)]
+#[case("{{ event.name }}", TemplateKind::Marketing, false)]
+#[case("{{ event.name }}", TemplateKind::Transactional, false)]
+#[case("{% for event in data.events %}{{ event.name }}{% endfor %}", TemplateKind::Transactional, true)]
+fn events_exist_in_templates_of_sequences_only(#[case] html: &str, #[case] kind: TemplateKind, #[case] allowed: bool) {
+    assert_eq!(check(&TemplateSource { kind, ..template(html) }, &known()).is_ok(), allowed);
+}
+
 #[test]
 fn a_fault_is_placed_by_line_and_column_in_characters() {
     let faults = faults_of("<p>é\r\n  ü {{ nonsense }}</p>\n{{ first_name | nope }}", TemplateKind::Marketing);

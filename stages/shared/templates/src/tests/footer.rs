@@ -281,3 +281,19 @@ fn without_a_footer_a_value_may_style_the_body() {
     let value = "<style>body{overflow:hidden}</style><link rel=stylesheet href=https://x.test/a.css><b>x";
     assert_eq!(html_of("{{ first_name | raw }}", &named(value)), format!("{value}</b>"));
 }
+
+#[rstest]
+#[case(None, "Unsubscribe")]
+#[case(Some("en-GB"), "Unsubscribe")]
+#[case(Some("de_AT"), "Abmelden")]
+#[case(Some("FR"), "Se désabonner")]
+#[case(Some("es-MX"), "Darse de baja")]
+#[case(Some("pt"), "Unsubscribe")]
+#[case(Some("den"), "Unsubscribe")]
+fn the_footer_speaks_the_recipients_language(#[case] locale: Option<&str>, #[case] word: &str) {
+    let mut data = data();
+    data.contact.locale = locale.map(str::to_owned);
+    let seen = preview(&template("<p>x</p>"), &marketing(), &data, &TestLinks).unwrap();
+    assert!(seen.html.contains(&format!(">{word}</a>")), "{}", seen.html);
+    assert!(seen.text.contains(&format!("{word}: https://")), "{}", seen.text);
+}

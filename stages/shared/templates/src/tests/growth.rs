@@ -5,6 +5,7 @@ use std::time::Duration;
 use ::hostile::{Shape, check_growth, fuzz};
 use runtime::{Budget, Used};
 
+use super::super::compose::compose_within;
 use super::super::markup::{self, MarkupReader};
 use super::super::parts::{Scanned, prepare};
 use super::super::placeholder::Placeholders;
@@ -92,6 +93,24 @@ fn scanning_costs_what_the_source_is_long() {
     };
     check_growth(LIQUID, N, SLACK, read);
     check_growth(HTML, N, SLACK, read);
+}
+
+const INCLUDED: &[Shape] = &[
+    ("includes", |n| b"{% include 'a' %}".repeat(n)),
+    ("parameters", |n| [b"{% include 'a'".as_slice(), &b", b: 'c'".repeat(n), b" %}"].concat()),
+    ("open quotes in parameters", |n| b"{% include 'a', b: ' %}".repeat(n)),
+];
+
+#[test]
+fn putting_snippets_in_costs_what_the_source_is_long() {
+    let all = std::collections::HashMap::from([("a".to_owned(), Some("<b>".to_owned()))]);
+    let put_in = |input: &[u8]| {
+        let budget = budget();
+        drop(compose_within(Part::BodyHtml, &text(input), None, None, &all, &budget));
+        budget.used()
+    };
+    check_growth(LIQUID, N, SLACK, put_in);
+    check_growth(INCLUDED, N, SLACK, put_in);
 }
 
 fn of_text(input: &[u8], read: impl Fn(&[Item], &Budget)) -> Used {
@@ -235,6 +254,9 @@ const TOKENS: &[&[u8]] = &[
     b"{% endcomment %}",
     b"{{- ",
     b" -}}",
+    b"{% include 'a' %}",
+    b"{%- include \"b\", x: y, email: 'c' -%}",
+    b"{% include 'c' %}",
     b"{{ unsubscribe_url }}",
     b"{{ physical_address }}",
     b"<a href=\"",
@@ -311,6 +333,27 @@ fn fuzz_template() {
                 assert!(body.contains("/u/1") && body.contains("1 Main Street"), "{body}");
             }
         }
+    });
+}
+
+/// What is put together keeps within its limits, and each place in it is one of the template.
+#[test]
+fn fuzz_snippets() {
+    let all = ["a", "b"].map(|name| (name.to_owned(), Some("{%- include 'b' -%}\n\u{e9}{{ x }}".to_owned())));
+    let all = std::collections::HashMap::from(all);
+    fuzz(TOKENS, |input| {
+        let source = text(input);
+        let lines = source.replace("\r\n", "\n").replace('\r', "\n").lines().count().max(1);
+        let layout = Layout { name: "page", source: "<p>{{ content }}</p>\n" };
+        let faults = match compose(Part::BodyHtml, &source, None, Some(layout), &all) {
+            Err(faults) => faults,
+            Ok(composed) => {
+                assert!(composed.text.len() <= TemplateLimits::default().source_bytes);
+                let checked = check(&template(&composed.text), &KnownFields::default());
+                checked.err().unwrap_or_default().into_iter().map(|fault| composed.place(fault)).collect()
+            }
+        };
+        assert!(faults.iter().all(|fault| (1..=lines + 1).contains(&(fault.line as usize))), "{faults:?}");
     });
 }
 

@@ -2,16 +2,20 @@
 
 mod bodies;
 mod checks;
+mod compose;
 mod footer;
 mod growth;
 mod hostile;
 mod language;
 mod links;
+mod mjml;
+mod warnings;
 mod wire;
 mod written;
 
 use std::sync::LazyLock;
 
+use runtime::Budget;
 use schemas::token::TokenKeys;
 use schemas::{PlaceholderValues, RenderedRecipient, SendId, TokenIds};
 use serde_json::{Value, json};
@@ -88,8 +92,10 @@ fn bare() -> MessageOptions {
         fallbacks: [("plan".to_owned(), "free".to_owned()), ("colour".to_owned(), "blue".to_owned())].into(),
         bases: BASES.clone(),
         opt_out: false,
+        own_headers: false,
         track_links: false,
         track_opens: false,
+        attachments: Vec::new(),
         limits: TemplateLimits::default(),
     }
 }
@@ -116,6 +122,8 @@ fn data() -> MergeData {
     MergeData {
         contact: contact(),
         data: json!({"order": {"id": 17, "items": [{"name": "Tea", "price": 4.5}, {"name": "Cup"}]}, "url": "https://shop.test/a?b=1&c=2", "blank": ""}),
+        event: json!({"name": "trial_started", "properties": {"plan": "pro", "seats": 3}}),
+        headers: OwnHeaders::default(),
     }
 }
 

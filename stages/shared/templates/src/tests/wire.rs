@@ -35,6 +35,51 @@ fn decoded(message: &[u8]) -> MessagePreview {
 }
 
 #[test]
+fn own_headers_are_in_their_mail_and_end_no_line_early() {
+    let options = MessageOptions { own_headers: true, ..marketing() };
+    let compiled = compile(&template("<p>x</p>"), &options).unwrap();
+    let sent = |headers: OwnHeaders| {
+        let slots = compiled.render(&MergeData { headers, ..data() }, &send_links()).unwrap();
+        spliced(&compiled, &slots, &[])
+    };
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let own = sent(OwnHeaders {
+        from_name: Some("Größe, Billing".to_owned()),
+        reply_to: Some("desk@example.com".to_owned()),
+        cc: (0..40).map(|n| (format!("Größe, {n}\r\nBcc: x"), format!("copy-{n}@example.org"))).collect(),
+        custom: vec![
+            pair("X-Order", "ä".repeat(300).as_str()),
+            pair("X-Word", &"w".repeat(800)),
+            pair("X-Two", "1\r\nBcc: all@example.com"),
+            pair("X-Name\r\nBcc", "all@example.com"),
+        ],
+    });
+    assert_well_formed(&own);
+    let parsed = MessageParser::new()
+        .with_minimal_headers()
+        .with_mime_headers()
+        .with_address_headers()
+        .with_message_ids()
+        .header_text("X-Order")
+        .header_text("X-Two")
+        .parse(&own)
+        .unwrap();
+    assert_eq!(parsed.from().unwrap().first().unwrap().name(), Some("Größe, Billing"));
+    assert_eq!(parsed.from().unwrap().first().unwrap().address(), Some("ann@example.com"));
+    assert_eq!(parsed.reply_to().unwrap().first().unwrap().address(), Some("desk@example.com"));
+    assert_eq!(parsed.header("X-Order").unwrap().as_text().map(str::len), Some(600));
+    assert_eq!(parsed.header("X-Two").unwrap().as_text(), Some("1 Bcc: all@example.com"), "one field");
+    assert!(parsed.bcc().is_none());
+    assert_eq!(parsed.cc().unwrap().iter().count(), 40);
+    assert_eq!(parsed.cc().unwrap().first().unwrap().address(), Some("copy-0@example.org"));
+    let none = sent(OwnHeaders::default());
+    assert_well_formed(&none);
+    let parsed = MessageParser::default().parse(&none).unwrap();
+    assert_eq!(parsed.from().unwrap().first().unwrap().name(), Some("Ann Sender"));
+    assert_eq!(parsed.reply_to().unwrap().first().unwrap().address(), Some("reply@example.com"));
+}
+
+#[test]
 fn a_message_carries_the_headers_it_should() {
     let source = TemplateSource { subject: "Hi {{ first_name }}".to_owned(), ..template("<p>x</p>") };
     let message = message(&source, &marketing(), &data());
@@ -79,8 +124,8 @@ fn addresses_of_ours_take_no_slot() {
     let html =
         "<a href=\"https://x.test\">{{ first_name }}</a> {{ unsubscribe_url }} <a href=\"{{ preferences_url }}\">x</a>";
     let compiled = compile(&template(html), &marketing()).unwrap();
-    // To, and the name in both bodies.
-    assert_eq!(compiled.skeleton().slots, 3);
+    // To, the name in both bodies, and the word of the footer's link.
+    assert_eq!(compiled.skeleton().slots, 4);
     let slots = compiled.render(&data(), &send_links()).unwrap();
     assert!(slots.iter().all(|slot| !slot.contains("v1.")), "{slots:?}");
 }

@@ -6,11 +6,15 @@ use rstest::rstest;
 use super::*;
 
 fn written(subject: &str, html: &str) -> Written {
-    Written { subject: subject.to_owned(), html: html.to_owned(), text: None, attachments: Vec::new() }
+    Written { subject: subject.to_owned(), html: html.to_owned(), text: None, is_test: false }
 }
 
 fn sent(written: &Written, contents: &[Vec<u8>]) -> Vec<u8> {
-    let compiled = compile_written(written, &bare()).unwrap();
+    sent_with(Vec::new(), written, contents)
+}
+
+fn sent_with(attachments: Vec<Attached>, written: &Written, contents: &[Vec<u8>]) -> Vec<u8> {
+    let compiled = compile_written(written, &MessageOptions { attachments, ..bare() }).unwrap();
     let slots = compiled.render(&named("Ada \"the\" Countess"), &TestLinks).unwrap();
     spliced(&compiled, &slots, contents)
 }
@@ -67,15 +71,69 @@ fn attachments_arrive_whole_and_under_their_names(#[case] name: &str) {
     let attached = |filename: &str, media_type: &str, encoded: &[u8]| Attached {
         filename: filename.to_owned(),
         media_type: media_type.to_owned(),
+        content_id: None,
         bytes: u32::try_from(encoded.len()).unwrap(),
     };
     let attachments =
         vec![attached(name, "application/pdf", &encoded[0]), attached("b.csv", "text/csv; charset=utf-8", &encoded[1])];
-    let message = sent(&Written { attachments, ..written("Hi", "<p>See</p>") }, &encoded);
+    let message = sent_with(attachments, &written("Hi", "<p>See</p>"), &encoded);
     let parsed = MessageParser::default().parse(&message).unwrap();
     assert_eq!(parsed.body_html(0).unwrap(), "<p>See</p>");
     let found: Vec<(&str, &[u8])> =
         parsed.attachments().map(|part| (part.attachment_name().unwrap(), part.contents())).collect();
     assert_eq!(found, [(name, contents[0].as_slice()), ("b.csv", contents[1].as_slice())]);
     assert!(message.split(|byte| *byte == b'\n').all(|line| line.len() < 300));
+}
+
+#[test]
+fn an_inline_image_stands_beside_the_html_that_shows_it() {
+    let encoded = vec![b"AAAA\r\n".to_vec(), b"BBBB\r\n".to_vec()];
+    let attached = |filename: &str, media_type: &str, content_id: Option<&str>| Attached {
+        filename: filename.to_owned(),
+        media_type: media_type.to_owned(),
+        content_id: content_id.map(str::to_owned),
+        bytes: 6,
+    };
+    let attachments = vec![attached("a.pdf", "application/pdf", None), attached("logo.png", "image/png", Some("logo"))];
+    let message = sent_with(attachments, &written("Hi", "<img src=\"cid:logo\">"), &encoded);
+    let parsed = MessageParser::default().parse(&message).unwrap();
+    let kinds: Vec<String> = parsed
+        .parts
+        .iter()
+        .map(|part| part.content_type().map_or_else(String::new, |kind| kind.subtype().unwrap_or_default().to_owned()))
+        .collect();
+    assert_eq!(kinds, ["mixed", "alternative", "plain", "related", "html", "png", "pdf"]);
+    let image = &parsed.parts[5];
+    assert_eq!((image.content_id(), image.attachment_name()), (Some("logo"), Some("logo.png")));
+    assert!(image.content_disposition().unwrap().is_inline());
+    assert_eq!((image.contents(), parsed.parts[6].contents()), (&[4, 16, 65][..], &[0, 0, 0][..]));
+}
+
+#[test]
+fn an_invite_is_an_alternative_and_a_file() {
+    let encoded = vec![b"QkVHSU4=\r\n".to_vec(), b"BBBB\r\n".to_vec()];
+    let attached = |filename: &str, media_type: &str, encoded: &[u8]| Attached {
+        filename: filename.to_owned(),
+        media_type: media_type.to_owned(),
+        content_id: None,
+        bytes: u32::try_from(encoded.len()).unwrap(),
+    };
+    let calendar = "text/calendar; method=REQUEST; charset=utf-8";
+    let attachments =
+        vec![attached("invite.ics", calendar, &encoded[0]), attached("a.pdf", "application/pdf", &encoded[1])];
+    let options = MessageOptions { attachments: attachments.clone(), ..bare() };
+    let compiled = compile(&template("<p>Hi</p>"), &options).unwrap();
+    let slots = compiled.render(&data(), &send_links()).unwrap();
+    let of_template = spliced(&compiled, &slots, &encoded);
+    for message in [sent_with(attachments, &written("Hi", "<p>Hi</p>"), &encoded), of_template] {
+        let parsed = MessageParser::default().parse(&message).unwrap();
+        let kinds: Vec<&str> =
+            parsed.parts.iter().map(|part| part.content_type().unwrap().subtype().unwrap_or_default()).collect();
+        assert_eq!(kinds, ["mixed", "alternative", "plain", "html", "calendar", "ics", "pdf"]);
+        let invite = &parsed.parts[4];
+        assert_eq!(invite.content_type().unwrap().attribute("method"), Some("REQUEST"));
+        assert!(invite.content_disposition().is_none());
+        assert_eq!((invite.contents(), parsed.parts[5].contents()), (&b"BEGIN"[..], &b"BEGIN"[..]));
+        assert_eq!(parsed.parts[5].attachment_name(), Some("invite.ics"));
+    }
 }

@@ -1,0 +1,92 @@
+//! `POST /v1/campaigns/{id}/duplicate` and `DELETE /v1/campaigns/{id}`.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use schemas::{CampaignStatus, Classification};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{
+    already,
+    draft::{CampaignBody, CampaignRequest},
+    store::{self, CampaignOrigin},
+};
+use crate::{
+    api::{references, segments},
+    pipeline::{ApiReply, NoFields, RequestContext, error::ApiError, types::Name, validate::NAME_MAX},
+};
+
+/// What the name of a copy ends with.
+const SUFFIX: &str = " (copy)";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DuplicateCampaign {
+    /// Default: that of the campaign, and ` (copy)`.
+    #[schemars(with = "Option<Name<NAME_MAX>>")]
+    name: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CampaignDuplicated {
+    campaign_id: Uuid,
+    #[schemars(with = "String", extend("enum" = ["draft"]))]
+    status: CampaignStatus,
+    email_type: Classification,
+    name: String,
+}
+
+/// Makes a new draft of what a caller decided about a campaign: it is checked like a new one, and nothing of its history is taken over.
+pub(super) async fn duplicate(ctx: &mut RequestContext, body: DuplicateCampaign) -> Result<ApiReply, ApiError> {
+    let (tenant, from) = (ctx.tenant, ctx.id("campaign")?);
+    let row = store::get(ctx.db(), tenant, from).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let kept = NAME_MAX - SUFFIX.len();
+    let name = body.name.unwrap_or_else(|| row.name.chars().take(kept).chain(SUFFIX.chars()).collect());
+    let draft = CampaignRequest::of(row, CampaignBody::default()).named(name).resolve(ctx).await?;
+    let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
+    let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
+    store::write(ctx.db(), tenant, id, origin, &draft).await?;
+    ApiReply::created(&CampaignDuplicated {
+        campaign_id: id,
+        status: CampaignStatus::Draft,
+        email_type: draft.classification,
+        name: draft.name,
+    })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CampaignDeleted {
+    campaign_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+}
+
+/// Removes a draft. A campaign that was launched stays: its mails refer to it.
+pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
+    let not_found = || ApiError::not_found("campaign");
+    if !store::begin_preflight(ctx.db(), tenant, id).await? {
+        return Err(already(CampaignStatus::Preflight));
+    }
+    // Writers of segments take turns: none names the campaign while it goes.
+    segments::lock_all(ctx.db(), tenant).await?;
+    if !store::lock(ctx.db(), tenant, id).await? {
+        return Err(not_found());
+    }
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let detail = match row.status {
+        CampaignStatus::Draft => {
+            let references = references::to_campaign(ctx.db(), tenant, id).await?;
+            references::refuse("campaign", references, "change them first")?;
+            store::delete_draft(ctx.db(), tenant, id).await?;
+            ctx.audit("campaign.deleted", &id.to_string(), json!({})).await?;
+            return ApiReply::ok(&CampaignDeleted { campaign_id: id, status: "deleted" });
+        }
+        CampaignStatus::Preflight | CampaignStatus::Scheduled => "take it back to draft first (PATCH status: draft)",
+        CampaignStatus::Sending => "cancel it instead (PATCH status: cancelled)",
+        CampaignStatus::Sent | CampaignStatus::Cancelled => "it was launched: its reports and mails refer to it",
+    };
+    Err(already(row.status).detail(detail))
+}

@@ -1,0 +1,187 @@
+//! `POST /v1/campaigns/{id}/preview`: the mail of one recipient, without sending it. `POST /v1/campaigns/{id}/test`: this mail to a few
+//! addresses.
+//!
+//! A test travels like a one-off message: what was rendered for one contact is sent as written. Its kind `test` keeps it out of every
+//! report, and its bounces and complaints suppress nobody. Its links are the author's own, so nobody is tracked.
+
+use schemars::JsonSchema;
+use schemas::{CampaignStatus, MessageKind, SendId, SkipReason};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use templates::{MergeData, MessageOptions, MessagePreview, OwnHeaders, TemplateKind};
+use uuid::Uuid;
+
+use super::{content, rows::CampaignRow, sample, store};
+use crate::{
+    api::{
+        messages::{
+            self,
+            draft::{MessageDraft, ParsedRecipient},
+        },
+        senders::store as senders,
+        templates::{
+            render::{self, SampleContact},
+            testdata::{self, SET_NAME_MAX},
+        },
+    },
+    pipeline::{ApiReply, Faults, Id, RequestContext, error::ApiError, types::Email},
+};
+
+/// Most addresses of one test.
+const TEST_RECIPIENTS_MAX: usize = 10;
+/// What the subject of a test begins with.
+const TEST_PREFIX: &str = "[Test] ";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PreviewCampaign {
+    contact_id: Option<Id>,
+    /// Not together with `contact_id`. Without both: a contact of whom nothing is known.
+    sample: Option<SampleContact>,
+    /// The name of test data of the template, in the place of both.
+    #[schemars(length(max = SET_NAME_MAX))]
+    test_data: Option<String>,
+    /// A variant of an A/B test. Default: what the campaign itself says.
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
+    variant: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CampaignPreview {
+    campaign_id: Uuid,
+    subject: String,
+    html: String,
+    text: String,
+}
+
+/// The mail of one recipient, with its footer. Any campaign can be looked at, whatever its status.
+pub(super) async fn preview(ctx: &mut RequestContext, body: PreviewCampaign) -> Result<ApiReply, ApiError> {
+    let mut faults = Faults::default();
+    render::check_recipient(body.contact_id.as_ref(), body.sample.as_ref(), body.test_data.as_ref(), &mut faults);
+    faults.finish()?;
+    let (row, MessagePreview { subject, html, text }) = rendered(ctx, body).await?;
+    ApiReply::ok(&CampaignPreview { campaign_id: row.id, subject, html, text })
+}
+
+/// The campaign, and its mail to the recipient that the body names.
+async fn rendered(ctx: &mut RequestContext, body: PreviewCampaign) -> Result<(CampaignRow, MessagePreview), ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let campaign = row.own_content();
+    let (own, content_id) = match &body.variant {
+        None => (campaign, row.content_id),
+        Some(name) => {
+            let variant = row.variants.iter().find(|variant| variant.variant == *name);
+            let variant =
+                variant.ok_or_else(|| ApiError::invalid("variant", "unknown", "is no variant of this campaign"))?;
+            (variant.own_content().or_campaign(&campaign), variant.content_id)
+        }
+    };
+    let parts = content::current_parts(ctx, &own, row.status == CampaignStatus::Draft, content_id).await?;
+    let sample = match &body.test_data {
+        Some(name) => testdata::named(ctx.db(), tenant, own.template_id, name).await?.sample,
+        None => body.sample,
+    };
+    let contact = render::recipient(ctx, body.contact_id, sample).await?;
+    let options = sample::options(ctx.db(), tenant, &row).await?;
+    let options = MessageOptions { track_links: false, track_opens: false, ..options };
+    let source = parts.source(TemplateKind::Marketing);
+    let data = MergeData { contact, data: Value::Null, headers: OwnHeaders::default(), event: Value::Null };
+    let preview = ctx.run_blocking("preview".to_owned(), move || render::preview(&source, &options, &data))??;
+    Ok((row, preview))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TestCampaign {
+    /// An address that is given twice gets one mail.
+    #[schemars(with = "Vec<Email>", length(min = 1, max = TEST_RECIPIENTS_MAX))]
+    to: Option<Vec<String>>,
+    /// Whom the mail is rendered for.
+    contact_id: Option<Id>,
+    /// Not together with `contact_id`. Without both: a contact of whom nothing is known.
+    sample: Option<SampleContact>,
+    /// The name of test data of the template, in the place of both.
+    #[schemars(length(max = SET_NAME_MAX))]
+    test_data: Option<String>,
+    /// A variant of an A/B test. Default: what the campaign itself says.
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
+    variant: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CampaignTestAccepted {
+    campaign_id: Uuid,
+    message_id: Uuid,
+    recipients: Vec<TestRecipient>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TestRecipient {
+    #[schemars(with = "Email")]
+    email: String,
+    send_id: Uuid,
+    /// Why it is not mailed; null: it is.
+    skipped: Option<SkipReason>,
+}
+
+/// Sends the mail of one recipient to a few addresses. 202: it is stored.
+pub(super) async fn send_test(ctx: &mut RequestContext, body: TestCampaign) -> Result<ApiReply, ApiError> {
+    let mut faults = Faults::default();
+    let recipients = test_recipients(&mut faults, body.to);
+    render::check_recipient(body.contact_id.as_ref(), body.sample.as_ref(), body.test_data.as_ref(), &mut faults);
+    faults.finish()?;
+    let wanted = PreviewCampaign {
+        contact_id: body.contact_id,
+        sample: body.sample,
+        test_data: body.test_data,
+        variant: body.variant,
+    };
+    let (row, mail) = rendered(ctx, wanted).await?;
+    let tenant = ctx.tenant;
+    let sender = senders::readiness(ctx.db(), tenant, Some(row.sender_profile_id)).await?;
+    if !sender.is_some_and(|sender| sender.may_send()) {
+        return Err(ApiError::unprocessable("sender_missing_verified_domain"));
+    }
+    let draft = MessageDraft {
+        sender_id: row.sender_profile_id,
+        recipients,
+        subject: format!("{TEST_PREFIX}{}", mail.subject),
+        html: mail.html,
+        text: Some(mail.text),
+        reply_to: None,
+        dot_number: None,
+        options: None,
+        kind: MessageKind::Test,
+        classification: row.classification,
+    };
+    let accepted = messages::accept(ctx, &draft, Vec::new(), false).await?;
+    let detail = json!({"message_id": accepted.id, "recipients": draft.recipients.len()});
+    ctx.audit("campaign.test", &row.id.to_string(), detail).await?;
+    let recipients = draft.recipients.into_iter().zip(accepted.withheld).zip(0..).map(|((recipient, skipped), at)| {
+        let send_id = SendId::of(accepted.id, at).0;
+        TestRecipient { email: recipient.address.into_string(), send_id, skipped }
+    });
+    let recipients = recipients.collect();
+    ApiReply::accepted(&CampaignTestAccepted { campaign_id: row.id, message_id: accepted.id, recipients })
+}
+
+/// The addresses of a test, each once.
+fn test_recipients(faults: &mut Faults, to: Option<Vec<String>>) -> Vec<ParsedRecipient> {
+    let to = faults.required("to", to).unwrap_or_default();
+    if faults.is_empty() {
+        faults.require(!to.is_empty(), "to", "empty", "must name at least one address");
+    }
+    if to.len() > TEST_RECIPIENTS_MAX {
+        faults.add("to", "too_many", format!("may name at most {TEST_RECIPIENTS_MAX} addresses"));
+        return Vec::new();
+    }
+    let mut recipients: Vec<ParsedRecipient> = Vec::with_capacity(to.len());
+    for (place, text) in to.iter().enumerate() {
+        let Some(address) = faults.address(&format!("to[{place}]"), text) else { continue };
+        if recipients.iter().all(|known| known.address != address) {
+            recipients.push(ParsedRecipient { address, name: None });
+        }
+    }
+    recipients
+}

@@ -1,0 +1,197 @@
+//! `/v1/connections`: a tenant's own accounts with mail providers, the order in which they carry its mail, and how each serves.
+//!
+//! A secret is sealed by the vault when it is stored, and the ingress's role cannot read it again. A caller chooses among providers
+//! whose hosts are known; SMTP relays and other hosts are the operator's (`postrider provider`, which uses the same [`store`]).
+
+mod input;
+mod store;
+
+use providers::{Connection, PROVIDER_PURPOSE};
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use self::input::{ChangeConnection, CreateConnection};
+pub use self::store::{NewConnection, ProviderConnection, insert, order, remove, set_order, set_status};
+use crate::pipeline::{
+    ApiReply, Doc, Id, NoFields, NoParameters, RequestContext, Routes, error::ApiError, read, read_page, write,
+};
+
+/// Connections a tenant may have.
+const CONNECTIONS_MAX: i64 = 20;
+/// Connections that may carry a tenant's mail: the first and its fallbacks.
+const ORDER_MAX: usize = 5;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/v1/connections",
+            read_page("connections:read", list),
+            Doc::new("listConnections", "List provider connections", "Newest first, with the health of each.")
+                .page::<ProviderConnection>("A page of connections, without secrets"),
+        )
+        .post(
+            "/v1/connections",
+            write("connections:write", create),
+            Doc::new(
+                "createConnection",
+                "Add a provider connection",
+                "It carries no mail before it is put into the order. The secret is kept encrypted and never shown. At \
+                 most 20 for each tenant; SMTP relays are added by the operator.",
+            )
+            .example(json!({"provider": "postmark", "name": "Postmark", "secret": "server-token", "stream": "broadcast"}))
+            .answer::<ConnectionCreated>(201, "Added")
+            .leads_to("connection_id", &["getConnection", "updateConnection", "deleteConnection"])
+            .refuses(409, &["connection_limit_reached", "connection_name_taken"]),
+        )
+        .post(
+            "/v1/connections/order",
+            write("connections:write", choose_order),
+            Doc::new(
+                "orderConnections",
+                "Choose which connections carry the mail",
+                "The first carries the tenant's mail. While its circuit is open, new attempts take the next one whose \
+                 circuit is closed. Connections that are left out carry nothing; with none, the platform's relay does. \
+                 With more than one, mail whose outcome is unknown is never tried again, whatever its kind.",
+            )
+            .example(json!({"connection_ids": []}))
+            .answer::<ConnectionOrder>(200, "The order")
+            .refuses(404, &["connection_not_found"])
+            .refuses(409, &["connection_disabled"]),
+        )
+        .get(
+            "/v1/connections/{id}",
+            read("connections:read", show),
+            Doc::new("getConnection", "Read a provider connection", "With its health, without its secret.")
+                .single::<ProviderConnection>("The connection"),
+        )
+        .patch(
+            "/v1/connections/{id}",
+            write("connections:write", change),
+            Doc::new(
+                "updateConnection",
+                "Change a provider connection",
+                "What is left out stays; null clears. Takes effect within five seconds. A disabled one carries nothing.",
+            )
+            .single::<ProviderConnection>("The connection")
+            .example(json!({"name": "Main"}))
+            .refuses(409, &["connection_name_taken", "connection_of_operator"]),
+        )
+        .delete(
+            "/v1/connections/{id}",
+            write("connections:write", delete),
+            Doc::new("deleteConnection", "Remove a provider connection", "One that is not in the order, with its secret.")
+                .answer::<ConnectionRemoved>(200, "Removed")
+                .refuses(404, &["connection_not_found"])
+                .refuses(409, &["connection_in_use"]),
+        )
+}
+
+async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    ApiReply::page(page, store::list(ctx.db(), tenant, &page).await?)
+}
+
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let id = ctx.id("connection")?;
+    ApiReply::single(find(ctx, id).await?)
+}
+
+async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<ProviderConnection, ApiError> {
+    let tenant = ctx.tenant;
+    store::find(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("connection"))
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ConnectionCreated {
+    connection_id: Uuid,
+}
+
+async fn create(ctx: &mut RequestContext, body: CreateConnection) -> Result<ApiReply, ApiError> {
+    let tenant = ctx.tenant;
+    let (name, connection) = body.checked()?;
+    if store::count(ctx.db(), tenant).await? >= CONNECTIONS_MAX {
+        return Err(ApiError::conflict("connection_limit_reached")
+            .detail(format!("at most {CONNECTIONS_MAX} connections may be kept")));
+    }
+    let Connection { kind, settings, secret } = &connection;
+    let sealed = seal(ctx, secret)?;
+    let new = NewConnection { tenant, name: &name, kind: *kind, settings, sealed: &sealed };
+    let id = insert(ctx.db(), new).await?;
+    ctx.audit("provider.add", &id.to_string(), json!({"provider": kind.as_str()})).await?;
+    ApiReply::created(&ConnectionCreated { connection_id: id })
+}
+
+/// Seals a secret for the tenant.
+fn seal(ctx: &RequestContext, secret: &SecretString) -> Result<Vec<u8>, ApiError> {
+    let secret = secret.expose_secret().as_bytes();
+    ctx.ingress.vault.seal(ctx.tenant, PROVIDER_PURPOSE, secret).map_err(|error| ApiError::unexpected(&error))
+}
+
+async fn change(ctx: &mut RequestContext, body: ChangeConnection) -> Result<ApiReply, ApiError> {
+    let tenant = ctx.tenant;
+    let id = ctx.id("connection")?;
+    let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("connection"))?;
+    let fields = body.fields();
+    let wanted = body.applied_to(&before)?;
+    let sealed = wanted.secret.as_ref().map(|secret| seal(ctx, secret)).transpose()?;
+    store::update(ctx.db(), tenant, id, &wanted, sealed).await?;
+    if !fields.is_empty() {
+        ctx.audit("provider.change", &id.to_string(), json!({"fields": fields})).await?;
+    }
+    ApiReply::single(find(ctx, id).await?)
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ConnectionRemoved {
+    connection_id: Uuid,
+    removed: bool,
+}
+
+async fn delete(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let tenant = ctx.tenant;
+    let id = ctx.id("connection")?;
+    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("connection"))?;
+    if row.in_order {
+        return Err(ApiError::conflict("connection_in_use").detail("it is in the order: take it out first"));
+    }
+    remove(ctx.db(), tenant, id).await?;
+    ctx.audit("provider.remove", &id.to_string(), json!({})).await?;
+    ApiReply::ok(&ConnectionRemoved { connection_id: id, removed: true })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SetOrder {
+    /// The connections that carry the tenant's mail: the first, then its fallbacks in their order.
+    #[schemars(length(max = ORDER_MAX), extend("uniqueItems" = true))]
+    connection_ids: Vec<Id>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ConnectionOrder {
+    connection_ids: Vec<Uuid>,
+}
+
+async fn choose_order(ctx: &mut RequestContext, body: SetOrder) -> Result<ApiReply, ApiError> {
+    let ids: Vec<Uuid> = body.connection_ids.into_iter().map(|Id(id)| id).collect();
+    if ids.len() > ORDER_MAX {
+        return Err(ApiError::invalid("connection_ids", "too_many", format!("may have at most {ORDER_MAX}")));
+    }
+    if ids.iter().enumerate().any(|(place, id)| ids[..place].contains(id)) {
+        return Err(ApiError::invalid("connection_ids", "duplicate", "may name a connection once"));
+    }
+    let tenant = ctx.tenant;
+    store::lock_all(ctx.db(), tenant).await?;
+    for id in &ids {
+        if find(ctx, *id).await?.status != "active" {
+            return Err(ApiError::conflict("connection_disabled").detail(format!("{id} is disabled")));
+        }
+    }
+    set_order(ctx.db(), tenant, &ids).await?;
+    ctx.audit("provider.order", &tenant.to_string(), json!({"connections": ids})).await?;
+    ApiReply::ok(&ConnectionOrder { connection_ids: ids })
+}

@@ -1,0 +1,352 @@
+//! Rows of `provider_connections`, and what delivery reports about them. The ingress's role reads everything but the secrets.
+
+use chrono::{DateTime, Utc};
+use providers::{ConnectionSettings, ProviderKind};
+use schemars::JsonSchema;
+use schemas::new_id;
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::input::WantedConnection;
+use crate::pipeline::{
+    error::ApiError,
+    page::{ListPage, as_optional_time, as_time},
+    resource,
+};
+
+/// A tenant's account with a provider, without its secret.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ProviderConnection {
+    #[serde(rename = "connection_id")]
+    id: Uuid,
+    /// The provider.
+    #[schemars(extend("enum" = ["smtp", "ses", "postmark", "sendgrid", "mailgun", "resend"]))]
+    provider: String,
+    name: String,
+    /// A disabled one carries nothing.
+    #[schemars(extend("enum" = ["active", "disabled"]))]
+    pub(super) status: String,
+    /// Its place in the order, from 1; null: it carries no mail.
+    #[schemars(range(min = 1))]
+    position: Option<i64>,
+    /// The AWS region, or `us` or `eu`.
+    region: Option<String>,
+    /// Mailgun: the domain the account sends for.
+    domain: Option<String>,
+    /// Postmark: the message stream.
+    stream: Option<String>,
+    /// SES: the configuration set.
+    configuration_set: Option<String>,
+    /// Most mails a second, of each delivery process.
+    max_per_second: Option<u32>,
+    health: ConnectionHealth,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
+}
+
+resource!(ProviderConnection, "connection", "connections", id);
+
+/// How a connection serves, as the delivery process saw it that reported last.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ConnectionHealth {
+    /// `open`: it fails, and is tried again later.
+    #[schemars(extend("enum" = ["closed", "open"]))]
+    circuit: &'static str,
+    /// When an open one is tried again.
+    #[serde(serialize_with = "as_optional_time")]
+    open_until: Option<DateTime<Utc>>,
+    /// The class of the last failure.
+    last_error: Option<String>,
+    #[serde(serialize_with = "as_optional_time")]
+    last_error_at: Option<DateTime<Utc>>,
+    /// When it last served, to the minute.
+    #[serde(serialize_with = "as_optional_time")]
+    last_success_at: Option<DateTime<Utc>>,
+}
+
+/// A row as it is read.
+struct ConnectionRow {
+    id: Uuid,
+    provider: String,
+    name: String,
+    status: String,
+    position: Option<i64>,
+    settings: Value,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+    open_until: Option<DateTime<Utc>>,
+    error_class: Option<String>,
+    failed_at: Option<DateTime<Utc>>,
+    served_at: Option<DateTime<Utc>>,
+}
+
+impl From<ConnectionRow> for ProviderConnection {
+    fn from(row: ConnectionRow) -> Self {
+        let settings: ConnectionSettings = serde_json::from_value(row.settings).unwrap_or_default();
+        let health = ConnectionHealth {
+            circuit: if row.open_until.is_some() { "open" } else { "closed" },
+            open_until: row.open_until,
+            last_error: row.error_class,
+            last_error_at: row.failed_at,
+            last_success_at: row.served_at,
+        };
+        Self {
+            id: row.id,
+            provider: row.provider,
+            name: row.name,
+            status: row.status,
+            position: row.position,
+            region: settings.region,
+            domain: settings.domain,
+            stream: settings.stream,
+            configuration_set: settings.configuration_set,
+            max_per_second: settings.max_per_second,
+            health,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+/// Connections of a tenant (`$1`), and which of them.
+macro_rules! select {
+    ($which:tt $(, $value:expr)+ $(,)?) => {
+        sqlx::query_as!(
+            ConnectionRow,
+            r#"select c.id, c.provider, c.name, c.status,
+                      case when c.is_default then 1 else c.fallback_rank + 1 end::bigint as position,
+                      c.settings, c.created_at, c.updated_at,
+                      case when h.open_until > now() then h.open_until end as open_until,
+                      h.error_class as "error_class?", h.failed_at as "failed_at?", h.served_at as "served_at?"
+               from provider_connections c
+               left join connection_health h on h.tenant_id = c.tenant_id and h.connection_id = c.id
+               where c.tenant_id = $1 "# + $which,
+            $($value),+
+        )
+    };
+}
+
+/// Newest first, one page. Served by `provider_connections_newest`.
+pub(super) async fn list(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    page: &ListPage,
+) -> sqlx::Result<Vec<ProviderConnection>> {
+    let rows = select!(
+        "and ($2::timestamptz is null or (c.created_at, c.id) < ($2, $3::uuid)) order by c.created_at desc, c.id desc limit $4",
+        tenant,
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(ProviderConnection::from).collect())
+}
+
+pub(super) async fn find(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<ProviderConnection>> {
+    Ok(select!("and c.id = $2", tenant, id).fetch_optional(db).await?.map(ProviderConnection::from))
+}
+
+/// How many connections a tenant has. Locks the tenant's row, so that they are made one after the other.
+pub(super) async fn count(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
+    sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
+        .fetch_optional(&mut *db)
+        .await?;
+    sqlx::query_scalar!(r#"select count(*) as "count!" from provider_connections where tenant_id = $1"#, tenant)
+        .fetch_one(db)
+        .await
+}
+
+/// A connection that is about to be changed.
+pub(super) struct LockedConnection {
+    pub(super) kind: ProviderKind,
+    pub(super) name: String,
+    pub(super) status: String,
+    pub(super) settings: ConnectionSettings,
+    /// Whether it is in the order.
+    pub(super) in_order: bool,
+}
+
+pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<LockedConnection>> {
+    let row = sqlx::query!(
+        r#"select provider, name, status, settings, is_default or fallback_rank is not null as "in_order!"
+           from provider_connections where tenant_id = $1 and id = $2 for no key update"#,
+        tenant,
+        id,
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(row.map(|row| LockedConnection {
+        kind: ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp),
+        name: row.name,
+        status: row.status,
+        settings: serde_json::from_value(row.settings).unwrap_or_default(),
+        in_order: row.in_order,
+    }))
+}
+
+/// Locks all connections of a tenant.
+pub(super) async fn lock_all(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("select id from provider_connections where tenant_id = $1 order by id for no key update", tenant)
+        .fetch_all(db)
+        .await
+        .map(drop)
+}
+
+/// A connection to be stored.
+#[derive(Clone, Copy)]
+pub struct NewConnection<'a> {
+    /// Whose account it is.
+    pub tenant: Uuid,
+    /// To recognise it by.
+    pub name: &'a str,
+    /// The provider.
+    pub kind: ProviderKind,
+    /// The settings, checked.
+    pub settings: &'a ConnectionSettings,
+    /// The secret, sealed.
+    pub sealed: &'a [u8],
+}
+
+/// Stores a connection, which carries no mail yet. Answers its id.
+///
+/// # Errors
+/// 409 `connection_name_taken`, or when Postgres is away.
+pub async fn insert(db: &mut PgConnection, new: NewConnection<'_>) -> Result<Uuid, ApiError> {
+    let id = new_id();
+    let settings = serde_json::to_value(new.settings).map_err(|error| ApiError::unexpected(&error))?;
+    sqlx::query!(
+        "insert into provider_connections (tenant_id, id, provider, name, settings, secret) values ($1, $2, $3, $4, $5, $6)",
+        new.tenant,
+        id,
+        new.kind.as_str(),
+        new.name,
+        settings,
+        new.sealed,
+    )
+    .execute(db)
+    .await
+    .map_err(name_taken)?;
+    Ok(id)
+}
+
+/// A name is unique within the tenant.
+fn name_taken(error: sqlx::Error) -> ApiError {
+    match error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation) {
+        true => ApiError::conflict("connection_name_taken"),
+        false => error.into(),
+    }
+}
+
+/// Changes a connection; without a secret, the one there is stays.
+pub(super) async fn update(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    wanted: &WantedConnection,
+    sealed: Option<Vec<u8>>,
+) -> Result<(), ApiError> {
+    let settings = serde_json::to_value(&wanted.settings).map_err(|error| ApiError::unexpected(&error))?;
+    // Delivery opens a connection again when `updated_at` has changed.
+    let done = match sealed {
+        Some(sealed) => {
+            sqlx::query!(
+                "update provider_connections set name = $3, status = $4, settings = $5, secret = $6, updated_at = clock_timestamp()
+                 where tenant_id = $1 and id = $2",
+                tenant,
+                id,
+                wanted.name,
+                wanted.status,
+                settings,
+                sealed,
+            )
+            .execute(db)
+            .await
+        }
+        None => {
+            sqlx::query!(
+                "update provider_connections set name = $3, status = $4, settings = $5, updated_at = clock_timestamp()
+                 where tenant_id = $1 and id = $2",
+                tenant,
+                id,
+                wanted.name,
+                wanted.status,
+                settings,
+            )
+            .execute(db)
+            .await
+        }
+    };
+    done.map(drop).map_err(name_taken)
+}
+
+/// Puts these connections, and no others, into the order: the first carries the tenant's mail, the others take over in their order.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn set_order(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update provider_connections set is_default = false, fallback_rank = null
+         where tenant_id = $1 and (is_default or fallback_rank is not null)",
+        tenant,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "update provider_connections c
+         set is_default = u.place = 1, fallback_rank = nullif(u.place - 1, 0)::smallint
+         from unnest($2::uuid[]) with ordinality as u (id, place)
+         where c.tenant_id = $1 and c.id = u.id",
+        tenant,
+        ids,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// The connections in the order.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn order(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Vec<Uuid>> {
+    sqlx::query_scalar!(
+        "select id from provider_connections where tenant_id = $1 and (is_default or fallback_rank is not null)
+         order by fallback_rank nulls first",
+        tenant,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Puts a connection to use, or out of it.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn set_status(db: &mut PgConnection, tenant: Uuid, id: Uuid, status: &str) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update provider_connections set status = $3, updated_at = clock_timestamp() where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        status,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Removes a connection and its secret.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn remove(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("delete from provider_connections where tenant_id = $1 and id = $2", tenant, id)
+        .execute(db)
+        .await
+        .map(drop)
+}

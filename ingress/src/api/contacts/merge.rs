@@ -1,0 +1,314 @@
+//! `POST /v1/contacts/{id}/merge`: two contacts that are one person become one. The merged contact keeps its row and its address, so that
+//! its history stays readable, and its id leads to the survivor. It is out of every audience; mail that the person asked for still
+//! reaches its address.
+
+use ledger::{
+    confirmations,
+    suppressions::{self, NewSuppression, SuppressionReason},
+};
+use schemars::JsonSchema;
+use schemas::action::SuppressionScope;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{
+    MARKETING_STATUS_CHANGED, record,
+    store::{self, NewValues},
+};
+use crate::pipeline::{ApiReply, Id, RequestContext, error::ApiError};
+
+/// What the survivor takes from the merged contact where it has nothing itself.
+const TAKEN: &[&str] = &[
+    "external_id",
+    "first_name",
+    "last_name",
+    "title",
+    "phone",
+    "company",
+    "dot_number",
+    "timezone",
+    "locale",
+    "lifecycle_stage",
+    "source",
+];
+const CONSENT: &[&str] = &["consent_basis", "consent_at", "consent_source", "consent_description", "consent_evidence"];
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ContactMerge {
+    /// The other contact, which becomes part of this one.
+    contact_id: Id,
+}
+
+/// Merges the contact of the body into that of the path. Harmless to repeat.
+pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Result<ApiReply, ApiError> {
+    let (tenant, asked) = (ctx.tenant, ctx.id("contact")?);
+    let survivor = store::survivor(ctx.db(), tenant, asked).await?;
+    let merged = store::survivor(ctx.db(), tenant, body.contact_id.0).await?;
+    if survivor == merged {
+        if asked == body.contact_id.0 {
+            return Err(ApiError::invalid("contact_id", "same", "is the contact itself"));
+        }
+        return ApiReply::single(record::one(ctx.db(), tenant, survivor).await?);
+    }
+    // The survivor takes its place in lists and tags: it does not join them, and no sequence starts by that.
+    sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
+    lock_enrollments(ctx.db(), tenant, &[survivor, merged]).await?;
+    let (kept, gone) = lock_both(ctx.db(), tenant, survivor, merged).await?;
+    move_memberships(ctx.db(), tenant, survivor, merged).await?;
+    move_facts(ctx.db(), tenant, survivor, merged).await?;
+    move_enrollments(ctx.db(), tenant, survivor, merged).await?;
+    close(ctx.db(), tenant, survivor, merged).await?;
+    let was_asked = confirmations::withdraw(ctx.db(), tenant, merged).await?;
+    let columns = taken_columns(&kept, &gone);
+    let fields = missing_fields(&kept, &gone);
+    store::update(ctx.db(), tenant, &[NewValues { id: survivor, columns: &columns, fields: &fields }]).await?;
+    copy_suppressions(ctx.db(), tenant, text(&gone, "address"), text(&kept, "address")).await?;
+    if was_asked {
+        // The link in the other's mail proves nothing about the address that is left.
+        let settings = ctx.ingress.settings.confirmations;
+        confirmations::request(ctx.db(), tenant, &[survivor], &settings).await?;
+    }
+    ctx.audit("contact.merged", &survivor.to_string(), json!({"merged": merged})).await?;
+    let (from, to) = (&kept["marketing_status"], &columns["marketing_status"]);
+    if from != to {
+        ctx.audit(MARKETING_STATUS_CHANGED, &survivor.to_string(), json!({"from": from, "to": to})).await?;
+    }
+    ApiReply::single(record::one(ctx.db(), tenant, survivor).await?)
+}
+
+fn text<'a>(row: &'a Value, column: &str) -> &'a str {
+    row[column].as_str().unwrap_or_default()
+}
+
+/// What the survivor gets: values that it lacks, and the stricter consent with what proves it. It is active if one of the two is.
+fn taken_columns(kept: &Value, gone: &Value) -> Map<String, Value> {
+    let mut columns = Map::new();
+    let mut take = |names: &[&str]| {
+        columns.extend(names.iter().map(|name| ((*name).to_owned(), gone[*name].clone())));
+    };
+    for name in TAKEN.iter().filter(|name| kept[**name].is_null() && !gone[**name].is_null()) {
+        take(&[name]);
+    }
+    let strictness = |row: &Value| match text(row, "marketing_status") {
+        "unsubscribed" => 2,
+        "pending" => 1,
+        _ => 0,
+    };
+    let is_stricter = strictness(gone) > strictness(kept);
+    let knows_more = CONSENT.iter().all(|name| kept[*name].is_null()) && strictness(gone) == strictness(kept);
+    if is_stricter || knows_more {
+        take(CONSENT);
+    }
+    take(&["marketing_status"]);
+    if !is_stricter {
+        columns.insert("marketing_status".to_owned(), kept["marketing_status"].clone());
+    }
+    let is_active = [kept, gone].iter().any(|row| text(row, "status") == "active");
+    columns.insert("status".to_owned(), json!(if is_active { "active" } else { "archived" }));
+    columns
+}
+
+/// The fields that only the merged contact has.
+fn missing_fields(kept: &Value, gone: &Value) -> Map<String, Value> {
+    let fields = gone["fields"].as_object().cloned().unwrap_or_default();
+    fields.into_iter().filter(|(key, _)| kept["fields"].get(key).is_none()).collect()
+}
+
+/// Enrollments are locked before contacts, as everywhere: a step that is being taken is waited for.
+async fn lock_enrollments(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query!(
+        "select from enrollments where tenant_id = $1 and contact_id = any ($2) and status in ('active', 'paused')
+         order by id for update",
+        tenant,
+        contacts,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// The rows of the survivor and of the other, locked in the order of their ids.
+async fn lock_both(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    survivor: Uuid,
+    merged: Uuid,
+) -> Result<(Value, Value), ApiError> {
+    let rows = sqlx::query!(
+        r#"select c.id, to_jsonb(c) as "row!" from contacts c
+           where c.tenant_id = $1 and c.id = any ($2) and c.status in ('active', 'archived') order by c.id for update"#,
+        tenant,
+        &[survivor, merged],
+    )
+    .fetch_all(db)
+    .await?;
+    let row = |id| rows.iter().find(|row| row.id == id).map(|row| row.row.clone());
+    row(survivor).zip(row(merged)).ok_or_else(|| ApiError::not_found("contact"))
+}
+
+/// The survivor is in the audiences of both. A topic that one of them left is left.
+async fn move_memberships(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id, left_at)
+         select tenant_id, audience_id, $2, send_id, left_at from topic_opt_outs where tenant_id = $1 and contact_id = $3
+         on conflict do nothing",
+        tenant,
+        survivor,
+        merged,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "with moved as (delete from audience_members where tenant_id = $1 and contact_id = $3 returning audience_id)
+         insert into audience_members (tenant_id, audience_id, contact_id)
+         select $1, audience_id, $2 from moved order by audience_id on conflict do nothing",
+        tenant,
+        survivor,
+        merged,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "delete from audience_members m using topic_opt_outs d
+         where m.tenant_id = $1 and m.contact_id = $2
+           and d.tenant_id = $1 and d.contact_id = $2 and d.audience_id = m.audience_id",
+        tenant,
+        survivor,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// What segments ask about the past, and what the frequency cap counts, is the survivor's. The sends are found as erasure finds them.
+async fn move_facts(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update contact_facts f set contact_id = $2
+         from (
+             select s.id from sends s where s.tenant_id = $1 and s.contact_id = $3 and s.campaign_id is null
+             union all
+             select s.id from campaigns c
+             cross join lateral (
+                 select s.id from sends s
+                 where s.tenant_id = $1 and s.campaign_id = c.id and s.contact_id = $3 and s.month = c.month
+                 offset 0
+             ) s
+             where c.tenant_id = $1
+         ) own
+         where f.tenant_id = $1 and f.send_id = own.id and f.contact_id = $3",
+        tenant,
+        survivor,
+        merged,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "update capped_sends set contact_id = $2 where tenant_id = $1 and contact_id = $3",
+        tenant,
+        survivor,
+        merged,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// The survivor goes on where the other was, unless it is or was on the same way itself: nobody gets a step twice.
+async fn move_enrollments(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update enrollments e set contact_id = $2, updated_at = now()
+         where e.tenant_id = $1 and e.contact_id = $3 and e.status in ('active', 'paused')
+           and not exists (
+               select from enrollments o
+               where o.tenant_id = $1 and o.contact_id = $2 and o.sequence_id = e.sequence_id
+                 and o.status in ('active', 'paused', 'completed'))",
+        tenant,
+        survivor,
+        merged,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "update enrollments
+         set status = 'exited', exit_reason = 'manual', next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
+         where tenant_id = $1 and contact_id = $2 and status in ('active', 'paused')",
+        tenant,
+        merged,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Makes the contact a part of the survivor, with those that were merged into it before.
+async fn close(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update contacts set status = 'merged', merged_into = $2, external_id = null, updated_at = now()
+         where tenant_id = $1 and (id = $3 or merged_into = $3)",
+        tenant,
+        survivor,
+        merged,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// What is against mailing the person holds for the address that is left. Bounces are about an address, and stay with theirs. Later
+/// suppressions of the merged address follow by trigger.
+async fn copy_suppressions(db: &mut PgConnection, tenant: Uuid, from: &str, to: &str) -> sqlx::Result<()> {
+    let rows = sqlx::query!(
+        "select reason, scope, source, note, send_id, expires_at from suppressions
+         where tenant_id = $1 and address = $2 and reason in ('unsubscribe', 'complaint', 'manual', 'import')
+           and (expires_at is null or expires_at > now())",
+        tenant,
+        from,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let copies = rows.into_iter().filter_map(|row| {
+        // The recipient's own opt-out stays one that only the recipient lifts.
+        let source = if row.source == "recipient" { "recipient" } else { "api" };
+        let scope = if row.scope == "all" { SuppressionScope::All } else { SuppressionScope::Marketing };
+        let new = NewSuppression::new(tenant, to.to_owned(), SuppressionReason::parse(&row.reason)?, source);
+        Some(NewSuppression { scope, note: row.note, send_id: row.send_id, expires_at: row.expires_at, ..new })
+    });
+    suppressions::suppress(db, copies.collect()).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("subscribed", "unsubscribed", "unsubscribed")]
+    #[case("subscribed", "pending", "pending")]
+    #[case("pending", "subscribed", "pending")]
+    #[case("unsubscribed", "subscribed", "unsubscribed")]
+    #[case("pending", "unsubscribed", "unsubscribed")]
+    #[case("subscribed", "subscribed", "subscribed")]
+    fn the_stricter_consent_wins(#[case] kept: &str, #[case] gone: &str, #[case] expected: &str) {
+        let row = |status: &str, basis: &str| json!({"marketing_status": status, "status": "archived", "consent_basis": basis});
+        let columns = taken_columns(&row(kept, "a"), &row(gone, "b"));
+        assert_eq!(columns["marketing_status"], expected);
+        assert_eq!(columns.get("consent_basis"), (expected != kept).then(|| json!("b")).as_ref());
+        assert_eq!(columns["status"], "archived");
+    }
+
+    #[test]
+    fn the_survivor_takes_what_it_lacks() {
+        let kept = json!({"first_name": "Ann", "phone": null, "status": "archived", "fields": {"plan": "pro"}});
+        let gone = json!({"first_name": "A.", "phone": "+1", "status": "active", "external_id": "7", "fields": {"plan": "free", "seats": 3}});
+        let columns = taken_columns(&kept, &gone);
+        assert_eq!(
+            (columns.get("first_name"), &columns["phone"], &columns["external_id"]),
+            (None, &json!("+1"), &json!("7"))
+        );
+        assert_eq!(columns["status"], "active");
+        assert_eq!(Value::Object(missing_fields(&kept, &gone)), json!({"seats": 3}));
+    }
+}

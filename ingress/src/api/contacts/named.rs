@@ -1,0 +1,146 @@
+//! How requests name a contact: by its id, its address, or the product's own id of it.
+
+use std::collections::HashMap;
+
+use schemas::Address;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::input::EXTERNAL_ID_MAX_CHARS;
+use crate::pipeline::{Faults, Id, error::ApiError};
+
+/// What names a contact.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum NamedContact {
+    Id(Uuid),
+    Address(Address),
+    ExternalId(String),
+}
+
+/// The fields of a request that name a contact.
+#[derive(Debug, Default)]
+pub(crate) struct ContactNames {
+    pub(crate) contact_id: Option<Id>,
+    pub(crate) email: Option<String>,
+    pub(crate) external_id: Option<String>,
+}
+
+impl ContactNames {
+    /// True if no name is given.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.contact_id.is_none() && self.email.is_none() && self.external_id.is_none()
+    }
+
+    /// The one name that is given. Adds a fault for none, for several, and for one that no contact can have.
+    pub(crate) fn check(self, prefix: &str, faults: &mut Faults) -> Option<NamedContact> {
+        let at = |name: &str| format!("{prefix}{name}");
+        match (self.contact_id, self.email, self.external_id) {
+            (Some(id), None, None) => Some(NamedContact::Id(id.0)),
+            (None, Some(text), None) => faults.address(&at("email"), &text).map(NamedContact::Address),
+            (None, None, Some(id)) => {
+                faults.title(&at("external_id"), &id, EXTERNAL_ID_MAX_CHARS);
+                Some(NamedContact::ExternalId(id))
+            }
+            (None, None, None) => faults.required(&at("email"), None),
+            _ => {
+                faults.add(at("email"), "ambiguous", "name the contact by one of contact_id, email and external_id");
+                None
+            }
+        }
+    }
+
+    /// The one name that is given, if any.
+    pub(crate) fn check_optional(self, faults: &mut Faults) -> Option<NamedContact> {
+        if self.is_empty() { None } else { self.check("", faults) }
+    }
+}
+
+/// A contact that a name leads to.
+#[derive(Debug, Clone)]
+struct FoundContact {
+    id: Uuid,
+    address: String,
+}
+
+/// The contacts that names lead to: of a merged contact the one that it is a part of.
+#[derive(Debug, Default)]
+pub(crate) struct FoundContacts(HashMap<NamedContact, FoundContact>);
+
+impl FoundContacts {
+    /// The id of the contact with this name.
+    pub(crate) fn id(&self, name: &NamedContact) -> Option<Uuid> {
+        self.0.get(name).map(|contact| contact.id)
+    }
+
+    /// The address of the contact with this name. An address that is given counts as it is, whether a contact has it or not.
+    ///
+    /// # Errors
+    /// 404 `contact_not_found`.
+    pub(crate) fn address(&self, name: &NamedContact) -> Result<Address, ApiError> {
+        if let NamedContact::Address(address) = name {
+            return Ok(address.clone());
+        }
+        let found = self.0.get(name).ok_or_else(|| ApiError::not_found("contact"))?;
+        Address::parse(&found.address).map_err(|error| ApiError::unexpected(&error))
+    }
+}
+
+/// The contacts with these names.
+pub(crate) async fn find(db: &mut PgConnection, tenant: Uuid, names: &[&NamedContact]) -> sqlx::Result<FoundContacts> {
+    let (mut ids, mut addresses, mut external_ids) = (Vec::new(), Vec::new(), Vec::new());
+    for name in names {
+        match name {
+            NamedContact::Id(id) => ids.push(*id),
+            NamedContact::Address(address) => addresses.push(address.as_str()),
+            NamedContact::ExternalId(id) => external_ids.push(id.as_str()),
+        }
+    }
+    if ids.is_empty() && addresses.is_empty() && external_ids.is_empty() {
+        return Ok(FoundContacts::default());
+    }
+    let rows = sqlx::query!(
+        r#"select n.id, n.address, n.external_id, c.id as found_id, c.address as found_address
+           from contacts n
+           join contacts c on c.tenant_id = n.tenant_id and c.id = coalesce(n.merged_into, n.id)
+           where n.tenant_id = $1 and (n.id = any ($2) or n.address = any ($3) or n.external_id = any ($4)) 
+             and n.status <> 'erased' and c.status <> 'erased'"#,
+        tenant,
+        &ids,
+        &addresses as &[&str],
+        &external_ids as &[&str],
+    )
+    .fetch_all(db)
+    .await?;
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let contact = FoundContact { id: row.found_id, address: row.found_address };
+        // By any of its names: which one was asked for makes no difference.
+        if let Some(id) = row.external_id {
+            found.insert(NamedContact::ExternalId(id), contact.clone());
+        }
+        if let Ok(address) = Address::parse(&row.address) {
+            found.insert(NamedContact::Address(address), contact.clone());
+        }
+        found.insert(NamedContact::Id(row.id), contact);
+    }
+    Ok(FoundContacts(found))
+}
+
+/// The contacts whose addresses are to be looked up: those that are not named by address.
+pub(crate) async fn find_addresses(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    names: &[&NamedContact],
+) -> sqlx::Result<FoundContacts> {
+    let unknown: Vec<&NamedContact> =
+        names.iter().copied().filter(|name| !matches!(name, NamedContact::Address(_))).collect();
+    find(db, tenant, &unknown).await
+}
+
+/// The address of the contact with this name.
+///
+/// # Errors
+/// 404 `contact_not_found`.
+pub(crate) async fn address(db: &mut PgConnection, tenant: Uuid, name: &NamedContact) -> Result<Address, ApiError> {
+    find_addresses(db, tenant, &[name]).await?.address(name)
+}

@@ -1,0 +1,124 @@
+//! Rows of `product_events`, and what an event sets going: occurrences of triggers, and checks of enrollments it may end.
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::input::NewProductEvent;
+use crate::api::contacts::{NamedContact, named};
+
+/// An event in the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StoredEvent {
+    pub(crate) id: Uuid,
+    pub(crate) contact_id: Uuid,
+    /// Stored by this call, not before.
+    pub(crate) is_new: bool,
+}
+
+/// An event with its id and the contact that was found.
+type NewRow<'a> = (Uuid, Uuid, &'a NewProductEvent);
+
+/// Records events, each once for its product's own id. `None`: there is no such contact.
+pub(super) async fn record(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    product: &str,
+    events: &[NewProductEvent],
+) -> sqlx::Result<Vec<Option<StoredEvent>>> {
+    let contacts = find_contacts(&mut *db, tenant, events).await?;
+    let rows: Vec<Option<NewRow<'_>>> =
+        events.iter().zip(contacts).map(|(event, contact)| Some((schemas::new_id(), contact?, event))).collect();
+    let known: Vec<NewRow<'_>> = rows.iter().flatten().copied().collect();
+    let new = insert(&mut *db, tenant, product, &known).await?;
+    set_going(&mut *db, tenant, &new).await?;
+    let before = if new.len() == known.len() { Vec::new() } else { recorded(db, tenant, product, events).await? };
+    let stored = rows.into_iter().map(|row| {
+        let (id, contact_id, event) = row?;
+        if new.contains(&id) {
+            return Some(StoredEvent { id, contact_id, is_new: true });
+        }
+        let mut same = before.iter().filter(|(source, ..)| event.source_event_id.as_ref() == Some(source));
+        same.next().map(|(_, id, contact_id)| StoredEvent { id: *id, contact_id: *contact_id, is_new: false })
+    });
+    Ok(stored.collect())
+}
+
+/// The contacts of events, held against an erasure until the end of the transaction.
+async fn find_contacts(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    events: &[NewProductEvent],
+) -> sqlx::Result<Vec<Option<Uuid>>> {
+    let names: Vec<&NamedContact> = events.iter().map(|event| &event.contact).collect();
+    let found = named::find(&mut *db, tenant, &names).await?;
+    let contacts: Vec<Option<Uuid>> = events.iter().map(|event| found.id(&event.contact)).collect();
+    let ids: Vec<Uuid> = contacts.iter().flatten().copied().collect();
+    let held = sqlx::query_scalar!(
+        "select id from contacts where tenant_id = $1 and id = any ($2) and status <> 'erased' order by id for key share",
+        tenant,
+        &ids,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(contacts.into_iter().map(|contact| contact.filter(|id| held.contains(id))).collect())
+}
+
+/// Inserts events; answers the ids of those that were not recorded before.
+async fn insert(db: &mut PgConnection, tenant: Uuid, product: &str, rows: &[NewRow<'_>]) -> sqlx::Result<Vec<Uuid>> {
+    let ids: Vec<Uuid> = rows.iter().map(|(id, ..)| *id).collect();
+    let contacts: Vec<Uuid> = rows.iter().map(|(_, contact, _)| *contact).collect();
+    let names: Vec<&str> = rows.iter().map(|(.., event)| event.name.as_str()).collect();
+    let sources: Vec<Option<&str>> = rows.iter().map(|(.., event)| event.source_event_id.as_deref()).collect();
+    let properties: Vec<Value> = rows.iter().map(|(.., event)| event.properties.clone()).collect();
+    let times: Vec<Option<DateTime<Utc>>> = rows.iter().map(|(.., event)| event.occurred_at).collect();
+    sqlx::query_scalar!(
+        "insert into product_events (tenant_id, id, product, contact_id, name, event_id, properties, occurred_at)
+         select $1, w.id, $2, w.contact_id, w.name, w.event_id, w.properties, coalesce(w.occurred_at, now())
+         from unnest($3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::jsonb[], $8::timestamptz[])
+             as w (id, contact_id, name, event_id, properties, occurred_at)
+         on conflict (tenant_id, product, event_id) where event_id is not null do nothing
+         returning id",
+        tenant,
+        product,
+        &ids,
+        &contacts,
+        &names as &[&str],
+        &sources as &[Option<&str>],
+        &properties,
+        &times as &[Option<DateTime<Utc>>],
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What new events start and may end, in the transaction that records them. An event that was reported late starts and ends nothing.
+async fn set_going(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    sqlx::query_file!("queries/start_by_event.sql", tenant, ids).execute(&mut *db).await?;
+    sqlx::query_file!("queries/end_by_event.sql", tenant, ids).execute(db).await.map(drop)
+}
+
+/// The events with the source ids of these, as they were recorded before. A statement of its own: another transaction may just have
+/// inserted them.
+async fn recorded(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    product: &str,
+    events: &[NewProductEvent],
+) -> sqlx::Result<Vec<(String, Uuid, Uuid)>> {
+    let sources: Vec<&str> = events.iter().filter_map(|event| event.source_event_id.as_deref()).collect();
+    let rows = sqlx::query!(
+        r#"select event_id as "event_id!", id, contact_id from product_events
+           where tenant_id = $1 and product = $2 and event_id = any ($3)"#,
+        tenant,
+        product,
+        &sources as &[&str],
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.event_id, row.id, row.contact_id)).collect())
+}

@@ -1,0 +1,108 @@
+//! How rows are written.
+
+use std::borrow::Cow;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::rows::ExportRow;
+use crate::pipeline::error::ApiError;
+
+/// The form of an export.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ExportFormat {
+    /// A header line, then a line for each row (RFC 4180).
+    #[default]
+    Csv,
+    /// A JSON object on each line.
+    Ndjson,
+}
+
+impl ExportFormat {
+    pub(super) const fn content_type(self) -> &'static str {
+        match self {
+            Self::Csv => "text/csv",
+            Self::Ndjson => "application/x-ndjson",
+        }
+    }
+}
+
+/// The column of the cursor, in both forms.
+const CURSOR: &str = "cursor";
+
+/// Writes the header line of CSV.
+pub(super) fn write_header<R: ExportRow>(format: ExportFormat, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    match format {
+        ExportFormat::Csv => write_record(R::COLUMNS.iter().copied().chain([CURSOR]), &mut line_writer(out)),
+        ExportFormat::Ndjson => Ok(()),
+    }
+}
+
+/// Writes rows.
+pub(super) fn write_rows<R: ExportRow>(format: ExportFormat, rows: &[R], out: &mut Vec<u8>) -> Result<(), ApiError> {
+    for row in rows {
+        let mut value = serde_json::to_value(row).map_err(|error| ApiError::unexpected(&error))?;
+        value[CURSOR] = row.cursor().seal().into();
+        match format {
+            ExportFormat::Csv => {
+                let cells = R::COLUMNS.iter().copied().chain([CURSOR]).map(|column| cell(&value[column]));
+                write_record(cells.map(|cell| cell.into_owned()), &mut line_writer(out))?;
+            }
+            ExportFormat::Ndjson => {
+                serde_json::to_writer(&mut *out, &value).map_err(|error| ApiError::unexpected(&error))?;
+                out.push(b'\n');
+            }
+        }
+    }
+    Ok(())
+}
+
+fn line_writer(out: &mut Vec<u8>) -> csv::Writer<&mut Vec<u8>> {
+    csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(out)
+}
+
+fn write_record<T: AsRef<[u8]>>(
+    cells: impl Iterator<Item = T>,
+    writer: &mut csv::Writer<&mut Vec<u8>>,
+) -> Result<(), ApiError> {
+    writer.write_record(cells).map_err(|error| ApiError::unexpected(&error))?;
+    writer.flush().map_err(|error| ApiError::unexpected(&error))
+}
+
+/// A value as a cell. A text that a spreadsheet would run as a formula gets an apostrophe, which makes it a text there, too.
+fn cell(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::Null => Cow::Borrowed(""),
+        Value::String(text) if text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']) => {
+            Cow::Owned(format!("'{text}"))
+        }
+        Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[rstest]
+    #[case(json!("=1+1"), "'=1+1")]
+    #[case(json!("+4930"), "'+4930")]
+    #[case(json!("-2"), "'-2")]
+    #[case(json!("@SUM(A1)"), "'@SUM(A1)")]
+    #[case(json!("\t=1"), "'\t=1")]
+    #[case(json!("\r=1"), "'\r=1")]
+    #[case(json!("＝1"), "'＝1")]
+    #[case(json!("Ann = Bob"), "Ann = Bob")]
+    #[case(json!("'=1"), "'=1")]
+    #[case(json!(-2), "-2")]
+    #[case(json!(null), "")]
+    #[case(json!({"plan": "=1"}), r#"{"plan":"=1"}"#)]
+    fn no_cell_is_a_formula(#[case] value: Value, #[case] expected: &str) {
+        assert_eq!(cell(&value), expected);
+    }
+}

@@ -1,0 +1,232 @@
+//! `/v1/keys`: the API keys that work for one tenant. A key makes keys for its tenant only, with no scope it lacks and no longer life
+//! than its own; keys for all tenants of a product are the operator's (`postrider key`), which uses the same [`store`].
+
+mod store;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use schemars::JsonSchema;
+use schemas::{key, scope};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+pub use self::store::{ApiKey, LiveKey, NewKey, lock_live, replace, revoke};
+use crate::pipeline::{
+    ApiReply, Doc, Faults, NoFields, NoParameters, RequestContext, Routes, error::ApiError, page::as_optional_time,
+    read, read_page, types::Name, validate::NAME_MAX, write,
+};
+
+/// Keys of one product for one tenant that are neither revoked nor expired.
+const LIVE_MAX: i64 = 100;
+/// How long a replaced key goes on, in hours, unless the caller says otherwise.
+pub const OVERLAP_HOURS: u32 = 24;
+/// The longest time a replaced key goes on: a week.
+pub const OVERLAP_HOURS_MAX: u32 = 168;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/v1/keys",
+            read_page("keys:read", list),
+            Doc::new("listKeys", "List API keys", "Newest first: those of the calling product that work for this tenant only.")
+                .page::<ApiKey>("A page of keys, without the keys themselves"),
+        )
+        .post(
+            "/v1/keys",
+            write("keys:write", create),
+            Doc::new(
+                "createKey",
+                "Make an API key",
+                "For this tenant. It gets no scope that the calling key lacks and ends no later. The answer is the only \
+                 one that shows the key. At most 100 live ones for each tenant and product.",
+            )
+            .example(json!({"label": "Reports", "scopes": ["analytics:read"]}))
+            .answer::<KeyCreated>(201, "Made")
+            .leads_to("key_id", &["getKey", "rotateKey", "deleteKey"])
+            .refuses(403, &["scope_not_held"])
+            .refuses(409, &["key_limit_reached"]),
+        )
+        .get(
+            "/v1/keys/{id}",
+            read("keys:read", show),
+            Doc::new("getKey", "Read an API key", "Without the key itself.").single::<ApiKey>("The key"),
+        )
+        .post(
+            "/v1/keys/{id}/rotate",
+            write("keys:write", rotate),
+            Doc::new(
+                "rotateKey",
+                "Replace an API key",
+                "The new key has the scopes, the label and the end of the replaced one, which goes on for \
+                 `overlap_hours`. The calling key must have all of these scopes.",
+            )
+            .example(json!({"overlap_hours": 2}))
+            .answer::<KeyReplaced>(200, "Replaced")
+            .refuses(403, &["scope_not_held"])
+            .refuses(404, &["key_not_found"])
+            .refuses(409, &["key_not_live", "key_limit_reached"]),
+        )
+        .delete(
+            "/v1/keys/{id}",
+            write("keys:write", remove),
+            Doc::new("deleteKey", "Revoke an API key", "Within five seconds no process accepts it any more.")
+                .answer::<KeyRevoked>(200, "Revoked")
+                .refuses(404, &["key_not_found"]),
+        )
+}
+
+async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, caller, page) = (ctx.tenant, Arc::clone(&ctx.caller), ctx.page);
+    ApiReply::page(page, store::list(ctx.db(), tenant, &caller, &page).await?)
+}
+
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let id = ctx.id("key")?;
+    ApiReply::single(find(ctx, id).await?)
+}
+
+/// A key of the calling product for this tenant.
+async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<ApiKey, ApiError> {
+    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
+    store::find(ctx.db(), tenant, &caller, id).await?.ok_or_else(|| ApiError::not_found("key"))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateKey {
+    /// What the key is for.
+    #[schemars(with = "Name<NAME_MAX>")]
+    label: Option<String>,
+    /// What it may do: scopes that the calling key has.
+    #[schemars(with = "Vec<GrantableScope>", length(min = 1, max = scope::ALL.len()))]
+    scopes: Option<Vec<String>>,
+    /// When it ends. Left out: when the calling key does.
+    expires_at: Option<DateTime<Utc>>,
+}
+
+/// A scope that a product's key can have.
+#[derive(JsonSchema)]
+#[schemars(extend("enum" = scope::ALL))]
+#[expect(dead_code, reason = "described, not built")]
+struct GrantableScope(String);
+
+#[derive(Serialize, JsonSchema)]
+struct KeyCreated {
+    key_id: Uuid,
+    /// The key. It is not shown again.
+    key: String,
+    #[serde(serialize_with = "as_optional_time")]
+    expires_at: Option<DateTime<Utc>>,
+}
+
+/// The answer is the only one that shows the key.
+async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, ApiError> {
+    let caller = Arc::clone(&ctx.caller);
+    let ends = store::expiry(ctx.db(), caller.key_id).await?;
+    let mut faults = Faults::default();
+    let label = faults.name("label", body.label);
+    let mut scopes = faults.required("scopes", body.scopes).unwrap_or_default();
+    scopes.sort_unstable();
+    scopes.dedup();
+    faults.require(!scopes.is_empty(), "scopes", "empty", "must not be empty");
+    if let Some(unknown) = scopes.iter().find(|name| !scope::ALL.contains(&name.as_str())) {
+        faults.add("scopes", "unknown", format!("{unknown:.40} is no scope"));
+    }
+    if let Some(wanted) = body.expires_at {
+        faults.require(wanted > Utc::now(), "expires_at", "in_the_past", "must be in the future");
+        let outlives = ends.is_some_and(|ends| wanted > ends);
+        faults.require(!outlives, "expires_at", "too_late", "must not be later than the end of the calling key");
+    }
+    faults.finish()?;
+    check_scopes(ctx, &scopes)?;
+    check_limit(ctx).await?;
+    let text = key::generate(&caller.product, caller.environment);
+    let expires_at = body.expires_at.or(ends);
+    let new = NewKey {
+        key: &text,
+        product: &caller.product,
+        environment: caller.environment,
+        scopes: &scopes,
+        tenant: Some(ctx.tenant),
+        label: Some(&label),
+        expires_at,
+    };
+    let key_id = new.insert(ctx.db()).await?;
+    ctx.audit("key.issue", &key_id.to_string(), json!({"scopes": scopes})).await?;
+    Ok(ApiReply::created(&KeyCreated { key_id, key: text, expires_at })?.with_secret())
+}
+
+/// A key grants no scope that it lacks.
+fn check_scopes(ctx: &RequestContext, scopes: &[String]) -> Result<(), ApiError> {
+    match scopes.iter().find(|scope| !ctx.caller.may(scope)) {
+        Some(lacking) => Err(ApiError::forbidden("scope_not_held").detail(format!("the calling key lacks {lacking}"))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses one more live key over the limit. The tenant's row is locked, so the count is exact.
+async fn check_limit(ctx: &mut RequestContext) -> Result<(), ApiError> {
+    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
+    if store::count_live(ctx.db(), tenant, &caller).await? >= LIVE_MAX {
+        return Err(ApiError::conflict("key_limit_reached").detail(format!("at most {LIVE_MAX} keys may be live")));
+    }
+    Ok(())
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RotateKey {
+    /// How many hours the replaced key goes on; 0: it ends at once.
+    #[schemars(range(max = OVERLAP_HOURS_MAX), extend("default" = OVERLAP_HOURS))]
+    overlap_hours: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct KeyReplaced {
+    key_id: Uuid,
+    /// The new key. It is not shown again.
+    key: String,
+    replaced_key_id: Uuid,
+    /// When the replaced key ends.
+    #[serde(serialize_with = "as_optional_time")]
+    replaced_key_until: Option<DateTime<Utc>>,
+}
+
+async fn rotate(ctx: &mut RequestContext, body: RotateKey) -> Result<ApiReply, ApiError> {
+    let hours = body.overlap_hours.unwrap_or(OVERLAP_HOURS);
+    if hours > OVERLAP_HOURS_MAX {
+        let detail = format!("must be from 0 to {OVERLAP_HOURS_MAX}");
+        return Err(ApiError::invalid("overlap_hours", "out_of_range", detail));
+    }
+    let id = ctx.id("key")?;
+    find(ctx, id).await?;
+    check_limit(ctx).await?;
+    let replaced = lock_live(ctx.db(), id).await?.ok_or_else(|| {
+        ApiError::conflict("key_not_live").detail("the key is revoked or has expired: make a new one")
+    })?;
+    check_scopes(ctx, &replaced.scopes)?;
+    let (key_id, text, until) = replace(ctx.db(), &replaced, TimeDelta::hours(i64::from(hours))).await?;
+    ctx.audit("key.rotate", &id.to_string(), json!({"replaced_by": key_id, "overlap_hours": hours})).await?;
+    let answer = KeyReplaced { key_id, key: text, replaced_key_id: id, replaced_key_until: Some(until) };
+    Ok(ApiReply::ok(&answer)?.with_secret())
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct KeyRevoked {
+    key_id: Uuid,
+    /// False: it was revoked before.
+    revoked: bool,
+}
+
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let id = ctx.id("key")?;
+    find(ctx, id).await?;
+    let revoked = revoke(ctx.db(), id).await?;
+    if revoked {
+        ctx.audit("key.revoke", &id.to_string(), json!({})).await?;
+    }
+    ApiReply::ok(&KeyRevoked { key_id: id, revoked })
+}

@@ -1,0 +1,234 @@
+//! Rows of `api_keys`. Only hashes are stored.
+
+use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
+use schemars::JsonSchema;
+use schemas::{Environment, key, new_id};
+use serde::Serialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::pipeline::{
+    auth::keys::Caller,
+    page::{ListPage, as_optional_time, as_time},
+    resource,
+};
+
+/// Characters at the end of a key that are not shown in lists: of the random ones, four are.
+const HIDDEN_CHARS: usize = 45;
+
+/// An API key, without the key itself.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ApiKey {
+    /// Its id: in lists, in the audit log.
+    #[serde(rename = "key_id")]
+    pub id: Uuid,
+    /// Its first characters.
+    pub prefix: String,
+    /// What it is for.
+    pub label: Option<String>,
+    /// What it may do.
+    pub scopes: Vec<String>,
+    /// The UTC day of its last use.
+    pub last_used_on: Option<NaiveDate>,
+    /// When it ends, or has ended.
+    #[serde(serialize_with = "as_optional_time")]
+    pub expires_at: Option<DateTime<Utc>>,
+    /// When it was revoked.
+    #[serde(serialize_with = "as_optional_time")]
+    pub revoked_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+resource!(ApiKey, "key", "keys", id);
+
+/// A key to be stored.
+#[derive(Clone, Copy)]
+pub struct NewKey<'a> {
+    /// The key. Its hash is stored.
+    pub key: &'a str,
+    /// The product it says it is.
+    pub product: &'a str,
+    /// The environment it works in.
+    pub environment: Environment,
+    /// What it may do.
+    pub scopes: &'a [String],
+    /// The only tenant it works for; `None`: all of the product's.
+    pub tenant: Option<Uuid>,
+    /// What it is for.
+    pub label: Option<&'a str>,
+    /// When it ends.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+impl NewKey<'_> {
+    /// Stores the hash, and answers the key's id.
+    ///
+    /// # Errors
+    /// When Postgres is away, or there is no such tenant.
+    pub async fn insert(&self, db: &mut PgConnection) -> sqlx::Result<Uuid> {
+        let id = new_id();
+        let prefix: String = self.key.chars().take(self.key.len().saturating_sub(HIDDEN_CHARS)).collect();
+        let hash = key::hash(self.key);
+        sqlx::query!(
+            "insert into api_keys (id, hash, prefix, product, environment, scopes, tenant_id, label, expires_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            id,
+            hash.as_slice(),
+            prefix,
+            self.product,
+            self.environment.as_str(),
+            self.scopes,
+            self.tenant,
+            self.label,
+            self.expires_at,
+        )
+        .execute(db)
+        .await?;
+        Ok(id)
+    }
+}
+
+/// A key that is neither revoked nor expired, locked until the transaction ends.
+#[derive(Debug)]
+pub struct LiveKey {
+    /// Its id.
+    pub id: Uuid,
+    /// The product it was issued to.
+    pub product: String,
+    /// The environment it works in.
+    pub environment: Environment,
+    /// What it may do.
+    pub scopes: Vec<String>,
+    /// The only tenant it works for.
+    pub tenant_id: Option<Uuid>,
+    /// What it is for.
+    pub label: Option<String>,
+    /// When it ends.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+/// Locks a key. `None` for one that is unknown, revoked or expired.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn lock_live(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<LiveKey>> {
+    sqlx::query_as!(
+        LiveKey,
+        r#"select id, product, environment as "environment: Environment", scopes, tenant_id, label, expires_at
+           from api_keys where id = $1 and revoked_at is null and (expires_at is null or expires_at > now()) for update"#,
+        id,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Makes a key with the same scopes, label and end, and ends the replaced one after `overlap`, or when it ends anyway. Answers the new
+/// key's id, the key, and when the replaced one ends.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn replace(
+    db: &mut PgConnection,
+    replaced: &LiveKey,
+    overlap: TimeDelta,
+) -> sqlx::Result<(Uuid, String, DateTime<Utc>)> {
+    let text = key::generate(&replaced.product, replaced.environment);
+    let new = NewKey {
+        key: &text,
+        product: &replaced.product,
+        environment: replaced.environment,
+        scopes: &replaced.scopes,
+        tenant: replaced.tenant_id,
+        label: replaced.label.as_deref(),
+        expires_at: replaced.expires_at,
+    };
+    let id = new.insert(&mut *db).await?;
+    let until = sqlx::query_scalar!(
+        r#"update api_keys set expires_at = least(expires_at, now() + make_interval(secs => $2)) where id = $1
+           returning expires_at as "until!""#,
+        replaced.id,
+        overlap.num_seconds() as f64,
+    )
+    .fetch_one(db)
+    .await?;
+    Ok((id, text, until))
+}
+
+/// Revokes a key. False if there is no such key, or it was revoked before.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn revoke(db: &mut PgConnection, id: Uuid) -> sqlx::Result<bool> {
+    let revoked = sqlx::query!("update api_keys set revoked_at = now() where id = $1 and revoked_at is null", id);
+    Ok(revoked.execute(db).await?.rows_affected() > 0)
+}
+
+/// When a key ends. A product on the bus has no row, and no end.
+pub(super) async fn expiry(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<DateTime<Utc>>> {
+    sqlx::query_scalar!("select expires_at from api_keys where id = $1", id)
+        .fetch_optional(db)
+        .await
+        .map(Option::flatten)
+}
+
+/// How many keys of a product for a tenant are live. Locks the tenant's row, so that keys are made one after the other.
+pub(super) async fn count_live(db: &mut PgConnection, tenant: Uuid, caller: &Caller) -> sqlx::Result<i64> {
+    sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
+        .fetch_optional(&mut *db)
+        .await?;
+    sqlx::query_scalar!(
+        r#"select count(*) as "live!" from api_keys
+           where tenant_id = $1 and product = $2 and environment = $3
+             and revoked_at is null and (expires_at is null or expires_at > now())"#,
+        tenant,
+        caller.product,
+        caller.environment.as_str(),
+    )
+    .fetch_one(db)
+    .await
+}
+
+/// Keys of a tenant (`$1`), product (`$2`) and environment (`$3`), and which of them. Served by `api_keys_newest`.
+macro_rules! select {
+    ($which:tt, $tenant:expr, $caller:expr $(, $value:expr)+ $(,)?) => {
+        sqlx::query_as!(
+            ApiKey,
+            "select id, prefix, label, scopes, last_used_on, expires_at, revoked_at, created_at
+             from api_keys where tenant_id = $1 and product = $2 and environment = $3 "
+                + $which,
+            $tenant,
+            $caller.product,
+            $caller.environment.as_str(),
+            $($value),+
+        )
+    };
+}
+
+/// Newest first, one page.
+pub(super) async fn list(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    caller: &Caller,
+    page: &ListPage,
+) -> sqlx::Result<Vec<ApiKey>> {
+    select!(
+        "and ($4::timestamptz is null or (created_at, id) < ($4, $5::uuid)) order by created_at desc, id desc limit $6",
+        tenant,
+        caller,
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(db)
+    .await
+}
+
+pub(super) async fn find(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    caller: &Caller,
+    id: Uuid,
+) -> sqlx::Result<Option<ApiKey>> {
+    select!("and id = $4", tenant, caller, id).fetch_optional(db).await
+}

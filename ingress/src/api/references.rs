@@ -1,0 +1,207 @@
+//! What refers to an object that is to be removed. A campaign that is over, an archived sequence and an archived template keep nothing.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::pipeline::error::{ApiError, Reference};
+
+/// Most references that a refusal names.
+const REFERENCES_MAX: i64 = 20;
+
+/// 409 `<object>_in_use` with what refers to the object, unless nothing does. `way_out` says what the caller can do.
+///
+/// # Errors
+/// If there is a reference.
+pub(crate) fn refuse(object: &str, references: Vec<Reference>, way_out: &str) -> Result<(), ApiError> {
+    let Some(first) = references.first() else { return Ok(()) };
+    let others = references.len() - 1;
+    let who = match others {
+        0 => format!("the {} {} refers to it", first.object, first.id),
+        _ => format!("the {} {} and {others} more refer to it", first.object, first.id),
+    };
+    Err(ApiError::conflict(format!("{object}_in_use")).detail(format!("{who}: {way_out}")).referred_by(references))
+}
+
+/// What refers to a list or tag.
+pub(crate) async fn to_audience(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
+    sqlx::query_as!(
+        Reference,
+        r#"select 'campaign' as "object!", id as "id!", name as "name!" from campaigns
+           where tenant_id = $1 and status not in ('sent', 'cancelled') and (list_id = $2 or $2 = any (tag_ids))
+           union all
+           select 'segment', id, name from segments
+           where tenant_id = $1 and deleted_at is null
+             and jsonb_path_exists(rule, '$.** ? (@ == $id)', jsonb_build_object('id', $2::uuid::text))
+           union all
+           select 'sequence', q.id, q.name from sequences q
+           where q.tenant_id = $1 and q.status <> 'archived' and (
+               $2::uuid::text in (q.trigger_config ->> 'tag_id', q.trigger_config ->> 'list_id')
+               or exists (
+                   select from sequence_steps p
+                   where p.tenant_id = $1 and p.sequence_id = q.id
+                     and $2::uuid::text in (p.action_config ->> 'tag_id', p.action_config ->> 'list_id')))
+           limit $3"#,
+        tenant,
+        id,
+        REFERENCES_MAX,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What refers to a contact field.
+pub(crate) async fn to_field(db: &mut PgConnection, tenant: Uuid, key: &str) -> sqlx::Result<Vec<Reference>> {
+    sqlx::query_as!(
+        Reference,
+        r#"with using_it as (
+               select c.id from contents c
+               where c.tenant_id = $1 and exists (
+                   select from unnest(c.variables) v
+                   where v = 'contact.fields.' || $2::text or starts_with(v, 'contact.fields.' || $2 || '.'))
+           )
+           select 'segment' as "object!", id as "id!", name as "name!" from segments
+           where tenant_id = $1 and deleted_at is null
+             and jsonb_path_exists(rule, '$.**.field ? (@ == $name)', jsonb_build_object('name', 'fields.' || $2))
+           union all
+           select 'template', id, name from templates
+           where tenant_id = $1 and status <> 'archived' and content_id in (select id from using_it)
+           union all
+           select 'campaign', k.id, k.name from campaigns k
+           where k.tenant_id = $1 and k.status not in ('sent', 'cancelled')
+             and (k.content_id in (select id from using_it)
+                  or exists (select from campaign_variants v
+                             where v.tenant_id = $1 and v.campaign_id = k.id and v.content_id in (select id from using_it)))
+           union all
+           select 'sequence', q.id, q.name from sequences q
+           where q.tenant_id = $1 and q.status <> 'archived' and (
+               q.trigger_config ->> 'field' = $2
+               or exists (
+                   select from sequence_steps p
+                   where p.tenant_id = $1 and p.sequence_id = q.id and p.step_type = 'update_field'
+                     and p.action_config ->> 'field' = $2))
+           limit $3"#,
+        tenant,
+        key,
+        REFERENCES_MAX,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What refers to a segment: another segment, a sequence whose trigger names it, or a campaign that is not over.
+pub(crate) async fn to_segment(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
+    sqlx::query_as!(
+        Reference,
+        r#"select 'segment' as "object!", s.id as "id!", s.name as "name!"
+           from segment_uses u join segments s on s.tenant_id = $1 and s.id = u.segment_id
+           where u.tenant_id = $1 and u.uses = $2
+           union all
+           select 'sequence', id, name from sequences
+           where tenant_id = $1 and trigger_config ->> 'segment_id' = $2::uuid::text and status <> 'archived'
+           union all
+           select 'campaign', id, name from campaigns
+           where tenant_id = $1 and segment_id = $2 and status not in ('sent', 'cancelled')
+           limit $3"#,
+        tenant,
+        id,
+        REFERENCES_MAX,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What refers to a sender: campaigns, also past ones, and sequences.
+pub(crate) async fn to_sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
+    sqlx::query_as!(
+        Reference,
+        r#"select 'campaign' as "object!", id as "id!", name as "name!" from campaigns
+           where tenant_id = $1 and sender_profile_id = $2
+           union all
+           select 'sequence', id, name from sequences
+           where tenant_id = $1 and sender_profile_id = $2 and deleted_at is null
+           limit $3"#,
+        tenant,
+        id,
+        REFERENCES_MAX,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What refers to a domain: senders, and the tenant that has chosen it for tracking.
+pub(crate) async fn to_domain(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
+    sqlx::query_as!(
+        Reference,
+        r#"select 'tenant' as "object!", id as "id!", coalesce(org_name, '') as "name!" from tenants
+           where id = $1 and tracking_domain_id = $2
+           union all
+           select 'sender', id, email from senders where tenant_id = $1 and domain_id = $2
+           limit $3"#,
+        tenant,
+        id,
+        REFERENCES_MAX,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What refers to a snippet or a layout: templates whose current version holds it, and snippets that mention it.
+pub(crate) async fn to_snippet(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    name: &str,
+) -> sqlx::Result<Vec<Reference>> {
+    sqlx::query_as!(
+        Reference,
+        r#"select 'template' as "object!", t.id as "id!", t.name as "name!"
+           from template_snippets u
+           join templates t on t.tenant_id = $1 and t.id = u.template_id and t.version = u.version
+           where u.tenant_id = $1 and u.snippet_id = $2 and t.status <> 'archived'
+           union all
+           select 'snippet', s.id, s.name
+           from snippets s
+           join snippet_versions v on v.tenant_id = $1 and v.snippet_id = s.id and v.version = s.version
+           where s.tenant_id = $1 and s.id <> $2 and s.deleted_at is null and $3 = any (v.mentions)
+           limit $4"#,
+        tenant,
+        id,
+        name,
+        REFERENCES_MAX,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What refers to a draft campaign: segments ask what happened to its mail.
+pub(crate) async fn to_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
+    sqlx::query_as!(
+        Reference,
+        r#"select 'segment' as "object!", id as "id!", name as "name!" from segments
+           where tenant_id = $1 and deleted_at is null
+             and jsonb_path_exists(rule, '$.** ? (@ == $id)', jsonb_build_object('id', $2::uuid::text))
+           limit $3"#,
+        tenant,
+        id,
+        REFERENCES_MAX,
+    )
+    .fetch_all(db)
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_refers_and_what_to_do() {
+        let reference =
+            |n: u128| Reference { object: "campaign".into(), id: Uuid::from_u128(n), name: "Spring".into() };
+        assert!(refuse("segment", Vec::new(), "change it").is_ok());
+        let refused = refuse("segment", vec![reference(1), reference(2)], "change them").err();
+        let refused =
+            refused.map(|error| (error.code.into_owned(), error.detail, error.references.map(|all| all.0.len())));
+        let detail = format!("the campaign {} and 1 more refer to it: change them", Uuid::from_u128(1));
+        assert_eq!(refused, Some(("segment_in_use".to_owned(), Some(detail), Some(2))));
+    }
+}

@@ -1,0 +1,208 @@
+//! What starts a sequence by itself, and what ends enrollments from outside: the part of a sequence's body that says so.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, NaiveTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::{
+    api::{events::ProductEventTerms, fields::FieldType},
+    pipeline::{
+        Faults, Id,
+        error::{ApiError, FieldFault},
+        json,
+    },
+};
+
+/// The longest gap between two starts: ten years.
+pub(super) const GAP_MAX_MINUTES: i32 = 5_256_000;
+
+/// What `trigger_config` is, for the document.
+pub(super) const TRIGGER_CONFIG: &str = "\
+What starts the sequence by itself, by `trigger_type`: event `{event, properties?}` (an event of `POST /v1/events` with this name, and \
+with exactly these values of up to five properties); contact_created `{}` (a contact that is new, other than from transactional or \
+one-off mail); list_joined `{list_id}`; tag_added `{tag_id}`; segment_entered `{segment_id}` (a contact that was not in it before; looked at \
+every five minutes); field_date `{field, offset_days?, yearly?, at?}` (a date field: so many days after it, or before it if negative, at \
+09:00 or `at` in the contact's, else the tenant's time zone). An import starts nothing unless it has `start_sequences`. Without it the sequence is started by enrollments only, and `trigger_type` is \
+a label.";
+
+/// The words of `trigger_type` that take a config.
+const TRIGGERS: [&str; 6] = ["event", "contact_created", "list_joined", "tag_added", "segment_entered", "field_date"];
+/// How far from a date its moment may lie, in days.
+const OFFSET_MAX_DAYS: i32 = 3_650;
+
+/// Of `contact_created`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnyContact {}
+
+/// Of `list_joined`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JoinedList {
+    #[serde(deserialize_with = "canonical_id")]
+    list_id: Uuid,
+}
+
+/// Of `tag_added`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AddedTag {
+    #[serde(deserialize_with = "canonical_id")]
+    tag_id: Uuid,
+}
+
+/// Of `segment_entered`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EnteredSegment {
+    #[serde(deserialize_with = "canonical_id")]
+    segment_id: Uuid,
+}
+
+/// Of `field_date`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FieldDateTerms {
+    field: String,
+    #[serde(default)]
+    offset_days: i32,
+    #[serde(default)]
+    yearly: bool,
+    #[serde(default = "nine")]
+    at: String,
+}
+
+fn nine() -> String {
+    "09:00".to_owned()
+}
+
+impl FieldDateTerms {
+    /// Checks them; the field is stored by its bare key, the time with its seconds.
+    fn check(mut self, fields: &BTreeMap<String, FieldType>, faults: &mut Faults) -> Self {
+        if let Some(key) = self.field.strip_prefix("fields.") {
+            self.field = key.to_owned();
+        }
+        match fields.get(&self.field) {
+            None => faults.add("trigger_config.field", "unknown_field", "is not a field of contacts"),
+            Some(FieldType::Date | FieldType::Datetime) => {}
+            Some(_) => faults.add("trigger_config.field", "wrong_type", "must be a date or datetime field"),
+        }
+        let near = self.offset_days.abs() <= OFFSET_MAX_DAYS;
+        faults.require(near, "trigger_config.offset_days", "out_of_range", "must be from -3650 to 3650");
+        match NaiveTime::parse_from_str(&self.at, "%H:%M") {
+            Ok(at) if self.at.len() == 5 => self.at = at.to_string(),
+            _ => faults.add("trigger_config.at", "invalid", "must be a time of day as 09:00"),
+        }
+        self
+    }
+}
+
+fn canonical_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Uuid, D::Error> {
+    Id::deserialize(deserializer).map(|id| id.0)
+}
+
+schemas::named_enum! {
+    /// How often one contact starts a sequence by its trigger.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub(super) enum Reentry {
+        /// Never again after the first enrollment, of whatever origin.
+        #[default]
+        Once = "once",
+        /// Again when no enrollment of the contact is under way.
+        AfterFinishing = "after_finishing",
+        /// Also beside an enrollment that is under way.
+        EveryTime = "every_time",
+    }
+}
+
+/// When a sequence starts by itself, and which event ends its enrollments.
+#[derive(Debug)]
+pub(super) struct StartRules {
+    /// As it is stored and shown.
+    pub(super) trigger_config: Option<Value>,
+    pub(super) reentry: Reentry,
+    pub(super) reentry_gap_minutes: i32,
+    pub(super) enroll_from: Option<DateTime<Utc>>,
+    pub(super) enroll_until: Option<DateTime<Utc>>,
+    pub(super) exit_on_event: Option<ProductEventTerms>,
+}
+
+impl StartRules {
+    /// The list or tag that the trigger names, with what it is.
+    pub(super) fn audience(&self) -> Option<(&'static str, Uuid)> {
+        let config = self.trigger_config.as_ref()?;
+        let named = |key: &str| config.get(key)?.as_str()?.parse().ok();
+        named("list_id").map(|id| ("list", id)).or_else(|| named("tag_id").map(|id| ("tag", id)))
+    }
+
+    /// The segment that the trigger names.
+    pub(super) fn segment(&self) -> Option<Uuid> {
+        self.trigger_config.as_ref()?.get("segment_id")?.as_str()?.parse().ok()
+    }
+
+    /// Checks the rules of a sequence with this trigger.
+    pub(super) fn check(&self, faults: &mut Faults) {
+        let gap = self.reentry_gap_minutes;
+        let least = i32::from(self.reentry == Reentry::EveryTime);
+        if !(least..=GAP_MAX_MINUTES).contains(&gap) {
+            let detail = format!("must be from {least} to {GAP_MAX_MINUTES} for {}", self.reentry.as_str());
+            faults.add("reentry_gap_minutes", "out_of_range", detail);
+        }
+        let in_order = match (self.enroll_from, self.enroll_until) {
+            (Some(from), Some(until)) => from < until,
+            _ => true,
+        };
+        faults.require(in_order, "enroll_until", "out_of_range", "must be after enroll_from");
+        if let Some(terms) = &self.exit_on_event {
+            terms.check("exit_on_event", faults);
+        }
+    }
+}
+
+/// Reads the config of a trigger; answers it as it is to be stored. `None` and a fault for one that cannot be.
+pub(super) fn read_trigger(
+    trigger_type: &str,
+    config: Map<String, Value>,
+    fields: &BTreeMap<String, FieldType>,
+    faults: &mut Faults,
+) -> Option<Value> {
+    const PATH: &str = "trigger_config";
+    match trigger_type {
+        "event" => {
+            let terms: ProductEventTerms = decode(PATH, config, faults)?;
+            terms.check(PATH, faults);
+            serde_json::to_value(terms).ok()
+        }
+        "contact_created" => {
+            decode::<AnyContact>(PATH, config, faults).and_then(|terms| serde_json::to_value(terms).ok())
+        }
+        "list_joined" => decode::<JoinedList>(PATH, config, faults).and_then(|terms| serde_json::to_value(terms).ok()),
+        "tag_added" => decode::<AddedTag>(PATH, config, faults).and_then(|terms| serde_json::to_value(terms).ok()),
+        "segment_entered" => {
+            decode::<EnteredSegment>(PATH, config, faults).and_then(|terms| serde_json::to_value(terms).ok())
+        }
+        "field_date" => decode::<FieldDateTerms>(PATH, config, faults)
+            .and_then(|terms| serde_json::to_value(terms.check(fields, faults)).ok()),
+        _ => {
+            faults.add(PATH, "not_allowed", format!("is for the trigger types {}", TRIGGERS.join(", ")));
+            None
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(path: &str, config: Map<String, Value>, faults: &mut Faults) -> Option<T> {
+    match json::decode(config) {
+        Ok(read) => Some(read),
+        Err(ApiError { fields, .. }) => {
+            for FieldFault { path: below, code, detail } in fields {
+                faults.add(format!("{path}.{below}"), code, detail);
+            }
+            None
+        }
+    }
+}

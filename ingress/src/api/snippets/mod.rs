@@ -1,0 +1,413 @@
+//! `/v1/snippets`: pieces that templates include by name, and layouts around their bodies, in versions. A template's version holds the text
+//! that they had when it was made.
+
+pub(crate) mod store;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use templates::{Part, check_snippet, compose, mentioned_snippets};
+use uuid::Uuid;
+
+use self::store::{SnippetText, SnippetTexts};
+use super::{references, templates::content};
+use crate::pipeline::{
+    ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Resource, Routes,
+    error::{ApiError, FieldFault},
+    page::as_time,
+    read, read_page, resource,
+    types::Words,
+    validate::SNIPPET_MAX,
+    write, write_with_work,
+};
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/v1/snippets",
+            read_page("templates:read", list),
+            Doc::new("listSnippets", "List snippets and layouts", "Newest first, without bodies.")
+                .page::<SnippetSummary>("A page of snippets"),
+        )
+        .post(
+            "/v1/snippets",
+            write_with_work("templates:write", create),
+            Doc::new(
+                "createSnippet",
+                "Create a snippet or a layout",
+                "Templates, layouts and snippets put a snippet in with `{% include 'name' %}`, or with parameters: \
+                 `{% include 'button', href: 'https://acme.example', label: first_name %}`. A layout stands around the \
+                 body of templates that name it, at its one `{{ content }}`. The body is HTML or MJML: templates in \
+                 MJML take both, those in HTML only HTML. `body_text` is for the text parts of templates.",
+            )
+            .example(json!({"name": "button", "body_html": "<a href=\"{{ href }}\">{{ label }}</a>"}))
+            .answer::<SnippetSaved>(201, "Created")
+            .leads_to("snippet_id", &["getSnippet", "updateSnippet", "deleteSnippet", "listSnippetTemplates"])
+            .refuses(409, &["snippet_already_exists"]),
+        )
+        .get(
+            "/v1/snippets/{id}",
+            read("templates:read", show),
+            Doc::new("getSnippet", "Read a snippet or a layout", "With `version`, an earlier one.")
+                .answer::<SnippetAnswer>(200, "The snippet")
+                .refuses(404, &["snippet_not_found", "snippet_version_not_found"]),
+        )
+        .patch(
+            "/v1/snippets/{id}",
+            write_with_work("templates:write", change),
+            Doc::new(
+                "updateSnippet",
+                "Change a snippet or a layout",
+                "What is left out stays. A change is a new version. Templates keep the version they hold until they \
+                 get a new version themselves, or `POST /v1/templates/{id}/refresh`.",
+            )
+            .example(json!({"body_html": "<a href=\"{{ href }}\"><b>{{ label }}</b></a>"}))
+            .answer::<SnippetSaved>(200, "Changed")
+            .refuses(404, &["snippet_not_found"]),
+        )
+        .delete(
+            "/v1/snippets/{id}",
+            write("templates:write", remove),
+            Doc::new(
+                "deleteSnippet",
+                "Delete a snippet or a layout",
+                "Its name is free again. Not while the current version of a template that is not archived holds it, \
+                 or another snippet mentions it.",
+            )
+            .answer::<SnippetDeleted>(200, "Deleted")
+            .refuses(404, &["snippet_not_found"])
+            .refuses(409, &["snippet_in_use"]),
+        )
+        .get(
+            "/v1/snippets/{id}/templates",
+            read_page("templates:read", users),
+            Doc::new(
+                "listSnippetTemplates",
+                "List the templates that hold a snippet",
+                "In their current versions, also through other snippets; newest template first.",
+            )
+            .page::<SnippetUser>("A page of templates")
+            .refuses(404, &["snippet_not_found"]),
+        )
+}
+
+/// What stands in a template, and what stands around one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SnippetKind {
+    /// Included by name.
+    Snippet,
+    /// Named by a template as its `layout`.
+    Layout,
+}
+
+impl SnippetKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Snippet => "snippet",
+            Self::Layout => "layout",
+        }
+    }
+}
+
+/// A snippet or a layout, with its bodies.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Snippet")]
+struct SnippetView {
+    snippet_id: Uuid,
+    #[schemars(with = "SnippetKind")]
+    kind: String,
+    name: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    #[serde(flatten)]
+    texts: SnippetTexts,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SnippetAnswer {
+    snippet: SnippetView,
+}
+
+/// A snippet or a layout in a list.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SnippetSummary {
+    snippet_id: Uuid,
+    #[schemars(with = "SnippetKind")]
+    kind: String,
+    name: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
+}
+
+resource!(SnippetSummary, "snippet", "snippets", snippet_id);
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateSnippet {
+    /// For good: templates say it.
+    #[schemars(regex(pattern = "^[a-z][a-z0-9_-]{0,63}$"))]
+    name: String,
+    /// Default: snippet.
+    kind: Option<SnippetKind>,
+    /// This or `mjml`.
+    #[schemars(with = "Option<Words<SNIPPET_MAX>>")]
+    body_html: Option<String>,
+    #[schemars(with = "Option<Words<SNIPPET_MAX>>")]
+    mjml: Option<String>,
+    /// What stands in text parts.
+    #[schemars(length(max = SNIPPET_MAX))]
+    body_text: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SnippetSaved {
+    snippet_id: Uuid,
+    name: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    /// Templates whose current version holds an older one of it.
+    #[schemars(range(min = 0))]
+    outdated_templates: i64,
+}
+
+async fn create(ctx: &mut RequestContext, body: CreateSnippet) -> Result<ApiReply, ApiError> {
+    let mut faults = Faults::default();
+    let is_name = templates::is_snippet_name(&body.name);
+    faults.require(is_name, "name", "invalid", "must match [a-z][a-z0-9_-]{0,63}");
+    let kind = body.kind.unwrap_or(SnippetKind::Snippet);
+    let texts = SnippetTexts { body_html: body.body_html, mjml: body.mjml, body_text: body.body_text };
+    texts.check_lengths(&mut faults);
+    faults.finish()?;
+    check(ctx, &body.name, kind, &texts).await?;
+    let tenant = ctx.tenant;
+    let id = store::insert(ctx.db(), tenant, kind.as_str(), &body.name, &texts).await?.ok_or_else(|| {
+        ApiError::conflict("snippet_already_exists").detail("a snippet or a layout of this name exists")
+    })?;
+    ApiReply::created(&SnippetSaved { snippet_id: id, name: body.name, version: 1, outdated_templates: 0 })
+}
+
+impl SnippetTexts {
+    /// One body, and nothing that is too long.
+    fn check_lengths(&self, faults: &mut Faults) {
+        match (&self.body_html, &self.mjml) {
+            (None, None) => faults.add("body_html", "required", "give either body_html or mjml"),
+            (Some(_), Some(_)) => faults.add("mjml", "ambiguous", "give either body_html or mjml"),
+            _ => {}
+        }
+        for (path, text) in [("body_html", &self.body_html), ("mjml", &self.mjml), ("body_text", &self.body_text)] {
+            let is_short = text.as_ref().is_none_or(|text| text.len() <= SNIPPET_MAX);
+            faults.require(is_short, path, "too_long", &format!("may have at most {SNIPPET_MAX} bytes"));
+        }
+    }
+
+    /// The names that the texts mention: what they may include.
+    pub(crate) fn mentions(&self) -> Vec<String> {
+        let texts = [&self.body_html, &self.mjml, &self.body_text].into_iter().flatten();
+        let mut names: Vec<String> = texts.flat_map(|text| mentioned_snippets(text)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// Checks a snippet for itself, and that what it includes exists and does not lead back to it.
+///
+/// # Errors
+/// 400 with every fault, its line and column.
+async fn check(ctx: &mut RequestContext, name: &str, kind: SnippetKind, texts: &SnippetTexts) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    let stored = store::load(ctx.db(), tenant, &texts.mentions()).await?;
+    let written = [Some(name), texts.body_html.as_deref(), texts.mjml.as_deref(), texts.body_text.as_deref()];
+    let label = store::label(&written, &stored);
+    let (name, texts, is_layout) = (name.to_owned(), texts.clone(), kind == SnippetKind::Layout);
+    let faults = ctx.run_blocking(label, move || {
+        let mut faults: Vec<FieldFault> = Vec::new();
+        let (body, of_body) = match (&texts.mjml, &texts.body_html) {
+            (Some(mjml), _) => (Some(mjml), SnippetText::Mjml),
+            (None, html) => (html.as_ref(), SnippetText::Html),
+        };
+        for (part, source, text) in
+            [(Part::BodyHtml, body, of_body), (Part::BodyText, texts.body_text.as_ref(), SnippetText::Text)]
+        {
+            let Some(source) = source else { continue };
+            let checked = check_snippet(part, is_layout, source)
+                .and_then(|()| compose(part, source, Some(&name), None, &store::texts_for(&stored, text)).map(drop));
+            faults.extend(checked.err().into_iter().flatten().map(|fault| content::field_fault(&fault, text.path())));
+        }
+        faults
+    })?;
+    if faults.is_empty() { Ok(()) } else { Err(ApiError::validation(faults)) }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListSnippets {
+    kind: Option<SnippetKind>,
+}
+
+async fn list(ctx: &mut RequestContext, query: ListSnippets) -> Result<ApiReply, ApiError> {
+    let (tenant, page) = (ctx.tenant, ctx.page);
+    let snippets = sqlx::query_as!(
+        SnippetSummary,
+        "select id as snippet_id, kind, name, version, created_at, updated_at from snippets
+         where tenant_id = $1 and deleted_at is null and ($2::text is null or kind = $2)
+           and ($3::timestamptz is null or (created_at, id) < ($3, $4))
+         order by created_at desc, id desc limit $5",
+        tenant,
+        query.kind.map(SnippetKind::as_str),
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(ctx.db())
+    .await?;
+    ApiReply::page(page, snippets)
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ShowSnippet {
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: Option<i32>,
+}
+
+async fn show(ctx: &mut RequestContext, query: ShowSnippet) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("snippet")?);
+    let mut snippet = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
+    if let Some(version) = query.version.filter(|version| *version != snippet.version) {
+        let texts = store::texts_of(ctx.db(), tenant, id, version).await?;
+        snippet.texts = texts.ok_or_else(|| ApiError::not_found("snippet_version"))?;
+        snippet.version = version;
+    }
+    ApiReply::ok(&SnippetAnswer { snippet })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeSnippet {
+    /// In the place of `mjml`, if the snippet has that.
+    #[serde(default)]
+    #[schemars(with = "Option<Words<SNIPPET_MAX>>")]
+    body_html: Patch<String>,
+    /// In the place of `body_html`, if the snippet has that.
+    #[serde(default)]
+    #[schemars(with = "Option<Words<SNIPPET_MAX>>")]
+    mjml: Patch<String>,
+    #[serde(default)]
+    #[schemars(length(max = SNIPPET_MAX))]
+    body_text: Patch<String>,
+}
+
+async fn change(ctx: &mut RequestContext, body: ChangeSnippet) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("snippet")?);
+    let not_found = || ApiError::not_found("snippet");
+    if !store::lock(ctx.db(), tenant, id).await? {
+        return Err(not_found());
+    }
+    let snippet = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let old = snippet.texts;
+    let (body_html, mjml) = content::either_body((old.body_html.clone(), old.mjml.clone()), body.body_html, body.mjml);
+    let body_text = body.body_text.into_option().unwrap_or_else(|| old.body_text.clone());
+    let texts = SnippetTexts { body_html, mjml, body_text };
+    let mut faults = Faults::default();
+    texts.check_lengths(&mut faults);
+    faults.finish()?;
+    let mut version = snippet.version;
+    if texts != old {
+        let kind = if snippet.kind == "layout" { SnippetKind::Layout } else { SnippetKind::Snippet };
+        check(ctx, &snippet.name, kind, &texts).await?;
+        version += 1;
+        store::insert_version(ctx.db(), tenant, id, version, &texts).await?;
+    }
+    let outdated_templates = store::outdated_templates(ctx.db(), tenant, id, version).await?;
+    ApiReply::ok(&SnippetSaved { snippet_id: id, name: snippet.name, version, outdated_templates })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SnippetDeleted {
+    snippet_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+}
+
+/// Takes a snippet away. Its rows stay: old versions of templates name what they were made from.
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("snippet")?);
+    // A template that is about to hold it comes before, or finds it gone.
+    let name = sqlx::query_scalar!(
+        "select name from snippets where tenant_id = $1 and id = $2 and deleted_at is null for update",
+        tenant,
+        id,
+    );
+    let name = name.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
+    let references = references::to_snippet(ctx.db(), tenant, id, &name).await?;
+    references::refuse("snippet", references, "change or archive what holds it")?;
+    sqlx::query!(
+        "update snippets set deleted_at = now(), updated_at = now() where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .execute(ctx.db())
+    .await?;
+    ctx.audit("snippet.removed", &id.to_string(), json!({"name": name})).await?;
+    ApiReply::ok(&SnippetDeleted { snippet_id: id, status: "deleted" })
+}
+
+/// A template that holds a snippet.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SnippetUser {
+    template_id: Uuid,
+    name: String,
+    status: String,
+    /// The template's current version.
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    /// The version of the snippet that it holds.
+    #[schemars(range(min = 1, max = i32::MAX))]
+    snippet_version: i32,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+impl Resource for SnippetUser {
+    const ONE: &'static str = "template";
+    const MANY: &'static str = "templates";
+    const NOT_FOUND: &'static str = "snippet_not_found";
+
+    fn position(&self) -> (DateTime<Utc>, Uuid) {
+        (self.created_at, self.template_id)
+    }
+}
+
+async fn users(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, id, page) = (ctx.tenant, ctx.id("snippet")?, ctx.page);
+    store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
+    let users = sqlx::query_as!(
+        SnippetUser,
+        "select t.id as template_id, t.name, t.status, t.version, u.snippet_version, t.created_at
+         from template_snippets u
+         join templates t on t.tenant_id = $1 and t.id = u.template_id and t.version = u.version
+         where u.tenant_id = $1 and u.snippet_id = $2
+           and ($3::timestamptz is null or (t.created_at, t.id) < ($3, $4))
+         order by t.created_at desc, t.id desc limit $5",
+        tenant,
+        id,
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(ctx.db())
+    .await?;
+    ApiReply::page(page, users)
+}

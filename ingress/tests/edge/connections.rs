@@ -1,0 +1,156 @@
+//! Provider connections by API: what is stored, what is never shown, and the order of the routes.
+
+use rstest::rstest;
+use runtime::{MasterKeys, Vault};
+use schemas::Environment;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::common::{Client, Edge, PRODUCT};
+
+const PATH: &str = "/v1/connections";
+
+async fn added(client: &Client, name: &str) -> String {
+    let body = json!({"provider": "postmark", "name": name, "secret": "server-token", "stream": "broadcast"});
+    let answer = client.post(PATH, body).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer.text("connection_id")
+}
+
+async fn seen(client: &Client, id: &str) -> Value {
+    client.get(&format!("{PATH}/{id}")).await.body["connection"].clone()
+}
+
+async fn ordered(client: &Client, ids: &[&String]) -> (u16, String) {
+    let answer = client.post("/v1/connections/order", json!({"connection_ids": ids})).await;
+    (answer.status.as_u16(), answer.body["error"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn a_secret_is_sealed_and_never_shown() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = added(&client, "Postmark").await;
+    let connection = seen(&client, &id).await;
+    assert!(!connection.to_string().contains("server-token"), "{connection}");
+    assert_eq!((&connection["stream"], &connection["position"]), (&json!("broadcast"), &Value::Null));
+    assert_eq!(connection["health"]["circuit"], json!("closed"));
+    let open = async || {
+        let sealed: Vec<u8> =
+            sqlx::query_scalar("select secret from provider_connections").fetch_one(&edge.pool).await.unwrap();
+        let vault = Vault::new(&MasterKeys::parse(&"5a".repeat(32)).unwrap()).unwrap();
+        String::from_utf8(vault.open(client.tenant, providers::PROVIDER_PURPOSE, &sealed).unwrap()).unwrap()
+    };
+    assert_eq!(open().await, "server-token");
+    let changed = client.patch(&format!("{PATH}/{id}"), json!({"secret": "another", "stream": null})).await;
+    assert_eq!((changed.status.as_u16(), &changed.body["connection"]["stream"]), (200, &Value::Null));
+    assert_eq!(open().await, "another");
+    let renamed = client.patch(&format!("{PATH}/{id}"), json!({"name": "Main", "max_per_second": 5})).await;
+    assert_eq!(renamed.body["connection"]["max_per_second"], json!(5), "{}", renamed.body);
+    assert_eq!(open().await, "another", "what is left out stays");
+    let entries = "select count(*) from audit_log where action like 'provider.%' and detail::text not like '%another%'";
+    assert_eq!(edge.count(entries).await, 3);
+}
+
+#[rstest]
+#[case(json!({"provider": "pigeon", "name": "A", "secret": "k"}), "provider not_allowed")]
+#[case(json!({"provider": "smtp", "name": "A", "secret": "smtp://10.0.0.1"}), "provider not_allowed")]
+#[case(json!({"provider": "ses", "name": "A", "secret": "id:key"}), "region required")]
+#[case(json!({"provider": "ses", "name": "A", "secret": "id:key", "region": "evil.example/"}), "region invalid")]
+#[case(json!({"provider": "ses", "name": "A", "secret": "id", "region": "eu-central-1"}), "secret invalid")]
+#[case(json!({"provider": "mailgun", "name": "A", "secret": "k"}), "domain required")]
+#[case(json!({"provider": "mailgun", "name": "A", "secret": "k", "domain": "a.example/../x"}), "domain invalid")]
+#[case(json!({"provider": "sendgrid", "name": "A", "secret": "k", "region": "mars"}), "region invalid")]
+#[case(json!({"provider": "resend", "name": "A", "secret": "k", "stream": "x"}), "stream not_allowed")]
+#[case(json!({"provider": "resend", "name": "A", "secret": "k\r\nX: y"}), "secret invalid")]
+#[case(json!({"provider": "resend", "name": " ", "secret": "k"}), "name empty")]
+#[case(json!({"provider": "resend", "name": "A"}), "secret required")]
+#[case(json!({"provider": "resend", "name": "A", "secret": "k", "base_url": "http://10.0.0.1/"}), "base_url unknown_field")]
+#[tokio::test]
+async fn an_account_that_cannot_work_is_refused(#[case] body: Value, #[case] expected: &str) {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let answer = client.post(PATH, body).await;
+    let faults: Vec<String> = answer.faults().into_iter().map(|(path, code)| format!("{path} {code}")).collect();
+    assert!(faults.contains(&expected.to_owned()), "{}", answer.body);
+    assert_eq!(edge.count("select count(*) from provider_connections").await, 0);
+}
+
+#[tokio::test]
+async fn the_order_names_active_connections_of_the_tenant_once() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (one, two, three) = (added(&client, "1").await, added(&client, "2").await, added(&client, "3").await);
+    let positions = async || {
+        let mut found = Vec::new();
+        for id in [&one, &two, &three] {
+            found.push(seen(&client, id).await["position"].as_i64());
+        }
+        found
+    };
+    assert_eq!(ordered(&client, &[&two, &one]).await.0, 200);
+    assert_eq!(positions().await, [Some(2), Some(1), None]);
+    assert_eq!(ordered(&client, &[&three, &two, &one]).await.0, 200);
+    assert_eq!(positions().await, [Some(3), Some(2), Some(1)]);
+    assert_eq!(ordered(&client, &[&one, &one]).await, (400, "validation_failed".to_owned()));
+    let nobody = Uuid::new_v4().to_string();
+    assert_eq!(ordered(&client, &[&one, &nobody]).await, (404, "connection_not_found".to_owned()));
+    assert_eq!(client.patch(&format!("{PATH}/{two}"), json!({"status": "disabled"})).await.status, 200);
+    assert_eq!(ordered(&client, &[&two]).await, (409, "connection_disabled".to_owned()));
+    assert_eq!(positions().await, [Some(3), Some(2), Some(1)], "a refused order changes nothing");
+    let kept = client.delete(&format!("{PATH}/{one}"), json!({})).await;
+    assert_eq!(kept.refusal(), (409, "connection_in_use"));
+    assert_eq!(ordered(&client, &[]).await.0, 200);
+    assert_eq!(positions().await, [None, None, None]);
+    assert_eq!(client.delete(&format!("{PATH}/{one}"), json!({})).await.status, 200);
+    assert_eq!(client.get(&format!("{PATH}/{one}")).await.refusal(), (404, "connection_not_found"));
+}
+
+#[tokio::test]
+async fn a_name_is_taken_once_and_another_tenants_connection_is_not_found() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = added(&client, "Main").await;
+    let other = added(&client, "Other").await;
+    let body = json!({"provider": "resend", "name": "Main", "secret": "k"});
+    assert_eq!(client.post(PATH, body.clone()).await.refusal(), (409, "connection_name_taken"));
+    let renamed = client.patch(&format!("{PATH}/{other}"), json!({"name": "Main"})).await;
+    assert_eq!(renamed.refusal(), (409, "connection_name_taken"));
+    let stranger = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    assert_eq!(stranger.post(PATH, body).await.status, 201);
+    assert_eq!(stranger.get(&format!("{PATH}/{id}")).await.refusal(), (404, "connection_not_found"));
+    assert_eq!(ordered(&stranger, &[&id]).await, (404, "connection_not_found".to_owned()));
+    let changed = stranger.patch(&format!("{PATH}/{id}"), json!({"status": "disabled"})).await;
+    assert_eq!(changed.refusal(), (404, "connection_not_found"));
+}
+
+#[tokio::test]
+async fn an_operators_relay_is_ordered_and_not_redirected() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = Uuid::new_v4();
+    sqlx::query(
+        "insert into provider_connections (tenant_id, id, provider, name, secret) values ($1, $2, 'smtp', 'relay', '')",
+    )
+    .bind(client.tenant)
+    .bind(id)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    sqlx::query(
+        "insert into connection_health (tenant_id, connection_id, open_until, error_class, failed_at, served_at)
+         values ($1, $2, now() + interval '1 minute', 'unreachable', now(), now() - interval '1 hour')",
+    )
+    .bind(client.tenant)
+    .bind(id)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let redirected = client.patch(&format!("{PATH}/{id}"), json!({"secret": "smtp://10.0.0.1"})).await;
+    assert_eq!(redirected.refusal(), (409, "connection_of_operator"));
+    assert_eq!(client.patch(&format!("{PATH}/{id}"), json!({"name": "Relay"})).await.status, 200);
+    assert_eq!(ordered(&client, &[&id.to_string()]).await.0, 200);
+    let health = seen(&client, &id.to_string()).await["health"].clone();
+    assert_eq!((&health["circuit"], &health["last_error"]), (&json!("open"), &json!("unreachable")), "{health}");
+    assert!(health["last_success_at"].is_string() && health["open_until"].is_string());
+}

@@ -1,0 +1,29 @@
+//! [`named_enum!`](crate::named_enum): enums whose members have one name each.
+
+/// Makes an enum whose members have one name each, the same in the ledger, the API and metrics. The enum gets `ALL`, `as_str` and
+/// `parse`.
+#[macro_export]
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $vis:vis enum $enum:ident { $($(#[$doc:meta])* $member:ident = $name:literal,)+ }) => {
+        $(#[$meta])*
+        $vis enum $enum { $($(#[$doc])* $member,)+ }
+
+        #[allow(dead_code, reason = "not every enum is listed or parsed")]
+        impl $enum {
+            /// Every member, in order.
+            $vis const ALL: &'static [Self] = &[$(Self::$member,)+];
+
+            /// The member's name.
+            #[must_use]
+            $vis const fn as_str(self) -> &'static str {
+                match self { $(Self::$member => $name,)+ }
+            }
+
+            /// The member with this name.
+            #[must_use]
+            $vis fn parse(text: &str) -> Option<Self> {
+                match text { $($name => Some(Self::$member),)+ _ => None }
+            }
+        }
+    };
+}

@@ -1,0 +1,270 @@
+//! Occurrences that no writer notes, because time or a rule brings them about: a date of a contact that has come (`field_date`), and a contact
+//! that is in a segment and was not (`segment_entered`). The sweep looks every few minutes; the key of an occurrence makes it count once.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Datelike, Days, NaiveDate, NaiveTime, TimeDelta, TimeZone, Utc};
+use runner::{StageError, Sweep, SweepSchedule};
+use schemas::delay;
+use segments::SegmentError;
+use serde::Deserialize;
+use serde_json::Value;
+use sqlx::{PgConnection, PgPool, Postgres, QueryBuilder, types::Json};
+use uuid::Uuid;
+
+/// How late a date may become known, or its sequence active, and still start it.
+const LATE_MAX: TimeDelta = TimeDelta::days(1);
+/// Days looked back over at most, after the stage was down.
+const DAYS_MAX: usize = 400;
+
+/// The sweep. Any number of processes may run it: a sequence is looked at by one of them.
+pub(crate) struct Occurrences {
+    pub(crate) pool: PgPool,
+}
+
+#[async_trait]
+impl Sweep for Occurrences {
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("find_occurrences", Duration::from_secs(1)).when("exists (select from sequences s
+                     where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
+                       and (s.triggers_swept_at is null or s.triggers_swept_at < now() - interval '5 minutes'))")
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let due = sqlx::query_as!(
+            Triggered,
+            r#"select s.tenant_id, s.id, s.trigger_type, s.trigger_config as "config!: Json<Value>", s.activated_at, s.enroll_from,
+                      s.enroll_until, s.triggers_swept_at as swept_at, t.timezone as tenant_timezone
+               from sequences s join tenants t on t.id = s.tenant_id
+               where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
+                 and (s.triggers_swept_at is null or s.triggers_swept_at < now() - interval '5 minutes')
+               order by s.triggers_swept_at nulls first limit 20"#,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut found = 0;
+        for sequence in &due {
+            match self.look_at(sequence).await {
+                Ok(occurrences) => found += occurrences,
+                Err(error) if runtime::db::is_transient(&error) => return Err(error.into()),
+                // It costs its own sequence only, which is tried again.
+                Err(error) => {
+                    let error = runtime::db::describe(&error);
+                    tracing::error!(sequence_id = %sequence.id, error, "the trigger of a sequence cannot be evaluated");
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A sequence whose trigger is looked at.
+#[derive(Debug)]
+struct Triggered {
+    tenant_id: Uuid,
+    id: Uuid,
+    trigger_type: String,
+    config: Json<Value>,
+    activated_at: Option<DateTime<Utc>>,
+    enroll_from: Option<DateTime<Utc>>,
+    enroll_until: Option<DateTime<Utc>>,
+    swept_at: Option<DateTime<Utc>>,
+    tenant_timezone: String,
+}
+
+impl Occurrences {
+    async fn look_at(&self, sequence: &Triggered) -> sqlx::Result<u64> {
+        let mut tx = self.pool.begin().await?;
+        // Not a lock of its row, which enrollments wait for.
+        let is_ours = sqlx::query_scalar!(
+            r#"select pg_try_advisory_xact_lock(hashtextextended('trigger ' || $1::uuid, 0)) as "is_ours!""#,
+            sequence.id
+        );
+        if !is_ours.fetch_one(&mut *tx).await? {
+            return Ok(0);
+        }
+        let now = sqlx::query_scalar!(
+            r#"select now() as "now!" from sequences
+               where tenant_id = $1 and id = $2 and triggers_swept_at is not distinct from $3 and status = 'active'"#,
+            sequence.tenant_id,
+            sequence.id,
+            sequence.swept_at,
+        );
+        let Some(now) = now.fetch_optional(&mut *tx).await? else { return Ok(0) };
+        let found = match sequence.trigger_type.as_str() {
+            "field_date" => note_dates(&mut tx, sequence, now).await?,
+            _ => note_entries(&mut tx, sequence).await?,
+        };
+        sqlx::query!(
+            "update sequences set triggers_swept_at = $3 where tenant_id = $1 and id = $2",
+            sequence.tenant_id,
+            sequence.id,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(found)
+    }
+}
+
+/// The config of `field_date`, as the API stores it.
+#[derive(Debug, Clone, Deserialize)]
+struct FieldDate {
+    field: String,
+    offset_days: i64,
+    yearly: bool,
+    at: NaiveTime,
+}
+
+/// Notes the contacts whose moment has come since the last look, or a day before it: a date that became known meanwhile counts.
+async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<Utc>) -> sqlx::Result<u64> {
+    let config = serde_json::from_value::<FieldDate>(sequence.config.0.clone());
+    let config = config.map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let from = [sequence.activated_at, sequence.enroll_from].into_iter().flatten();
+    let from = from.chain([sequence.swept_at.unwrap_or(now) - LATE_MAX]).max().unwrap_or(now);
+    let until = sequence.enroll_until.map_or(now, |until| until.min(now));
+    let zones = sqlx::query_scalar!(
+        r#"select distinct coalesce(timezone, '') as "zone!" from contacts where tenant_id = $1 and status = 'active' and fields ? $2"#,
+        sequence.tenant_id,
+        config.field,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let (mut of_zones, mut texts, mut days) = (Vec::new(), Vec::new(), Vec::new());
+    for zone in &zones {
+        for (text, day) in config.dates(delay::zone(Some(zone), &sequence.tenant_timezone), from, until) {
+            of_zones.push(zone.as_str());
+            texts.push(text);
+            days.push(day.to_string());
+        }
+    }
+    let noted = sqlx::query!(
+        "insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence)
+         select $1, $2, c.id, w.day
+         from contacts c
+         join unnest($4::text[], $5::text[], $6::text[]) as w (zone, date, day)
+             on w.zone = coalesce(c.timezone, '')
+             and w.date = case when $7 then substr(c.fields ->> $3, 5, 6) else left(c.fields ->> $3, 10) end
+         where c.tenant_id = $1 and c.status = 'active' and c.fields ? $3 and left(c.fields ->> $3, 10) <= w.day
+         on conflict do nothing",
+        sequence.tenant_id,
+        sequence.id,
+        config.field,
+        &of_zones as &[&str],
+        &texts,
+        &days,
+        config.yearly,
+    )
+    .execute(db)
+    .await?;
+    Ok(noted.rows_affected())
+}
+
+impl FieldDate {
+    /// The dates of the field whose moment in this zone lies after `from` and not after `until`: as the text of the field shows them (of a
+    /// yearly one month and day), and as days. In a year without the 29th of February, its yearly moment is that of the 28th.
+    fn dates<Zone: TimeZone>(&self, zone: Zone, from: DateTime<Utc>, until: DateTime<Utc>) -> Vec<(String, NaiveDate)> {
+        let first = from.with_timezone(&zone).date_naive();
+        let mut dates = Vec::new();
+        for day in first.iter_days().take(DAYS_MAX) {
+            let local = day.and_time(self.at);
+            // A time of day that the clock leaves out becomes the one an hour later.
+            let moment =
+                [local, local + TimeDelta::hours(1)].iter().find_map(|at| zone.from_local_datetime(at).earliest());
+            let Some(moment) = moment.map(|moment| moment.to_utc()) else { continue };
+            if moment > until {
+                break;
+            }
+            let distance = Days::new(self.offset_days.unsigned_abs());
+            let date =
+                if self.offset_days > 0 { day.checked_sub_days(distance) } else { day.checked_add_days(distance) };
+            let Some(date) = date.filter(|_| moment > from) else { continue };
+            if !self.yearly {
+                dates.push((date.to_string(), date));
+                continue;
+            }
+            dates.push((date.format("-%m-%d").to_string(), date));
+            if (date.month(), date.day()) == (2, 28) && !date.leap_year() {
+                dates.push(("-02-29".to_owned(), date));
+            }
+        }
+        dates
+    }
+}
+
+/// Notes the contacts that are in the segment and were not at the last look, and forgets those that are not in it any more. The first
+/// look only sees who is in it.
+async fn note_entries(db: &mut PgConnection, sequence: &Triggered) -> sqlx::Result<u64> {
+    let Some(segment) = sequence.config.0.get("segment_id").and_then(Value::as_str).and_then(|id| id.parse().ok())
+    else {
+        return Ok(0);
+    };
+    let rule = match segments::load(&mut *db, sequence.tenant_id, segment).await {
+        Ok(rule) => rule,
+        Err(SegmentError::NotFound(_)) => return Ok(0),
+        Err(error) => return Err(error.into()),
+    };
+    let mut query: QueryBuilder<Postgres> = QueryBuilder::new("with inside as materialized (select c.id from ");
+    rule.push(&mut query, sequence.tenant_id);
+    query.push("), gone as (delete from segment_entries e where e.tenant_id = ").push_bind(sequence.tenant_id);
+    query.push(" and e.sequence_id = ").push_bind(sequence.id);
+    query.push(" and not exists (select from inside i where i.id = e.contact_id)");
+    query.push("), entered as (insert into segment_entries (tenant_id, sequence_id, contact_id) select ");
+    query.push_bind(sequence.tenant_id).push(", ").push_bind(sequence.id);
+    query.push(", i.id from inside i on conflict do nothing returning contact_id)");
+    query.push(" insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence) select ");
+    query.push_bind(sequence.tenant_id).push(", ").push_bind(sequence.id);
+    query.push(", contact_id, gen_random_uuid()::text from entered where ").push_bind(sequence.swept_at.is_some());
+    query.push(" and now() >= coalesce(").push_bind(sequence.enroll_from).push(", '-infinity')");
+    query.push(" and now() < coalesce(").push_bind(sequence.enroll_until).push(", 'infinity')");
+    Ok(query.build().execute(db).await?.rows_affected())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        DateTime::parse_from_rfc3339(text).unwrap().to_utc()
+    }
+
+    #[rstest]
+    // On the day, at nine in the zone: not before, and not again.
+    #[case("Europe/Berlin", 0, false, "2026-05-01T06:59:59Z", "2026-05-01T07:00:00Z", &["2026-05-01"])]
+    #[case("Europe/Berlin", 0, false, "2026-05-01T07:00:00Z", "2026-05-01T12:00:00Z", &[])]
+    #[case("America/New_York", 0, false, "2026-05-01T00:00:00Z", "2026-05-01T12:59:59Z", &[])]
+    // Seven days before is a date to come, three days after one that was.
+    #[case("UTC", -7, false, "2026-05-01T00:00:00Z", "2026-05-01T09:00:00Z", &["2026-05-08"])]
+    #[case("UTC", 3, false, "2026-05-01T00:00:00Z", "2026-05-01T09:00:00Z", &["2026-04-28"])]
+    // After two days down, each of them.
+    #[case("UTC", 0, false, "2026-05-01T10:00:00Z", "2026-05-03T09:00:00Z", &["2026-05-02", "2026-05-03"])]
+    #[case("UTC", 0, true, "2026-05-01T00:00:00Z", "2026-05-01T09:00:00Z", &["-05-01"])]
+    #[case("UTC", 0, true, "2027-02-28T00:00:00Z", "2027-02-28T09:00:00Z", &["-02-28", "-02-29"])]
+    #[case("UTC", 0, true, "2028-02-28T00:00:00Z", "2028-02-28T09:00:00Z", &["-02-28"])]
+    fn a_date_comes_at_its_hour_in_the_zone(
+        #[case] zone: &str,
+        #[case] offset_days: i64,
+        #[case] yearly: bool,
+        #[case] from: &str,
+        #[case] until: &str,
+        #[case] expected: &[&str],
+    ) {
+        let nine = NaiveTime::from_hms_opt(9, 0, 0).unwrap();
+        let config = FieldDate { field: "renewal".to_owned(), offset_days, yearly, at: nine };
+        let found = config.dates(delay::zone(Some(zone), "UTC"), at(from), at(until));
+        assert_eq!(found.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_time_that_the_clock_leaves_out_comes_an_hour_later() {
+        let half_past_two = NaiveTime::from_hms_opt(2, 30, 0).unwrap();
+        let config = FieldDate { field: "f".to_owned(), offset_days: 0, yearly: false, at: half_past_two };
+        let berlin = delay::zone(Some("Europe/Berlin"), "UTC");
+        let found = config.dates(berlin, at("2026-03-29T01:00:00Z"), at("2026-03-29T01:30:00Z"));
+        assert_eq!(found.len(), 1);
+    }
+}

@@ -1,0 +1,30 @@
+//! Tenants' accounts with mail providers: which providers there are, which settings belong to each, and whether an account's settings
+//! can work. The ingress and the command line check an account by it before they store one; the delivery stage before it opens one.
+
+mod connection;
+mod host_policy;
+
+pub use connection::{Connection, ConnectionFault, ConnectionSettings, SECRET_MAX_BYTES, check_secret};
+pub use host_policy::HostPolicy;
+
+schemas::named_enum! {
+    /// The kinds of providers. The ledger, settings and metrics use the same word for each.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum ProviderKind {
+        /// An SMTP relay.
+        Smtp = "smtp",
+        /// Amazon SES, API v2, raw messages.
+        Ses = "ses",
+        /// Postmark.
+        Postmark = "postmark",
+        /// SendGrid, v3.
+        Sendgrid = "sendgrid",
+        /// Mailgun, MIME messages.
+        Mailgun = "mailgun",
+        /// Resend.
+        Resend = "resend",
+    }
+}
+
+/// The vault's purpose for a connection's secret.
+pub const PROVIDER_PURPOSE: &str = "provider";

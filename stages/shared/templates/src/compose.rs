@@ -1,0 +1,360 @@
+//! Snippets and layouts: put into a part once, when a version of a template is made. What is rendered holds their text, so that mail that
+//! is under way does not change with them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::rc::Rc;
+
+use runtime::Budget;
+
+use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
+use super::limits::{FAULTS, INCLUDE_DEPTH, INCLUDES, TemplateLimits, text_steps};
+use super::names::{Locals, SAVED_NAME};
+use super::program::{Builder, Context};
+use super::scan::{Insertion, ScannedSource, SourceKind, plain_lines, scan_source};
+use super::structure;
+use super::syntax::is_snippet_name;
+
+/// The start of a source.
+const START: Position = Position { line: 1, column: 1 };
+
+/// What is put around a part.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its source, with one `{{ content }}`.
+    pub source: &'a str,
+}
+
+/// A part with its snippets and its layout in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Composed {
+    /// The part.
+    pub text: String,
+    /// The names of the snippets in it, sorted.
+    pub used: BTreeSet<String>,
+    pieces: Vec<PieceOrigin>,
+    sources: Vec<PieceSource>,
+}
+
+/// Where a stretch of a composed text comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PieceOrigin {
+    /// Where it begins in the composed text.
+    start: usize,
+    /// Which of the sources it is of, and where it begins there.
+    source: usize,
+    offset: usize,
+    /// The tag of the template that put it in.
+    put_in_at: Position,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PieceSource {
+    /// What it is; `None` is the template itself.
+    name: Option<String>,
+    text: String,
+}
+
+/// The names of snippets that a source mentions, in comments too: those it can include are among them.
+#[must_use]
+pub fn mentioned_snippets(source: &str) -> BTreeSet<String> {
+    let quoted = |rest: &str| {
+        let rest = rest.trim_start();
+        let quote = rest.chars().next().filter(|quote| matches!(quote, '"' | '\''))?;
+        let name = rest.get(1..)?.split(quote).next()?;
+        is_snippet_name(name).then(|| name.to_owned())
+    };
+    source.split("include").skip(1).filter_map(quoted).collect()
+}
+
+/// Checks the source of a snippet, or of a layout, for itself: its syntax, its blocks, its filters, and the one `{{ content }}` of a layout.
+/// Names are checked in the template that uses it, which may set them.
+///
+/// # Errors
+/// Every fault, up to a limit.
+pub fn check_snippet(part: Part, is_layout: bool, source: &str) -> Result<(), Vec<TemplateFault>> {
+    let limits = TemplateLimits::default();
+    let budget = Budget::new(limits.reading());
+    let kind = if is_layout { SourceKind::Layout } else { SourceKind::Fragment };
+    let ScannedSource { items, insertions, .. } = scan_source(part, kind, source, &limits, &budget)?;
+    let mut faults = structure::faults(part, &items, &limits);
+    let context = if part == Part::BodyHtml { Context::Html } else { Context::Plain };
+    let locals = Locals::collect(&items);
+    let builder = Builder { part, context, locals: &locals };
+    faults.extend(items.iter().filter_map(|item| builder.fault(item)));
+    let places = insertions.iter().filter(|insertion| insertion.include.is_none());
+    match (is_layout, places.collect::<Vec<_>>().as_slice()) {
+        (false, _) | (true, [_]) => {}
+        (true, places) => {
+            let at = places.get(1).map_or(START, |second| second.at);
+            faults.push(Problem::new(FaultCode::ContentPlace, "a layout needs one `{{ content }}`").at(part, at));
+        }
+    }
+    faults.truncate(FAULTS);
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// Puts the snippets into a part, and the layout around it. `snippets` has the text of each for this part; `None` is a snippet that has none.
+/// `name` is that of the source, if it is itself a snippet.
+///
+/// # Errors
+/// Unknown snippets, each with its place; or the first cycle, or limit on depth, number or size that is passed.
+pub fn compose(
+    part: Part,
+    source: &str,
+    name: Option<&str>,
+    layout: Option<Layout<'_>>,
+    snippets: &HashMap<String, Option<String>>,
+) -> Result<Composed, Vec<TemplateFault>> {
+    let limits = TemplateLimits::default();
+    compose_within(part, source, name, layout, snippets, &Budget::new(limits.reading()))
+}
+
+pub(super) fn compose_within(
+    part: Part,
+    source: &str,
+    name: Option<&str>,
+    layout: Option<Layout<'_>>,
+    snippets: &HashMap<String, Option<String>>,
+    budget: &Budget,
+) -> Result<Composed, Vec<TemplateFault>> {
+    let limits = TemplateLimits::default();
+    let mut composer = PartComposer {
+        part,
+        limits: &limits,
+        budget,
+        snippets,
+        composed: Composed { text: String::new(), used: BTreeSet::new(), pieces: Vec::new(), sources: Vec::new() },
+        insertions: Vec::new(),
+        by_name: HashMap::new(),
+        open: name.map(str::to_owned).into_iter().collect(),
+        includes: 0,
+        faults: Vec::new(),
+    };
+    let result = composer.run(source, layout);
+    composer.faults.extend(result.err());
+    if composer.faults.is_empty() { Ok(composer.composed) } else { Err(composer.faults) }
+}
+
+impl Composed {
+    /// A part that nothing is put into: each place in it is its own.
+    #[must_use]
+    pub fn unchanged(source: &str) -> Self {
+        Self { text: source.to_owned(), used: BTreeSet::new(), pieces: Vec::new(), sources: Vec::new() }
+    }
+
+    /// A fault found in the composed text, with its place in the template. That of a snippet's text is the place of the tag that put it
+    /// in, and the detail says where in the snippet it is.
+    #[must_use]
+    pub fn place(&self, fault: TemplateFault) -> TemplateFault {
+        let (at, detail) = self.origin(Position { line: fault.line, column: fault.column }, fault.detail);
+        TemplateFault { line: at.line, column: at.column, detail, ..fault }
+    }
+
+    /// The place in the template of a place in the composed text, and the detail with the place in the snippet.
+    #[must_use]
+    pub fn origin(&self, at: Position, detail: String) -> (Position, String) {
+        let offset = offset_of(&self.text, at);
+        let index = self.pieces.partition_point(|piece| piece.start <= offset).saturating_sub(1);
+        let Some(piece) = self.pieces.get(index) else { return (at, detail) };
+        let Some(source) = self.sources.get(piece.source) else { return (at, detail) };
+        let inside = position_of(&source.text, piece.offset + (offset - piece.start.min(offset)));
+        match &source.name {
+            None => (inside, detail),
+            Some(name) => {
+                (piece.put_in_at, format!("in {name}, line {} column {}: {detail}", inside.line, inside.column))
+            }
+        }
+    }
+}
+
+/// The offset of a place in a text; its end for a place that it does not have.
+pub(super) fn offset_of(text: &str, at: Position) -> usize {
+    let mut start = 0;
+    for _ in 1..at.line {
+        match text.get(start..).and_then(|rest| rest.find('\n')) {
+            Some(end) => start += end + 1,
+            None => return text.len(),
+        }
+    }
+    let columns = usize::try_from(at.column).unwrap_or(1).saturating_sub(1);
+    let rest = text.get(start..).unwrap_or_default();
+    start + rest.char_indices().nth(columns).map_or(rest.len(), |(offset, _)| offset)
+}
+
+pub(super) fn position_of(text: &str, offset: usize) -> Position {
+    let before = text.get(..offset.min(text.len())).unwrap_or_default();
+    let line = before.bytes().filter(|byte| *byte == b'\n').count();
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
+    let count = |number: usize| u32::try_from(number + 1).unwrap_or(u32::MAX);
+    Position { line: count(line), column: count(column) }
+}
+
+struct PartComposer<'a> {
+    part: Part,
+    limits: &'a TemplateLimits,
+    budget: &'a Budget,
+    snippets: &'a HashMap<String, Option<String>>,
+    composed: Composed,
+    /// What goes into each of the sources.
+    insertions: Vec<Rc<[Insertion]>>,
+    by_name: HashMap<String, usize>,
+    /// The snippets that are being put in, outermost first.
+    open: Vec<String>,
+    includes: usize,
+    faults: Vec<TemplateFault>,
+}
+
+impl PartComposer<'_> {
+    fn run(&mut self, source: &str, layout: Option<Layout<'_>>) -> Result<(), TemplateFault> {
+        let body = self.add(None, SourceKind::Fragment, source)?;
+        match layout {
+            None => self.write(body, None, body),
+            Some(layout) => {
+                let around =
+                    self.add(Some(format!("the layout `{}`", layout.name)), SourceKind::Layout, layout.source)?;
+                self.write(around, Some(START), body)
+            }
+        }
+    }
+
+    /// Reads a source.
+    fn add(&mut self, name: Option<String>, kind: SourceKind, source: &str) -> Result<usize, TemplateFault> {
+        let text = plain_lines(source);
+        let scanned = scan_source(self.part, kind, &text, self.limits, self.budget)
+            .map_err(|faults| self.first_of(faults, name.as_deref()))?;
+        self.composed.sources.push(PieceSource { name, text });
+        self.insertions.push(scanned.insertions.into());
+        Ok(self.insertions.len() - 1)
+    }
+
+    /// All but the last fault are kept here: a template's own faults are all answered.
+    fn first_of(&mut self, mut faults: Vec<TemplateFault>, name: Option<&str>) -> TemplateFault {
+        let last = faults.pop().unwrap_or_else(|| Problem::syntax("cannot be read").at(self.part, START));
+        if let Some(name) = name {
+            let detail = format!("in {name}, line {} column {}: {}", last.line, last.column, last.detail);
+            return TemplateFault { line: 1, column: 1, detail, ..last };
+        }
+        self.faults.append(&mut faults);
+        last
+    }
+
+    /// Writes a source with what goes into it. `put_in_at` is the tag of the template that put it in; `None` is the template itself.
+    fn write(&mut self, index: usize, put_in_at: Option<Position>, body: usize) -> Result<(), TemplateFault> {
+        let Some(insertions) = self.insertions.get(index).cloned() else { return Ok(()) };
+        let mut from = 0;
+        for insertion in insertions.iter() {
+            let at = put_in_at.unwrap_or(insertion.at);
+            self.copy(index, from..insertion.span.start, at)?;
+            from = insertion.span.end;
+            let tag = |composer: &mut Self, text: &str| composer.push(index, insertion.span.start, text, at);
+            if insertion.trims_before {
+                tag(self, "{%- # %}")?;
+            }
+            match &insertion.include {
+                // Positions in the template are its own, whatever is put around it.
+                None => self.write(body, None, body)?,
+                Some(include) => {
+                    self.includes += 1;
+                    if self.includes > INCLUDES {
+                        let detail = format!("more than {INCLUDES} snippets in one part");
+                        return Err(self.fault(FaultCode::TooManyIncludes, detail, at));
+                    }
+                    // A parameter holds inside its snippet: what had its name has it again behind.
+                    let outer = |key: &str, number: usize| format!("{SAVED_NAME}{number}_{key}");
+                    let number = self.includes;
+                    for (key, value) in &include.parameters {
+                        tag(self, &format!("{{% assign {} = {key} %}}", outer(key, number)))?;
+                        tag(self, &format!("{{% assign {key} = {value} %}}"))?;
+                    }
+                    self.include(&include.name, index, insertion.at, at)?;
+                    for (key, _) in include.parameters.iter().rev() {
+                        tag(self, &format!("{{% assign {key} = {} %}}", outer(key, number)))?;
+                    }
+                }
+            }
+            if insertion.trims_after {
+                tag(self, "{% # -%}")?;
+            }
+        }
+        let end = self.composed.sources.get(index).map_or(0, |source| source.text.len());
+        self.copy(index, from..end, put_in_at.unwrap_or(START))
+    }
+
+    /// Puts in a snippet. `inside` is the place of the tag in the source where it stands, `at` that of the template's tag.
+    fn include(&mut self, name: &str, index: usize, inside: Position, at: Position) -> Result<(), TemplateFault> {
+        if self.open.iter().any(|open| open == name) {
+            let path = self.open.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("` > `");
+            return Err(self.fault(FaultCode::IncludeCycle, format!("a snippet includes itself: `{path}`"), at));
+        }
+        if self.open.len() >= INCLUDE_DEPTH {
+            let detail = format!("snippets include snippets more than {INCLUDE_DEPTH} deep");
+            return Err(self.fault(FaultCode::NestingTooDeep, detail, at));
+        }
+        let snippets = self.snippets;
+        let text = match snippets.get(name) {
+            Some(Some(text)) => text,
+            found => {
+                let why = match found {
+                    None => format!("there is no snippet `{name}`"),
+                    Some(_) => format!("the snippet `{name}` has no text for this part"),
+                };
+                let origin = self.composed.sources.get(index).and_then(|source| source.name.as_ref());
+                let detail = match origin {
+                    None => why,
+                    Some(origin) => format!("in {origin}, line {} column {}: {why}", inside.line, inside.column),
+                };
+                let fault = self.fault(FaultCode::UnknownSnippet, detail, at);
+                if self.faults.len() + 1 >= FAULTS {
+                    return Err(fault);
+                }
+                self.faults.push(fault);
+                return Ok(());
+            }
+        };
+        let included = match self.by_name.get(name) {
+            Some(included) => *included,
+            None => {
+                let included = self.add(Some(format!("the snippet `{name}`")), SourceKind::Fragment, text)?;
+                self.by_name.insert(name.to_owned(), included);
+                self.composed.used.insert(name.to_owned());
+                included
+            }
+        };
+        self.open.push(name.to_owned());
+        let written = self.write(included, Some(at), included);
+        self.open.pop();
+        written
+    }
+
+    fn fault(&self, code: FaultCode, detail: String, at: Position) -> TemplateFault {
+        Problem::new(code, detail).at(self.part, at)
+    }
+
+    /// Copies a stretch of a source.
+    fn copy(&mut self, index: usize, span: Range<usize>, at: Position) -> Result<(), TemplateFault> {
+        let source = self.composed.sources.get(index);
+        let text = source.and_then(|source| source.text.get(span.clone())).unwrap_or_default().to_owned();
+        self.push(index, span.start, &text, at)
+    }
+
+    fn push(&mut self, source: usize, offset: usize, text: &str, put_in_at: Position) -> Result<(), TemplateFault> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        // Before it is written: what snippets make of a short source has no end.
+        if self.composed.text.len() + text.len() > self.limits.source_bytes {
+            let detail =
+                format!("with its snippets and its layout; at most {} bytes are allowed", self.limits.source_bytes);
+            return Err(self.fault(FaultCode::SourceTooLarge, detail, put_in_at));
+        }
+        self.budget
+            .take_steps(text_steps(text.len()))
+            .map_err(|spent| Problem::from(spent).at(self.part, put_in_at))?;
+        self.composed.pieces.push(PieceOrigin { start: self.composed.text.len(), source, offset, put_in_at });
+        self.composed.text.push_str(text);
+        Ok(())
+    }
+}

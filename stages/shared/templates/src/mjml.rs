@@ -1,0 +1,313 @@
+//! MJML to HTML, when a version of a template is made. The compiler is mrml's. Liquid goes through as words that mean nothing to it, and
+//! comes out as it was written; what mrml would do without bounds is refused before.
+
+use std::ops::Range;
+
+use htmlparser::{ElementEnd, StrSpan, Token, Tokenizer};
+use mrml::prelude::parser::Error as MjmlError;
+use mrml::prelude::render::RenderOptions;
+use runtime::Budget;
+
+use super::compose::{offset_of, position_of};
+use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
+use super::lexer::brief;
+use super::limits::{MJML_DEPTH, MJML_ELEMENTS, MJML_HEAD_BYTES, TemplateLimits};
+use super::message::digest;
+use super::scan::{SourceKind, plain_lines, scan_source};
+
+/// HTML elements without an end tag.
+const VOID: [&str; 14] =
+    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"];
+/// The elements there are. `mj-include`, which would read a file, is none of them.
+const ELEMENTS: [&str; 33] = [
+    "mj-accordion",
+    "mj-accordion-element",
+    "mj-accordion-text",
+    "mj-accordion-title",
+    "mj-all",
+    "mj-attributes",
+    "mj-body",
+    "mj-breakpoint",
+    "mj-button",
+    "mj-carousel",
+    "mj-carousel-image",
+    "mj-class",
+    "mj-column",
+    "mj-divider",
+    "mj-font",
+    "mj-group",
+    "mj-head",
+    "mj-hero",
+    "mj-image",
+    "mj-navbar",
+    "mj-navbar-link",
+    "mj-preview",
+    "mj-raw",
+    "mj-section",
+    "mj-social",
+    "mj-social-element",
+    "mj-spacer",
+    "mj-style",
+    "mj-table",
+    "mj-text",
+    "mj-title",
+    "mj-wrapper",
+    "mjml",
+];
+
+/// Compiles MJML to HTML. The Liquid in it stands in the HTML as it was written.
+///
+/// # Errors
+/// Faults of the Liquid markup, or the first of the MJML, with its place in the source.
+pub fn compile_mjml(source: &str) -> Result<String, Vec<TemplateFault>> {
+    let limits = TemplateLimits::default();
+    let source = plain_lines(source);
+    let budget = Budget::new(limits.reading());
+    let scanned = scan_source(Part::BodyHtml, SourceKind::Whole, &source, &limits, &budget)?;
+    let document = MjmlDocument::new(&source, scanned.markups);
+    document.compile(&limits).map_err(|fault| vec![fault])
+}
+
+/// A source with words in the place of its Liquid.
+struct MjmlDocument<'s> {
+    source: &'s str,
+    /// How every word begins; nothing in the source does.
+    prefix: String,
+    text: String,
+    /// What has a word: its place in the source, and its word's offset in the text. Liquid has a position.
+    words: Vec<(Range<usize>, Option<Position>, usize)>,
+    /// Where the MJML begins: Liquid may stand before it.
+    start: usize,
+}
+
+impl<'s> MjmlDocument<'s> {
+    fn new(source: &'s str, markups: Vec<(Range<usize>, Position)>) -> Self {
+        let mut prefix = format!("q{}", digest(&[source]).get(..8).unwrap_or("liquid"));
+        while source.contains(&prefix) {
+            prefix.push('q');
+        }
+        let mut document = Self { source, prefix, text: String::new(), words: Vec::new(), start: 0 };
+        let mut from = 0;
+        for (span, at) in markups {
+            document.copy(from..span.start);
+            from = span.end;
+            document.replace(span, Some(at));
+        }
+        document.copy(from..source.len());
+        let before = document.text.find('<').unwrap_or(0);
+        let is_only_liquid = document.text.get(..before).is_some_and(|text| {
+            text.split_whitespace().all(|word| word.starts_with(&document.prefix) && word.ends_with('x'))
+        });
+        document.start = if is_only_liquid { before } else { 0 };
+        document
+    }
+
+    /// Copies a stretch of the source. htmlparser 0.2 panics on a text whose first `>` has another character than ASCII's in the two bytes
+    /// before it, so that one goes as a word.
+    fn copy(&mut self, span: Range<usize>) {
+        let source = self.source;
+        let text = source.get(span.clone()).unwrap_or_default();
+        let mut from = 0;
+        for (at, character) in text.char_indices().filter(|(_, character)| !character.is_ascii()) {
+            let end = at + character.len_utf8();
+            if text.as_bytes().iter().skip(end).take(2).any(|byte| *byte == b'>') {
+                self.text.push_str(text.get(from..at).unwrap_or_default());
+                self.replace(span.start + at..span.start + end, None);
+                from = end;
+            }
+        }
+        self.text.push_str(text.get(from..).unwrap_or_default());
+    }
+
+    fn replace(&mut self, span: Range<usize>, at: Option<Position>) {
+        let word = self.word(self.words.len());
+        self.words.push((span, at, self.text.len()));
+        self.text.push_str(&word);
+    }
+
+    fn word(&self, number: usize) -> String {
+        format!("{}{number}x", self.prefix)
+    }
+
+    fn compile(&self, limits: &TemplateLimits) -> Result<String, TemplateFault> {
+        let text = self.text.get(self.start..).unwrap_or_default();
+        MjmlShape { document: self, open: Vec::new(), elements: 0, head_bytes: 0 }.check(text)?;
+        let parsed = mrml::parse(text).map_err(|error| self.refusal(&error))?;
+        // No fonts but those the author names: a recipient's mail program asks nobody for others.
+        let options = RenderOptions { fonts: std::collections::HashMap::new(), ..RenderOptions::default() };
+        let html = parsed
+            .element
+            .render(&options)
+            .map_err(|error| self.fault(self.start, format!("the MJML cannot be compiled: {error}")))?;
+        self.restore(&html, limits)
+    }
+
+    /// Puts the Liquid back.
+    fn restore(&self, html: &str, limits: &TemplateLimits) -> Result<String, TemplateFault> {
+        let mut restored = self.source.get(..self.in_source(self.start)).unwrap_or_default().to_owned();
+        let mut seen: Vec<bool> =
+            self.words.iter().map(|(_, at, offset)| at.is_none() || *offset < self.start).collect();
+        let too_large = |bytes: usize| {
+            let detail = format!("the HTML has more than {bytes} bytes; at most {} are allowed", limits.source_bytes);
+            Problem::new(FaultCode::SourceTooLarge, detail).at(Part::BodyHtml, Position { line: 1, column: 1 })
+        };
+        let mut pieces = html.split(self.prefix.as_str());
+        restored.push_str(pieces.next().unwrap_or_default());
+        for piece in pieces {
+            let (number, rest) = piece.split_once('x').unwrap_or((piece, ""));
+            let number = number.parse::<usize>().ok();
+            let Some((number, (span, ..))) = number.and_then(|number| Some((number, self.words.get(number)?))) else {
+                return Err(self.fault(self.start, "Liquid stands where MJML changes it"));
+            };
+            if let Some(seen) = seen.get_mut(number) {
+                *seen = true;
+            }
+            restored.push_str(self.source.get(span.clone()).unwrap_or_default());
+            restored.push_str(rest);
+            // A word may stand for much, and MJML may repeat it.
+            if restored.len() > limits.source_bytes {
+                return Err(too_large(limits.source_bytes));
+            }
+        }
+        if restored.len() > limits.source_bytes {
+            return Err(too_large(limits.source_bytes));
+        }
+        match self.words.iter().zip(&seen).find_map(|((span, at, _), seen)| at.filter(|_| !seen).map(|at| (span, at))) {
+            None => Ok(restored),
+            Some((span, at)) => {
+                let written = brief(self.source.get(span.clone()).unwrap_or_default());
+                let detail =
+                    format!("`{written}` stands where MJML drops it; put it into text, an attribute or between blocks");
+                Err(Problem::new(FaultCode::HtmlInvalid, detail).at(Part::BodyHtml, at))
+            }
+        }
+    }
+
+    /// The offset in the source of an offset in the text.
+    fn in_source(&self, offset: usize) -> usize {
+        let before = self.words.partition_point(|(_, _, word)| *word < offset);
+        match before.checked_sub(1).and_then(|last| Some((last, self.words.get(last)?))) {
+            None => offset,
+            Some((last, (span, _, word))) => span.end + offset.saturating_sub(word + self.word(last).len()),
+        }
+    }
+
+    fn fault(&self, offset: usize, detail: impl Into<String>) -> TemplateFault {
+        let at = position_of(self.source, self.in_source(offset));
+        Problem::new(FaultCode::HtmlInvalid, detail).at(Part::BodyHtml, at)
+    }
+
+    fn refusal(&self, error: &MjmlError) -> TemplateFault {
+        let (offset, detail) = match error {
+            MjmlError::UnexpectedElement { position, .. } => {
+                (position.start, "an element that MJML does not have here")
+            }
+            MjmlError::UnexpectedToken { position, .. } => {
+                (position.start, "text, or Liquid, that MJML does not have here")
+            }
+            MjmlError::MissingAttribute { position, name, .. } => {
+                return self.fault(self.start + position.start, format!("the attribute `{name}` is missing"));
+            }
+            MjmlError::InvalidAttribute { position, .. } => (position.start, "an attribute that cannot be read"),
+            MjmlError::InvalidFormat { position, .. } | MjmlError::IncludeLoaderError { position, .. } => {
+                (position.start, "an element that cannot be read")
+            }
+            MjmlError::ParserError { source, .. } => (self.offset_in_text(source.pos()), "markup that cannot be read"),
+            MjmlError::EndOfStream { .. } | MjmlError::SizeLimit { .. } | MjmlError::NoRootNode => {
+                (0, "there is no whole `<mjml>` element")
+            }
+        };
+        // A text begins with the white space before it.
+        let rest = self.text.get(self.start + offset..).unwrap_or_default();
+        self.fault(self.start + offset + (rest.len() - rest.trim_start().len()), detail)
+    }
+
+    fn offset_in_text(&self, at: htmlparser::TextPos) -> usize {
+        let text = self.text.get(self.start..).unwrap_or_default();
+        offset_of(text, Position { line: at.row, column: at.col })
+    }
+}
+
+/// What there is of a document: how deep it is, and how much its compiler makes of it.
+struct MjmlShape<'d> {
+    document: &'d MjmlDocument<'d>,
+    open: Vec<(&'d str, usize)>,
+    elements: usize,
+    head_bytes: usize,
+}
+
+impl<'d> MjmlShape<'d> {
+    fn check(mut self, text: &'d str) -> Result<(), TemplateFault> {
+        let start = self.document.start;
+        for token in Tokenizer::from(text) {
+            let token = token.map_err(|error| {
+                let offset = self.document.offset_in_text(error.pos());
+                self.document.fault(start + offset, "markup that cannot be read")
+            })?;
+            match token {
+                Token::ElementStart { prefix, local, span } => {
+                    self.begin(named(text, prefix, local), start + span.start())?
+                }
+                Token::Attribute { span, .. } if self.open.iter().any(|(name, _)| *name == "mj-head") => {
+                    self.head_bytes += span.as_str().len();
+                    if self.head_bytes > MJML_HEAD_BYTES {
+                        let detail = format!("the attributes in `mj-head` have more than {MJML_HEAD_BYTES} bytes");
+                        return Err(self.document.fault(start + span.start(), detail));
+                    }
+                }
+                Token::ElementEnd { end: ElementEnd::Empty, .. } => drop(self.open.pop()),
+                Token::ElementEnd { end: ElementEnd::Open, .. }
+                    if self.open.last().is_some_and(|(name, _)| VOID.contains(name)) =>
+                {
+                    self.open.pop();
+                }
+                Token::ElementEnd { end: ElementEnd::Close(prefix, local), span } => {
+                    self.end(named(text, prefix, local), start + span.start())?;
+                }
+                _ => {}
+            }
+        }
+        match self.open.last() {
+            None => Ok(()),
+            Some((name, at)) => Err(self.document.fault(*at, format!("`<{}>` is never closed", brief(name)))),
+        }
+    }
+
+    fn begin(&mut self, name: &'d str, at: usize) -> Result<(), TemplateFault> {
+        if name.starts_with("mj") {
+            if !ELEMENTS.contains(&name) {
+                return Err(self.document.fault(at, format!("MJML has no element `<{}>`", brief(name))));
+            }
+            self.elements += 1;
+        }
+        self.open.push((name, at));
+        if self.elements > MJML_ELEMENTS {
+            return Err(self.document.fault(at, format!("more than {MJML_ELEMENTS} elements of MJML")));
+        }
+        if self.open.len() > MJML_DEPTH {
+            let fault = self.document.fault(at, format!("elements are nested more than {MJML_DEPTH} deep"));
+            return Err(TemplateFault { code: FaultCode::NestingTooDeep, ..fault });
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, name: &'d str, at: usize) -> Result<(), TemplateFault> {
+        match self.open.last() {
+            Some((open, _)) if *open == name => {
+                self.open.pop();
+                Ok(())
+            }
+            Some((open, _)) => {
+                let detail = format!("`</{}>` found where `</{}>` is expected", brief(name), brief(open));
+                Err(self.document.fault(at, detail))
+            }
+            None => Err(self.document.fault(at, format!("`</{}>` closes nothing", brief(name)))),
+        }
+    }
+}
+
+/// The whole name of an element.
+fn named<'t>(text: &'t str, prefix: StrSpan<'t>, local: StrSpan<'t>) -> &'t str {
+    let start = if prefix.as_str().is_empty() { local.start() } else { prefix.start() };
+    text.get(start..local.end()).unwrap_or_default()
+}
