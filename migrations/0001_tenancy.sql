@@ -130,6 +130,10 @@ create table api_keys (
     scopes text[] not null,
     tenant_id uuid references tenants (id),     -- set: the key works for this tenant only
     label text,
+    -- The first of the keys that replaced one another up to this one: a request repeated with the new key is a repeat.
+    lineage uuid not null,
+    -- The lineage with which it shares a rate limit: that of the key that made it by API, so that no key makes itself a fresh limit.
+    rate_lineage uuid not null,
     created_at timestamptz not null default now(),
     expires_at timestamptz,
     revoked_at timestamptz,
@@ -161,7 +165,7 @@ grant select, insert, update, delete on nonces to postrider_ingress, postrider_s
 -- the buckets of the last minute are added up. One row per key, so that concurrent counters wait for each other and miss nothing.
 -- Unlogged: a crash of Postgres forgives a minute.
 create unlogged table rate_counts (
-    key_id uuid primary key,                    -- of the API key or the approval
+    key_id uuid primary key,                    -- the rate lineage of the API key, or the approval
     bucket bigint not null,                     -- the two seconds of the first count: seconds since 1970, halved
     counts integer[] not null,                  -- admitted in the last 31 buckets, the newest first
     allowed integer not null,                   -- per minute, as the last group of requests had it
@@ -171,7 +175,7 @@ grant select, insert, update, delete on rate_counts to postrider_ingress, postri
 
 -- The row is inserted first and completed in the transaction of the effect.
 create table idempotency_keys (
-    key_id uuid not null,
+    key_id uuid not null,                       -- the lineage of the API key
     idempotency_key text not null,
     fingerprint bytea not null check (octet_length(fingerprint) = 32),
     status smallint,                            -- null: still running

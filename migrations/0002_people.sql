@@ -34,7 +34,8 @@ create table contacts (
     updated_at timestamptz not null default now(),
     primary key (tenant_id, id),
     unique (tenant_id, address),
-    constraint contacts_merged_into_another check ((status = 'merged') <= (merged_into is not null))
+    -- An erased contact may have been a merged one.
+    constraint contacts_merged_into_another check (status = 'erased' or (status = 'merged') = (merged_into is not null))
 );
 create index contacts_newest on contacts (tenant_id, created_at desc, id desc);
 create index contacts_by_dot_number on contacts (tenant_id, dot_number) where dot_number is not null;
@@ -61,12 +62,13 @@ create table confirmations (
     confirmed_at timestamptz,
     proof jsonb,                                -- ip, user_agent and the text shown
     sign_up jsonb,                              -- what was stated of the consent before it was confirmed
+    is_bulk boolean not null default false,     -- asked for by an import: mailed when no sign-up waits
     primary key (tenant_id, contact_id),
     foreign key (tenant_id, contact_id) references contacts (tenant_id, id),
     constraint confirmations_proven check ((state = 'confirmed') <= (confirmed_at is not null and proof is not null))
 );
 create index confirmations_due on confirmations (due_at) where due_at is not null;
-create index confirmations_due_by_tenant on confirmations (tenant_id, due_at) where due_at is not null;
+create index confirmations_due_by_tenant on confirmations (tenant_id, is_bulk, due_at) where due_at is not null;
 create index confirmations_by_mail on confirmations (tenant_id, last_mail_at) where last_mail_at is not null;
 select enable_row_security('confirmations');
 
@@ -294,32 +296,6 @@ begin
 end $$;
 create trigger suppressions_removed after delete on suppressions
     referencing old table as changed for each statement execute function note_removed_suppressions();
-
--- What stops mail to the address of a merged contact is about the person: it holds for the survivor's address, too. Bounces are about
--- one address. Locked before it is written, as every suppression.
-create function suppress_survivors() returns trigger
-language plpgsql security definer set search_path from current
-as $$
-begin
-    if not exists (select from added a join contacts m on m.tenant_id = a.tenant_id and m.address = a.address
-                   where m.merged_into is not null) then
-        return null;
-    end if;
-    perform from contacts s
-    where (s.tenant_id, s.id) in (select m.tenant_id, m.merged_into from added a
-                                  join contacts m on m.tenant_id = a.tenant_id and m.address = a.address)
-    order by s.tenant_id, s.id for no key update;
-    insert into suppressions (tenant_id, id, address, reason, scope, source, send_id, note, expires_at)
-    select a.tenant_id, gen_random_uuid(), s.address, a.reason, a.scope, a.source, a.send_id, a.note, a.expires_at
-    from added a
-    join contacts m on m.tenant_id = a.tenant_id and m.address = a.address
-    join contacts s on s.tenant_id = m.tenant_id and s.id = m.merged_into
-    where a.reason in ('unsubscribe', 'complaint', 'manual', 'import')
-    on conflict (tenant_id, address, reason) do nothing;
-    return null;
-end $$;
-create trigger suppressions_follow_merges after insert on suppressions
-    referencing new table as added for each statement execute function suppress_survivors();
 
 -- Addresses of the sandbox that are suppressed whatever the table says (the magic recipients): one rule for the gate, the count of
 -- a launch and explain.

@@ -14,14 +14,20 @@ create table requests (
     announce_after timestamptz,                 -- when a sweep announces it again; null once handled
     announcements integer not null default 0,
     received_at timestamptz not null default now(),
+    due_at timestamptz not null default now(),  -- later than received_at for a scheduled mail or campaign
     handled_at timestamptz,
     primary key (tenant_id, id)
 );
 create index requests_due on requests (announce_after) where announce_after is not null;
+-- What waits of one tenant: rescheduling a campaign, removing a sender.
+create index requests_waiting on requests (tenant_id, kind) where announce_after is not null;
 -- Erasing a contact locks its row: the requests that name the address are found by key, not by reading all of the tenant's.
 create index requests_by_address on requests (tenant_id, (payload ->> 'address')) where kind = 'transactional';
--- Retention.
-create index requests_by_age on requests (tenant_id, received_at) where announce_after is null;
+-- And those that are not handled and name it among their copies.
+create index requests_by_copy on requests using gin ((options -> 'copies') jsonb_path_ops) where state = 'accepted' and options ? 'copies';
+-- Retention, and the request log; those that were refused, which are few, are asked for by themselves.
+create index requests_newest on requests (tenant_id, received_at desc, id desc);
+create index requests_rejected on requests (tenant_id, received_at desc, id desc) where state = 'rejected';
 select enable_row_security('requests');
 
 -- Messages and batches -------------------------------------------------------------------------------------------------------
@@ -37,15 +43,18 @@ create table messages (
     dot_number bigint,                          -- as the caller gave it
     metered integer not null,                   -- recipients that were not blocked: what the hourly limit counts
     is_test boolean not null default false,     -- the test of a campaign
+    rendered_for uuid,                          -- of a test: the contact whose mail it shows; erased with that contact
     classification text not null default 'operational' check (classification in ('marketing', 'operational', 'transactional')),
     created_at timestamptz not null default clock_timestamp(),  -- read under the tenant's lock, unlike now()
     due_at timestamptz not null default now(),  -- later than created_at for a scheduled message
     purged_at timestamptz,                   -- its attachments and compiled form are gone
     primary key (tenant_id, id),
     foreign key (tenant_id, sender_id) references senders (tenant_id, id),
-    foreign key (tenant_id, content_id) references contents (tenant_id, id)
+    foreign key (tenant_id, content_id) references contents (tenant_id, id),
+    foreign key (tenant_id, rendered_for) references contacts (tenant_id, id)
 );
 create index messages_by_time on messages (tenant_id, created_at);
+create index messages_by_rendered_for on messages (tenant_id, rendered_for, id) where rendered_for is not null;
 create index messages_by_sender on messages (tenant_id, sender_id);                -- removing a sender asks for it
 create index messages_to_purge on messages (due_at) where purged_at is null;
 select enable_row_security('messages');
@@ -106,6 +115,7 @@ create table batches (
     state text not null default 'waiting' check (state in ('held', 'timed', 'waiting', 'announced', 'resting', 'done')),
     announce_after timestamptz,                 -- null when waiting or done
     announcement integer not null default 0,
+    due_at timestamptz,                         -- the time it waited for: its mail is dated by it
     dispatched_sends integer,                             -- of a paced campaign: how many sends were last dispatched with it
     quiet_at timestamptz,                       -- when it last ceased to be announced
     lease_until timestamptz,                    -- the earliest lease among its fenced sends
@@ -174,6 +184,9 @@ create table sends (
     fence_token uuid,                           -- of the worker whose fence it is
     -- The token of an attempt whose outcome was unknown and that was repeated: a late acceptance of the first attempt is still evidence.
     doubted_token uuid,
+    -- The provider route of the last attempt (a hash of the tenant's connection and its settings); null: the platform's relay. Mail in doubt
+    -- takes no other.
+    route uuid,
     lease_until timestamptz,
     fenced_at timestamptz,
     next_attempt_at timestamptz,

@@ -11,6 +11,7 @@ create table provider_connections (
     -- How the connection proves that an event is its provider's. SendGrid: the public key; Mailgun, Resend: the signing key;
     -- Postmark: `user:password`. Several, one per line: any of them counts, so that they can be changed without losing events.
     hook_secret bytea,                          -- sealed by the vault, purpose 'provider_hook'
+    has_hook_secret boolean not null generated always as (hook_secret is not null) stored,
     hook_topics text[] not null default '{}',   -- SES: the SNS topics whose messages count
     status text not null default 'active' check (status in ('active', 'disabled')),
     is_default boolean not null default false,
@@ -29,9 +30,9 @@ create index provider_connections_newest on provider_connections (tenant_id, cre
 select enable_row_security('provider_connections');
 -- The ingress writes secrets and cannot read them.
 revoke all on provider_connections from postrider_ingress;
-grant select (tenant_id, id, provider, name, settings, status, is_default, fallback_rank, created_at, updated_at),
+grant select (tenant_id, id, provider, name, settings, has_hook_secret, hook_topics, status, is_default, fallback_rank, created_at, updated_at),
     insert (tenant_id, id, provider, name, settings, secret),
-    update (name, settings, secret, status, is_default, fallback_rank, updated_at), delete
+    update (name, settings, secret, hook_secret, hook_topics, status, is_default, fallback_rank, updated_at), delete
     on provider_connections to postrider_ingress;
 
 -- How a tenant's connection served last, as the delivery process saw it that reported last. Reported when a circuit opens or closes, and

@@ -21,7 +21,9 @@ create table sequences (
     -- When an occurrence starts the sequence; null: no bound.
     enroll_from timestamptz,
     enroll_until timestamptz,
-    triggers_swept_at timestamptz,              -- when occurrences that no writer notes were looked for last
+    -- When occurrences that no writer notes were looked for last: null for a trigger that was not looked at. A look that fails is a try.
+    triggers_swept_at timestamptz,
+    triggers_tried_at timestamptz,
     status text not null check (status in ('draft', 'active', 'paused', 'archived')),
     -- Set when a sequence is resumed or archived: the sequencing stage has yet to change its enrollments.
     -- Pausing needs nothing: an enrollment that comes due meanwhile is paused when it is found.
@@ -114,11 +116,14 @@ create table enrollments (
     attempts smallint not null default 0,       -- at this step, so far without success
     last_error text,                            -- a code of ours
     claim_token uuid,                           -- of the worker whose call to a product is out, until next_action_at
+    -- What its due step waits for: it is looked at again at next_action_at, and a confirmed consent wakes it.
+    held_by text check (held_by in ('frequency_cap', 'quiet_hours', 'no_consent', 'owner_mails')),
     -- Its own step suppressed or unsubscribed the contact: that does not end it.
     opted_out_by_step boolean not null default false,
     steps_today smallint not null default 0,    -- the loop guard's; carried over to the contact's next enrollment in the sequence
     steps_day date,
     event_id uuid,                              -- the product event that started it
+    started_at timestamptz not null default now(), -- when what started it was noted: an event that ends it came later
     is_parallel boolean not null default false, -- of a sequence that starts every time: beside others of the contact
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
@@ -220,16 +225,23 @@ create index product_events_by_contact on product_events (tenant_id, contact_id,
 select enable_row_security('product_events');
 revoke update, delete on product_events from postrider_ingress;
 
--- The facts of a merged contact are its survivor's.
-create function move_product_events() returns trigger
+-- The facts of a merged contact are its survivor's. Segments that the merged contact had entered start nothing for the survivor.
+create function move_merged_facts() returns trigger
 language plpgsql security definer set search_path from current
 as $$
 begin
     update product_events e set contact_id = new.merged_into where e.tenant_id = new.tenant_id and e.contact_id = new.id;
+    insert into segment_entries (tenant_id, sequence_id, contact_id)
+    select s.tenant_id, s.id, new.merged_into
+    from sequences s
+    join segment_entries e on e.tenant_id = s.tenant_id and e.sequence_id = s.id and e.contact_id = new.id
+    where s.tenant_id = new.tenant_id
+    order by s.id
+    on conflict do nothing;
     return null;
 end $$;
-create trigger contacts_merged_events after update of merged_into on contacts
-    for each row when (new.merged_into is not null and old.merged_into is null) execute function move_product_events();
+create trigger contacts_merged_facts after update of merged_into on contacts
+    for each row when (new.merged_into is not null and old.merged_into is null) execute function move_merged_facts();
 
 -- An occurrence of a sequence's trigger for a contact, written in the transaction of what happened or by a sweep that finds it. The key
 -- decides that it starts the sequence at most once. The sequencing stage decides whether it does.
@@ -246,13 +258,14 @@ create table trigger_occurrences (
     primary key (tenant_id, sequence_id, contact_id, occurrence),
     constraint trigger_occurrences_decided_with_outcome check ((decided_at is null) = (outcome is null))
 );
-create index trigger_occurrences_due on trigger_occurrences (noted_at) where decided_at is null;
+create index trigger_occurrences_due on trigger_occurrences (tenant_id, noted_at) where decided_at is null;
 -- Retention.
 create index trigger_occurrences_by_age on trigger_occurrences (tenant_id, noted_at) where decided_at is not null;
 select enable_row_security('trigger_occurrences');
 revoke update, delete on trigger_occurrences from postrider_ingress;
 
--- The contacts that were in the segment of a sequence's trigger when it was looked at last.
+-- The contacts that were in the segment of a sequence's trigger when it was looked at last, and those whose entry starts nothing: the next
+-- look takes out who is not in it.
 create table segment_entries (
     tenant_id uuid not null,
     sequence_id uuid not null,
@@ -260,7 +273,26 @@ create table segment_entries (
     primary key (tenant_id, sequence_id, contact_id)
 );
 select enable_row_security('segment_entries');
-revoke insert, update, delete on segment_entries from postrider_ingress;
+revoke update, delete on segment_entries from postrider_ingress;
+
+-- A change of these contacts starts no sequence by the segment that it brings them into. Called at the end of the transaction that changes
+-- them: it waits for a look that is under way, and the next one for the caller's commit.
+create function pass_over_segments(of_tenant uuid, contacts uuid[]) returns void
+language plpgsql
+as $$
+declare
+    of_segments uuid[] := array(
+        select s.id from sequences s
+        where s.tenant_id = of_tenant and s.trigger_type = 'segment_entered' and s.trigger_config is not null
+          and s.status in ('active', 'paused')
+        order by s.id);
+begin
+    perform pg_advisory_xact_lock(hashtextextended('trigger ' || w.id, 0)) from unnest(of_segments) as w (id);
+    insert into segment_entries (tenant_id, sequence_id, contact_id)
+    select of_tenant, w.id, c.id from unnest(of_segments) as w (id) cross join unnest(contacts) as c (id)
+    on conflict do nothing;
+end $$;
+grant execute on function pass_over_segments(uuid, uuid[]) to postrider_ingress;
 
 -- Occurrences of new contacts and new members, a statement for each statement that makes them. A transaction that sets
 -- `app.starts_nothing`, as an import does, notes none: no look at a row is made for it. Contacts that the engine makes for transactional and

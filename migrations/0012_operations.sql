@@ -101,8 +101,10 @@ create function platform_backlog() returns table (
 language sql stable security definer set search_path from current
 as $$
     select r.accepted, r.oldest, p.open, p.oldest, b.announced, b.announcements, w.waiting
-    from (select count(*) as accepted, extract(epoch from now() - min(received_at))::double precision as oldest
-          from (select received_at from requests where announce_after is not null and state = 'accepted' limit 10000) q) r
+    from (select count(*) as accepted, extract(epoch from now() - min(q.due_at))::double precision as oldest
+          from (select q.due_at from requests q
+                where q.announce_after < now() + interval '11 minutes' and q.state = 'accepted' and q.due_at <= now()
+                limit 10000) q) r
     cross join (select count(*) as open, extract(epoch from now() - min(q.created_at))::double precision as oldest
           from (select b.created_at
                 from batches b join tenants t on t.id = b.tenant_id and t.status = 'active' and t.paused_at is null
@@ -205,14 +207,14 @@ as $$
     group by l.lane, s.state
 $$;
 
--- Requests accepted and not handled, by kind. Served by `requests_due`.
+-- Requests that are due and not handled, by kind. Served by `requests_due`: what is due is announced again within ten minutes.
 create function platform_requests() returns table (kind text, requests bigint, oldest double precision)
 language sql stable security definer set search_path from current set enable_seqscan = off
 as $$
-    select q.kind, count(*), extract(epoch from now() - min(q.received_at))::double precision
+    select q.kind, count(*), extract(epoch from now() - min(q.due_at))::double precision
     from (
-        select r.kind, r.received_at from requests r
-        where r.announce_after is not null and r.state = 'accepted'
+        select r.kind, r.due_at from requests r
+        where r.announce_after < now() + interval '11 minutes' and r.state = 'accepted' and r.due_at <= now()
         limit 10000
     ) q
     group by q.kind
@@ -292,8 +294,17 @@ as $$
     select count(*) from (select from pending_facts where due_at is not null limit 10000) q
 $$;
 
+-- Since when the confirmation mail is due that waits longest, in seconds; 0: none waits. Served by `confirmations_due`.
+create function platform_confirmations() returns double precision
+language sql stable security definer set search_path from current set enable_seqscan = off
+as $$
+    select coalesce(extract(epoch from now() - min(due_at)), 0)::double precision from confirmations where due_at <= now()
+$$;
+
 revoke execute on function platform_totals(), platform_backlog(), platform_domains(), platform_webhooks(), platform_pacing(),
-    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_pending_facts() from public;
+    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_pending_facts(),
+    platform_confirmations() from public;
 grant execute on function platform_totals(), platform_backlog(), platform_domains(), platform_webhooks(), platform_pacing(),
-    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_pending_facts()
+    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_pending_facts(),
+    platform_confirmations()
     to postrider_ingress, postrider_stages;

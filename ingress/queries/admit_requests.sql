@@ -1,15 +1,15 @@
--- Admits requests, for all that wait at the same time: records the nonces, counts the requests against the limits of their keys, and
+-- Admits requests, for all that wait at the same time: records the nonces, counts the requests against the limits of their rate keys, and
 -- finds the tenants they name. Of two requests with one nonce the first is fresh; nothing is counted or found for a nonce that was used
 -- before. Returns one row for each request, by its position from 1.
 -- The limit holds over any sixty seconds: requests are counted by two seconds, and these count as long as any of them is within the
 -- minute. Only admitted requests are counted, so that a caller above its limit is still served at the limit.
 -- Nonces and counts are locked in the order of their keys, as in every other statement. Every access is by primary key.
 -- Asynchronous commit: the last condition is always true and saves the round trips of begin and commit.
--- $1 keys, $2 nonces, $3 limits (0: none), $4 products, $5 environments, $6 the products' own tenants.
+-- $1 keys, $2 nonces, $3 limits (0: none), $4 products, $5 environments, $6 the products' own tenants, $7 rate keys.
 with asked as materialized (
     select a.*, a.allowed > 0 as is_limited
-    from unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[]) with ordinality
-        as a (key_id, nonce, allowed, product, environment, product_tenant_id, place)
+    from unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::uuid[]) with ordinality
+        as a (key_id, nonce, allowed, product, environment, product_tenant_id, rate_key, place)
 ), recorded as (
     insert into nonces (key_id, nonce)
     select a.key_id, a.nonce from asked a where a.nonce is not null order by a.key_id, a.nonce
@@ -22,16 +22,16 @@ with asked as materialized (
     from asked a
     left join recorded b on b.key_id = a.key_id and b.nonce = a.nonce
 ), keyed as (
-    select j.key_id, count(*)::integer as requests, max(j.allowed) as allowed,
+    select j.rate_key, count(*)::integer as requests, max(j.allowed) as allowed,
            floor(extract(epoch from now()) / 2)::bigint as bucket
     from checked j
     where j.is_fresh and j.is_limited
-    group by j.key_id
+    group by j.rate_key
 ), counted as (
     insert into rate_counts as w (key_id, bucket, counts, allowed)
-    select k.key_id, k.bucket, least(k.requests, k.allowed) || array_fill(0, array[30]), k.allowed
+    select k.rate_key, k.bucket, least(k.requests, k.allowed) || array_fill(0, array[30]), k.allowed
     from keyed k
-    order by k.key_id
+    order by k.rate_key
     -- The counts move on by the time that has passed since, and what is admitted of the group is added to the newest.
     on conflict (key_id) do update set
         bucket = greatest(w.bucket, excluded.bucket),
@@ -50,7 +50,7 @@ with asked as materialized (
     returning w.key_id, w.was, (select max(place) from unnest(w.counts) with ordinality c (n, place) where n > 0) as oldest
 ), numbered as (
     -- Those of one key come one after the other.
-    select j.*, count(*) filter (where j.is_fresh and j.is_limited) over (partition by j.key_id order by j.place) as number
+    select j.*, count(*) filter (where j.is_fresh and j.is_limited) over (partition by j.rate_key order by j.place) as number
     from checked j
 )
 select n.place as "place!", n.is_fresh as "nonce_is_fresh!",
@@ -59,7 +59,7 @@ select n.place as "place!", n.is_fresh as "nonce_is_fresh!",
            then (2 * (32 - coalesce(c.oldest, 1)))::integer end as resets_in,
        l.tenant_id as "linked_tenant?"
 from numbered n
-left join counted c on c.key_id = n.key_id
+left join counted c on c.key_id = n.rate_key
 left join lateral (
     select l.tenant_id from tenant_links l
     where l.product = n.product and l.environment = n.environment and l.product_tenant_id = n.product_tenant_id

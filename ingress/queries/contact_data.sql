@@ -1,5 +1,6 @@
 -- What is held about a person beside the contact itself, one page in the order of kind and id. $1 tenant, $2 the contact and those that
 -- were merged into it, $3 their addresses, $4 and $5 the last kind and id of the page before, $6 how many.
+-- The data of a request is left out: a reset link or a code in it is as good as a password.
 -- Each kind is found by its index over the contact or the address; mail of campaigns as erasure finds it, campaign by campaign.
 with own as (
     select s.id, s.month, s.campaign_id, s.state, s.reason, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at, s.clicked_at,
@@ -34,7 +35,7 @@ found as (
     select 'product_event', p.id, to_jsonb(p) - 'tenant_id' from product_events p
     where p.tenant_id = $1 and p.contact_id = any ($2) and ('product_event', p.id) > ($4, $5)
     union all
-    select 'request', r.id, jsonb_build_object('received_at', r.received_at, 'payload', r.payload) from requests r
+    select 'request', r.id, jsonb_build_object('received_at', r.received_at, 'payload', r.payload - 'data') from requests r
     where r.tenant_id = $1 and r.kind = 'transactional' and r.payload ->> 'address' = any ($3) and ('request', r.id) > ($4, $5)
     union all
     select 'send', w.id, to_jsonb(w) - 'month' from own w

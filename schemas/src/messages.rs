@@ -385,6 +385,9 @@ pub struct MailOptions {
     /// True if files or a calendar invite are stored for the mail.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_attachments: bool,
+    /// True if the mail came in an array of many, so that it takes the bulk lane. No caller sets it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_bulk: bool,
     /// When the mail is due, if later than its request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_at: Option<DateTime<Utc>>,
@@ -392,6 +395,9 @@ pub struct MailOptions {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<MailCopy>,
 }
+
+/// What stands in the place of the address of a copy whose recipient was erased. Other copies are known by their places.
+pub const ERASED_COPY: &str = "erased@example.com";
 
 /// The recipient of a copy of a mail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

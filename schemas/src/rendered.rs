@@ -6,6 +6,7 @@
 //! is computed when the message is spliced.
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::Error as _};
 use uuid::Uuid;
@@ -31,7 +32,7 @@ pub enum Piece {
     Slot(u16),
     /// The send's id, as in Message-ID.
     SendId,
-    /// When the send was made, as in the Date header.
+    /// When the send was made, or the time that it waited for, as in the Date header.
     Date,
     /// A token: what follows the path in an address of ours.
     Token {
@@ -145,7 +146,7 @@ impl Skeleton {
                     let mut buffer = Uuid::encode_buffer();
                     out.extend_from_slice(ids.send_id.0.hyphenated().encode_lower(&mut buffer).as_bytes());
                 }
-                Piece::Date => out.extend_from_slice(ids.send_id.made_at().format(RFC_2822).to_string().as_bytes()),
+                Piece::Date => out.extend_from_slice(values.date().format(RFC_2822).to_string().as_bytes()),
                 Piece::Token { token: LinkToken::Unsubscribe, column } => {
                     // It stands in the header and in both bodies.
                     let token =
@@ -242,9 +243,17 @@ pub struct PlaceholderValues {
     pub token_key: TokenKeyId,
     /// The recipient and its texts.
     pub recipient: RenderedRecipient,
+    /// The time that the batch waited for, if it did.
+    pub due_at: Option<DateTime<Utc>>,
 }
 
 impl PlaceholderValues {
+    /// The date of the mail: the same in every attempt.
+    fn date(&self) -> DateTime<Utc> {
+        let made_at = self.ids().send_id.made_at();
+        self.due_at.map_or(made_at, |due| due.max(made_at))
+    }
+
     fn ids(&self) -> TokenIds {
         TokenIds {
             tenant_id: self.tenant_id,
@@ -349,6 +358,7 @@ impl Rendered {
             batch_id: self.batch_id,
             token_key: self.token_key,
             recipient: recipient.clone(),
+            due_at: None,
         }
     }
 
@@ -540,6 +550,13 @@ mod tests {
         );
         let leave = tokens().open(Purpose::Unsubscribe, words[0]).unwrap();
         assert_eq!((leave.send_id, leave.contact()), (send.0, Some(Uuid::from_u128(9))));
+        let later = send.made_at() + chrono::TimeDelta::hours(9);
+        for (due_at, dated) in [(later, later), (send.made_at() - chrono::TimeDelta::hours(1), send.made_at())] {
+            let waited = PlaceholderValues { due_at: Some(due_at), ..values.clone() };
+            let only = Skeleton { pieces: vec![Piece::Date], slots: 0 };
+            let text = String::from_utf8(only.splice(&waited, &tokens(), &[]).unwrap()).unwrap();
+            assert_eq!(chrono::DateTime::parse_from_rfc2822(&text).unwrap().timestamp(), dated.timestamp());
+        }
         // No allocation is made a second time.
         assert!(text.len() <= skeleton.static_bytes(), "{} {}", text.len(), skeleton.static_bytes());
     }

@@ -11,6 +11,7 @@ pub const ALL: &[&str] = &[
     "campaigns:write",
     "connections:read",
     "connections:write",
+    "contacts:data",
     "contacts:read",
     "contacts:write",
     "domains:manage",

@@ -1,4 +1,4 @@
-//! Tokens in links we put into mail: `v1.<key id>.<payload>.<mac>`.
+//! Tokens in links we put into mail, and of exports: `v1.<key id>.<payload>.<mac>`.
 //!
 //! The payload holds tenant and send (and for clicks the target), never an address. The MAC is HMAC-SHA256 cut to 128 bits
 //! over purpose and payload, so a pixel token cannot be used to unsubscribe. Tokens hold for years: keys are kept by id.
@@ -31,6 +31,8 @@ pub enum Purpose {
     Preferences,
     /// `/c/`
     Confirm,
+    /// `/exports/`: in the place of the send, the key that made the link.
+    Export,
     /// The return path's local part.
     ReturnPath,
 }
@@ -43,6 +45,7 @@ impl Purpose {
             Self::Unsubscribe => b"unsubscribe\0",
             Self::Preferences => b"preferences\0",
             Self::Confirm => b"confirm\0",
+            Self::Export => b"export\0",
             Self::ReturnPath => b"return-path\0",
         }
     }

@@ -40,6 +40,8 @@ pub struct Rig {
     /// Where the ingress is, or will be.
     pub base_url: String,
     servers: Option<Servers>,
+    /// On shared servers. After the processes, which are connected to it.
+    _database: Option<devtools::servers::TestDatabase>,
     dir: TempDir,
 }
 
@@ -49,7 +51,8 @@ impl Rig {
         let shared = devtools::servers::shared().await.unwrap();
         let name = format!("rig_{:016x}", rand::random::<u64>());
         let database = devtools::servers::TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-        Self::build(None, shared.nats_url().to_owned(), database.url(), format!("{name}_")).await
+        let rig = Self::build(None, shared.nats_url().to_owned(), database.url(), format!("{name}_")).await;
+        Self { _database: Some(database), ..rig }
     }
 
     /// On servers of its own, for tests that break them.
@@ -99,6 +102,7 @@ impl Rig {
             env,
             base_url,
             servers,
+            _database: None,
             dir,
         }
     }

@@ -21,5 +21,7 @@ create temporary table import_rows (
     consent_at timestamptz,
     external_id text,
     contact_id uuid,                            -- of the contact: new_id at first, null where the row is skipped
+    is_merged boolean not null default false,   -- its address is that of a contact that was merged into contact_id
+    is_folded boolean not null default false,   -- another row of the same contact has the values that count
     changed boolean not null default false
 ) on commit drop

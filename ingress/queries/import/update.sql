@@ -12,7 +12,7 @@ with incoming as (
            $2 and not r.unsubscribed and c.marketing_status = 'pending' as agrees
     from import_rows r
     join contacts c on c.tenant_id = $1 and c.id = r.contact_id
-    where r.contact_id <> r.new_id
+    where r.contact_id <> r.new_id and not r.is_folded
 ),
 changed as (
     update contacts c set

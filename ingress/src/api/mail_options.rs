@@ -71,7 +71,7 @@ pub(crate) struct MailTracking {
 }
 
 /// The recipient of a copy.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CopyRecipient {
     #[schemars(with = "Email")]
@@ -144,8 +144,16 @@ fn copies(
 ) -> Vec<MailCopy> {
     let mut seen: HashSet<Address> = to.cloned().into_iter().collect();
     let mut copies = Vec::new();
+    let mut count = 0;
     for (role, recipients) in given {
-        for (place, recipient) in recipients.unwrap_or_default().into_iter().take(COPIES_MAX + 1).enumerate() {
+        let recipients = recipients.unwrap_or_default();
+        count += recipients.len();
+        if count > COPIES_MAX {
+            let detail = format!("cc and bcc may name at most {COPIES_MAX} recipients together");
+            faults.add(role.as_str(), "too_many", detail);
+            return Vec::new();
+        }
+        for (place, recipient) in recipients.into_iter().enumerate() {
             let path = format!("{role}[{place}].email");
             let address = faults.required(&path, recipient.email).and_then(|text| faults.address(&path, &text));
             let name = recipient.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
@@ -155,14 +163,6 @@ fn copies(
                 name,
                 role,
             }));
-        }
-        if copies.len() > COPIES_MAX {
-            faults.add(
-                role.as_str(),
-                "too_many",
-                format!("cc and bcc may name at most {COPIES_MAX} recipients together"),
-            );
-            return Vec::new();
         }
     }
     copies
@@ -352,6 +352,11 @@ mod tests {
         let options = fields.validate(&mut Faults::default(), Some(&to)).unwrap();
         let copies: Vec<_> = options.copies.iter().map(|copy| (copy.address.as_str(), copy.role.as_str())).collect();
         assert_eq!(copies, [("bob@example.com", "cc"), ("eve@example.com", "bcc")]);
+        // More than there may be are refused, not cut off, though some are named twice.
+        let many = || Some(vec![copy("bob@example.com"); COPIES_MAX + 1]);
+        assert_eq!(codes(OptionFields { cc: many(), ..OptionFields::default() }), ["cc too_many"]);
+        let both = OptionFields { cc: Some(vec![copy("al@example.com")]), bcc: many(), ..OptionFields::default() };
+        assert_eq!(codes(both), ["bcc too_many"]);
         let bad = OptionFields { bcc: Some(vec![copy("nobody")]), ..OptionFields::default() };
         assert_eq!(codes(bad), ["bcc[0].email missing_at"]);
     }

@@ -1,4 +1,5 @@
-//! What refers to an object that is to be removed. A campaign that is over, an archived sequence and an archived template keep nothing.
+//! What refers to an object that is to be removed. A campaign that is over, an archived sequence, steps of a sequence that nobody goes
+//! through any more, and an archived template keep nothing.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -38,7 +39,10 @@ pub(crate) async fn to_audience(db: &mut PgConnection, tenant: Uuid, id: Uuid) -
                $2::uuid::text in (q.trigger_config ->> 'tag_id', q.trigger_config ->> 'list_id')
                or exists (
                    select from sequence_steps p
-                   where p.tenant_id = $1 and p.sequence_id = q.id
+                   where p.tenant_id = $1 and p.sequence_id = q.id and (p.version = q.version or exists (
+                         select from enrollments e
+                         where e.tenant_id = $1 and e.sequence_id = q.id and e.version = p.version
+                           and e.status in ('active', 'paused')))
                      and $2::uuid::text in (p.action_config ->> 'tag_id', p.action_config ->> 'list_id')))
            limit $3"#,
         tenant,
@@ -77,8 +81,11 @@ pub(crate) async fn to_field(db: &mut PgConnection, tenant: Uuid, key: &str) -> 
                q.trigger_config ->> 'field' = $2
                or exists (
                    select from sequence_steps p
-                   where p.tenant_id = $1 and p.sequence_id = q.id and p.step_type = 'update_field'
-                     and p.action_config ->> 'field' = $2))
+                   where p.tenant_id = $1 and p.sequence_id = q.id and (p.version = q.version or exists (
+                         select from enrollments e
+                         where e.tenant_id = $1 and e.sequence_id = q.id and e.version = p.version
+                           and e.status in ('active', 'paused')))
+                     and p.step_type = 'update_field' and p.action_config ->> 'field' = $2))
            limit $3"#,
         tenant,
         key,
@@ -167,6 +174,30 @@ pub(crate) async fn to_snippet(
         tenant,
         id,
         name,
+        REFERENCES_MAX,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What needs a template: the tenant that asks for consent with it, and sequences whose contacts will get it.
+pub(crate) async fn to_template(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
+    sqlx::query_as!(
+        Reference,
+        r#"select 'tenant' as "object!", id as "id!", coalesce(org_name, '') as "name!" from tenants
+           where id = $1 and confirmation_template_id = $2
+           union all
+           select 'sequence', q.id, q.name from sequences q
+           where q.tenant_id = $1 and q.status in ('active', 'paused') and exists (
+               select from sequence_steps p
+               where p.tenant_id = $1 and p.sequence_id = q.id and p.template_id = $2
+                 and (p.version = q.version or exists (
+                     select from enrollments e
+                     where e.tenant_id = $1 and e.sequence_id = q.id and e.version = p.version
+                       and e.status in ('active', 'paused'))))
+           limit $3"#,
+        tenant,
+        id,
         REFERENCES_MAX,
     )
     .fetch_all(db)

@@ -21,7 +21,7 @@ const SEALED_PURPOSE: &str = "idempotency";
 /// The key of a request, by which a repeat is recognised.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey {
-    /// The header's value; its scope is the API key.
+    /// The header's value; its scope is the lineage of the API key (`key_id` below).
     pub value: String,
     /// SHA-256 over method, path and raw body.
     pub fingerprint: [u8; 32],

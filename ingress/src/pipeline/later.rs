@@ -31,7 +31,7 @@ pub type OutcomeWaiter = fn(Arc<Ingress>, Awaited) -> Pin<Box<dyn Future<Output 
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 
-/// An idempotency key with the API key that it belongs to.
+/// An idempotency key with the lineage of the API key that it belongs to.
 pub(super) struct ScopedKey<'a> {
     pub key: &'a IdempotencyKey,
     pub key_id: Uuid,

@@ -314,7 +314,7 @@ impl WriteRequest {
                 None => Uuid::nil(),
             };
             *found = in_tenant.then_some(tenant);
-            let key_id = caller.key_id;
+            let key_id = caller.lineage;
             let waiting = PendingWrite { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
             if let Some(key) = &key {
                 match key.claim(tx.db(), key_id, lease).await? {
@@ -446,7 +446,7 @@ async fn parse(body: &Bytes) -> Result<Map<String, Value>, ApiError> {
     tokio::task::spawn_blocking(move || json::parse(&body)).await?
 }
 
-/// Tenant, API key and idempotency key of a write.
+/// Tenant, lineage of the API key, and idempotency key of a write.
 struct WriteScope<'a> {
     tenant: Uuid,
     key_id: Uuid,

@@ -105,7 +105,8 @@ impl Edge {
     pub async fn key(&self, product: &str, environment: Environment, scopes: &[&str]) -> String {
         let key = schemas::key::generate(product, environment);
         sqlx::query(
-            "insert into api_keys (id, hash, prefix, product, environment, scopes) values ($1, $2, $3, $4, $5, $6)",
+            "insert into api_keys (id, hash, prefix, product, environment, scopes, lineage, rate_lineage)
+             values ($1, $2, $3, $4, $5, $6, $1, $1)",
         )
         .bind(schemas::new_id())
         .bind(schemas::key::hash(&key).as_slice())

@@ -125,6 +125,69 @@ async fn a_name_is_taken_once_and_another_tenants_connection_is_not_found() {
 }
 
 #[tokio::test]
+async fn the_check_of_events_is_set_by_api_and_its_secrets_are_never_shown() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let secrets = json!(["hook-user:0123456789abcdef", "hook-user:fedcba9876543210"]);
+    let body = json!({"provider": "postmark", "name": "Main", "secret": "server-token", "hook_secrets": secrets});
+    let id = client.post(PATH, body).await.text("connection_id");
+    let path = format!("{PATH}/{id}");
+    let connection = seen(&client, &id).await;
+    assert_eq!(connection["hook_path"], json!(format!("/hooks/postmark/{id}")));
+    assert_eq!(connection["hook_is_checked"], json!(true));
+    assert!(!connection.to_string().contains("hook-user"), "{connection}");
+    let reported = async |authorization: &str| {
+        let request = http::Request::post(format!("/hooks/postmark/{id}"))
+            .header("authorization", authorization)
+            .header("content-type", "application/json")
+            .body(axum::body::Body::from(
+                r#"{"RecordType":"Delivery","MessageID":"m-1","DeliveredAt":"2026-01-01T00:00:00Z"}"#,
+            ))
+            .unwrap();
+        client.send(request).await.status.as_u16()
+    };
+    // base64 of the second user:password.
+    assert_eq!(reported("Basic aG9vay11c2VyOmZlZGNiYTk4NzY1NDMyMTA=").await, 200);
+    assert_eq!(reported("Basic aG9vay11c2VyOndyb25n").await, 401);
+    for (change, field) in [
+        (json!({"hook_secrets": ["short"]}), "hook_secrets"),
+        (json!({"hook_secrets": ["hook-user:0123456789abcdef\nx"]}), "hook_secrets"),
+        (json!({"hook_topics": ["arn:aws:sns:eu-west-1:1:t"]}), "hook_topics"),
+    ] {
+        assert_eq!(client.patch(&path, change).await.faults(), [(field.to_owned(), "invalid".to_owned())]);
+    }
+    client.patch(&path, json!({"name": "Same"})).await;
+    assert_eq!(seen(&client, &id).await["hook_is_checked"], json!(true), "what is left out stays");
+    client.patch(&path, json!({"hook_secrets": null})).await;
+    assert_eq!(seen(&client, &id).await["hook_is_checked"], json!(false));
+    let entries = client.get("/v1/audit?action=provider.change").await.body["entries"].clone();
+    assert_eq!(entries[0]["detail"], json!({"fields": ["hook_secrets"]}));
+    assert_eq!(edge.count("select count(*) from audit_log a where position('hook-user' in a::text) > 0").await, 0);
+}
+
+#[tokio::test]
+async fn a_connection_that_served_this_week_stays() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = added(&client, "Main").await;
+    let path = format!("{PATH}/{id}");
+    sqlx::query("insert into connection_health (tenant_id, connection_id, served_at) values ($1, $2::uuid, now() - interval '6 days')")
+        .bind(client.tenant)
+        .bind(&id)
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    let kept = client.delete(&path, json!({})).await;
+    assert_eq!(kept.refusal(), (409, "connection_in_use"), "late bounces still come");
+    assert!(kept.text("detail").contains("take it out of the order"), "{}", kept.body);
+    sqlx::query("update connection_health set served_at = now() - interval '8 days'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    assert_eq!(client.delete(&path, json!({})).await.status, 200);
+}
+
+#[tokio::test]
 async fn an_operators_relay_is_ordered_and_not_redirected() {
     let edge = Edge::start().await;
     let client = edge.client().await;

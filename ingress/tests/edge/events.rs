@@ -110,6 +110,28 @@ async fn an_event_notes_the_sequences_it_starts_and_no_other() {
 }
 
 #[tokio::test]
+async fn explain_says_why_a_trigger_started_nothing() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    contact(&client, "ann@example.com").await;
+    let id = sequence(&client, json!({})).await;
+    let explained = async || {
+        let answer = client.get(&format!("/v1/explain?sequence_id={id}&email=ann%40example.com")).await.body;
+        let gates = answer["explanation"]["gates"].as_array().unwrap_or_else(|| panic!("{answer}")).clone();
+        let trigger = gates.iter().find(|gate| gate["gate"] == "trigger");
+        trigger.map(|gate| (gate["verdict"].clone(), gate["detail"].clone()))
+    };
+    assert_eq!(explained().await, None, "nothing has occurred");
+    client.post("/v1/events", json!({"name": "trial_started", "email": "ann@example.com"})).await;
+    assert_eq!(explained().await, Some((json!("wait"), json!("is_not_decided"))));
+    sqlx::query("update trigger_occurrences set decided_at = now(), outcome = 'gap'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    assert_eq!(explained().await, Some((json!("pass"), json!("gap"))));
+}
+
+#[tokio::test]
 async fn a_segment_asks_how_often_how_lately_and_with_what() {
     let edge = Edge::start().await;
     let client = edge.client().await;
@@ -174,6 +196,10 @@ async fn what_is_wrong_with_a_trigger_is_named() {
         ),
         (
             json!({"trigger_type": "field_date", "trigger_config": {"field": "renewal", "offset_days": 4000}}),
+            "trigger_config.offset_days",
+        ),
+        (
+            json!({"trigger_type": "field_date", "trigger_config": {"field": "renewal", "offset_days": i32::MIN}}),
             "trigger_config.offset_days",
         ),
         (json!({"reentry": "every_time"}), "reentry_gap_minutes"),
@@ -245,6 +271,77 @@ async fn new_contacts_and_members_start_sequences_and_an_import_does_not() {
     client.post(&members, json!({"remove": ["cid@example.com"]})).await;
     client.post(&members, json!({"add": ["cid@example.com"]})).await;
     assert_eq!(noted(&edge).await[1], ("list_joined".to_owned(), 3));
+}
+
+#[tokio::test]
+async fn an_import_passes_over_the_segments_of_triggers() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    contact(&client, "known@example.com").await;
+    contact(&client, "changed@example.com").await;
+    let rule = json!({"field": "company", "op": "exists"});
+    let segment = client.post("/v1/segments", json!({"name": "Firms", "rule": rule})).await.text("segment_id");
+    let trigger = json!({"trigger_type": "segment_entered", "trigger_config": {"segment_id": segment}});
+    let running = sequence(&client, trigger.clone()).await;
+    let paused = sequence(&client, trigger.clone()).await;
+    assert_eq!(client.patch(&format!("/v1/sequences/{paused}"), json!({"status": "paused"})).await.status, 200);
+    let mut draft = trigger;
+    draft["activate"] = json!(false);
+    sequence(&client, draft).await;
+    let csv = "email,company\nknown@example.com,\nchanged@example.com,Acme\nnew@example.com,Bolt\n";
+    for body in [
+        json!({"csv": csv, "operation": "verification_only"}),
+        json!({"csv": csv, "start_sequences": true, "operation": "audience_only"}),
+        json!({"csv": csv}),
+    ] {
+        let imported = client.post("/v1/imports", body).await;
+        assert_eq!(imported.body["status"], "completed", "{}", imported.body);
+    }
+    let passed: Vec<(String, String)> = sqlx::query_as(
+        "select e.sequence_id::text, c.address from segment_entries e join contacts c on c.id = e.contact_id order by 1, 2",
+    )
+    .fetch_all(&edge.pool)
+    .await
+    .unwrap();
+    let (changed, new) = ("changed@example.com".to_owned(), "new@example.com".to_owned());
+    let mut expected: Vec<(String, String)> =
+        [running, paused].into_iter().flat_map(|id| [(id.clone(), changed.clone()), (id, new.clone())]).collect();
+    expected.sort();
+    assert_eq!(passed, expected);
+    client.post("/v1/imports", json!({"csv": "email,company\nlate@example.com,Cid\n", "start_sequences": true})).await;
+    assert_eq!(edge.count("select count(*) from segment_entries").await, 4, "it may start sequences");
+}
+
+#[tokio::test]
+async fn a_resumed_sequence_starts_no_dates_of_its_pause() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/fields", json!({"key": "renewal", "label": "Renewal", "type": "date"})).await;
+    let config = json!({"field": "renewal", "offset_days": -7, "yearly": false, "at": "08:30"});
+    let dates = sequence(&client, json!({"trigger_type": "field_date", "trigger_config": config})).await;
+    let shown = client.get(&format!("/v1/sequences/{dates}")).await.body["sequence"]["trigger_config"].clone();
+    assert_eq!(shown, config, "as it was given, so that it can be given again");
+    let rule = json!({"field": "company", "op": "exists"});
+    let segment = client.post("/v1/segments", json!({"name": "Firms", "rule": rule})).await.text("segment_id");
+    let entries =
+        sequence(&client, json!({"trigger_type": "segment_entered", "trigger_config": {"segment_id": segment}})).await;
+    sqlx::query("update sequences set triggers_swept_at = now() - interval '90 days'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    for id in [&dates, &entries] {
+        for status in ["paused", "active"] {
+            let changed = client.patch(&format!("/v1/sequences/{id}"), json!({ "status": status })).await;
+            assert_eq!(changed.status, 200, "{}", changed.body);
+        }
+    }
+    // A trigger that was not looked at finds the dates of the last day; who is in a segment then would not enter it.
+    let looked: Vec<String> =
+        sqlx::query_scalar("select trigger_type from sequences where triggers_swept_at is not null")
+            .fetch_all(&edge.pool)
+            .await
+            .unwrap();
+    assert_eq!(looked, ["segment_entered"]);
 }
 
 #[tokio::test]

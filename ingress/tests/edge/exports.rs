@@ -7,6 +7,7 @@ use http_body_util::BodyExt;
 use schemas::Environment;
 use serde_json::{Value, json};
 use tower::ServiceExt;
+use uuid::Uuid;
 
 use crate::common::{Answer, Client, Edge, PRODUCT, settings};
 
@@ -75,7 +76,7 @@ async fn an_export_is_of_its_tenant_and_its_scope() {
     with_contacts(&edge, &client).await;
     client.post("/v1/suppressions", json!({"email": "ann@example.com"})).await;
     let stranger = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
-    for data in ["contacts", "suppressions", "sends", "events"] {
+    for data in ["contacts", "suppressions", "sends", "events", "product_events"] {
         let path = format!("/v1/exports/{data}?format=ndjson");
         assert_eq!(lines(&stranger.get(&path).await), Vec::<Value>::new(), "{data}");
     }
@@ -93,6 +94,152 @@ async fn an_export_is_of_its_tenant_and_its_scope() {
     let reader = Client { key, ..client };
     assert_eq!(reader.get("/v1/exports/contacts").await.status, 200);
     assert_eq!(reader.get("/v1/exports/sends").await.refusal(), (403, "missing_scope:sends:read"));
+}
+
+#[tokio::test]
+async fn exported_contacts_have_their_lists_tags_and_consent() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let body = json!({"email": "ann@example.com"});
+    let contact = client.post("/v1/contacts", body).await.text("contact_id");
+    for (kind, name) in [("list", "News"), ("list", "Friends"), ("tag", "vip"), ("list", "Gone")] {
+        let audience = client.post("/v1/audiences", json!({"kind": kind, "name": name})).await.text("audience_id");
+        let members =
+            client.post(&format!("/v1/audiences/{audience}/members"), json!({"add": ["ann@example.com"]})).await;
+        assert_eq!(members.status, 200, "{}", members.body);
+        if name == "Gone" {
+            assert_eq!(client.delete(&format!("/v1/audiences/{audience}"), json!({})).await.status, 200);
+        }
+    }
+    sqlx::query("update contacts set consent_description = 'at the fair', opted_in_at = '2026-01-02T03:04:05Z'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    let rows = lines(&client.get("/v1/exports/contacts?format=ndjson").await);
+    assert_eq!((&rows[0]["contact_id"], &rows[0]["tags"]), (&json!(contact), &json!(["vip"])));
+    assert_eq!(rows[0]["lists"], json!(["Friends", "News"]));
+    assert_eq!(rows[0]["consent_description"], json!("at the fair"));
+    assert_eq!(rows[0]["opted_in_at"], json!("2026-01-02T03:04:05.000Z"));
+    let csv = client.get("/v1/exports/contacts").await.bytes;
+    assert!(String::from_utf8(csv).unwrap().contains(r#""[""Friends"",""News""]","[""vip""]""#));
+}
+
+#[tokio::test]
+async fn events_are_exported_since_they_were_recorded() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    // The older the send, the newer its event: the order of keys is not that of recording.
+    sqlx::query(
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at, recorded_at)
+         select $1, first_id_at(now() + make_interval(secs => n)), gen_random_uuid(), date_trunc('month', now() at time zone 'utc')::date,
+                'opened', now(), now() - make_interval(hours => n)
+         from generate_series(1, 5) n",
+    )
+    .bind(client.tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let all = lines(&client.get("/v1/exports/events?format=ndjson").await);
+    assert_eq!(all.len(), 5);
+    let since = all[2]["recorded_at"].as_str().unwrap();
+    let added = lines(&client.get(&format!("/v1/exports/events?format=ndjson&recorded_since={since}")).await);
+    assert_eq!(added, all[..3]);
+    let cursor = added[0]["cursor"].as_str().unwrap();
+    let path = format!("/v1/exports/events?format=ndjson&recorded_since={since}&cursor={cursor}");
+    assert_eq!(lines(&client.get(&path).await), all[1..3], "continued");
+    assert_eq!(client.get("/v1/exports/contacts?recorded_since=2026-01-01T00:00:00Z").await.status, 400);
+}
+
+#[tokio::test]
+async fn events_of_products_are_exported_and_each_export_is_audited() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/contacts", json!({"email": "ann@example.com"})).await;
+    let body = json!({"email": "ann@example.com", "name": "trial_started", "properties": {"plan": "pro"}, "source_event_id": "e-1"});
+    let answer = client.post("/v1/events", body).await;
+    assert!(answer.status.is_success(), "{}", answer.body);
+    let rows = lines(&client.get("/v1/exports/product_events?format=ndjson").await);
+    let row = json!({"email": rows[0]["email"], "name": rows[0]["name"], "properties": rows[0]["properties"]});
+    assert_eq!(row, json!({"email": "ann@example.com", "name": "trial_started", "properties": {"plan": "pro"}}));
+    let cursor = rows[0]["cursor"].as_str().unwrap();
+    client.get(&format!("/v1/exports/product_events?cursor={cursor}")).await;
+    client.get("/v1/exports/product_events?cursor=x").await;
+    let entries = client.get("/v1/audit?action=export.begin").await.body["entries"].clone();
+    let details: Vec<&Value> = entries.as_array().unwrap().iter().map(|entry| &entry["detail"]).collect();
+    assert_eq!(details, [&json!({"continued": true}), &json!({"continued": false})], "{entries}");
+    assert_eq!(entries[0]["subject"], json!("product_events"));
+}
+
+#[tokio::test]
+async fn exported_sends_have_the_tags_and_metadata_of_their_request() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let request = with_request(&edge, &client, PRODUCT, "handled", 0, 0).await;
+    sqlx::query("update requests set options = '{\"tags\": [\"receipt\"], \"metadata\": {\"order\": \"7\"}}'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    sqlx::query(
+        "insert into sends (tenant_id, id, month, request_id, contact_id)
+         values ($1, $2, date_trunc('month', now() at time zone 'utc')::date, $2, gen_random_uuid())",
+    )
+    .bind(client.tenant)
+    .bind(request)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let rows = lines(&client.get("/v1/exports/sends?format=ndjson").await);
+    assert_eq!((&rows[0]["tags"], &rows[0]["metadata"]), (&json!(["receipt"]), &json!({"order": "7"})));
+}
+
+/// Fetches a path as somebody without a key does.
+async fn fetched(client: &Client, path: &str) -> Answer {
+    client.send(http::Request::get(path).body(axum::body::Body::empty()).unwrap()).await
+}
+
+#[tokio::test]
+async fn a_link_gives_one_export_of_its_tenant_without_a_key() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    with_contacts(&edge, &client).await;
+    let stranger = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    let made = client.post("/v1/exports/contacts/links", json!({"format": "ndjson"})).await;
+    let path = made.text("path");
+    let answer = fetched(&client, &path).await;
+    assert_eq!(answer.header("content-disposition"), "attachment; filename=\"contacts.ndjson\"");
+    assert!(answer.header("cache-control").contains("no-store"));
+    let rows = lines(&answer);
+    assert_eq!(rows, lines(&client.get("/v1/exports/contacts?format=ndjson").await));
+    let theirs = stranger.post("/v1/exports/contacts/links", json!({"format": "ndjson"})).await.text("path");
+    assert_eq!(lines(&fetched(&client, &theirs).await), Vec::<Value>::new(), "each link is of its tenant");
+    let begun = "select count(*) from audit_log where action = 'export.begin' and actor like 'key:%'";
+    assert_eq!(edge.count(begun).await, 3);
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'export.link'").await, 2);
+    // The terms of the one with the proof of the other.
+    let forged = format!("{}.{}", path.rsplit_once('.').unwrap().0, theirs.rsplit_once('.').unwrap().1);
+    for bad in [forged.as_str(), "/exports/x", "/exports/v1.000000.AAAA.AAAA"] {
+        assert_eq!(fetched(&client, bad).await.refusal(), (404, "link_not_found"), "{bad}");
+    }
+    let key = edge.key(PRODUCT, Environment::Production, &["contacts:read"]).await;
+    let reader = Client { key, ..client };
+    assert_eq!(reader.post("/v1/exports/sends/links", json!({})).await.refusal(), (403, "missing_scope:sends:read"));
+}
+
+#[tokio::test]
+async fn a_link_ends_after_an_hour_and_with_its_key() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let path = client.post("/v1/exports/contacts/links", json!({})).await.text("path");
+    assert_eq!(fetched(&client, &path).await.status, 200);
+    let token = path.strip_prefix("/exports/").unwrap();
+    let claims = edge.ingress.tokens.open(schemas::token::Purpose::Export, token).unwrap();
+    let mut terms: Value = serde_json::from_slice(&claims.rest).unwrap();
+    terms["until"] = json!(chrono::Utc::now() - chrono::TimeDelta::seconds(1));
+    let purpose = schemas::token::Purpose::Export;
+    let over = edge.ingress.tokens.seal(purpose, claims.tenant_id, claims.send_id, terms.to_string().as_bytes());
+    assert_eq!(fetched(&client, &format!("/exports/{over}")).await.refusal(), (404, "link_not_found"));
+    sqlx::query("update api_keys set revoked_at = now()").execute(&edge.pool).await.unwrap();
+    assert_eq!(fetched(&client, &path).await.refusal(), (404, "link_not_found"));
 }
 
 #[tokio::test]
@@ -152,31 +299,70 @@ async fn the_audit_log_is_filtered_and_names_no_operator() {
     assert_eq!(actions(&stranger.get("/v1/audit").await.body), Vec::<String>::new());
 }
 
-#[tokio::test]
-async fn the_request_log_shows_no_texts_and_no_other_product() {
-    let edge = Edge::start().await;
-    let client = edge.client().await;
-    sqlx::query(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, state, outcome, handled_at)
-         select $1, (lpad(to_hex(1700000000000), 12, '0') || lpad(n::text, 20, '0'))::uuid, p, 'production', 'transactional',
-                '{\"address\": \"bob@example.com\"}', 'rejected', 'template_not_found', now()
-         from unnest(array['crm', 'crm', 'shop']) with ordinality as u (p, n)",
+/// A request of transactional mail, received so many days ago, with the id of a time so many days ahead: mail that is scheduled has one.
+async fn with_request(edge: &Edge, client: &Client, product: &str, state: &str, ago: i32, ahead: i32) -> Uuid {
+    sqlx::query_scalar(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state, received_at)
+         values ($1, (left(first_id_at(now() + make_interval(days => $5))::text, 24) || right(gen_random_uuid()::text, 12))::uuid,
+                 $2, 'production', 'transactional', $6, $3, now() - make_interval(days => $4))
+         returning id",
     )
     .bind(client.tenant)
-    .execute(&edge.pool)
+    .bind(product)
+    .bind(state)
+    .bind(ago)
+    .bind(ahead)
+    .bind(json!({
+        "address": "bob@example.com", "template_id": TEMPLATE,
+        "data": {"reset_token": "0197a1c2-7b1e-7c44-9d3f-00000000beef", "by": {"eve@example.com": true}},
+    }))
+    .fetch_one(&edge.pool)
     .await
-    .unwrap();
-    let listed = client.get("/v1/requests").await;
-    let requests = listed.body["requests"].as_array().unwrap();
-    assert_eq!((requests.len(), &requests[0]["state"]), (2, &json!("rejected")), "{}", listed.body);
-    assert!(!listed.body.to_string().contains("example.com"), "{}", listed.body);
-    assert_eq!(requests[0]["body"], json!({"address": "[redacted]"}));
-    let first = client.get("/v1/requests?kind=transactional&limit=1").await.body;
-    let cursor = first["next_cursor"].as_str().unwrap();
-    let next = client.get(&format!("/v1/requests?kind=transactional&limit=1&cursor={cursor}")).await.body;
-    assert_ne!(first["requests"][0]["request_id"], next["requests"][0]["request_id"]);
-    assert_eq!(next["next_cursor"], Value::Null);
-    assert_eq!(client.get("/v1/requests?state=accepted").await.body["requests"], json!([]));
-    let old = client.get("/v1/requests?until=2024-01-01T00:00:00Z").await.body;
-    assert_eq!(old["requests"].as_array().unwrap().len(), 2);
+    .unwrap()
+}
+
+const TEMPLATE: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
+
+#[tokio::test]
+async fn the_request_log_shows_ids_of_the_engine_and_no_other_product() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = with_request(&edge, &client, PRODUCT, "rejected", 1, 0).await;
+    with_request(&edge, &client, "shop", "rejected", 1, 0).await;
+    let listed = client.get("/v1/requests").await.body["requests"].clone();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["request_id"]), (1, &json!(id)), "{listed}");
+    assert_eq!(listed[0]["body"], json!({"template_id": TEMPLATE}), "neither addresses nor tokens");
+}
+
+#[tokio::test]
+async fn the_request_log_is_in_the_order_of_arrival() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let mut expected = Vec::new();
+    for (state, ago, ahead) in [("accepted", 1, 0), ("rejected", 2, 30), ("handled", 3, 0), ("rejected", 40, 60)] {
+        expected.push(json!(with_request(&edge, &client, PRODUCT, state, ago, ahead).await));
+    }
+    let ids = |body: &Value| -> Vec<Value> {
+        body["requests"].as_array().unwrap().iter().map(|request| request["request_id"].clone()).collect()
+    };
+    let at =
+        |days| (chrono::Utc::now() - chrono::TimeDelta::days(days)).to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    for (query, places) in [
+        (String::new(), vec![0, 1, 2, 3]),
+        ("&state=rejected".to_owned(), vec![1, 3]),
+        ("&state=accepted".to_owned(), vec![0]),
+        ("&kind=message".to_owned(), vec![]),
+        (format!("&since={}", at(10)), vec![0, 1, 2]),
+        (format!("&until={}&state=rejected", at(10)), vec![3]),
+    ] {
+        let (mut listed, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = client.get(&format!("/v1/requests?limit=1{query}{cursor}")).await.body;
+            listed.extend(ids(&page));
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            cursor = format!("&cursor={next}");
+        }
+        let wanted: Vec<Value> = places.into_iter().map(|place: usize| expected[place].clone()).collect();
+        assert_eq!(listed, wanted, "{query}");
+    }
 }

@@ -394,3 +394,50 @@ async fn an_external_id_of_another_contact_is_a_bad_row() {
     }
     assert_eq!(contact(&client, "taker@example.com").await, Value::Null);
 }
+
+#[tokio::test]
+async fn a_row_with_a_wrong_external_id_still_stops_mail() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/contacts", json!({"email": "ann@example.com", "external_id": "1", "first_name": "Ann"})).await;
+    let csv = "email,external_id,first_name,list,unsubscribed,suppression_reason\n\
+               ann@example.com,9,Eve,News,yes,\nbob@example.com,1,Bob,News,,manual\ncid@example.com,1,Cid,News,,\n";
+    let answer = import(&client, "upsert", csv).await;
+    assert_eq!(answer.body["status"], "failed", "{}", answer.body);
+    let expected = json!({"total_rows": 3, "created": 1, "updated": 1, "invalid": 3, "suppressed": 1});
+    assert_eq!(counts(&answer), expected);
+    let ann = contact(&client, "ann@example.com").await;
+    assert_eq!(
+        (&ann["marketing_status"], &ann["external_id"], &ann["first_name"], &ann["lists"]),
+        (&json!("unsubscribed"), &json!("1"), &json!("Ann"), &json!([]))
+    );
+    let bob = contact(&client, "bob@example.com").await;
+    assert_eq!((&bob["suppression"]["reason"], &bob["first_name"]), (&json!("manual"), &Value::Null));
+    assert_eq!(contact(&client, "cid@example.com").await, Value::Null);
+}
+
+#[rstest]
+#[case("upsert")]
+#[case("create")]
+#[tokio::test]
+async fn an_opt_out_by_any_address_of_a_merged_contact_counts(#[case] operation: &str) {
+    const PAIRS: usize = 20;
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let mut csv = "email,first_name,unsubscribed\n".to_owned();
+    for n in 0..PAIRS {
+        let (kept, merged) = (format!("a{n}@example.com"), format!("b{n}@example.com"));
+        let kept_id = client.post("/v1/contacts", json!({"email": kept})).await.text("contact_id");
+        let merged_id = client.post("/v1/contacts", json!({"email": merged})).await.text("contact_id");
+        client.post(&format!("/v1/contacts/{kept_id}/merge"), json!({"contact_id": merged_id})).await;
+        // The opt-out is in the first row of every other pair, and in that of either address.
+        let rows = [format!("{kept},Own,{}\n", n % 4 < 2), format!("{merged},Other,{}\n", n % 4 >= 2)];
+        csv += &if n % 2 == 0 { rows.concat() } else { rows.into_iter().rev().collect() };
+    }
+    let answer = import(&client, operation, &csv).await;
+    assert_eq!(answer.body["counts"]["updated"], json!(2 * PAIRS));
+    let left = "select count(*) from contacts where merged_into is null and marketing_status = 'unsubscribed'";
+    assert_eq!(edge.count(left).await, 20);
+    let named = "select count(*) from contacts where first_name = 'Own'";
+    assert_eq!(edge.count(named).await, if operation == "upsert" { 20 } else { 0 });
+}

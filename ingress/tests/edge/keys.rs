@@ -3,7 +3,7 @@
 use schemas::{Environment, scope};
 use serde_json::{Value, json};
 
-use crate::common::{Client, Edge, PRODUCT};
+use crate::common::{Client, Edge, PRODUCT, settings};
 
 /// A caller with another key.
 fn with_key(client: &Client, key: &str) -> Client {
@@ -90,6 +90,68 @@ async fn a_replaced_key_goes_on_for_its_overlap() {
     assert_eq!(ended.refusal(), (409, "key_not_live"));
     let long = client.post(&format!("/v1/keys/{old}/rotate"), json!({"overlap_hours": 169})).await;
     assert_eq!(long.faults(), [("overlap_hours".to_owned(), "out_of_range".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_replaced_or_ending_key_makes_no_longer_one() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (old, key) = made(&client, json!({"label": "Mail", "scopes": scope::ALL})).await;
+    let leaked = with_key(&client, &key);
+    let rotated = leaked.post(&format!("/v1/keys/{old}/rotate"), json!({"overlap_hours": 1})).await;
+    assert_eq!(rotated.status, 200, "{}", rotated.body);
+    let (heir, ends) = (rotated.text("key_id"), rotated.body["replaced_key_until"].clone());
+    let ends_of = async |id: &str| client.get(&format!("/v1/keys/{id}")).await.body["key"]["expires_at"].clone();
+    assert_eq!(ends_of(&heir).await, Value::Null, "it ends as the replaced one would have");
+    let (child, _) = made(&leaked, json!({"label": "Child", "scopes": ["contacts:read"]})).await;
+    assert_eq!(ends_of(&child).await, ends);
+    for id in [&heir, &old] {
+        let again = leaked.post(&format!("/v1/keys/{id}/rotate"), json!({"overlap_hours": 100})).await;
+        assert_eq!(ends_of(&again.text("key_id")).await, ends, "{}", again.body);
+    }
+    client.delete(&format!("/v1/keys/{old}"), json!({})).await;
+    // This process accepts the key for some seconds more.
+    let body = json!({"label": "Late", "scopes": ["contacts:read"]});
+    assert_eq!(leaked.post("/v1/keys", body).await.refusal(), (401, "invalid_api_key"));
+    let rotated = leaked.post(&format!("/v1/keys/{child}/rotate"), json!({})).await;
+    assert_eq!(rotated.refusal(), (401, "invalid_api_key"));
+}
+
+#[tokio::test]
+async fn a_repeat_with_the_key_that_replaced_the_first_acts_once() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (id, key) = made(&client, json!({"label": "Mail", "scopes": scope::ALL})).await;
+    let first = with_key(&client, &key);
+    let body = json!({"kind": "list", "name": "News"});
+    let answer = first.post_once("k-1", "/v1/audiences", body.clone()).await;
+    let rotated = client.post(&format!("/v1/keys/{id}/rotate"), json!({})).await;
+    let second = with_key(&client, &rotated.text("key"));
+    let again = second.post_once("k-1", "/v1/audiences", body).await;
+    assert_eq!((again.bytes.as_slice(), again.header("idempotency-replayed")), (answer.bytes.as_slice(), "true"));
+    let (_, key) = made(&second, json!({"label": "Other", "scopes": scope::ALL})).await;
+    let other = json!({"kind": "list", "name": "Others"});
+    let other = with_key(&client, &key).post_once("k-1", "/v1/audiences", other).await;
+    assert_eq!(other.status, 201, "another key's requests are its own: {}", other.body);
+    assert_eq!(edge.count("select count(*) from audiences").await, 2);
+}
+
+#[tokio::test]
+async fn keys_share_the_rate_limit_of_the_key_that_made_them() {
+    let mut settings = settings();
+    settings.rate_limit_per_minute = 8;
+    let edge = Edge::with(settings).await;
+    let client = edge.client().await;
+    let (id, key) = made(&client, json!({"label": "Mail", "scopes": scope::ALL})).await;
+    let rotated = client.post(&format!("/v1/keys/{id}/rotate"), json!({})).await;
+    let (_, grandchild) = made(&with_key(&client, &key), json!({"label": "More", "scopes": ["contacts:read"]})).await;
+    let callers = [client.clone(), with_key(&client, &key), with_key(&client, &rotated.text("key"))];
+    for (used, caller) in callers.iter().chain([&with_key(&client, &grandchild)]).enumerate() {
+        let answer = caller.get("/v1/contacts").await;
+        assert_eq!(answer.header("x-ratelimit-remaining"), (4 - used).to_string(), "{}", answer.body);
+    }
+    let stranger = edge.key(PRODUCT, Environment::Production, &["contacts:read"]).await;
+    assert_eq!(with_key(&client, &stranger).get("/v1/contacts").await.header("x-ratelimit-remaining"), "7");
 }
 
 #[tokio::test]

@@ -1,8 +1,13 @@
 //! `POST /v1/contacts/{id}/merge`, and what is held about a person
 
-use serde_json::{Value, json};
+use std::time::Duration;
 
-use crate::common::{Client, Edge};
+use ledger::suppressions::{self, NewSuppression, SuppressionReason};
+use schemas::Environment;
+use serde_json::{Value, json};
+use stage_rig::until;
+
+use crate::common::{Client, Edge, PRODUCT};
 
 async fn make(client: &Client, body: Value) -> String {
     client.post("/v1/contacts", body).await.text("contact_id")
@@ -97,6 +102,170 @@ async fn a_later_opt_out_of_the_merged_address_holds_for_the_survivor() {
     assert_eq!(show(&client, &ann).await["suppression"]["reason"], "unsubscribe");
 }
 
+/// Ann, and the contact that was merged into her.
+async fn merged_pair(client: &Client) -> (String, String) {
+    let ann = make(client, json!({"email": "ann@example.com"})).await;
+    let other = make(client, json!({"email": "ann@work.example"})).await;
+    merge(client, &ann, &other).await;
+    (ann, other)
+}
+
+async fn sequence(client: &Client) -> String {
+    let body = json!({"name": "Trial", "activate": true, "steps": [{"step_type": "wait"}], "trigger_type": "event",
+                      "trigger_config": {"event": "trial_started"}});
+    client.post("/v1/sequences", body).await.text("sequence_id")
+}
+
+#[tokio::test]
+async fn suppressions_of_a_merged_address_hold_for_the_survivor() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    merged_pair(&client).await;
+    let add = async |email: &str, reason: &str, scope: Value| {
+        let body = json!({"email": email, "reason": reason, "scope": scope});
+        let added = client.post("/v1/suppressions", body).await;
+        assert_eq!((added.status.as_u16(), &added.body["already_existed"]), (201, &json!(false)), "{}", added.body);
+    };
+    // A narrower one, one that has expired, and one of the tenant's.
+    add("ann@example.com", "manual", json!("marketing")).await;
+    add("ann@example.com", "import", json!("marketing")).await;
+    add("ann@example.com", "unsubscribe", Value::Null).await;
+    sqlx::query("update suppressions set expires_at = now() - interval '1 hour' where reason = 'import'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    for reason in ["manual", "import", "hard_bounce"] {
+        add("ann@work.example", reason, Value::Null).await;
+    }
+    let mut db = edge.pool.acquire().await.unwrap();
+    let own =
+        NewSuppression::new(client.tenant, "ann@work.example".into(), SuppressionReason::Unsubscribe, "recipient");
+    let written = suppressions::suppress(&mut db, vec![own]).await.unwrap();
+    assert_eq!(written.len(), 1, "what was asked for");
+    let held: Vec<(String, String, String, bool)> = sqlx::query_as(
+        "select reason, scope, source, expires_at is null from suppressions
+         where address = 'ann@example.com' order by reason",
+    )
+    .fetch_all(&edge.pool)
+    .await
+    .unwrap();
+    let expected = [("import", "all", "api"), ("manual", "all", "api"), ("unsubscribe", "marketing", "recipient")];
+    assert_eq!(held, expected.map(|(a, b, c)| (a.into(), b.into(), c.into(), true)), "a bounce is about one address");
+}
+
+#[tokio::test]
+async fn enrolling_by_a_merged_address_enrolls_the_survivor() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (ann, other) = merged_pair(&client).await;
+    let sequence = sequence(&client).await;
+    let body = json!({"sequence_id": sequence, "email": "ann@work.example", "first_name": "Ann"});
+    let enrolled = client.post("/v1/enrollments", body).await;
+    assert_eq!((enrolled.status.as_u16(), &enrolled.body["contact_id"]), (201, &json!(ann)), "{}", enrolled.body);
+    assert_eq!(show(&client, &ann).await["first_name"], "Ann");
+    assert_eq!(edge.count("select count(*) from contacts where status = 'merged' and first_name is null").await, 1);
+    let again = client.post("/v1/contacts", json!({"email": "ann@work.example"})).await;
+    assert_eq!((again.status.as_u16(), again.text("contact_id")), (200, ann));
+    assert_eq!(client.delete(&format!("/v1/contacts/{other}"), json!({"erase": true})).await.status, 200);
+    assert_eq!(edge.count("select count(*) from contacts where status = 'erased'").await, 2);
+}
+
+#[tokio::test]
+async fn an_external_id_of_a_merged_contact_leads_to_the_survivor() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com", "external_id": "1"})).await;
+    let other = make(&client, json!({"email": "ann@work.example", "external_id": "2"})).await;
+    merge(&client, &ann, &other).await;
+    let update = json!({"email": "ann@work.example", "external_id": "2", "first_name": "Ann", "on_existing": "update"});
+    let updated = client.post("/v1/contacts", update).await;
+    assert_eq!((updated.status.as_u16(), updated.text("contact_id")), (200, ann.clone()), "{}", updated.body);
+    let event = client.post("/v1/events", json!({"name": "paid", "external_id": "2"})).await;
+    assert_eq!(event.body["contact_id"], json!(ann));
+    let csv = "email,external_id,company\nann@work.example,2,Acme\n";
+    let import = client.post("/v1/imports", json!({"csv": csv})).await;
+    assert_eq!((&import.body["errors"], &import.body["counts"]["updated"]), (&json!([]), &json!(1)), "{}", import.body);
+    for id in ["1", "2"] {
+        let found = &client.get(&format!("/v1/contacts?external_id={id}")).await.body["contacts"][0];
+        assert_eq!((&found["contact_id"], &found["external_id"]), (&json!(ann), &json!("1")));
+        assert_eq!((&found["first_name"], &found["company"]), (&json!("Ann"), &json!("Acme")));
+    }
+    let taken = client.post("/v1/contacts", json!({"email": "bob@example.com", "external_id": "2"})).await;
+    assert_eq!(taken.refusal(), (409, "address_differs"));
+    let moved = client.patch(&format!("/v1/contacts/{ann}"), json!({"external_id": "2"})).await;
+    assert_eq!((moved.status.as_u16(), &moved.body["contact"]["external_id"]), (200, &json!("2")), "{}", moved.body);
+}
+
+#[tokio::test]
+async fn a_merge_enters_no_segment_anew() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    let other = make(&client, json!({"email": "ann@work.example"})).await;
+    sequence(&client).await;
+    sqlx::query(
+        "insert into segment_entries (tenant_id, sequence_id, contact_id)
+         select s.tenant_id, s.id, c.id from sequences s, contacts c where c.address = 'ann@work.example'",
+    )
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    merge(&client, &ann, &other).await;
+    let entered = "select count(*) from segment_entries e join contacts c on c.id = e.contact_id
+                   where c.address = 'ann@example.com'";
+    assert_eq!(edge.count(entered).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_that_waited_for_a_merge_write_to_the_survivor() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    let other = make(&client, json!({"email": "ann@work.example"})).await;
+    let sequence = sequence(&client).await;
+    let mut merging = edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for update").execute(&mut *merging).await.unwrap();
+    sqlx::query(
+        "update contacts set status = 'merged', merged_into = (select id from contacts where address = 'ann@example.com')
+         where address = 'ann@work.example'",
+    )
+    .execute(&mut *merging)
+    .await
+    .unwrap();
+    let write = |method: http::Method, path: String, body: Value| {
+        let client = client.clone();
+        tokio::spawn(async move { client.write(method, &path, body, &[]).await })
+    };
+    let post = |path: &str, body: Value| write(http::Method::POST, path.to_owned(), body);
+    let writing = [
+        write(http::Method::PATCH, format!("/v1/contacts/{other}"), json!({"first_name": "Ann"})),
+        post("/v1/contacts", json!({"email": "ann@work.example", "on_existing": "update", "last_name": "Low"})),
+        post("/v1/events", json!({"name": "paid", "contact_id": other})),
+        post("/v1/enrollments", json!({"sequence_id": sequence, "email": "ann@work.example"})),
+        post("/v1/imports", json!({"csv": "email,company\nann@work.example,Acme\n"})),
+    ];
+    let waiting =
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    until("all to wait for the merge", async || edge.count(waiting).await == 5).await;
+    merging.commit().await.unwrap();
+    for one in writing {
+        let answer = tokio::time::timeout(Duration::from_secs(30), one).await.unwrap().unwrap();
+        assert!(answer.status.is_success(), "{}", answer.body);
+    }
+    let seen = show(&client, &ann).await;
+    assert_eq!(
+        (&seen["first_name"], &seen["last_name"], &seen["company"]),
+        (&json!("Ann"), &json!("Low"), &json!("Acme"))
+    );
+    for table in ["product_events", "enrollments"] {
+        let sql = format!("select count(*) from {table} where contact_id = '{ann}'");
+        let found: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&edge.pool).await.unwrap();
+        assert_eq!(found, 1, "{table}");
+    }
+    let untouched = "select count(*) from contacts where status = 'merged' and first_name is null and company is null";
+    assert_eq!(edge.count(untouched).await, 1);
+}
+
 #[tokio::test]
 async fn erasing_the_survivor_erases_what_was_merged_into_it() {
     let edge = Edge::start().await;
@@ -161,7 +330,30 @@ async fn a_person_reads_everything_that_is_held_page_by_page() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), 205, "each once, and nobody else's");
-    assert_eq!(edge.count("select count(*) from audit_log where action = 'contact.data_read'").await, 1);
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'contact.data_read'").await, 2, "each page");
     let wrong = client.post(&path, json!({"cursor": "x"})).await;
     assert_eq!(wrong.refusal(), (400, "validation_failed"));
+}
+
+#[tokio::test]
+async fn what_is_held_needs_a_scope_and_leaves_data_of_requests_out() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    sqlx::query(
+        "insert into requests (tenant_id, id, product, environment, kind, payload)
+         select tenant_id, $1, 'acme', 'production', 'transactional',
+                jsonb_build_object('address', address, 'data', jsonb_build_object('code', '123456'))
+         from contacts",
+    )
+    .bind(schemas::new_id())
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let path = format!("/v1/contacts/{ann}/data");
+    let held = client.post(&path, json!({})).await.body;
+    assert_eq!(held["records"][0]["data"]["payload"], json!({"address": "ann@example.com"}));
+    let key = edge.key(PRODUCT, Environment::Production, &["contacts:read", "contacts:write"]).await;
+    let refused = Client { key, ..client }.post(&path, json!({})).await;
+    assert_eq!(refused.refusal(), (403, "missing_scope:contacts:data"));
 }

@@ -179,6 +179,11 @@ async fn a_batch_of_a_thousand_takes_a_handful_of_statements() {
     let body = upsert(&client, json!((0..1_000).map(row).collect::<Vec<_>>())).await;
     assert_eq!(body["counts"]["created"], 1_000);
     assert_eq!(edge.count("select count(*) from audience_members").await, 2_000);
+    let audited: Value = sqlx::query_scalar("select detail from audit_log where action = 'contact.batch_upserted'")
+        .fetch_one(&edge.pool)
+        .await
+        .unwrap();
+    assert_eq!(audited, body["counts"], "one entry for the call");
     for rows in [json!([]), json!((0..1_001).map(row).collect::<Vec<_>>())] {
         let refused = client.post("/v1/contacts/batch", json!({"contacts": rows})).await;
         assert_eq!(refused.refusal(), (400, "validation_failed"));

@@ -118,6 +118,50 @@ async fn a_test_goes_to_whom_no_suppression_binds_without_consent() {
 }
 
 #[tokio::test]
+async fn a_campaign_is_answered_with_warnings_about_its_own_bodies() {
+    let ready = Ready::start().await;
+    let warned = |answer: &Value| -> Vec<(String, String)> {
+        let of = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
+        answer["warnings"].as_array().unwrap().iter().map(|one| (of(one, "code"), of(one, "path"))).collect()
+    };
+    let no_alt = |path: &str| vec![("missing_alt".to_owned(), path.to_owned())];
+    let body = "<p>Hi</p><img src=\"https://a.test/x.png\">";
+    let variants = json!([{"name": "Plain", "weight": 1}, {"name": "Own", "weight": 1, "body_html": body}]);
+    let good = ready.campaign_body(json!({"variants": variants}));
+    let created = ready.client.post("/v1/campaigns", good).await;
+    assert_eq!((created.status.as_u16(), warned(&created.body)), (201, no_alt("variants[1].body_html")));
+    let path = format!("/v1/campaigns/{}", created.text("campaign_id"));
+    let changed = ready.client.patch(&path, json!({"body_html": body, "variants": null})).await;
+    assert_eq!((changed.status.as_u16(), warned(&changed.body)), (200, no_alt("body_html")), "{}", changed.body);
+    assert_eq!(warned(&ready.client.patch(&path, json!({"name": "Other"})).await.body), []);
+    let shown = ready.client.post(&format!("{path}/preview"), json!({})).await;
+    assert_eq!((shown.status.as_u16(), warned(&shown.body)), (200, no_alt("body_html")), "{}", shown.body);
+}
+
+#[tokio::test]
+async fn a_test_with_a_contacts_data_is_erased_with_the_contact() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let person = json!({"email": "ann@example.com", "first_name": "Annabel"});
+    let contact = ready.client.post("/v1/contacts", person).await.text("contact_id");
+    let campaign = ready.campaign(json!({"body_html": "<p>Hi {{ first_name }}</p>{{ physical_address }}"})).await;
+    let path = format!("/v1/campaigns/{campaign}/test");
+    for body in [
+        json!({"to": ["boss@example.com"], "contact_id": contact}),
+        json!({"to": ["boss@example.com"], "sample": {"first_name": "Bob"}}),
+    ] {
+        assert_eq!(ready.client.post(&path, body).await.status, 202);
+    }
+    let named = "select count(*) from contents where kind = 'one_off' and body_html like '%Annabel%'";
+    assert_eq!(ready.edge.count(named).await, 1);
+    let erased = ready.client.delete(&format!("/v1/contacts/{contact}"), json!({"erase": true})).await;
+    assert_eq!(erased.status, 200, "{}", erased.body);
+    ready.edge.finish_erasures().await;
+    assert_eq!(ready.edge.count(named).await, 0);
+    assert_eq!(ready.edge.count("select count(*) from contents where kind = 'one_off' and body_html <> ''").await, 1);
+}
+
+#[tokio::test]
 async fn tests_have_an_hourly_limit_of_their_own() {
     let edge = Edge::with(ingress::Settings { campaign_test_rate_per_hour: 1, ..settings() }).await;
     let ready = Ready::on(edge).await;

@@ -102,6 +102,56 @@ async fn a_tag_stays_while_a_segment_or_a_sequence_names_it() {
 }
 
 #[tokio::test]
+async fn steps_that_nobody_goes_through_any_more_keep_nothing() {
+    let ready = Ready::start().await;
+    let tag = tag(&ready).await;
+    let path = format!("/v1/audiences/{tag}");
+    let steps = json!([
+        {"step_type": "wait", "delay_amount": 2, "delay_unit": "days"},
+        {"step_type": "apply_tag", "action_config": {"tag_id": tag}},
+    ]);
+    let body = json!({"name": "Welcome", "activate": true, "steps": steps});
+    let sequence = ready.client.post("/v1/sequences", body).await.text("sequence_id");
+    let enrolled = json!({"sequence_id": sequence, "email": "reader1@example.com"});
+    assert!(ready.client.post("/v1/enrollments", enrolled).await.status.is_success());
+    let steps = json!({"steps": [{"step_type": "end_sequence"}]});
+    let changed = ready.client.patch(&format!("/v1/sequences/{sequence}"), steps).await;
+    assert!(changed.status.is_success(), "{}", changed.body);
+    let used = (409, "audience_in_use", vec![named("sequence", "Welcome")]);
+    assert_eq!(refused(&remove(&ready, &path).await), used, "one is still on the way to the step");
+    sqlx::query("update enrollments set status = 'completed', next_action_at = null, ended_at = now()")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    assert_eq!(remove(&ready, &path).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_template_stays_while_mail_to_come_needs_it() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let path = format!("/v1/templates/{template}");
+    let body = json!({
+        "name": "Welcome", "activate": true, "sender_profile_id": ready.sender,
+        "steps": [{"step_type": "send_email", "template_id": template}],
+    });
+    let made = ready.client.post("/v1/sequences", body).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let sequence = made.text("sequence_id");
+    sqlx::query("update tenants set confirmation_template_id = $1::uuid, org_name = 'Acme'")
+        .bind(&template)
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let used = (409, "template_in_use", vec![named("tenant", "Acme"), named("sequence", "Welcome")]);
+    assert_eq!(refused(&remove(&ready, &path).await), used);
+    assert_eq!(refused(&ready.client.patch(&path, json!({"status": "archived"})).await), used);
+    sqlx::query("update tenants set confirmation_template_id = null").execute(&ready.edge.pool).await.unwrap();
+    ready.client.patch(&format!("/v1/sequences/{sequence}"), json!({"status": "archived"})).await;
+    assert_eq!(remove(&ready, &path).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_field_goes_with_its_values_when_nothing_uses_it() {
     let ready = Ready::start().await;
     let field = json!({"key": "plan", "label": "Plan", "type": "string"});

@@ -78,6 +78,8 @@ async fn any_version_and_any_status_can_be_looked_at() {
     ] {
         assert_eq!(render(&ready, &id, body).await.refusal(), (404, code));
     }
+    let long = render(&ready, &id, json!({"sample": {"email": "x".repeat(10_000)}})).await;
+    assert_eq!(long.faults(), [("sample.email".to_owned(), "too_long".to_owned())]);
     let both = render(&ready, &id, json!({"contact_id": schemas::new_id(), "sample": {}})).await;
     assert_eq!(both.faults(), [("sample".to_owned(), "ambiguous".to_owned())]);
 }

@@ -161,6 +161,32 @@ async fn a_fault_in_a_snippet_is_answered_with_both_places() {
     assert!(details[1].starts_with("line 2 column 24: `nope` "), "{details:?}");
 }
 
+#[tokio::test]
+async fn each_body_may_hold_a_hundred_snippets_and_name_no_more() {
+    let ready = Ready::start().await;
+    sqlx::query(
+        "with made as (
+             insert into snippets (tenant_id, id, kind, name, version)
+             select $1, gen_random_uuid(), 'snippet', 's' || n, 1 from generate_series(1, 201) n returning id
+         )
+         insert into snippet_versions (tenant_id, snippet_id, version, body_html, body_text, mentions)
+         select $1, id, 1, 'a', 'a', '{}' from made",
+    )
+    .bind(ready.client.tenant)
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    let include = |from: u32, to: u32| (from..=to).map(|n| format!("{{% include 's{n}' %}}")).collect::<String>();
+    snippet(&ready, json!({"kind": "layout", "name": "page", "body_html": "{{ content }}"})).await;
+    let full = json!({"body_html": include(1, 100), "body_text": include(101, 200), "layout": "page"});
+    ready.template(full).await;
+    let body = json!({"name": "T", "subject": "S", "body_html": include(1, 101)});
+    let refused = [("body_html".to_owned(), "too_many_includes".to_owned())];
+    assert_eq!(ready.client.post("/v1/templates", body).await.faults(), refused);
+    let body = json!({"name": "all", "body_html": format!("{{% comment %}}{}{{% endcomment %}}", include(1, 101))});
+    assert_eq!(ready.client.post("/v1/snippets", body).await.faults(), refused);
+}
+
 async fn remove(ready: &Ready, snippet: &str) -> Answer {
     ready.client.delete(&format!("/v1/snippets/{snippet}"), json!({})).await
 }

@@ -195,6 +195,58 @@ async fn a_scheduled_mail_waits_for_its_time_and_can_be_cancelled_until_then() {
 }
 
 #[tokio::test]
+async fn an_erased_persons_scheduled_mail_and_copies_are_taken_back() {
+    let ready = Ready::start().await;
+    let contact = ready.client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.text("contact_id");
+    let due = chrono::Utc::now() + chrono::TimeDelta::days(29);
+    let template = ready.template(json!({})).await;
+    let post = async |change: Value| {
+        let mut body = json!({"template_id": template, "scheduled_at": due.to_rfc3339()});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let answer = ready.client.post("/v1/transactional", body).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        answer.text("send_id")
+    };
+    let own = post(json!({
+        "email": "ann@example.com", "headers": {"X-Customer": "Annabel"}, "cc": [{"email": "eve@example.com"}],
+        "attachments": [{"filename": "a.txt", "content_base64": "SGVsbG8="}],
+    }))
+    .await;
+    let others = post(json!({
+        "email": "bob@example.com", "headers": {"X-Order": "17"},
+        "cc": [{"email": "ann@example.com", "name": "Annabel"}, {"email": "eve@example.com"}],
+    }))
+    .await;
+    let message = json!({
+        "sender_id": ready.sender, "to": [{"email": "bob@example.com"}], "subject": "Hi", "html": "<p>Hi</p>",
+        "message_class": "business", "scheduled_at": due.to_rfc3339(),
+        "bcc": [{"email": "ann@example.com"}, {"email": "eve@example.com"}],
+    });
+    let answer = ready.client.post("/v1/messages", message).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let message = answer.text("message_id");
+
+    let erased = ready.client.delete(&format!("/v1/contacts/{contact}"), json!({"erase": true})).await;
+    assert_eq!(erased.status, 200, "{}", erased.body);
+    // Before any slice of the erasure, in which any of it might fall due.
+    let request = async |id: &str| -> (String, Option<Value>) {
+        let found = sqlx::query_as("select state, options -> 'copies' from requests where id = $1::uuid").bind(id);
+        found.fetch_one(&ready.edge.pool).await.unwrap()
+    };
+    let eve = |role: &str| json!({"address": "eve@example.com", "role": role});
+    assert_eq!(request(&own).await.0, "rejected");
+    assert_eq!(request(&others).await, ("accepted".to_owned(), Some(json!([eve("cc")]))));
+    let place = json!({"address": "erased@example.com", "role": "bcc"});
+    assert_eq!(request(&message).await, ("accepted".to_owned(), Some(json!([place, eve("bcc")]))));
+    ready.edge.finish_erasures().await;
+    assert_eq!(ready.edge.count("select count(*) from message_attachments").await, 0);
+    let left = "select count(*) from requests r where r::text like '%ann@example.com%' or r::text like '%Annabel%'";
+    assert_eq!(ready.edge.count(left).await, 0);
+    assert_eq!(request(&own).await.1, None, "its options are gone");
+    assert_eq!(ready.edge.count("select count(*) from requests where options -> 'headers' ? 'X-Order'").await, 1);
+}
+
+#[tokio::test]
 async fn a_mail_that_is_due_at_once_is_not_cancelled() {
     let ready = Ready::start().await;
     let body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com"});

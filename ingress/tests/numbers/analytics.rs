@@ -1,7 +1,5 @@
 //! Reports, from totals and batches.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -307,8 +305,11 @@ async fn top_messages_are_campaigns_and_templates_by_human_clicks() {
     assert_eq!(top, [("template", "Receipt", 3, 3), ("campaign", "Spring", 2, 1)]);
 }
 
-/// Rows as a campaign to a million people and a year of mail leave them. No send is among them: no report looks at one.
-async fn a_million_sends(ready: &Ready, campaign: &str) {
+/// A report of a year costs what its totals cost, however many sends they count.
+#[tokio::test]
+async fn a_report_reads_no_send_and_no_event() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
     sqlx::query(
         "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size, sent,
                               opened, opened_human, clicked, clicked_human, done_at)
@@ -316,39 +317,14 @@ async fn a_million_sends(ready: &Ready, campaign: &str) {
                 sender_profile_id, 'done', 500, 500, 200, 90, 40, 30, now()
          from campaigns c cross join generate_series(1, 2000) where c.id = $1::uuid",
     )
-    .bind(campaign)
+    .bind(&campaign)
     .execute(&ready.edge.pool)
     .await
     .unwrap();
-    sqlx::query(
-        "insert into rollups (tenant_id, hour, kind, event, shard, count)
-         select $1, date_trunc('hour', now(), 'UTC') - make_interval(hours => h), k, e, 0, 7
-         from generate_series(0, 24 * 30) h cross join unnest(array['campaign', 'transactional']) k
-         cross join unnest(array['sent', 'failed', 'skipped', 'opened', 'opened_human', 'clicked', 'clicked_human']) e",
-    )
-    .bind(ready.client.tenant)
-    .execute(&ready.edge.pool)
-    .await
-    .unwrap();
-    sqlx::query("update campaigns set launched_at = now(), status = 'sent'").execute(&ready.edge.pool).await.unwrap();
-    sqlx::query("analyze batches, rollups").execute(&ready.edge.pool).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_report_on_a_million_sends_takes_50_ms_at_most() {
-    let ready = Ready::start().await;
-    let campaign = ready.campaign(json!({})).await;
-    a_million_sends(&ready, &campaign).await;
-    for path in ["/v1/analytics/overview".to_owned(), format!("/v1/analytics/campaigns/{campaign}")] {
-        let mut best = Duration::MAX;
-        // The machine runs other tests at the same time: the best of several says what the work is.
-        for _ in 0..15 {
-            let asked = Instant::now();
-            let answer = ready.client.get(&path).await;
-            best = best.min(asked.elapsed());
-            assert_eq!(answer.status, 200, "{}", answer.body);
-        }
-        println!("{path}: {best:?}");
-        assert!(best <= Duration::from_millis(50), "{path}: {best:?}");
-    }
+    let owner = sqlx::PgPool::connect(&ready.edge.database.url()).await.unwrap();
+    sqlx::query("revoke select on sends, events from postrider_ingress").execute(&owner).await.unwrap();
+    let answer = ready.client.get("/v1/analytics/overview").await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = ready.client.get(&format!("/v1/analytics/campaigns/{campaign}")).await;
+    assert_eq!(answer.body["totals"]["sent"], json!(1_000_000), "{}", answer.body);
 }

@@ -97,8 +97,9 @@ async fn what_stands_in_every_tenants_rows_is_seen_as_sums() {
         .unwrap();
         fixtures::domain(&edge.pool, tenant, &format!("d{}.example", tenant.simple()), "degraded").await;
         sqlx::query(
-            "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after, received_at)
-             values ($1, gen_random_uuid(), 'crm', 'production', 'transactional', '{}', now(), now() - interval '5 minutes')",
+            "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after, received_at, due_at)
+             select $1, gen_random_uuid(), 'crm', 'production', 'transactional', '{}', now() + late, now() - interval '5 minutes', now() + late
+             from unnest('{-5 minutes,5 minutes,29 days}'::interval[]) late",
         )
         .bind(tenant)
         .execute(&edge.pool)

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{Read as _, Write as _},
+    io::{Read as _, Write},
     path::PathBuf,
     process::ExitCode,
     time::Duration,
@@ -25,8 +25,8 @@ use crate::{invocation, operator};
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 /// The longest pause that an answer may ask for; after it, the answer itself is printed.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Time limit of one attempt: an import of many rows takes its time.
-const ATTEMPT_MAX: Duration = Duration::from_secs(120);
+/// The longest silence of one attempt: an import of many rows takes its time. An export may take as long as it likes.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// Calls an operation of the HTTP API and prints its answer; without an operation, lists them. Ends with 1 when the call is refused.
 ///
@@ -74,7 +74,7 @@ pub async fn run(args: ApiArgs) -> anyhow::Result<ExitCode> {
     let call = ApiCall::new(operation, &args)?;
     let answer = call.perform(key.expose_secret(), args.retries).await?;
     let is_done = answer.status().is_success();
-    print(answer).await?;
+    write_answer(answer, &mut std::io::stdout()).await?;
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -164,7 +164,7 @@ impl ApiCall {
     /// Calls, and calls again while nothing or a passing fault is answered: the `Idempotency-Key` makes a repetition harmless.
     async fn perform(&self, key: &str, retries: u32) -> anyhow::Result<Response> {
         let http =
-            reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(ATTEMPT_MAX).build()?;
+            reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).read_timeout(SILENCE_MAX).build()?;
         let mut failures = 0;
         loop {
             failures += 1;
@@ -255,15 +255,18 @@ fn pause_of(answer: &Response) -> Option<Duration> {
     answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
-/// Prints an answer: JSON to be read, or on one line with `--json`; anything else as it is.
-async fn print(answer: Response) -> anyhow::Result<()> {
-    let body = answer.bytes().await?;
-    match serde_json::from_slice::<Value>(&body) {
-        Ok(value) if invocation::wants_json() => println!("{value}"),
-        Ok(value) => println!("{}", serde_json::to_string_pretty(&value)?),
-        Err(_) => std::io::stdout().write_all(&body)?,
+/// Writes an answer: JSON to be read, or on one line with `--json`; anything else, as exports, piece by piece as it comes.
+async fn write_answer(mut answer: Response, out: &mut impl Write) -> anyhow::Result<()> {
+    let kind = answer.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if kind.starts_with("application/json") {
+        let value: Value = answer.json().await?;
+        let text = if invocation::wants_json() { value.to_string() } else { serde_json::to_string_pretty(&value)? };
+        return Ok(writeln!(out, "{text}")?);
     }
-    Ok(())
+    while let Some(piece) = answer.chunk().await.context("the answer broke off")? {
+        out.write_all(&piece)?;
+    }
+    Ok(out.flush()?)
 }
 
 #[cfg(test)]
@@ -286,6 +289,31 @@ mod tests {
     #[case("csv=@/no/such/file")]
     fn what_is_no_argument_is_refused(#[case] text: &str) {
         assert!(argument(text).is_err());
+    }
+
+    /// Keeps each piece that is written by itself.
+    #[derive(Default)]
+    struct Pieces(Vec<Vec<u8>>);
+
+    impl Write for Pieces {
+        fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
+            self.0.push(piece.to_vec());
+            Ok(piece.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_export_is_written_as_it_comes_and_a_broken_one_fails() {
+        let pieces = [Ok("a,b\r\n"), Ok("{}\r\n"), Err(std::io::Error::other("broken"))];
+        let body = reqwest::Body::wrap_stream(futures::stream::iter(pieces));
+        let answer = http::Response::builder().header("content-type", "text/csv").body(body).unwrap();
+        let mut written = Pieces::default();
+        assert!(write_answer(answer.into(), &mut written).await.is_err());
+        assert_eq!(written.0, [b"a,b\r\n".to_vec(), b"{}\r\n".to_vec()]);
     }
 
     #[test]

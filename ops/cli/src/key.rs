@@ -112,6 +112,8 @@ async fn insert(pool: &PgPool, issue: &Issue, scopes: &[String]) -> anyhow::Resu
         tenant: issue.tenant,
         label: issue.label.as_deref(),
         expires_at: issue.expires,
+        lineage: None,
+        rate_lineage: None,
     };
     Ok((issue_key(pool, new).await?, text))
 }
@@ -129,7 +131,7 @@ async fn rotate(pool: &PgPool, id: Uuid, overlap_hours: u32) -> anyhow::Result<(
     let mut tx = pool.begin().await?;
     let replaced = keys::lock_live(&mut tx, id).await?.context("no live key has this id")?;
     let overlap = TimeDelta::hours(i64::from(overlap_hours));
-    let (new, text, until) = keys::replace(&mut tx, &replaced, overlap).await?;
+    let (new, text, until) = keys::replace(&mut tx, &replaced, None, overlap).await?;
     audit(&mut tx, replaced.tenant_id, "key.rotate", &id.to_string()).await?;
     tx.commit().await?;
     operator::print(
@@ -158,10 +160,9 @@ async fn list(pool: &PgPool) -> anyhow::Result<()> {
 
 async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    if !keys::revoke(&mut tx, id).await? {
-        bail!("no live key has this id");
-    }
-    audit(&mut tx, None, "key.revoke", &id.to_string()).await?;
+    let key = keys::lock_live(&mut tx, id).await?.context("no live key has this id")?;
+    keys::revoke(&mut tx, id).await?;
+    audit(&mut tx, key.tenant_id, "key.revoke", &id.to_string()).await?;
     tx.commit().await?;
     operator::print_result(&json!({"key_id": id, "revoked": true}), "revoked");
     Ok(())

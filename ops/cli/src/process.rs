@@ -220,7 +220,7 @@ impl Process {
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
                 .with_switches(switches)
-                .on_ledger(pool.clone()),
+                .on_ledger(pool.clone(), &by_key),
             bus,
             pool,
             by_key,

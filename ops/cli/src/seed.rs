@@ -94,6 +94,8 @@ async fn ensure_key(pool: &PgPool, text: &str, environment: Environment) -> anyh
             tenant: None,
             label: Some("demo"),
             expires_at: None,
+            lineage: None,
+            rate_lineage: None,
         };
         crate::key::issue_key(pool, new).await?;
     }

@@ -1,9 +1,22 @@
--- The contacts of a group, their eligibility, and whether an unhandled answer is one to the enrollment's own
--- mail. $1 tenants, $2 contacts, $3 enrollments, $4 and $5 the events that end them, if any: name and properties. All by key.
+-- The contacts of a group, their eligibility, whether they are asked to confirm their consent, and whether an unhandled answer is one to the
+-- enrollment's own mail. Mail of sequences on its way takes room under the frequency cap: what is older than two months is rare, and the
+-- fence counts it. $1 tenants, $2 contacts, $3 enrollments, $4 and $5 the events that end them, if any: name and properties. All by key.
 select w.place as "place!", s.address as "address!", s.contact_active as "contact_active!",
        s.marketing_status as "marketing_status!", s.hard_bounced as "hard_bounced!", s.complained as "complained!",
        s.unsubscribed as "unsubscribed!", s.invalid as "invalid!", s.suppressed_all as "suppressed_all!",
-       s.suppressed_marketing as "suppressed_marketing!", s.cap_left, c.timezone, c.first_name, c.last_name,
+       s.suppressed_marketing as "suppressed_marketing!",
+       case when s.cap_left > 0 then s.cap_left - (
+           select count(*) from sends m
+           join sequence_sends q on q.tenant_id = m.tenant_id and q.send_id = m.id
+           where m.tenant_id = w.tenant_id and m.contact_id = w.contact_id and m.campaign_id is null and m.state in ('queued', 'deferred')
+             and m.month >= date_trunc('month', now() at time zone 'UTC')::date - interval '1 month'
+       ) else s.cap_left end as cap_left,
+       s.timezone as quiet_zone, c.timezone, c.first_name, c.last_name,
+       s.marketing_status = 'pending' and exists (
+           select from confirmations f
+           where f.tenant_id = w.tenant_id and f.contact_id = w.contact_id
+             and confirmation_state(f.state, f.expires_at, s.marketing_status) = 'pending'
+       ) as "is_asked_to_confirm!",
        exists (
            select from enrollment_checks k
            join sequence_sends q on q.tenant_id = k.tenant_id and q.send_id = k.replied_to
@@ -13,7 +26,9 @@ select w.place as "place!", s.address as "address!", s.contact_active as "contac
            select from enrollments e
            join product_events p on p.tenant_id = e.tenant_id and p.contact_id = e.contact_id and p.name = w.exit_name
            where e.tenant_id = w.tenant_id and e.id = w.enrollment_id and p.properties @> w.exit_properties
-             and (p.received_at >= e.created_at or p.id > e.event_id) and p.occurred_at > p.received_at - interval '1 day'
+             -- Later than what started it: of the events of one request, by their ids.
+             and (p.received_at, p.id) > (e.started_at, coalesce(e.event_id, '00000000-0000-0000-0000-000000000000'))
+             and p.occurred_at > p.received_at - interval '1 day'
        ) as "ended_by_event!"
 from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::jsonb[]) with ordinality
     as w (tenant_id, contact_id, enrollment_id, exit_name, exit_properties, place)

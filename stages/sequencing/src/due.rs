@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use ledger::gate::{MarketingStatus, RecipientEligibility};
+use ledger::gate::{MarketingStatus, RecipientEligibility, zone_named};
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -35,6 +35,8 @@ pub(crate) struct EnrolledContact {
     pub(crate) last_name: Option<String>,
     pub(crate) timezone: Option<String>,
     pub(crate) eligibility: RecipientEligibility,
+    /// A link to confirm its consent is with the contact, or on its way.
+    pub(crate) is_asked_to_confirm: bool,
     /// The contact answered a mail of this enrollment.
     pub(crate) replied: bool,
     /// The event that ends this enrollment was recorded since it began.
@@ -92,7 +94,7 @@ pub(crate) async fn people(
             suppressed_all: row.suppressed_all,
             suppressed_marketing: row.suppressed_marketing,
             cap_left: row.cap_left,
-            zone: None,
+            zone: zone_named(row.quiet_zone.as_deref()),
         };
         let place = usize::try_from(row.place - 1).ok().and_then(|place| people.get_mut(place));
         if let Some(place) = place {
@@ -102,6 +104,7 @@ pub(crate) async fn people(
                 last_name: row.last_name,
                 timezone: row.timezone,
                 eligibility,
+                is_asked_to_confirm: row.is_asked_to_confirm,
                 replied: row.replied,
                 ended_by_event: row.ended_by_event,
             });

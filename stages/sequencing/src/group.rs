@@ -133,7 +133,7 @@ impl Groups {
 pub(crate) fn follow(item: &DueStep<'_>, taken: StepResult, now: DateTime<Utc>) -> (Move, Option<Log>) {
     match taken {
         StepResult::Later => (Move::again(item.due, now + LATER), None),
-        StepResult::Wait(until) => (Move::again(item.due, until), None),
+        StepResult::Wait(hold, until) => (Move::hold(item.due, hold, until), None),
         StepResult::Failed(code) => fail(item.due, item.step.id, item.step.kind, code, now),
         StepResult::Took(effect) => {
             let log = Log::of(item.due, item.step.id, item.step.kind, &effect);

@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{due::Due, steps::Effect};
+use crate::{
+    due::Due,
+    steps::{Effect, StepHold},
+};
 
 /// The new cursor of an enrollment.
 #[derive(Debug, Clone)]
@@ -20,6 +23,7 @@ pub(crate) struct Move {
     attempts: i16,
     last_error: Option<&'static str>,
     claim_token: Option<Uuid>,
+    held_by: Option<&'static str>,
     opted_out: bool,
     steps_today: i16,
 }
@@ -36,6 +40,7 @@ impl Move {
             attempts: due.attempts,
             last_error: None,
             claim_token: None,
+            held_by: None,
             opted_out: false,
             steps_today: due.steps_today,
         }
@@ -49,6 +54,11 @@ impl Move {
     /// The same step at another time; no attempt is counted.
     pub(crate) fn again(due: &Due, at: DateTime<Utc>) -> Self {
         Self { next_action_at: Some(at), ..Self::stay(due) }
+    }
+
+    /// The same step, which waits for something and is looked at again then.
+    pub(crate) fn hold(due: &Due, hold: StepHold, at: DateTime<Utc>) -> Self {
+        Self { held_by: Some(hold.as_str()), ..Self::again(due, at) }
     }
 
     /// The same step after a failed attempt.
@@ -165,6 +175,7 @@ async fn write_moves(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> 
     let tokens: Vec<Option<Uuid>> = moves.iter().map(|to| to.claim_token).collect();
     let opted_out: Vec<bool> = moves.iter().map(|to| to.opted_out).collect();
     let today: Vec<i16> = moves.iter().map(|to| to.steps_today).collect();
+    let held: Vec<Option<&str>> = moves.iter().map(|to| to.held_by).collect();
     sqlx::query_file!(
         "queries/move.sql",
         &tenants,
@@ -178,6 +189,7 @@ async fn write_moves(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> 
         &tokens as &[Option<Uuid>],
         &opted_out,
         &today,
+        &held as &[Option<&str>],
     )
     .execute(db)
     .await

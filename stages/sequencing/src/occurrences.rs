@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, Datelike, Days, NaiveDate, NaiveTime, TimeDelta, TimeZone, Utc};
+use chrono::{DateTime, Datelike, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
+use chrono_tz::Tz;
 use runner::{StageError, Sweep, SweepSchedule};
 use schemas::delay;
 use segments::SegmentError;
@@ -28,18 +29,25 @@ impl Sweep for Occurrences {
     fn schedule(&self) -> SweepSchedule {
         SweepSchedule::every("find_occurrences", Duration::from_secs(1)).when("exists (select from sequences s
                      where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
-                       and (s.triggers_swept_at is null or s.triggers_swept_at < now() - interval '5 minutes'))")
+                       and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes'))")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
+        // Noted before they are looked at: one whose look fails, or ends its process, keeps no other waiting.
         let due = sqlx::query_as!(
             Triggered,
-            r#"select s.tenant_id, s.id, s.trigger_type, s.trigger_config as "config!: Json<Value>", s.activated_at, s.enroll_from,
-                      s.enroll_until, s.triggers_swept_at as swept_at, t.timezone as tenant_timezone
-               from sequences s join tenants t on t.id = s.tenant_id
-               where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
-                 and (s.triggers_swept_at is null or s.triggers_swept_at < now() - interval '5 minutes')
-               order by s.triggers_swept_at nulls first limit 20"#,
+            r#"with due as (
+                   select s.tenant_id, s.id from sequences s
+                   where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
+                     and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes')
+                   order by s.triggers_tried_at nulls first limit 20
+                   for no key update of s skip locked
+               )
+               update sequences s set triggers_tried_at = now()
+               from due d join tenants t on t.id = d.tenant_id
+               where s.tenant_id = d.tenant_id and s.id = d.id
+               returning s.tenant_id, s.id, s.trigger_type, s.trigger_config as "config!: Json<Value>", s.activated_at, s.enroll_from,
+                         s.enroll_until, s.triggers_swept_at as swept_at, s.updated_at, t.timezone as tenant_timezone"#,
         )
         .fetch_all(&self.pool)
         .await?;
@@ -47,8 +55,7 @@ impl Sweep for Occurrences {
         for sequence in &due {
             match self.look_at(sequence).await {
                 Ok(occurrences) => found += occurrences,
-                Err(error) if runtime::db::is_transient(&error) => return Err(error.into()),
-                // It costs its own sequence only, which is tried again.
+                // It costs its own sequence only, which is tried again in five minutes.
                 Err(error) => {
                     let error = runtime::db::describe(&error);
                     tracing::error!(sequence_id = %sequence.id, error, "the trigger of a sequence cannot be evaluated");
@@ -70,10 +77,12 @@ struct Triggered {
     enroll_from: Option<DateTime<Utc>>,
     enroll_until: Option<DateTime<Utc>>,
     swept_at: Option<DateTime<Utc>>,
+    updated_at: DateTime<Utc>,
     tenant_timezone: String,
 }
 
 impl Occurrences {
+    /// Notes the occurrences of a sequence's trigger. A sequence that is changed meanwhile is left as it was, and looked at as it is then.
     async fn look_at(&self, sequence: &Triggered) -> sqlx::Result<u64> {
         let mut tx = self.pool.begin().await?;
         // Not a lock of its row, which enrollments wait for.
@@ -84,26 +93,26 @@ impl Occurrences {
         if !is_ours.fetch_one(&mut *tx).await? {
             return Ok(0);
         }
-        let now = sqlx::query_scalar!(
-            r#"select now() as "now!" from sequences
-               where tenant_id = $1 and id = $2 and triggers_swept_at is not distinct from $3 and status = 'active'"#,
-            sequence.tenant_id,
-            sequence.id,
-            sequence.swept_at,
-        );
-        let Some(now) = now.fetch_optional(&mut *tx).await? else { return Ok(0) };
+        let now = sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(&mut *tx).await?;
         let found = match sequence.trigger_type.as_str() {
             "field_date" => note_dates(&mut tx, sequence, now).await?,
             _ => note_entries(&mut tx, sequence).await?,
         };
-        sqlx::query!(
-            "update sequences set triggers_swept_at = $3 where tenant_id = $1 and id = $2",
+        let stamped = sqlx::query!(
+            "update sequences set triggers_swept_at = $3
+             where tenant_id = $1 and id = $2 and updated_at = $4 and triggers_swept_at is not distinct from $5",
             sequence.tenant_id,
             sequence.id,
             now,
+            sequence.updated_at,
+            sequence.swept_at,
         )
         .execute(&mut *tx)
         .await?;
+        if stamped.rows_affected() == 0 {
+            tx.rollback().await?;
+            return Ok(0);
+        }
         tx.commit().await?;
         Ok(found)
     }
@@ -165,15 +174,11 @@ async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<U
 impl FieldDate {
     /// The dates of the field whose moment in this zone lies after `from` and not after `until`: as the text of the field shows them (of a
     /// yearly one month and day), and as days. In a year without the 29th of February, its yearly moment is that of the 28th.
-    fn dates<Zone: TimeZone>(&self, zone: Zone, from: DateTime<Utc>, until: DateTime<Utc>) -> Vec<(String, NaiveDate)> {
+    fn dates(&self, zone: Tz, from: DateTime<Utc>, until: DateTime<Utc>) -> Vec<(String, NaiveDate)> {
         let first = from.with_timezone(&zone).date_naive();
         let mut dates = Vec::new();
         for day in first.iter_days().take(DAYS_MAX) {
-            let local = day.and_time(self.at);
-            // A time of day that the clock leaves out becomes the one an hour later.
-            let moment =
-                [local, local + TimeDelta::hours(1)].iter().find_map(|at| zone.from_local_datetime(at).earliest());
-            let Some(moment) = moment.map(|moment| moment.to_utc()) else { continue };
+            let moment = delay::local_after(from, day.and_time(self.at), zone);
             if moment > until {
                 break;
             }
@@ -245,6 +250,8 @@ mod tests {
     #[case("UTC", 0, true, "2026-05-01T00:00:00Z", "2026-05-01T09:00:00Z", &["-05-01"])]
     #[case("UTC", 0, true, "2027-02-28T00:00:00Z", "2027-02-28T09:00:00Z", &["-02-28", "-02-29"])]
     #[case("UTC", 0, true, "2028-02-28T00:00:00Z", "2028-02-28T09:00:00Z", &["-02-28"])]
+    // The clock leaves out every nine o'clock of this day: its first moment is that of the next.
+    #[case("Pacific/Apia", 0, false, "2011-12-30T09:00:00Z", "2011-12-30T10:00:00Z", &["2011-12-30"])]
     fn a_date_comes_at_its_hour_in_the_zone(
         #[case] zone: &str,
         #[case] offset_days: i64,
@@ -260,11 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_the_clock_leaves_out_comes_an_hour_later() {
+    fn a_time_that_the_clock_leaves_out_comes_after_the_gap() {
         let half_past_two = NaiveTime::from_hms_opt(2, 30, 0).unwrap();
         let config = FieldDate { field: "f".to_owned(), offset_days: 0, yearly: false, at: half_past_two };
         let berlin = delay::zone(Some("Europe/Berlin"), "UTC");
-        let found = config.dates(berlin, at("2026-03-29T01:00:00Z"), at("2026-03-29T01:30:00Z"));
-        assert_eq!(found.len(), 1);
+        let found = |from, until| config.dates(berlin, at(from), at(until)).len();
+        assert_eq!(found("2026-03-29T00:00:00Z", "2026-03-29T00:59:59Z"), 0);
+        assert_eq!(found("2026-03-29T00:59:59Z", "2026-03-29T01:00:00Z"), 1);
     }
 }

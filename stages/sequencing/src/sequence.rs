@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use schemas::{DelayUnit, Environment, SequenceStatus, StepType};
+use ledger::gate::{QuietColumns, QuietRule};
+use schemas::{Classification, DelayUnit, Environment, MessageKind, SequenceStatus, StepType};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sqlx::{PgConnection, types::Json};
@@ -37,6 +38,8 @@ pub(crate) struct Sequence {
     pub(crate) exit_event: Option<ExitEvent>,
     pub(crate) tenant_active: bool,
     timezone: String,
+    /// The tenant's quiet hours, if they hold for its mail.
+    pub(crate) quiet: Option<QuietRule>,
     pub(crate) owner_email: String,
     pub(crate) environment: Environment,
     steps: Vec<Step>,
@@ -98,6 +101,12 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Seq
             on_complaint: row.exit_on_complaint,
             opted_out_by_step: false,
         };
+        let quiet = QuietColumns {
+            quiet_from: row.quiet_from,
+            quiet_to: row.quiet_to,
+            quiet_for: row.quiet_for,
+            timezone: row.timezone.clone(),
+        };
         let sequence = Sequence {
             status: row.status,
             name: row.name,
@@ -106,6 +115,7 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Seq
             exit_event: row.exit_event.map(|exit| exit.0),
             tenant_active: row.tenant_active,
             timezone: row.timezone,
+            quiet: QuietRule::of(&quiet, MessageKind::Sequence, Classification::Marketing),
             owner_email: row.owner_email,
             environment: row.environment,
             steps: Vec::new(),

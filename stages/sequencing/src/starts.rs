@@ -51,6 +51,7 @@ struct Occurrence {
     contact_id: Uuid,
     occurrence: String,
     event_id: Option<Uuid>,
+    noted_at: DateTime<Utc>,
 }
 
 impl Occurrence {
@@ -60,18 +61,12 @@ impl Occurrence {
     }
 }
 
-/// Locks undecided occurrences, the oldest first, and the places of their contacts in the sequences: two occurrences of a contact are
-/// decided one after the other, whichever processes have them.
+/// Locks undecided occurrences, the same share of each tenant and its oldest first, and the places of their contacts in the sequences: two
+/// occurrences of a contact are decided one after the other, whichever processes have them.
 async fn lock(db: &mut PgConnection) -> sqlx::Result<Vec<Occurrence>> {
-    let mut occurrences = sqlx::query_as!(
-        Occurrence,
-        "select tenant_id, sequence_id, contact_id, occurrence, event_id from trigger_occurrences
-         where decided_at is null order by noted_at limit $1 for no key update skip locked",
-        AT_ONCE,
-    )
-    .fetch_all(&mut *db)
-    .await?;
-    occurrences.sort_by_key(Occurrence::place);
+    let mut occurrences =
+        sqlx::query_file_as!(Occurrence, "queries/occurrences_in_turn.sql", AT_ONCE).fetch_all(&mut *db).await?;
+    occurrences.sort_by_key(|one| (one.place(), one.noted_at));
     let sequences: Vec<Uuid> = occurrences.iter().map(|one| one.sequence_id).collect();
     let contacts: Vec<Uuid> = occurrences.iter().map(|one| one.contact_id).collect();
     // The order of the locks is the same in every process.
@@ -214,6 +209,7 @@ async fn enroll(db: &mut PgConnection, starts: &[Start<'_>]) -> sqlx::Result<Has
     let times: Vec<DateTime<Utc>> = new.iter().map(|(_, start)| start.next_action_at).collect();
     let events: Vec<Option<Uuid>> = new.iter().map(|(one, _)| one.event_id).collect();
     let parallel: Vec<bool> = new.iter().map(|(_, start)| start.is_parallel).collect();
+    let started: Vec<DateTime<Utc>> = new.iter().map(|(one, _)| one.noted_at).collect();
     let made = sqlx::query_file_scalar!(
         "queries/start_enrollments.sql",
         &tenants,
@@ -225,6 +221,7 @@ async fn enroll(db: &mut PgConnection, starts: &[Start<'_>]) -> sqlx::Result<Has
         &times,
         &events as &[Option<Uuid>],
         &parallel,
+        &started,
     )
     .fetch_all(&mut *db)
     .await?;

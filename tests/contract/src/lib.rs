@@ -127,8 +127,8 @@ impl Contract {
         if let Some(known) = compiled.get(key) {
             return Ok(Arc::clone(known));
         }
-        // References are resolved from the root, so the root carries the components.
-        let root = json!({"allOf": [schema], "components": self.document["components"]});
+        // References are resolved from the root, so the root carries what is referred to.
+        let root = json!({"allOf": [schema], "components": {"schemas": self.schemas_reached(schema)}});
         let validator = jsonschema::options()
             .with_draft(jsonschema::Draft::Draft202012)
             .should_validate_formats(formats)
@@ -137,6 +137,27 @@ impl Contract {
         let validator = Arc::new(validator);
         compiled.insert(key.to_owned(), Arc::clone(&validator));
         Ok(validator)
+    }
+
+    /// The schemas that a schema leads to, and no others: a validator holds a compiled copy of all it is given, and there are hundreds.
+    fn schemas_reached(&self, schema: &Value) -> Map<String, Value> {
+        let mut reached = Map::new();
+        let mut open = vec![schema];
+        while let Some(value) = open.pop() {
+            if let Some(name) = value["$ref"].as_str().and_then(|path| path.strip_prefix("#/components/schemas/"))
+                && !reached.contains_key(name)
+            {
+                let schema = &self.document["components"]["schemas"][name];
+                reached.insert(name.to_owned(), schema.clone());
+                open.push(schema);
+            }
+            match value {
+                Value::Object(fields) => open.extend(fields.values()),
+                Value::Array(items) => open.extend(items),
+                _ => {}
+            }
+        }
+        reached
     }
 
     /// The path of the document a path is one of; fixed segments win over parameters.
@@ -192,7 +213,7 @@ mod tests {
                 }}},
                 "/v1/things/count": {"get": {"responses": {"200": answer(json!({"type": "integer"}))}}},
             },
-            "components": {"schemas": {"Error": error}, "responses": {
+            "components": {"schemas": {"Error": error, "Pair": {"items": {"$ref": "#/components/schemas/Pair"}}}, "responses": {
                 "Missing": answer(json!({"allOf": [
                     {"$ref": "#/components/schemas/Error"}, {"properties": {"error": {"enum": ["thing_not_found"]}}},
                 ]})),
@@ -217,5 +238,14 @@ mod tests {
         assert!(verdict("GET", "/v1/nothing", 404, r#"{"ok":false,"error":"not_found"}"#));
         assert!(verdict("PUT", "/v1/things/1", 405, r#"{"ok":false,"error":"method_not_allowed"}"#));
         assert!(!verdict("PUT", "/v1/things/1", 200, r#"{"ok":true}"#), "an unknown method");
+    }
+
+    #[test]
+    fn a_validator_holds_only_the_schemas_it_reaches() {
+        let reached = |name: &str| {
+            let schema = json!({"properties": {"a": {"$ref": format!("#/components/schemas/{name}")}}});
+            contract().schemas_reached(&schema).keys().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!((reached("Error"), reached("Pair")), (vec!["Error".to_owned()], vec!["Pair".to_owned()]));
     }
 }

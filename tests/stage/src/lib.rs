@@ -71,11 +71,13 @@ impl Rig {
     pub fn process(&self) -> Deps {
         let keys = MasterKeys::parse(&"07".repeat(32)).unwrap();
         let pool = Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap();
+        let by_key = PreparedPool::new(&pool, 8);
         let facts = CommitNotifier::start("test", self.bus.clone(), pool.clone(), self.shutdown.clone());
         Deps {
-            runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()).on_ledger(pool.clone()),
+            runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone())
+                .on_ledger(pool.clone(), &by_key),
             bus: self.bus.clone(),
-            by_key: PreparedPool::new(&pool, 8),
+            by_key,
             pool,
             facts,
             tokens: Arc::new(keys.tokens()),

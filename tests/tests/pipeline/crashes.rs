@@ -98,6 +98,9 @@ async fn what_a_killed_delivery_process_held_goes_on_within_seconds_and_the_camp
     rig.books_balance().await;
 }
 
+/// What the documentation of `database-pool` promises.
+const CONNECTIONS_OF_ALL: i64 = 30;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_drains_so_that_nothing_is_in_doubt() {
     let mut rig = Rig::shared().await.with("AUDIENCE_REANNOUNCE", "5s");
@@ -106,6 +109,9 @@ async fn sigterm_drains_so_that_nothing_is_in_doubt() {
     let campaign = rig.campaign(list, "Hi", "<p>Hello {{ first_name }}</p>").await;
     rig.launch(campaign).await;
     rig.sink.wait(500, 60_000).await;
+    let connections = "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'postrider %'";
+    let connections: i64 = sqlx::query_scalar(connections).fetch_one(&rig.pool).await.unwrap();
+    assert!((1..=CONNECTIONS_OF_ALL).contains(&connections), "{connections} connections to Postgres");
     let process = rig.processes.remove("all").unwrap();
     assert!(process.terminate().await, "ended well by itself");
     let open: i64 = sqlx::query_scalar("select count(*) from sends where state in ('fenced', 'unknown')")

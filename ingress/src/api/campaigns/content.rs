@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::rows::{CampaignRow, VariantRow};
 use crate::{
     api::templates::{
-        content::{self as template_content, TemplateParts},
+        content::{self as template_content, ContentWarning, TemplateParts},
         store::{self as templates, TemplateRow},
     },
     pipeline::{Faults, RequestContext, error::ApiError},
@@ -83,7 +83,7 @@ impl VariantRow {
     }
 }
 
-/// The content of a draft.
+/// The content of a draft, with warnings about a body of its own.
 ///
 /// # Errors
 /// 404 `template_not_found`, also for an archived one; 400 for faults in the campaign's own parts, or in a template that needs
@@ -91,16 +91,19 @@ impl VariantRow {
 pub(super) async fn compose_content(
     ctx: &mut RequestContext,
     campaign: &CampaignContent<'_>,
-) -> Result<Uuid, ApiError> {
+) -> Result<(Uuid, Vec<ContentWarning>), ApiError> {
     let tenant = ctx.tenant;
     let template = find_template(ctx.db(), tenant, campaign.template_id).await?;
     if template.as_ref().is_some_and(|template| template.status == "archived") {
         return Err(ApiError::not_found("template"));
     }
     match template {
-        Some(template) if !campaign.has_own_parts() => use_template(ctx, &template).await,
+        Some(template) if !campaign.has_own_parts() => Ok((use_template(ctx, &template).await?, Vec::new())),
         template => {
-            insert_own_content(ctx, &campaign.apply_to(template.as_ref().map(|template| &template.parts)), None).await
+            let parts = campaign.apply_to(template.as_ref().map(|template| &template.parts));
+            let (id, warnings) = insert_own_content(ctx, &parts, None).await?;
+            // A template's body was warned of when it was stored.
+            Ok((id, if campaign.body_html.is_some() { warnings } else { Vec::new() }))
         }
     }
 }
@@ -142,7 +145,7 @@ pub(super) async fn refresh_content(
     if templates::parts_of(ctx.db(), tenant, current).await?.as_ref() == Some(&parts) {
         return Ok(current);
     }
-    insert_own_content(ctx, &parts, Some("template_id")).await
+    insert_own_content(ctx, &parts, Some("template_id")).await.map(|(id, _)| id)
 }
 
 async fn find_template(db: &mut PgConnection, tenant: Uuid, id: Option<Uuid>) -> Result<Option<TemplateRow>, ApiError> {
@@ -162,13 +165,14 @@ async fn insert_own_content(
     ctx: &mut RequestContext,
     parts: &TemplateParts,
     path: Option<&'static str>,
-) -> Result<Uuid, ApiError> {
+) -> Result<(Uuid, Vec<ContentWarning>), ApiError> {
     let mut faults = Faults::default();
     parts.check_lines(&mut faults);
     faults.finish()?;
     let tenant = ctx.tenant;
-    let variables = template_content::check(ctx, parts, template_content::kind("marketing"), path).await?.variables;
-    Ok(templates::insert_content(ctx.db(), tenant, "marketing", parts, &variables).await?)
+    let checked = template_content::check(ctx, parts, template_content::kind("marketing"), path).await?;
+    let id = templates::insert_content(ctx.db(), tenant, "marketing", parts, &checked.variables).await?;
+    Ok((id, ContentWarning::all(checked.warnings)))
 }
 
 #[cfg(test)]

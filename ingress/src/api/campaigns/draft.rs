@@ -287,7 +287,7 @@ impl CampaignRequest {
         }
         let says_anew = draft.content_id.is_nil();
         if says_anew {
-            draft.content_id = content::compose_content(ctx, &draft.own_content()).await?;
+            (draft.content_id, draft.warnings) = content::compose_content(ctx, &draft.own_content()).await?;
             check_one_source(draft.template_id, draft.body_html.as_deref())?;
         }
         for at in 0..draft.rules.variants.len() {
@@ -299,7 +299,12 @@ impl CampaignRequest {
                 draft.content_id
             } else if is_new {
                 let composed = content::compose_content(ctx, &own).await;
-                composed.and_then(|id| one_source.map(|()| id)).map_err(|error| within_variant(error, at))?
+                let composed = composed.and_then(|composed| one_source.map(|()| composed));
+                let (id, warnings) = composed.map_err(|error| within_variant(error, at))?;
+                // A body of the campaign was warned of already.
+                let warnings = warnings.into_iter().filter(|_| variant.body_html.is_some());
+                draft.warnings.extend(warnings.map(|warning| warning.within(&format!("variants[{at}]"))));
+                id
             } else {
                 // Stored before, and not asked about: its template may be archived meanwhile.
                 variant.content_id
@@ -360,6 +365,7 @@ impl CampaignRequest {
             urgency,
             audience_reason: self.audience_reason,
             rules,
+            warnings: Vec::new(),
         })
     }
 }

@@ -32,7 +32,7 @@ use self::{
     schedule::ScheduleText,
     store::{CampaignOrigin, SendCounts, TimedSends},
 };
-use crate::api::templates::render;
+use crate::api::templates::{content::ContentWarning, render};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoParameters, RequestContext, Routes, doc::ID, error::ApiError, page::as_optional_time,
     read, read_page, time, write, write_with_work,
@@ -241,6 +241,8 @@ struct CampaignCreated {
     #[schemars(with = "String", extend("enum" = ["draft"]))]
     status: CampaignStatus,
     email_type: Classification,
+    /// About the campaign's own bodies, as those of a template.
+    warnings: Vec<ContentWarning>,
 }
 
 async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) -> Result<ApiReply, ApiError> {
@@ -263,6 +265,7 @@ async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) 
         campaign_id: id,
         status: CampaignStatus::Draft,
         email_type: draft.classification,
+        warnings: draft.warnings,
     })
 }
 
@@ -343,6 +346,8 @@ struct CampaignChanged {
     #[serde(serialize_with = "as_local_time")]
     #[schemars(with = "Option<String>")]
     scheduled_for_local: Option<NaiveDateTime>,
+    /// About bodies of the campaign that were given now, as those of a template.
+    warnings: Vec<ContentWarning>,
 }
 
 async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) -> Result<ApiReply, ApiError> {
@@ -369,6 +374,7 @@ async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) 
     if !allows(row.status, &change) {
         return Err(already(row.status));
     }
+    let mut warnings = Vec::new();
     match change {
         CampaignChange::Nothing => {}
         CampaignChange::Fields => {
@@ -376,6 +382,7 @@ async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) 
             let caller = Arc::clone(&ctx.caller);
             let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
             store::write(ctx.db(), tenant, id, origin, &draft).await?;
+            warnings = draft.warnings;
         }
         CampaignChange::Cancel => {
             store::cancel(ctx.db(), tenant, id).await?;
@@ -412,6 +419,7 @@ async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) 
         email_type: row.classification,
         scheduled_for: row.scheduled_for,
         scheduled_for_local: row.scheduled_for_local,
+        warnings,
     })
 }
 

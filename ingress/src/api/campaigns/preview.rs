@@ -20,6 +20,7 @@ use crate::{
         },
         senders::store as senders,
         templates::{
+            content::ContentWarning,
             render::{self, SampleContact},
             testdata::{self, SET_NAME_MAX},
         },
@@ -52,6 +53,8 @@ pub(super) struct CampaignPreview {
     subject: String,
     html: String,
     text: String,
+    /// About the campaign's body, and the length of the HTML as it was rendered.
+    warnings: Vec<ContentWarning>,
 }
 
 /// The mail of one recipient, with its footer. Any campaign can be looked at, whatever its status.
@@ -59,12 +62,15 @@ pub(super) async fn preview(ctx: &mut RequestContext, body: PreviewCampaign) -> 
     let mut faults = Faults::default();
     render::check_recipient(body.contact_id.as_ref(), body.sample.as_ref(), body.test_data.as_ref(), &mut faults);
     faults.finish()?;
-    let (row, MessagePreview { subject, html, text }) = rendered(ctx, body).await?;
-    ApiReply::ok(&CampaignPreview { campaign_id: row.id, subject, html, text })
+    let (row, MessagePreview { subject, html, text }, warnings) = rendered(ctx, body).await?;
+    ApiReply::ok(&CampaignPreview { campaign_id: row.id, subject, html, text, warnings })
 }
 
-/// The campaign, and its mail to the recipient that the body names.
-async fn rendered(ctx: &mut RequestContext, body: PreviewCampaign) -> Result<(CampaignRow, MessagePreview), ApiError> {
+/// The campaign, and its mail to the recipient that the body names, with warnings about it.
+async fn rendered(
+    ctx: &mut RequestContext,
+    body: PreviewCampaign,
+) -> Result<(CampaignRow, MessagePreview, Vec<ContentWarning>), ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let campaign = row.own_content();
@@ -87,8 +93,9 @@ async fn rendered(ctx: &mut RequestContext, body: PreviewCampaign) -> Result<(Ca
     let options = MessageOptions { track_links: false, track_opens: false, ..options };
     let source = parts.source(TemplateKind::Marketing);
     let data = MergeData { contact, data: Value::Null, headers: OwnHeaders::default(), event: Value::Null };
-    let preview = ctx.run_blocking("preview".to_owned(), move || render::preview(&source, &options, &data))??;
-    Ok((row, preview))
+    let work = move || render::preview(&source, &options, &data);
+    let (preview, warnings) = ctx.run_blocking("preview".to_owned(), work)??;
+    Ok((row, preview, warnings))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -131,13 +138,14 @@ pub(super) async fn send_test(ctx: &mut RequestContext, body: TestCampaign) -> R
     let recipients = test_recipients(&mut faults, body.to);
     render::check_recipient(body.contact_id.as_ref(), body.sample.as_ref(), body.test_data.as_ref(), &mut faults);
     faults.finish()?;
+    let rendered_for = body.contact_id.as_ref().map(|contact| contact.0);
     let wanted = PreviewCampaign {
         contact_id: body.contact_id,
         sample: body.sample,
         test_data: body.test_data,
         variant: body.variant,
     };
-    let (row, mail) = rendered(ctx, wanted).await?;
+    let (row, mail, _) = rendered(ctx, wanted).await?;
     let tenant = ctx.tenant;
     let sender = senders::readiness(ctx.db(), tenant, Some(row.sender_profile_id)).await?;
     if !sender.is_some_and(|sender| sender.may_send()) {
@@ -153,6 +161,7 @@ pub(super) async fn send_test(ctx: &mut RequestContext, body: TestCampaign) -> R
         dot_number: None,
         options: None,
         kind: MessageKind::Test,
+        rendered_for,
         classification: row.classification,
     };
     let accepted = messages::accept(ctx, &draft, Vec::new(), false).await?;

@@ -16,9 +16,12 @@ use super::{
     rules::Rules,
     schedule::Schedule,
 };
-use crate::pipeline::{
-    page::{ListPage, as_time},
-    types,
+use crate::{
+    api::templates::content::ContentWarning,
+    pipeline::{
+        page::{ListPage, as_time},
+        types,
+    },
 };
 
 /// Everything a caller decides about a campaign, checked; `content_id` is what it would say now.
@@ -41,6 +44,8 @@ pub(crate) struct CampaignDraft {
     pub(crate) urgency: String,
     pub(crate) audience_reason: Option<String>,
     pub(crate) rules: Rules,
+    /// About bodies of its own that were given now. They are answered and not stored.
+    pub(crate) warnings: Vec<ContentWarning>,
 }
 
 /// One number per send state, then the facts that came later. Equal to a recount of the campaign's sends.
@@ -278,7 +283,7 @@ pub(crate) struct WaitingLaunch {
 }
 
 /// Holds the launch request of a campaign that waits for its time. To be called before the campaign is locked: the audience stage locks
-/// them in this order. Served by `requests_due`.
+/// them in this order. Served by `requests_waiting`.
 pub(crate) async fn lock_waiting_launch(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -316,7 +321,7 @@ pub(crate) async fn reschedule(
     .execute(&mut *db)
     .await?;
     sqlx::query!(
-        "update requests set announce_after = $3 where tenant_id = $1 and id = $2",
+        "update requests set announce_after = $3, due_at = $3 where tenant_id = $1 and id = $2",
         tenant,
         request,
         scheduled_for
@@ -395,8 +400,8 @@ pub(crate) async fn request_launch(
 ) -> sqlx::Result<Uuid> {
     let id = schemas::new_id();
     sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
-         values ($1, $2, $3, $4, $5, $6, coalesce($7, now() + interval '5 seconds'))",
+        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after, due_at)
+         values ($1, $2, $3, $4, $5, $6, coalesce($7, now() + interval '5 seconds'), coalesce($7, now()))",
         tenant,
         id,
         product,

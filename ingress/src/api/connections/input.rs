@@ -8,11 +8,14 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::store::LockedConnection;
-use crate::pipeline::{
-    Faults, Patch,
-    error::ApiError,
-    types::{Line, Name},
-    validate::NAME_MAX,
+use crate::{
+    pipeline::{
+        Faults, Patch,
+        error::ApiError,
+        types::{Line, Name},
+        validate::NAME_MAX,
+    },
+    public::hooks,
 };
 
 /// Providers whose hosts are known. A relay's host is the caller's own choice, so relays are the operator's.
@@ -23,6 +26,9 @@ const PROVIDERS: [&str; 5] = [
     ProviderKind::Mailgun.as_str(),
     ProviderKind::Resend.as_str(),
 ];
+/// Secrets or topics that events of one connection are verified with.
+const HOOK_CHECKS_MAX: usize = 10;
+const TOPIC_MAX_BYTES: usize = 256;
 /// The states a caller can choose.
 const STATUSES: [&str; 2] = ["active", "disabled"];
 
@@ -52,11 +58,46 @@ pub(super) struct CreateConnection {
     /// Most mails a second, of each delivery process.
     #[schemars(range(min = 1))]
     max_per_second: Option<u32>,
+    /// What the provider's events are verified with; any of them counts. Postmark: `user:password`, as in the address entered there.
+    /// SendGrid: the verification key. Mailgun: the HTTP webhook signing key. Resend: `whsec_…`. Never shown.
+    #[schemars(length(max = HOOK_CHECKS_MAX), inner(length(min = 1, max = SECRET_MAX_BYTES)))]
+    hook_secrets: Option<Vec<String>>,
+    /// SES: the ARNs of the SNS topics whose events count.
+    #[schemars(length(max = HOOK_CHECKS_MAX), inner(length(min = 1, max = TOPIC_MAX_BYTES)))]
+    hook_topics: Option<Vec<String>>,
+}
+
+/// How the events of a connection are to be verified; `None`: as before.
+#[derive(Default)]
+pub(super) struct WantedHook {
+    pub(super) secrets: Option<Vec<String>>,
+    pub(super) topics: Option<Vec<String>>,
+}
+
+impl WantedHook {
+    fn check(&self, provider: &str, faults: &mut Faults) {
+        let (secrets, topics) =
+            (self.secrets.as_deref().unwrap_or_default(), self.topics.as_deref().unwrap_or_default());
+        let is_long =
+            |texts: &[String], max| texts.len() > HOOK_CHECKS_MAX || texts.iter().any(|text| text.len() > max);
+        if is_long(secrets, SECRET_MAX_BYTES) || secrets.iter().any(|secret| secret.contains(char::is_control)) {
+            faults.add("hook_secrets", "invalid", format!("may be {HOOK_CHECKS_MAX}, each of one line"));
+        } else if let Some(fault) = secrets.iter().find_map(|secret| hooks::fault(provider, secret, &[])) {
+            faults.add("hook_secrets", "invalid", fault);
+        }
+        if is_long(topics, TOPIC_MAX_BYTES) {
+            faults.add("hook_topics", "invalid", format!("may be {HOOK_CHECKS_MAX}"));
+        } else if let Some(fault) =
+            Some(topics).filter(|topics| !topics.is_empty()).and_then(|topics| hooks::fault(provider, "", topics))
+        {
+            faults.add("hook_topics", "invalid", fault);
+        }
+    }
 }
 
 impl CreateConnection {
-    /// The name and the account. Every fault is named by its field.
-    pub(super) fn checked(self) -> Result<(String, Connection), ApiError> {
+    /// The name, the account, and how its events are verified. Every fault is named by its field.
+    pub(super) fn checked(self) -> Result<(String, Connection, WantedHook), ApiError> {
         let mut faults = Faults::default();
         let name = faults.name("name", self.name);
         let kind = faults.required("provider", self.provider).and_then(|text| {
@@ -64,6 +105,7 @@ impl CreateConnection {
             ProviderKind::parse(&text).filter(|kind| *kind != ProviderKind::Smtp)
         });
         let secret = SecretString::from(faults.required("secret", self.secret).unwrap_or_default());
+        let hook = WantedHook { secrets: self.hook_secrets, topics: self.hook_topics };
         let settings = ConnectionSettings {
             region: self.region,
             domain: self.domain,
@@ -76,10 +118,11 @@ impl CreateConnection {
         if let Some(kind) = kind {
             note(&mut faults, settings.check(kind, &HostPolicy::default()).err());
             note(&mut faults, check_secret(kind, &secret).err());
+            hook.check(kind.as_str(), &mut faults);
         }
         faults.finish()?;
         let kind = kind.ok_or_else(ApiError::internal)?;
-        Ok((name, Connection { kind, settings, secret }))
+        Ok((name, Connection { kind, settings, secret }, hook))
     }
 }
 
@@ -104,6 +147,12 @@ pub(super) struct ChangeConnection {
     /// Most mails a second, of each delivery process; null: no limit.
     #[schemars(with = "Option<u32>", range(min = 1))]
     max_per_second: Patch<u32>,
+    /// What the provider's events are verified with, instead of what there is. Never shown.
+    #[schemars(with = "Option<Vec<String>>", length(max = HOOK_CHECKS_MAX), inner(length(min = 1, max = SECRET_MAX_BYTES)))]
+    hook_secrets: Patch<Vec<String>>,
+    /// SES: the ARNs of the SNS topics whose events count.
+    #[schemars(with = "Option<Vec<String>>", length(max = HOOK_CHECKS_MAX), inner(length(min = 1, max = TOPIC_MAX_BYTES)))]
+    hook_topics: Patch<Vec<String>>,
 }
 
 /// A connection as it is to be.
@@ -112,6 +161,7 @@ pub(super) struct WantedConnection {
     pub(super) status: String,
     pub(super) settings: ConnectionSettings,
     pub(super) secret: Option<SecretString>,
+    pub(super) hook: WantedHook,
 }
 
 impl ChangeConnection {
@@ -126,6 +176,8 @@ impl ChangeConnection {
             ("stream", self.stream.is_given()),
             ("configuration_set", self.configuration_set.is_given()),
             ("max_per_second", self.max_per_second.is_given()),
+            ("hook_secrets", self.hook_secrets.is_given()),
+            ("hook_topics", self.hook_topics.is_given()),
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
@@ -155,13 +207,19 @@ impl ChangeConnection {
             base_url: old.base_url,
         };
         let secret = self.secret.map(SecretString::from);
+        let hook = WantedHook {
+            secrets: self.hook_secrets.into_option().map(Option::unwrap_or_default),
+            topics: self.hook_topics.into_option().map(Option::unwrap_or_default),
+        };
         if changes_account {
+            hook.check(before.kind.as_str(), &mut faults);
             check_lines(&mut faults, &settings);
             note(&mut faults, settings.check(before.kind, &HostPolicy::default()).err());
             note(&mut faults, secret.as_ref().and_then(|secret| check_secret(before.kind, secret).err()));
         }
         faults.finish()?;
-        Ok(WantedConnection { name, status: self.status.unwrap_or_else(|| before.status.clone()), settings, secret })
+        let status = self.status.unwrap_or_else(|| before.status.clone());
+        Ok(WantedConnection { name, status, settings, secret, hook })
     }
 }
 

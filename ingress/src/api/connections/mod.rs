@@ -1,6 +1,6 @@
 //! `/v1/connections`: a tenant's own accounts with mail providers, the order in which they carry its mail, and how each serves.
 //!
-//! A secret is sealed by the vault when it is stored, and the ingress's role cannot read it again. A caller chooses among providers
+//! A secret is sealed by the vault when it is stored, be it what mail is sent with or what the provider's events are verified with, and the ingress's role cannot read it again. A caller chooses among providers
 //! whose hosts are known; SMTP relays and other hosts are the operator's (`postrider provider`, which uses the same [`store`]).
 
 mod input;
@@ -13,16 +13,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::input::{ChangeConnection, CreateConnection};
+use self::input::{ChangeConnection, CreateConnection, WantedHook};
+use self::store::SealedHook;
 pub use self::store::{NewConnection, ProviderConnection, insert, order, remove, set_order, set_status};
-use crate::pipeline::{
-    ApiReply, Doc, Id, NoFields, NoParameters, RequestContext, Routes, error::ApiError, read, read_page, write,
+use crate::{
+    pipeline::{
+        ApiReply, Doc, Id, NoFields, NoParameters, RequestContext, Routes, error::ApiError, read, read_page, write,
+    },
+    public::hooks::HOOK_PURPOSE,
 };
 
 /// Connections a tenant may have.
 const CONNECTIONS_MAX: i64 = 20;
 /// Connections that may carry a tenant's mail: the first and its fallbacks.
 const ORDER_MAX: usize = 5;
+/// How long a provider reports what became of mail: events of a connection that is removed reach nobody.
+const LATE_EVENTS_DAYS: i32 = 7;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -83,7 +89,12 @@ pub(crate) fn routes() -> Routes {
         .delete(
             "/v1/connections/{id}",
             write("connections:write", delete),
-            Doc::new("deleteConnection", "Remove a provider connection", "One that is not in the order, with its secret.")
+            Doc::new(
+                "deleteConnection",
+                "Remove a provider connection",
+                "With its secret. One that is in the order, or has sent mail within seven days, stays: its provider still \
+                 reports bounces and complaints.",
+            )
                 .answer::<ConnectionRemoved>(200, "Removed")
                 .refuses(404, &["connection_not_found"])
                 .refuses(409, &["connection_in_use"]),
@@ -112,7 +123,7 @@ struct ConnectionCreated {
 
 async fn create(ctx: &mut RequestContext, body: CreateConnection) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
-    let (name, connection) = body.checked()?;
+    let (name, connection, hook) = body.checked()?;
     if store::count(ctx.db(), tenant).await? >= CONNECTIONS_MAX {
         return Err(ApiError::conflict("connection_limit_reached")
             .detail(format!("at most {CONNECTIONS_MAX} connections may be kept")));
@@ -121,6 +132,8 @@ async fn create(ctx: &mut RequestContext, body: CreateConnection) -> Result<ApiR
     let sealed = seal(ctx, secret)?;
     let new = NewConnection { tenant, name: &name, kind: *kind, settings, sealed: &sealed };
     let id = insert(ctx.db(), new).await?;
+    let hook = seal_hook(ctx, hook)?;
+    store::set_hook(ctx.db(), tenant, id, hook).await?;
     ctx.audit("provider.add", &id.to_string(), json!({"provider": kind.as_str()})).await?;
     ApiReply::created(&ConnectionCreated { connection_id: id })
 }
@@ -131,6 +144,16 @@ fn seal(ctx: &RequestContext, secret: &SecretString) -> Result<Vec<u8>, ApiError
     ctx.ingress.vault.seal(ctx.tenant, PROVIDER_PURPOSE, secret).map_err(|error| ApiError::unexpected(&error))
 }
 
+/// Seals the secrets that events are verified with.
+fn seal_hook(ctx: &RequestContext, hook: WantedHook) -> Result<SealedHook, ApiError> {
+    let sealed = |secrets: Vec<String>| {
+        let text = secrets.join("\n");
+        ctx.ingress.vault.seal(ctx.tenant, HOOK_PURPOSE, text.as_bytes()).map_err(|error| ApiError::unexpected(&error))
+    };
+    let secret = hook.secrets.map(|secrets| (!secrets.is_empty()).then(|| sealed(secrets)).transpose()).transpose()?;
+    Ok(SealedHook { secret, topics: hook.topics })
+}
+
 async fn change(ctx: &mut RequestContext, body: ChangeConnection) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let id = ctx.id("connection")?;
@@ -139,6 +162,8 @@ async fn change(ctx: &mut RequestContext, body: ChangeConnection) -> Result<ApiR
     let wanted = body.applied_to(&before)?;
     let sealed = wanted.secret.as_ref().map(|secret| seal(ctx, secret)).transpose()?;
     store::update(ctx.db(), tenant, id, &wanted, sealed).await?;
+    let hook = seal_hook(ctx, wanted.hook)?;
+    store::set_hook(ctx.db(), tenant, id, hook).await?;
     if !fields.is_empty() {
         ctx.audit("provider.change", &id.to_string(), json!({"fields": fields})).await?;
     }
@@ -155,8 +180,16 @@ async fn delete(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let tenant = ctx.tenant;
     let id = ctx.id("connection")?;
     let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("connection"))?;
-    if row.in_order {
-        return Err(ApiError::conflict("connection_in_use").detail("it is in the order: take it out first"));
+    let reason = match (row.in_order, row.served_lately) {
+        (true, _) => Some("it is in the order: take it out of the order first".to_owned()),
+        (false, true) => Some(format!(
+            "it sent mail within {LATE_EVENTS_DAYS} days, and its provider still reports bounces of it: take it out of the order, and \
+             remove it later"
+        )),
+        (false, false) => None,
+    };
+    if let Some(reason) = reason {
+        return Err(ApiError::conflict("connection_in_use").detail(reason));
     }
     remove(ctx.db(), tenant, id).await?;
     ctx.audit("provider.remove", &id.to_string(), json!({})).await?;

@@ -10,10 +10,13 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::WantedConnection;
-use crate::pipeline::{
-    error::ApiError,
-    page::{ListPage, as_optional_time, as_time},
-    resource,
+use crate::{
+    pipeline::{
+        error::ApiError,
+        page::{ListPage, as_optional_time, as_time},
+        resource,
+    },
+    public::hooks,
 };
 
 /// A tenant's account with a provider, without its secret.
@@ -41,6 +44,12 @@ pub struct ProviderConnection {
     configuration_set: Option<String>,
     /// Most mails a second, of each delivery process.
     max_per_second: Option<u32>,
+    /// Where the provider sends its events, below the address of this API; null: it sends none.
+    hook_path: Option<String>,
+    /// SES: the SNS topics whose events count.
+    hook_topics: Vec<String>,
+    /// Whether events can be verified. Those that cannot are refused.
+    hook_is_checked: bool,
     health: ConnectionHealth,
     #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
@@ -76,6 +85,8 @@ struct ConnectionRow {
     status: String,
     position: Option<i64>,
     settings: Value,
+    has_hook_secret: bool,
+    hook_topics: Vec<String>,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     open_until: Option<DateTime<Utc>>,
@@ -94,8 +105,12 @@ impl From<ConnectionRow> for ProviderConnection {
             last_error_at: row.failed_at,
             last_success_at: row.served_at,
         };
+        let hook_is_checked = row.has_hook_secret || !row.hook_topics.is_empty();
         Self {
             id: row.id,
+            hook_path: hooks::path_of(&row.provider, row.id),
+            hook_topics: row.hook_topics,
+            hook_is_checked,
             provider: row.provider,
             name: row.name,
             status: row.status,
@@ -119,7 +134,7 @@ macro_rules! select {
             ConnectionRow,
             r#"select c.id, c.provider, c.name, c.status,
                       case when c.is_default then 1 else c.fallback_rank + 1 end::bigint as position,
-                      c.settings, c.created_at, c.updated_at,
+                      c.settings, c.has_hook_secret, c.hook_topics, c.created_at, c.updated_at,
                       case when h.open_until > now() then h.open_until end as open_until,
                       h.error_class as "error_class?", h.failed_at as "failed_at?", h.served_at as "served_at?"
                from provider_connections c
@@ -170,14 +185,21 @@ pub(super) struct LockedConnection {
     pub(super) settings: ConnectionSettings,
     /// Whether it is in the order.
     pub(super) in_order: bool,
+    /// Whether it carried mail so lately that its provider still reports what became of it.
+    pub(super) served_lately: bool,
 }
 
 pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<LockedConnection>> {
     let row = sqlx::query!(
-        r#"select provider, name, status, settings, is_default or fallback_rank is not null as "in_order!"
+        r#"select provider, name, status, settings, is_default or fallback_rank is not null as "in_order!",
+                  exists (
+                      select from connection_health h
+                      where h.tenant_id = $1 and h.connection_id = $2
+                        and h.served_at > now() - make_interval(days => $3)) as "served_lately!"
            from provider_connections where tenant_id = $1 and id = $2 for no key update"#,
         tenant,
         id,
+        super::LATE_EVENTS_DAYS,
     )
     .fetch_optional(db)
     .await?;
@@ -187,6 +209,7 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
         status: row.status,
         settings: serde_json::from_value(row.settings).unwrap_or_default(),
         in_order: row.in_order,
+        served_lately: row.served_lately,
     }))
 }
 
@@ -283,6 +306,39 @@ pub(super) async fn update(
         }
     };
     done.map(drop).map_err(name_taken)
+}
+
+/// How events of a connection are to be verified; `None`: as before.
+#[derive(Default)]
+pub(super) struct SealedHook {
+    /// The secrets, sealed; `Some(None)`: none any more.
+    pub(super) secret: Option<Option<Vec<u8>>>,
+    pub(super) topics: Option<Vec<String>>,
+}
+
+/// Sets how events of a connection are verified. The role cannot read the secret, so each column is set by itself.
+pub(super) async fn set_hook(db: &mut PgConnection, tenant: Uuid, id: Uuid, hook: SealedHook) -> sqlx::Result<()> {
+    if let Some(secret) = hook.secret {
+        sqlx::query!(
+            "update provider_connections set hook_secret = $3 where tenant_id = $1 and id = $2",
+            tenant,
+            id,
+            secret,
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    if let Some(topics) = hook.topics {
+        sqlx::query!(
+            "update provider_connections set hook_topics = $3 where tenant_id = $1 and id = $2",
+            tenant,
+            id,
+            &topics,
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
 }
 
 /// Puts these connections, and no others, into the order: the first carries the tenant's mail, the others take over in their order.

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
@@ -95,6 +95,7 @@ pub(super) async fn upsert_contacts(ctx: &mut RequestContext, body: UpsertContac
     let results = upsert::upsert(ctx, wanted, OnExisting::Update).await?;
     let mut counts = BatchCounts::default();
     let results = results.into_iter().enumerate().map(|(index, result)| counts.take(index, result)).collect();
+    ctx.audit("contact.batch_upserted", "api", json!(counts)).await?;
     ApiReply::ok(&ContactsUpserted { counts, results })
 }
 

@@ -49,7 +49,7 @@ pub(super) struct ConfirmationRequested {
 pub(super) async fn ask_again(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id, settings) = (ctx.tenant, survivor(ctx).await?, ctx.ingress.settings.confirmations);
     let contact = record::one(ctx.db(), tenant, id).await?;
-    let asked = confirmations::request(ctx.db(), tenant, &[id], &settings).await?;
+    let asked = confirmations::request(ctx.db(), tenant, &[id], false, &settings).await?;
     if asked.is_empty() {
         let state = UnaskedContact::load(ctx, id).await?;
         if let Some(refusal) = state.refusal(&settings, Utc::now()) {

@@ -71,7 +71,7 @@ pub(super) struct ContactData {
     next_cursor: Option<String>,
 }
 
-/// Answers a page of what is held. The first page is written into the audit log.
+/// Answers a page of what is held, and writes that into the audit log.
 pub(super) async fn read_data(ctx: &mut RequestContext, body: ReadContactData) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, survivor(ctx).await?);
     let (kind, after) = read_cursor(body.cursor.as_deref())?;
@@ -88,9 +88,7 @@ pub(super) async fn read_data(ctx: &mut RequestContext, body: ReadContactData) -
             .await?;
     let is_full = i64::try_from(records.len()).is_ok_and(|found| found == PAGE_MAX);
     let next_cursor = records.last().filter(|_| is_full).map(|last| format!("{}.{}", last.kind, last.id));
-    if body.cursor.is_none() {
-        ctx.audit("contact.data_read", &id.to_string(), json!({})).await?;
-    }
+    ctx.audit("contact.data_read", &id.to_string(), json!({"records": records.len()})).await?;
     ApiReply::ok(&ContactData { contact, merged_addresses, suppressions, left_topics, records, next_cursor })
 }
 

@@ -1,6 +1,7 @@
 //! Erasure: what is known of the person goes at once, what others wrote of them in slices (`ledger::erasure::request_erasure`). The ledger
 //! keeps its numbers and a keyed hash, suppressions keep their address.
 
+use schemas::messages::ERASED_COPY;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -41,15 +42,31 @@ pub(super) async fn erase(
     .map(drop)
 }
 
-/// Takes back accepted requests that are not handled yet: handled after this, they would make the contact anew. Served by the
-/// index over the address.
+/// Takes back accepted requests that are not handled yet, and the contact's copies of others': handled after this, they would make the
+/// contact anew. What they hold is erased in slices. Of a one-off message each recipient is a contact already, and a copy is known by its
+/// place, which stays. Served by the indexes over the addresses.
 async fn take_back_requests(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<()> {
     sqlx::query!(
-        "update requests set payload = '{\"erased\": true}', state = 'rejected', outcome = 'contact_erased', handled_at = now(),
-             announce_after = null
+        "update requests set state = 'rejected', outcome = 'contact_erased', handled_at = now(), announce_after = null
          where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and state = 'accepted'",
         tenant,
         address,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        r#"update requests r set options = jsonb_set(r.options, '{copies}', (
+               select coalesce(jsonb_agg(case
+                   when copy ->> 'address' = $2 then jsonb_build_object('address', $3::text, 'role', copy -> 'role')
+                   else copy
+               end order by place) filter (where r.kind = 'message' or copy ->> 'address' <> $2), '[]')
+               from jsonb_array_elements(r.options -> 'copies') with ordinality as copies (copy, place)
+           ))
+           where r.tenant_id = $1 and r.state = 'accepted' and r.options ? 'copies'
+             and r.options -> 'copies' @> jsonb_build_array(jsonb_build_object('address', $2::text))"#,
+        tenant,
+        address,
+        ERASED_COPY,
     )
     .execute(db)
     .await

@@ -60,10 +60,10 @@ impl ContactFilter {
             }
         }
         if let Some(address) = &self.address {
-            query.push(" and c.address = ").push_bind(address.clone());
+            push_survivor(&mut query, tenant, "address", address.clone());
         }
         if let Some(id) = &self.external_id {
-            query.push(" and c.external_id = ").push_bind(id.clone());
+            push_survivor(&mut query, tenant, "external_id", id.clone());
         }
         if let Some(search) = &self.search {
             push_search(&mut query, search.trim());
@@ -85,6 +85,14 @@ impl ContactFilter {
         query.push(" order by c.created_at desc, c.id desc limit ").push_bind(page.fetch());
         query
     }
+}
+
+/// The contact with this value, or the one that it was merged into.
+fn push_survivor(query: &mut QueryBuilder<Postgres>, tenant: Uuid, column: &'static str, value: String) {
+    query
+        .push(" and c.id = (select coalesce(n.merged_into, n.id) from contacts n where n.tenant_id = ")
+        .push_bind(tenant);
+    query.push(" and n.").push(column).push(" = ").push_bind(value).push(")");
 }
 
 /// Without regard to case. No index helps to find a part of a text, so what counts is the cost for each contact: one text is

@@ -57,19 +57,18 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
     lock_enrollments(ctx.db(), tenant, &[survivor, merged]).await?;
     let (kept, gone) = lock_both(ctx.db(), tenant, survivor, merged).await?;
+    let (columns, fields) = (taken_columns(&kept, &gone), missing_fields(&kept, &gone));
     move_memberships(ctx.db(), tenant, survivor, merged).await?;
     move_facts(ctx.db(), tenant, survivor, merged).await?;
     move_enrollments(ctx.db(), tenant, survivor, merged).await?;
-    close(ctx.db(), tenant, survivor, merged).await?;
+    close(ctx.db(), tenant, survivor, merged, columns.contains_key("external_id")).await?;
     let was_asked = confirmations::withdraw(ctx.db(), tenant, merged).await?;
-    let columns = taken_columns(&kept, &gone);
-    let fields = missing_fields(&kept, &gone);
     store::update(ctx.db(), tenant, &[NewValues { id: survivor, columns: &columns, fields: &fields }]).await?;
     copy_suppressions(ctx.db(), tenant, text(&gone, "address"), text(&kept, "address")).await?;
     if was_asked {
         // The link in the other's mail proves nothing about the address that is left.
         let settings = ctx.ingress.settings.confirmations;
-        confirmations::request(ctx.db(), tenant, &[survivor], &settings).await?;
+        confirmations::request(ctx.db(), tenant, &[survivor], false, &settings).await?;
     }
     ctx.audit("contact.merged", &survivor.to_string(), json!({"merged": merged})).await?;
     let (from, to) = (&kept["marketing_status"], &columns["marketing_status"]);
@@ -130,7 +129,8 @@ async fn lock_enrollments(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]
     .map(drop)
 }
 
-/// The rows of the survivor and of the other, locked in the order of their ids.
+/// The rows of the survivor and of the other, locked in the order of their ids, and those that were merged into the other before. One that
+/// is merged elsewhere or erased at this very moment is another contact, or none, for a repeat.
 async fn lock_both(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -139,14 +139,16 @@ async fn lock_both(
 ) -> Result<(Value, Value), ApiError> {
     let rows = sqlx::query!(
         r#"select c.id, to_jsonb(c) as "row!" from contacts c
-           where c.tenant_id = $1 and c.id = any ($2) and c.status in ('active', 'archived') order by c.id for update"#,
+           where c.tenant_id = $1 and (c.id = any ($2) and c.status in ('active', 'archived') or c.merged_into = $3)
+           order by c.id for update"#,
         tenant,
         &[survivor, merged],
+        merged,
     )
     .fetch_all(db)
     .await?;
     let row = |id| rows.iter().find(|row| row.id == id).map(|row| row.row.clone());
-    row(survivor).zip(row(merged)).ok_or_else(|| ApiError::not_found("contact"))
+    row(survivor).zip(row(merged)).ok_or_else(ApiError::unavailable)
 }
 
 /// The survivor is in the audiences of both. A topic that one of them left is left.
@@ -243,14 +245,23 @@ async fn move_enrollments(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, m
     .map(drop)
 }
 
-/// Makes the contact a part of the survivor, with those that were merged into it before.
-async fn close(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
+/// Makes the contact a part of the survivor, with those that were merged into it before. An `external_id` that the survivor does not take
+/// stays with the contact, and leads to the survivor.
+async fn close(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    survivor: Uuid,
+    merged: Uuid,
+    gives_external_id: bool,
+) -> sqlx::Result<()> {
     sqlx::query!(
-        "update contacts set status = 'merged', merged_into = $2, external_id = null, updated_at = now()
+        "update contacts
+         set status = 'merged', merged_into = $2, external_id = case when id = $3 and $4 then null else external_id end, updated_at = now()
          where tenant_id = $1 and (id = $3 or merged_into = $3)",
         tenant,
         survivor,
         merged,
+        gives_external_id,
     )
     .execute(db)
     .await
@@ -258,7 +269,7 @@ async fn close(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid
 }
 
 /// What is against mailing the person holds for the address that is left. Bounces are about an address, and stay with theirs. Later
-/// suppressions of the merged address follow by trigger.
+/// suppressions of the merged address follow (`ledger::suppressions::suppress`).
 async fn copy_suppressions(db: &mut PgConnection, tenant: Uuid, from: &str, to: &str) -> sqlx::Result<()> {
     let rows = sqlx::query!(
         "select reason, scope, source, note, send_id, expires_at from suppressions

@@ -16,7 +16,7 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::Address;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use self::{
@@ -43,7 +43,7 @@ use crate::{
 
 pub(crate) use input::{AHEAD_MAX, EXTERNAL_ID_MAX_CHARS, is_locale, is_timezone};
 pub(crate) use named::{ContactNames, NamedContact};
-pub(crate) use store::{ensure_audiences, external_id_fault};
+pub(crate) use store::{LOOKUPS_MAX, ensure_audiences, external_id_fault};
 
 const SEARCH_MAX_CHARS: usize = 200;
 /// Why a contact cannot have both the address and the `external_id` that are given.
@@ -130,13 +130,13 @@ pub(crate) fn routes() -> Routes {
         )
         .post(
             "/v1/contacts/{id}/data",
-            write("contacts:read", data::read_data),
+            write("contacts:data", data::read_data),
             Doc::new(
                 "readContactData",
                 "Everything that is held about a person",
                 "For an access request: the contact, its suppressions and left topics, and page by page its \
-                 enrollments, outcomes, product events, transactional requests, mails with their events, and how consent was confirmed. The \
-                 first page is written into the audit log. `GET /v1/sends/{id}/source` has the text of a mail.",
+                 enrollments, outcomes, product events, transactional requests without their data, mails with their events, \
+                 and how consent was confirmed. Each page is written into the audit log. `GET /v1/sends/{id}/source` has the text of a mail.",
             )
             .example(json!({}))
             .answer::<ContactData>(200, "A page")
@@ -276,13 +276,17 @@ async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<ApiRepl
 }
 
 async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, survivor(ctx).await?);
+    let (tenant, asked) = (ctx.tenant, ctx.id("contact")?);
     let defined = fields::defined(ctx.db(), tenant).await?;
     let change = body.validate(&defined)?;
-    let before = store::lock(ctx.db(), tenant, id).await?;
+    let before = store::lock(ctx.db(), tenant, asked).await?;
+    let id = before.id;
     if change.subscribes() && before.left_by_own_hand {
         return Err(ApiError::conflict("unsubscribed_by_recipient")
             .detail("the recipient unsubscribed; only the recipient can opt in again"));
+    }
+    if let Some(external_id) = change.columns.get("external_id").and_then(Value::as_str) {
+        store::release_external_id(ctx.db(), tenant, id, external_id).await?;
     }
     let values = NewValues { id, columns: &change.columns, fields: &change.fields };
     store::update(ctx.db(), tenant, &[values]).await?;
@@ -322,6 +326,7 @@ async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiRepl
         return erased(id, complete);
     }
     let before = store::lock(ctx.db(), tenant, id).await?;
+    let id = before.id;
     if body.erase {
         let merged = store::merged(ctx.db(), tenant, id).await?;
         for (id, address) in merged.into_iter().chain([(id, before.address)]) {

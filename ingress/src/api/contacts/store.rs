@@ -13,6 +13,7 @@ use crate::{api::audiences::AudienceKind, pipeline::error::ApiError};
 /// What a change needs to know of a contact before it.
 #[derive(Debug)]
 pub(crate) struct ContactBeforeChange {
+    pub id: Uuid,
     pub address: String,
     pub marketing_status: String,
     /// The recipient unsubscribed through a link in mail: no API call undoes that.
@@ -59,7 +60,7 @@ pub(crate) async fn survivor(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> R
 /// When Postgres is away.
 pub(crate) async fn merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<(Uuid, String)>> {
     let rows = sqlx::query!(
-        "select id, address from contacts where tenant_id = $1 and merged_into = $2 and status = 'merged'
+        "select id, address from contacts where tenant_id = $1 and merged_into = $2 and status <> 'erased'
          order by id for no key update",
         tenant,
         id
@@ -92,18 +93,32 @@ pub(crate) async fn ensure_audiences(
     .map(drop)
 }
 
-/// Locks a contact for a change. The lock conflicts with the fence of delivery, so that what is answered is in force; the look
-/// at the suppressions is a later statement, which sees what the lock waited for.
+/// How often a name is looked up that leads elsewhere each time: what waits for a contact's lock may have waited for its merge.
+pub(crate) const LOOKUPS_MAX: usize = 3;
+
+/// Locks the contact that an id leads to, for a change. The lock conflicts with the fence of delivery, so that what is answered is in force;
+/// the look at the suppressions is a later statement, which sees what the lock waited for.
+///
+/// # Errors
+/// 404 `contact_not_found`.
 pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<ContactBeforeChange, ApiError> {
-    let contact = sqlx::query!(
-        "select address, marketing_status from contacts where tenant_id = $1 and id = $2 and status <> 'erased'
-         for no key update",
-        tenant,
-        id,
-    )
-    .fetch_optional(&mut *db)
-    .await?
-    .ok_or_else(|| ApiError::not_found("contact"))?;
+    let mut found = None;
+    for _ in 0..LOOKUPS_MAX {
+        found = sqlx::query!(
+            "select id, address, marketing_status from contacts
+             where tenant_id = $1 and status in ('active', 'archived')
+               and id = (select coalesce(merged_into, id) from contacts where tenant_id = $1 and id = $2)
+             for no key update",
+            tenant,
+            id,
+        )
+        .fetch_optional(&mut *db)
+        .await?;
+        if found.is_some() {
+            break;
+        }
+    }
+    let contact = found.ok_or_else(|| ApiError::not_found("contact"))?;
     let left_by_own_hand = sqlx::query_scalar!(
         r#"select exists (
                select from suppressions
@@ -115,7 +130,12 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
     )
     .fetch_one(db)
     .await?;
-    Ok(ContactBeforeChange { address: contact.address, marketing_status: contact.marketing_status, left_by_own_hand })
+    Ok(ContactBeforeChange {
+        id: contact.id,
+        address: contact.address,
+        marketing_status: contact.marketing_status,
+        left_by_own_hand,
+    })
 }
 
 /// The values that contacts get.
@@ -158,6 +178,28 @@ pub(crate) fn external_id_fault(error: sqlx::Error) -> ApiError {
 pub(super) fn external_id_taken() -> ApiError {
     let detail = "another contact has it; merge the two, or change the other one first";
     ApiError::conflict("external_id_taken").at("external_id", detail)
+}
+
+/// Takes an `external_id` from a contact that was merged into this one, whose row the caller has locked: the contact itself is to get it.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn release_external_id(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    survivor: Uuid,
+    external_id: &str,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update contacts set external_id = null, updated_at = now()
+         where tenant_id = $1 and merged_into = $2 and external_id = $3",
+        tenant,
+        survivor,
+        external_id,
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }
 
 /// Archives. Harmless to repeat.

@@ -39,6 +39,8 @@ struct KnownContact {
     external_id: Option<String>,
     /// Of contacts that were merged into it.
     merged_addresses: Vec<String>,
+    /// Of contacts that were merged into it, and kept by them.
+    merged_external_ids: Vec<String>,
     marketing_status: String,
     consent_at: Option<DateTime<Utc>>,
     /// The recipient unsubscribed through a link in mail.
@@ -60,8 +62,11 @@ impl KnownContacts {
             all.into_iter().map(move |address| (address, place))
         };
         let by_address = contacts.iter().enumerate().flat_map(addresses).collect();
-        let index = |(place, contact): (usize, &KnownContact)| Some((contact.external_id.clone()?, place));
-        let by_external_id = contacts.iter().enumerate().filter_map(index).collect();
+        let external_ids = |(place, contact): (usize, &KnownContact)| {
+            let all: Vec<String> = contact.external_id.iter().chain(&contact.merged_external_ids).cloned().collect();
+            all.into_iter().map(move |id| (id, place))
+        };
+        let by_external_id = contacts.iter().enumerate().flat_map(external_ids).collect();
         Self { contacts, by_address, by_external_id }
     }
 
@@ -167,7 +172,9 @@ fn update_of(wanted: &WantedContact, known: &KnownContact, existing: OnExisting)
     // Only what is stated: a basis alone does not delete the time.
     columns.extend(consent.map(Consent::columns).into_iter().flatten().filter(|(_, value)| !value.is_null()));
     columns.insert("status".to_owned(), json!("active"));
-    if let Some(id) = wanted.external_id.as_ref().filter(|_| updates) {
+    // An id that a merged contact keeps leads here as it is.
+    let is_own = |id: &&String| !known.merged_external_ids.contains(id);
+    if let Some(id) = wanted.external_id.as_ref().filter(|_| updates).filter(is_own) {
         columns.insert("external_id".to_owned(), json!(id));
     }
     if let Some(to) = to {
@@ -264,43 +271,59 @@ fn new_row(action: &UpsertAction) -> Option<&Value> {
 }
 
 /// Finds and locks the contacts that are meant, in the order of their ids. The facts come in a later statement, which sees what the
-/// locks waited for.
+/// locks waited for: if that is a merge, the names lead elsewhere now, and are looked up once more.
 async fn find(
     db: &mut PgConnection,
     tenant: Uuid,
     wanted: &[Result<WantedContact, ApiError>],
-) -> sqlx::Result<KnownContacts> {
+) -> Result<KnownContacts, ApiError> {
     let addresses: Vec<String> = wanted.iter().flatten().filter_map(|one| one.address.clone()).collect();
     let external_ids: Vec<String> = wanted.iter().flatten().filter_map(|one| one.external_id.clone()).collect();
-    let ids = sqlx::query_scalar!(
-        "select c.id from contacts c
-         where c.tenant_id = $1 and c.status <> 'erased' and c.id in (
-             select coalesce(merged_into, id) from contacts where tenant_id = $1 and address = any ($2)
-             union all
-             select id from contacts where tenant_id = $1 and external_id = any ($3) and external_id is not null)
-         order by c.id for no key update of c",
-        tenant,
-        &addresses,
-        &external_ids,
-    )
-    .fetch_all(&mut *db)
-    .await?;
-    let known = sqlx::query_as!(
-        KnownContact,
-        r#"select c.id, c.address, c.external_id, c.marketing_status, c.consent_at,
-                  array(select m.address from contacts m where m.tenant_id = $1 and m.merged_into = c.id)
-                      as "merged_addresses!", exists (
-               select from suppressions s
-               where s.tenant_id = $1 and s.address = c.address and s.reason = 'unsubscribe' and s.source = 'recipient'
-                 and (s.expires_at is null or s.expires_at > now())
-           ) as "left_by_own_hand!"
-           from contacts c where c.tenant_id = $1 and c.id = any ($2)"#,
-        tenant,
-        &ids,
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(KnownContacts::new(known))
+    for _ in 0..store::LOOKUPS_MAX {
+        let ids = sqlx::query_scalar!(
+            "select c.id from contacts c
+             where c.tenant_id = $1 and c.status in ('active', 'archived') and c.id in (
+                 select coalesce(merged_into, id) from contacts where tenant_id = $1 and address = any ($2)
+                 union all
+                 select coalesce(merged_into, id) from contacts
+                 where tenant_id = $1 and external_id = any ($3) and external_id is not null)
+             order by c.id for no key update of c",
+            tenant,
+            &addresses,
+            &external_ids,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        let known = sqlx::query_as!(
+            KnownContact,
+            r#"select c.id, c.address, c.external_id, c.marketing_status, c.consent_at,
+                      array(select m.address from contacts m where m.tenant_id = $1 and m.merged_into = c.id)
+                          as "merged_addresses!",
+                      array(select m.external_id from contacts m
+                            where m.tenant_id = $1 and m.merged_into = c.id and m.external_id is not null)
+                          as "merged_external_ids!", exists (
+                   select from suppressions s
+                   where s.tenant_id = $1 and s.address = c.address and s.reason = 'unsubscribe' and s.source = 'recipient'
+                     and (s.expires_at is null or s.expires_at > now())
+               ) as "left_by_own_hand!"
+               from contacts c
+               where c.tenant_id = $1 and c.id in (
+                   select coalesce(merged_into, id) from contacts where tenant_id = $1 and address = any ($2)
+                   union all
+                   select coalesce(merged_into, id) from contacts
+                   where tenant_id = $1 and external_id = any ($3) and external_id is not null)"#,
+            tenant,
+            &addresses,
+            &external_ids,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        let locked: HashSet<Uuid> = ids.into_iter().collect();
+        if known.iter().all(|contact| locked.contains(&contact.id)) {
+            return Ok(KnownContacts::new(known));
+        }
+    }
+    Err(ApiError::unavailable())
 }
 
 /// Answers which were created; the others exist by now.
@@ -423,7 +446,7 @@ async fn ask_to_confirm(
         wanted.require_verification.then(|| action.contact())
     });
     let (tenant, settings) = (ctx.tenant, ctx.ingress.settings.confirmations);
-    confirmations::request(ctx.db(), tenant, &asked.collect::<Vec<_>>(), &settings).await.map(drop)
+    confirmations::request(ctx.db(), tenant, &asked.collect::<Vec<_>>(), false, &settings).await.map(drop)
 }
 
 async fn audit_status_changes(
@@ -451,6 +474,7 @@ mod tests {
             address: address.to_owned(),
             external_id: external_id.map(str::to_owned),
             merged_addresses: Vec::new(),
+            merged_external_ids: Vec::new(),
             marketing_status: status.to_owned(),
             consent_at: "2026-01-01T00:00:00Z".parse().ok(),
             left_by_own_hand,

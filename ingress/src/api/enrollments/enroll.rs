@@ -12,7 +12,10 @@ use uuid::Uuid;
 
 use super::input::NewEnrollment;
 use crate::{
-    api::{contacts::named, messages::store::recipient_eligibility},
+    api::{
+        contacts::{LOOKUPS_MAX, named},
+        messages::store::recipient_eligibility,
+    },
     pipeline::{error::ApiError, page::as_time},
 };
 
@@ -160,6 +163,7 @@ async fn find_or_create(
     .execute(&mut *db)
     .await?;
     // Statements of their own: another transaction may have inserted it meanwhile.
+    let contact = lock_by_address(&mut *db, tenant, address).await?;
     sqlx::query!(
         "update contacts
          set first_name = coalesce(first_name, $3), last_name = coalesce(last_name, $4), title = coalesce(title, $5),
@@ -168,29 +172,40 @@ async fn find_or_create(
                  when marketing_status = 'pending' and source in ('transactional', 'message')
                       and not exists (select from confirmations f where f.tenant_id = $1 and f.contact_id = contacts.id)
                  then 'subscribed' else marketing_status end
-         where tenant_id = $1 and address = $2
+         where tenant_id = $1 and id = $2
            and (status = 'archived' or marketing_status = 'pending' and source in ('transactional', 'message')
                 or first_name is null and $3::text is not null or last_name is null and $4::text is not null
                 or title is null and $5::text is not null or phone is null and $6::text is not null)",
         tenant,
-        address.as_str(),
+        contact.id,
         new.first_name,
         new.last_name,
         new.title,
         new.phone,
     )
-    .execute(&mut *db)
+    .execute(db)
     .await?;
-    sqlx::query_as!(
-        EnrolledContact,
-        "select c.id, c.timezone from contacts a
-         join contacts c on c.tenant_id = a.tenant_id and c.id = coalesce(a.merged_into, a.id)
-         where a.tenant_id = $1 and a.address = $2",
-        tenant,
-        address.as_str(),
-    )
-    .fetch_optional(db)
-    .await?
+    Ok(contact)
+}
+
+/// Locks the contact that an address leads to: of a merged contact the one that it is a part of.
+async fn lock_by_address(db: &mut PgConnection, tenant: Uuid, address: &Address) -> Result<EnrolledContact, ApiError> {
+    for _ in 0..LOOKUPS_MAX {
+        let found = sqlx::query_as!(
+            EnrolledContact,
+            "select id, timezone from contacts
+             where tenant_id = $1 and status in ('active', 'archived')
+               and id = (select coalesce(merged_into, id) from contacts where tenant_id = $1 and address = $2)
+             for no key update",
+            tenant,
+            address.as_str(),
+        )
+        .fetch_optional(&mut *db)
+        .await?;
+        if let Some(contact) = found {
+            return Ok(contact);
+        }
+    }
     // One that was erased at this very moment is made anew by a repeat.
-    .ok_or_else(ApiError::unavailable)
+    Err(ApiError::unavailable())
 }

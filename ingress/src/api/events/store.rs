@@ -6,7 +6,10 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::NewProductEvent;
-use crate::api::contacts::{NamedContact, named};
+use crate::{
+    api::contacts::{LOOKUPS_MAX, NamedContact, named},
+    pipeline::error::ApiError,
+};
 
 /// An event in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +29,7 @@ pub(super) async fn record(
     tenant: Uuid,
     product: &str,
     events: &[NewProductEvent],
-) -> sqlx::Result<Vec<Option<StoredEvent>>> {
+) -> Result<Vec<Option<StoredEvent>>, ApiError> {
     let contacts = find_contacts(&mut *db, tenant, events).await?;
     let rows: Vec<Option<NewRow<'_>>> =
         events.iter().zip(contacts).map(|(event, contact)| Some((schemas::new_id(), contact?, event))).collect();
@@ -45,24 +48,30 @@ pub(super) async fn record(
     Ok(stored.collect())
 }
 
-/// The contacts of events, held against an erasure until the end of the transaction.
+/// The contacts of events, held against a merge and an erasure until the end of the transaction.
 async fn find_contacts(
     db: &mut PgConnection,
     tenant: Uuid,
     events: &[NewProductEvent],
-) -> sqlx::Result<Vec<Option<Uuid>>> {
+) -> Result<Vec<Option<Uuid>>, ApiError> {
     let names: Vec<&NamedContact> = events.iter().map(|event| &event.contact).collect();
-    let found = named::find(&mut *db, tenant, &names).await?;
-    let contacts: Vec<Option<Uuid>> = events.iter().map(|event| found.id(&event.contact)).collect();
-    let ids: Vec<Uuid> = contacts.iter().flatten().copied().collect();
-    let held = sqlx::query_scalar!(
-        "select id from contacts where tenant_id = $1 and id = any ($2) and status <> 'erased' order by id for key share",
-        tenant,
-        &ids,
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(contacts.into_iter().map(|contact| contact.filter(|id| held.contains(id))).collect())
+    for _ in 0..LOOKUPS_MAX {
+        let found = named::find(&mut *db, tenant, &names).await?;
+        let contacts: Vec<Option<Uuid>> = events.iter().map(|event| found.id(&event.contact)).collect();
+        let ids: Vec<Uuid> = contacts.iter().flatten().copied().collect();
+        let held = sqlx::query_scalar!(
+            "select id from contacts where tenant_id = $1 and id = any ($2) and status in ('active', 'archived')
+             order by id for key share",
+            tenant,
+            &ids,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        if ids.iter().all(|id| held.contains(id)) {
+            return Ok(contacts);
+        }
+    }
+    Err(ApiError::unavailable())
 }
 
 /// Inserts events; answers the ids of those that were not recorded before.

@@ -10,7 +10,7 @@ use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnM
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::store::{ContactRow, ExplainedSender, SuppressionRow};
+use super::store::{ContactRow, ExplainedSender, OccurrenceRow, SuppressionRow};
 use crate::{
     api::{
         campaigns::rows::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
@@ -20,7 +20,8 @@ use crate::{
 };
 
 /// The gates, in the order the engine passes them.
-pub(super) const GATES: [&str; 15] = [
+pub(super) const GATES: [&str; 16] = [
+    "trigger",
     "audience",
     "contact",
     "suppression",
@@ -114,6 +115,14 @@ pub(super) fn audience(row: &CampaignRow, is_member: bool, is_looked_up: bool) -
 pub(super) fn recipient(message: Uuid, is_recipient: bool, at: DateTime<Utc>) -> Gate {
     let detail = if is_recipient { "is_recipient" } else { "is_not_recipient_or_was_blocked" };
     Gate::new("audience", stop_if(!is_recipient), detail).row("message", message, Some(at))
+}
+
+/// What became of the newest occurrence of a sequence's trigger for the contact. One that started nothing says why; whether the contact is
+/// on its way all the same, its enrollment says.
+pub(super) fn trigger(row: &OccurrenceRow) -> Gate {
+    let decision = if row.outcome.is_some() { Decision::Pass } else { Decision::Wait };
+    let gate = Gate::new("trigger", decision, row.outcome.as_deref().unwrap_or("is_not_decided"));
+    Gate { at: Some(row.noted_at), ..gate }
 }
 
 /// Whether the contact is on its way through a sequence: its newest enrollment says so.

@@ -39,8 +39,8 @@ pub(crate) fn routes() -> Routes {
             "explain",
             "Explain why a contact is mailed or not",
             "Every gate in order with its current decision, the deciding row and its time; then the send, if \
-                 there is one. For a campaign that is not launched yet: what would happen. For a sequence: the \
-                 newest enrollment, and its newest mail.",
+                 there is one. For a campaign that is not launched yet: what would happen. For a sequence: what \
+                 became of the newest occurrence of its trigger, the newest enrollment, and its newest mail.",
         )
         .answer::<ExplainAnswer>(200, "The explanation")
         .refuses(
@@ -262,10 +262,15 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         }
         None => (None, None),
     };
-    let mut gates = vec![match &contact {
+    let mut gates = Vec::new();
+    if let Some(contact) = &contact {
+        let newest = store::newest_occurrence(&mut *explainer.db, tenant, id, contact.id).await?;
+        gates.extend(newest.as_ref().map(gates::trigger));
+    }
+    gates.push(match &contact {
         None => gates::no_contact(),
         Some(_) => gates::enrollment(enrollment.as_ref()),
-    }];
+    });
     if let Some(contact) = &contact {
         gates.extend(
             recipient_gates(explainer, contact, address, (MessageKind::Sequence, Classification::Marketing)).await?,

@@ -179,3 +179,30 @@ pub(super) async fn part(
     .fetch_one(db)
     .await
 }
+
+/// An occurrence of a sequence's trigger for a contact.
+#[derive(Debug)]
+pub(super) struct OccurrenceRow {
+    pub(super) noted_at: DateTime<Utc>,
+    /// `None`: it is not decided yet.
+    pub(super) outcome: Option<String>,
+}
+
+/// The newest occurrence of a sequence's trigger for a contact.
+pub(super) async fn newest_occurrence(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    sequence: Uuid,
+    contact: Uuid,
+) -> sqlx::Result<Option<OccurrenceRow>> {
+    sqlx::query_as!(
+        OccurrenceRow,
+        "select noted_at, outcome from trigger_occurrences where tenant_id = $1 and sequence_id = $2 and contact_id = $3
+         order by noted_at desc limit 1",
+        tenant,
+        sequence,
+        contact,
+    )
+    .fetch_optional(db)
+    .await
+}

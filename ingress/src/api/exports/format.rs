@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::rows::ExportRow;
 use crate::pipeline::error::ApiError;
 
 /// The form of an export.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ExportFormat {
     /// A header line, then a line for each row (RFC 4180).
@@ -25,6 +25,14 @@ impl ExportFormat {
         match self {
             Self::Csv => "text/csv",
             Self::Ndjson => "application/x-ndjson",
+        }
+    }
+
+    /// How a file's name ends.
+    pub(super) const fn extension(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Ndjson => "ndjson",
         }
     }
 }

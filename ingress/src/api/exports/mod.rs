@@ -1,29 +1,33 @@
-//! `/v1/exports`: all contacts, suppressions, sends or events of a tenant as CSV or newline-delimited JSON.
+//! `/v1/exports`: all contacts, suppressions, sends or events of a tenant, as CSV or newline-delimited JSON.
 //!
 //! An answer is a stream of slices. Each slice is a short transaction of its own, and the next one is read when the caller has taken
 //! the one before: a slow caller holds neither a connection nor more memory than a slice. Rows come in the order of their keys, and
 //! each carries the cursor that the export continues after, whoever broke it off.
 
 mod format;
+mod link;
 mod rows;
 
 use std::{io, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use futures::{Stream, stream};
 use http::StatusCode;
 use runtime::plans::AccessPattern;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::json;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::{
     format::{ExportFormat, write_header, write_rows},
-    rows::{ExportRow, ExportedContact, ExportedEvent, ExportedSend, ExportedSuppression},
+    rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
 use crate::{
-    pipeline::{ApiReply, Doc, RequestContext, Routes, begin_read, error::ApiError, read},
+    pipeline::{ApiReply, Doc, RequestContext, Routes, begin_read, error::ApiError, open, read, write},
     state::Ingress,
 };
 
@@ -38,7 +42,11 @@ pub(crate) fn routes() -> Routes {
         .get(
             "/v1/exports/contacts",
             read("contacts:read", export::<ExportedContact>),
-            doc("exportContacts", "Export contacts", "All that are not erased, with the tenant's own fields."),
+            doc(
+                "exportContacts",
+                "Export contacts",
+                "All that are not erased, with the tenant's own fields, and the names of their lists and tags.",
+            ),
         )
         .get(
             "/v1/exports/suppressions",
@@ -52,13 +60,70 @@ pub(crate) fn routes() -> Routes {
         )
         .get(
             "/v1/exports/events",
-            read("sends:read", export::<ExportedEvent>),
+            read("sends:read", export_events),
             doc("exportEvents", "Export events of sends", "Every fact that the ledger keeps, send by send."),
+        )
+        .get(
+            "/v1/exports/product_events",
+            read("contacts:read", export::<ExportedProductEvent>),
+            doc(
+                "exportProductEvents",
+                "Export events of products",
+                "Every fact that products reported about contacts.",
+            ),
+        )
+        .post(
+            "/v1/exports/contacts/links",
+            write("contacts:read", link::make::<ExportedContact>),
+            link_doc("linkContactsExport", "Make a link to the contacts"),
+        )
+        .post(
+            "/v1/exports/suppressions/links",
+            write("suppressions:read", link::make::<ExportedSuppression>),
+            link_doc("linkSuppressionsExport", "Make a link to the suppressions"),
+        )
+        .post(
+            "/v1/exports/sends/links",
+            write("sends:read", link::make::<ExportedSend>),
+            link_doc("linkSendsExport", "Make a link to the sends"),
+        )
+        .post(
+            "/v1/exports/events/links",
+            write("sends:read", link::make_of_events),
+            link_doc("linkEventsExport", "Make a link to the events of sends"),
+        )
+        .post(
+            "/v1/exports/product_events/links",
+            write("contacts:read", link::make::<ExportedProductEvent>),
+            link_doc("linkProductEventsExport", "Make a link to the events of products"),
+        )
+        .get(
+            "/exports/{token}",
+            open(link::fetch),
+            Doc::new(
+                "fetchExport",
+                "Fetch an export by its link",
+                "What the link was made for, as it is now, from its beginning.",
+            )
+            .path_parameters::<link::LinkPath>()
+            .files(200, "The rows", FILES)
+            .refuses(404, &["link_not_found"]),
         )
 }
 
 fn doc(id: &'static str, summary: &'static str, description: &'static str) -> Doc {
     Doc::new(id, summary, description).files(200, "The rows, each with the cursor to continue after", FILES)
+}
+
+fn link_doc(id: &'static str, summary: &'static str) -> Doc {
+    Doc::new(
+        id,
+        summary,
+        "For an hour, the export can be fetched under the answered path without a key, by whoever has it. The link ends early with \
+         the key that made it.",
+    )
+    .answer::<link::ExportLink>(201, "Made")
+    .example(json!({"format": "csv"}))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -67,8 +132,31 @@ struct ExportQuery {
     /// In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
     #[serde(default)]
     format: ExportFormat,
-    /// The `cursor` of the last row there is. CSV then comes without its header line.
+    /// After a broken transfer, the `cursor` of its last whole row. CSV then comes without its header line.
     cursor: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ExportEventsQuery {
+    /// In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
+    #[serde(default)]
+    format: ExportFormat,
+    /// After a broken transfer, the `cursor` of its last whole row. CSV then comes without its header line.
+    cursor: Option<String>,
+    /// Events recorded not before this time, of whichever send: what has been added since another export.
+    recorded_since: Option<DateTime<Utc>>,
+}
+
+/// Rows of a tenant after a key.
+#[derive(Debug, Clone, Copy)]
+struct ExportSlice {
+    tenant: Uuid,
+    after: ExportCursor,
+    /// Of events, those recorded not before this time.
+    since: Option<DateTime<Utc>>,
+    /// At most so many.
+    limit: i64,
 }
 
 /// The key of a row: the rows after it follow.
@@ -101,42 +189,102 @@ impl ExportCursor {
     }
 }
 
+/// What is exported for whom, beside the kind of rows.
+struct ExportTerms {
+    tenant: Uuid,
+    format: ExportFormat,
+    /// Continues after this row.
+    after: Option<ExportCursor>,
+    since: Option<DateTime<Utc>>,
+    /// The actor in the audit log.
+    actor: String,
+}
+
 async fn export<R: ExportRow>(ctx: &mut RequestContext, query: ExportQuery) -> Result<ApiReply, ApiError> {
-    let after = query.cursor.as_deref().map(ExportCursor::open).transpose()?;
-    let (tenant, format) = (ctx.tenant, query.format);
+    export_since::<R>(ctx, query.format, query.cursor.as_deref(), None).await
+}
+
+async fn export_events(ctx: &mut RequestContext, query: ExportEventsQuery) -> Result<ApiReply, ApiError> {
+    export_since::<ExportedEvent>(ctx, query.format, query.cursor.as_deref(), query.recorded_since).await
+}
+
+async fn export_since<R: ExportRow>(
+    ctx: &mut RequestContext,
+    format: ExportFormat,
+    cursor: Option<&str>,
+    since: Option<DateTime<Utc>>,
+) -> Result<ApiReply, ApiError> {
+    let after = cursor.map(ExportCursor::open).transpose()?;
+    let terms = ExportTerms { tenant: ctx.tenant, format, after, since, actor: ctx.caller.actor() };
+    let ingress = Arc::clone(&ctx.ingress);
+    begin_export::<R>(&ingress, ctx.db(), terms).await
+}
+
+/// The first slice, and the stream of the others.
+async fn begin_export<R: ExportRow>(
+    ingress: &Arc<Ingress>,
+    db: &mut PgConnection,
+    terms: ExportTerms,
+) -> Result<ApiReply, ApiError> {
+    let ExportTerms { tenant, format, after, since, ref actor } = terms;
     let mut first = Vec::new();
     if after.is_none() {
         write_header::<R>(format, &mut first)?;
     }
-    let rows = R::slice(ctx.db(), tenant, after.unwrap_or(ExportCursor::START), SLICE_ROWS).await?;
+    let slice = ExportSlice { tenant, after: after.unwrap_or(ExportCursor::START), since, limit: SLICE_ROWS };
+    let rows = R::slice(db, slice).await?;
     write_rows(format, &rows, &mut first)?;
-    let rest = slices::<R>(Arc::clone(&ctx.ingress), tenant, format, next(&rows));
+    note_begun(ingress, tenant, actor, R::NAME, after.is_some()).await?;
+    let rest = slices::<R>(Arc::clone(ingress), format, next(slice, &rows));
     Ok(ApiReply::stream(StatusCode::OK, format.content_type(), first, rest))
 }
 
+/// Writes into the audit log who takes what out. A transaction of its own, because that of a read writes nothing; committed before the first
+/// row leaves.
+async fn note_begun(
+    ingress: &Ingress,
+    tenant: Uuid,
+    actor: &str,
+    subject: &str,
+    continued: bool,
+) -> Result<(), ApiError> {
+    let mut db = ingress.by_key.take().await?;
+    sqlx::query!(
+        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, 'export.begin', $4, $5)",
+        schemas::new_id(),
+        tenant,
+        actor,
+        subject,
+        json!({"continued": continued}),
+    )
+    .execute(&mut *db)
+    .await?;
+    db.put_back();
+    Ok(())
+}
+
 /// Where the slice after these rows begins; `None` after the last slice.
-fn next<R: ExportRow>(rows: &[R]) -> Option<ExportCursor> {
-    let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= SLICE_ROWS);
-    rows.last().filter(|_| is_full).map(ExportRow::cursor)
+fn next<R: ExportRow>(slice: ExportSlice, rows: &[R]) -> Option<ExportSlice> {
+    let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= slice.limit);
+    rows.last().filter(|_| is_full).map(|last| ExportSlice { after: last.cursor(), ..slice })
 }
 
 /// The slices after the first. A fault breaks the transfer off, so that no caller takes half an export for all of it.
 fn slices<R: ExportRow>(
     ingress: Arc<Ingress>,
-    tenant: Uuid,
     format: ExportFormat,
-    after: Option<ExportCursor>,
+    slice: Option<ExportSlice>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
-    stream::try_unfold(after, move |after| {
+    stream::try_unfold(slice, move |slice| {
         let ingress = Arc::clone(&ingress);
         async move {
-            let Some(after) = after else { return Ok(None) };
-            let mut tx = begin_read(&ingress, AccessPattern::Scan, tenant).await.map_err(io::Error::other)?;
-            let rows = R::slice(tx.db(), tenant, after, SLICE_ROWS).await.map_err(io::Error::other)?;
+            let Some(slice) = slice else { return Ok(None) };
+            let mut tx = begin_read(&ingress, AccessPattern::Scan, slice.tenant).await.map_err(io::Error::other)?;
+            let rows = R::slice(tx.db(), slice).await.map_err(io::Error::other)?;
             drop(tx);
-            let mut slice = Vec::new();
-            write_rows(format, &rows, &mut slice).map_err(|error| io::Error::other(error.code.into_owned()))?;
-            Ok(Some((Bytes::from(slice), next(&rows))))
+            let mut written = Vec::new();
+            write_rows(format, &rows, &mut written).map_err(|error| io::Error::other(error.code.into_owned()))?;
+            Ok(Some((Bytes::from(written), next(slice, &rows))))
         }
     })
 }

@@ -22,6 +22,7 @@ use crate::{
 // The statements below name a temporary table, which the compile-time check cannot know.
 const CREATE_TABLE: &str = include_str!("../../../queries/import/table.sql");
 const FIND: &str = include_str!("../../../queries/import/find.sql");
+const FOLD: &str = include_str!("../../../queries/import/fold.sql");
 const INSERT: &str = include_str!("../../../queries/import/insert.sql");
 const OPT_OUT: &str = include_str!("../../../queries/import/opt_out.sql");
 const UPDATE: &str = include_str!("../../../queries/import/update.sql");
@@ -53,7 +54,7 @@ pub(super) struct ImportOutcome {
     pub unchanged: i64,
     pub skipped: i64,
     pub suppressed: i64,
-    /// Rows that are left out because of their `external_id`.
+    /// Rows with an `external_id` that cannot be their contact's: they are left out, but for those that stop mail.
     pub faults: Vec<RowFault>,
 }
 
@@ -87,9 +88,9 @@ pub(super) async fn apply(
         return Ok(ImportOutcome::default());
     }
     prepare(&mut *db, overridden).await?;
-    let faults = check_external_ids(&mut *db, terms).await?;
+    let (faults, taken_out) = check_external_ids(&mut *db, terms).await?;
     plans::checks_keep_their_plans(&mut *db).await?;
-    let rows = i64::try_from(rows - faults.len()).unwrap_or(i64::MAX);
+    let rows = i64::try_from(rows - taken_out).unwrap_or(i64::MAX);
     let outcome = write(&mut *db, terms, rows).await.map_err(contacts::external_id_fault)?;
     plans::plans_are_made_anew(db).await?;
     Ok(ImportOutcome { faults, ..outcome })
@@ -109,21 +110,23 @@ async fn prepare(db: &mut PgConnection, overridden: &[i64]) -> sqlx::Result<()> 
     .map(drop)
 }
 
-/// Takes out the rows whose `external_id` cannot be their contact's. One that is given away at this very moment refuses the whole import.
-async fn check_external_ids(db: &mut PgConnection, terms: ImportTerms<'_>) -> sqlx::Result<Vec<RowFault>> {
+/// Takes out the rows whose `external_id` cannot be their contact's, or leaves of them what stops mail. One that is given away at this very
+/// moment refuses the whole import. Answers the faults, and how many rows are taken out.
+async fn check_external_ids(db: &mut PgConnection, terms: ImportTerms<'_>) -> sqlx::Result<(Vec<RowFault>, usize)> {
     if matches!(terms.operation, ImportOperation::AudienceOnly | ImportOperation::SuppressionImport) {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), 0));
     }
-    let mut rows: Vec<(i64, String, String)> =
+    let mut rows: Vec<(i64, String, String, bool)> =
         sqlx::query_as(EXTERNAL_IDS).persistent(false).bind(terms.tenant).fetch_all(db).await?;
     rows.sort_unstable();
-    let fault = |(number, code, id): (i64, String, String)| RowFault {
+    let taken_out = rows.iter().filter(|(.., stops_mail)| !stops_mail).count();
+    let fault = |(number, code, id, _): (i64, String, String, bool)| RowFault {
         row: number.unsigned_abs(),
         column: "external_id".to_owned(),
         code: if code == "external_id_taken" { "external_id_taken" } else { "external_id_differs" },
         value: quoted(&id).unwrap_or_default(),
     };
-    Ok(rows.into_iter().map(fault).collect())
+    Ok((rows.into_iter().map(fault).collect(), taken_out))
 }
 
 async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> sqlx::Result<ImportOutcome> {
@@ -164,7 +167,8 @@ fn once(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
 
 /// Finds the contacts of the rows, for an import that creates none: the other rows are skipped.
 async fn find_only(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    find(&mut *db, tenant).await?;
+    // The last look finds nothing: no contact is left out because it was merged at this very moment.
+    while find(&mut *db, tenant).await? > 0 {}
     sqlx::raw_sql("update import_rows set contact_id = null where contact_id = new_id").execute(db).await.map(drop)
 }
 
@@ -197,6 +201,7 @@ async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64
             find(&mut *db, tenant).await?;
         }
     }
+    once(FOLD).execute(&mut *db).await?;
     if operation == ImportOperation::Create {
         // Known contacts are skipped, but for those who have left: no opt-out is lost.
         once(OPT_OUT).bind(tenant).execute(&mut *db).await?;
@@ -225,7 +230,7 @@ async fn ask_to_confirm(db: &mut PgConnection, terms: ImportTerms<'_>) -> sqlx::
         .persistent(false)
         .fetch_all(&mut *db)
         .await?;
-    confirmations::request(db, terms.tenant, &contacts, terms.confirmations).await.map(drop)
+    confirmations::request(db, terms.tenant, &contacts, true, terms.confirmations).await.map(drop)
 }
 
 /// Writes the suppressions of the rows; answers how many there were not before. The contacts are locked: they were found or written.

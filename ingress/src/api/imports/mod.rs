@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::{
@@ -55,7 +56,9 @@ pub(crate) fn routes() -> Routes {
                  lifted. A file that cannot be read (no header, an unclosed quote, a column twice, more than 500 \
                  columns, a cell over 8 KB, a row over 1 MB) is a 400 that names the line. A reported value is cut \
                  short, and left empty when an address is in it. A `create` applies the opt-outs of contacts that \
-                 are known. A row whose `external_id` another contact has, or whose contact has another one, is a bad row.",
+                 are known. A row whose `external_id` another contact has, or whose contact has another one, is a bad row; of \
+                 one that says `unsubscribed` or has a `suppression_reason`, that counts all the same, and is among the \
+                 created and updated.",
             )
             .example(json!({"name": "first", "csv": "email,first_name\nann@example.com,Ann\n"}))
             .answer::<ImportSummary>(200, "Imported")
@@ -152,7 +155,8 @@ struct CreateImport {
     source_slug: Option<String>,
     #[serde(default)]
     compliance: ImportCompliance,
-    /// Whether its new contacts and members start sequences (`contact_created`, `list_joined`, `tag_added`). Default: false.
+    /// Whether its new contacts and members start sequences (`contact_created`, `list_joined`, `tag_added`, `segment_entered`).
+    /// Dates that it brings always count (`field_date`). Default: false.
     #[serde(default)]
     start_sequences: bool,
 }
@@ -265,6 +269,9 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
         confirmations: &confirmations,
     };
     let outcome = apply::apply(ctx.db(), terms, report.valid, &report.overridden).await?;
+    if !start_sequences && report.valid > 0 && operation != ImportOperation::VerificationOnly {
+        pass_over_segments(ctx.db(), tenant).await?;
+    }
     let ImportOutcome { created, updated, unchanged, skipped, suppressed, faults } = outcome;
     let (valid, invalid) = (report.valid - faults.len(), report.invalid + faults.len());
     let mut errors = report.errors;
@@ -307,6 +314,19 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
     .await?;
     let (operation, status) = (operation.as_str().to_owned(), status.to_owned());
     ApiReply::ok(&ImportSummary { import_id: id, name, operation, status, source_slug, summary, duration_ms })
+}
+
+/// What the import made of its contacts starts no sequence by a segment that they are in now.
+async fn pass_over_segments(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    // It names a temporary table, which the compile-time check cannot know.
+    sqlx::query(
+        "select pass_over_segments($1, array_agg(contact_id)) from import_rows where contact_id = new_id or changed",
+    )
+    .persistent(false)
+    .bind(tenant)
+    .execute(db)
+    .await
+    .map(drop)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

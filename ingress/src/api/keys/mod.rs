@@ -40,8 +40,8 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "createKey",
                 "Make an API key",
-                "For this tenant. It gets no scope that the calling key lacks and ends no later. The answer is the only \
-                 one that shows the key. At most 100 live ones for each tenant and product.",
+                "For this tenant. It gets no scope that the calling key lacks, ends no later and shares its rate limit. The \
+                 answer is the only one that shows the key. At most 100 live ones for each tenant and product.",
             )
             .example(json!({"label": "Reports", "scopes": ["analytics:read"]}))
             .answer::<KeyCreated>(201, "Made")
@@ -60,8 +60,9 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "rotateKey",
                 "Replace an API key",
-                "The new key has the scopes, the label and the end of the replaced one, which goes on for \
-                 `overlap_hours`. The calling key must have all of these scopes.",
+                "The new key has the scopes and the label of the replaced one, which goes on for `overlap_hours`. It ends when \
+                 the replaced one would have, and no later than the calling key, which must have all of these scopes. An \
+                 `Idempotency-Key` used with the replaced key counts as used with the new one.",
             )
             .example(json!({"overlap_hours": 2}))
             .answer::<KeyReplaced>(200, "Replaced")
@@ -125,7 +126,7 @@ struct KeyCreated {
 /// The answer is the only one that shows the key.
 async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, ApiError> {
     let caller = Arc::clone(&ctx.caller);
-    let ends = store::expiry(ctx.db(), caller.key_id).await?;
+    let ends = caller_end(ctx).await?;
     let mut faults = Faults::default();
     let label = faults.name("label", body.label);
     let mut scopes = faults.required("scopes", body.scopes).unwrap_or_default();
@@ -153,10 +154,23 @@ async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, A
         tenant: Some(ctx.tenant),
         label: Some(&label),
         expires_at,
+        lineage: None,
+        rate_lineage: Some(caller.rate_lineage),
     };
     let key_id = new.insert(ctx.db()).await?;
     ctx.audit("key.issue", &key_id.to_string(), json!({"scopes": scopes})).await?;
     Ok(ApiReply::created(&KeyCreated { key_id, key: text, expires_at })?.with_secret())
+}
+
+/// When the calling key ends: no key that it makes ends later. Read again under locks, because the caller was looked up some seconds ago.
+async fn caller_end(ctx: &mut RequestContext) -> Result<Option<DateTime<Utc>>, ApiError> {
+    let (tenant, key) = (ctx.tenant, ctx.caller.key_id);
+    match store::lock_caller(ctx.db(), tenant, key).await? {
+        // A product on the bus: it has no end.
+        None => Ok(None),
+        Some(key) if key.is_live => Ok(key.expires_at),
+        Some(_) => Err(ApiError::unauthorized("invalid_api_key").detail("the API key is not valid")),
+    }
 }
 
 /// A key grants no scope that it lacks.
@@ -167,7 +181,7 @@ fn check_scopes(ctx: &RequestContext, scopes: &[String]) -> Result<(), ApiError>
     }
 }
 
-/// Refuses one more live key over the limit. The tenant's row is locked, so the count is exact.
+/// Refuses one more live key over the limit. The count is exact: the tenant's row is locked.
 async fn check_limit(ctx: &mut RequestContext) -> Result<(), ApiError> {
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     if store::count_live(ctx.db(), tenant, &caller).await? >= LIVE_MAX {
@@ -203,12 +217,13 @@ async fn rotate(ctx: &mut RequestContext, body: RotateKey) -> Result<ApiReply, A
     }
     let id = ctx.id("key")?;
     find(ctx, id).await?;
+    let ends = caller_end(ctx).await?;
     check_limit(ctx).await?;
     let replaced = lock_live(ctx.db(), id).await?.ok_or_else(|| {
         ApiError::conflict("key_not_live").detail("the key is revoked or has expired: make a new one")
     })?;
     check_scopes(ctx, &replaced.scopes)?;
-    let (key_id, text, until) = replace(ctx.db(), &replaced, TimeDelta::hours(i64::from(hours))).await?;
+    let (key_id, text, until) = replace(ctx.db(), &replaced, ends, TimeDelta::hours(i64::from(hours))).await?;
     ctx.audit("key.rotate", &id.to_string(), json!({"replaced_by": key_id, "overlap_hours": hours})).await?;
     let answer = KeyReplaced { key_id, key: text, replaced_key_id: id, replaced_key_until: Some(until) };
     Ok(ApiReply::ok(&answer)?.with_secret())

@@ -59,6 +59,10 @@ pub struct NewKey<'a> {
     pub label: Option<&'a str>,
     /// When it ends.
     pub expires_at: Option<DateTime<Utc>>,
+    /// The lineage that it goes on; `None`: it is the first of its own.
+    pub lineage: Option<Uuid>,
+    /// The lineage with which it shares a rate limit; `None`: its own.
+    pub rate_lineage: Option<Uuid>,
 }
 
 impl NewKey<'_> {
@@ -71,8 +75,9 @@ impl NewKey<'_> {
         let prefix: String = self.key.chars().take(self.key.len().saturating_sub(HIDDEN_CHARS)).collect();
         let hash = key::hash(self.key);
         sqlx::query!(
-            "insert into api_keys (id, hash, prefix, product, environment, scopes, tenant_id, label, expires_at)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            "insert into api_keys
+                 (id, hash, prefix, product, environment, scopes, tenant_id, label, expires_at, lineage, rate_lineage)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             id,
             hash.as_slice(),
             prefix,
@@ -82,6 +87,8 @@ impl NewKey<'_> {
             self.tenant,
             self.label,
             self.expires_at,
+            self.lineage.unwrap_or(id),
+            self.rate_lineage.unwrap_or(id),
         )
         .execute(db)
         .await?;
@@ -106,6 +113,8 @@ pub struct LiveKey {
     pub label: Option<String>,
     /// When it ends.
     pub expires_at: Option<DateTime<Utc>>,
+    lineage: Uuid,
+    rate_lineage: Uuid,
 }
 
 /// Locks a key. `None` for one that is unknown, revoked or expired.
@@ -115,7 +124,8 @@ pub struct LiveKey {
 pub async fn lock_live(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<LiveKey>> {
     sqlx::query_as!(
         LiveKey,
-        r#"select id, product, environment as "environment: Environment", scopes, tenant_id, label, expires_at
+        r#"select id, product, environment as "environment: Environment", scopes, tenant_id, label, expires_at,
+                  lineage, rate_lineage
            from api_keys where id = $1 and revoked_at is null and (expires_at is null or expires_at > now()) for update"#,
         id,
     )
@@ -123,14 +133,15 @@ pub async fn lock_live(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<L
     .await
 }
 
-/// Makes a key with the same scopes, label and end, and ends the replaced one after `overlap`, or when it ends anyway. Answers the new
-/// key's id, the key, and when the replaced one ends.
+/// Makes a key with the same scopes and label, and ends the replaced one after `overlap`, or when it ends anyway. The new key ends when the
+/// replaced one did, or at `end_max` if that is earlier. Answers the new key's id, the key, and when the replaced one ends.
 ///
 /// # Errors
 /// When Postgres is away.
 pub async fn replace(
     db: &mut PgConnection,
     replaced: &LiveKey,
+    end_max: Option<DateTime<Utc>>,
     overlap: TimeDelta,
 ) -> sqlx::Result<(Uuid, String, DateTime<Utc>)> {
     let text = key::generate(&replaced.product, replaced.environment);
@@ -141,7 +152,9 @@ pub async fn replace(
         scopes: &replaced.scopes,
         tenant: replaced.tenant_id,
         label: replaced.label.as_deref(),
-        expires_at: replaced.expires_at,
+        expires_at: [replaced.expires_at, end_max].into_iter().flatten().min(),
+        lineage: Some(replaced.lineage),
+        rate_lineage: Some(replaced.rate_lineage),
     };
     let id = new.insert(&mut *db).await?;
     let until = sqlx::query_scalar!(
@@ -164,19 +177,30 @@ pub async fn revoke(db: &mut PgConnection, id: Uuid) -> sqlx::Result<bool> {
     Ok(revoked.execute(db).await?.rows_affected() > 0)
 }
 
-/// When a key ends. A product on the bus has no row, and no end.
-pub(super) async fn expiry(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<DateTime<Utc>>> {
-    sqlx::query_scalar!("select expires_at from api_keys where id = $1", id)
-        .fetch_optional(db)
-        .await
-        .map(Option::flatten)
+/// The calling key as it is now.
+pub(super) struct CallingKey {
+    pub is_live: bool,
+    pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// How many keys of a product for a tenant are live. Locks the tenant's row, so that keys are made one after the other.
-pub(super) async fn count_live(db: &mut PgConnection, tenant: Uuid, caller: &Caller) -> sqlx::Result<i64> {
+/// Locks the tenant's row, so that its keys are made one after the other, and then the calling key, so that nobody replaces or revokes it
+/// meanwhile. `None` for a product on the bus, which has no key.
+pub(super) async fn lock_caller(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CallingKey>> {
     sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
         .fetch_optional(&mut *db)
         .await?;
+    sqlx::query_as!(
+        CallingKey,
+        r#"select expires_at, revoked_at is null and (expires_at is null or expires_at > clock_timestamp()) as "is_live!"
+           from api_keys where id = $1 for share"#,
+        id,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// How many keys of a product for a tenant are live. Exact while the tenant's row is locked.
+pub(super) async fn count_live(db: &mut PgConnection, tenant: Uuid, caller: &Caller) -> sqlx::Result<i64> {
     sqlx::query_scalar!(
         r#"select count(*) as "live!" from api_keys
            where tenant_id = $1 and product = $2 and environment = $3

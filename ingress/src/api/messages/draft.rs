@@ -111,6 +111,8 @@ pub(crate) struct MessageDraft {
     pub(crate) dot_number: Option<i64>,
     pub(crate) options: Option<MailOptions>,
     pub(crate) kind: MessageKind,
+    /// Of a test: the contact whose mail it shows.
+    pub(crate) rendered_for: Option<Uuid>,
     /// Decides which opt-outs apply.
     pub(crate) classification: Classification,
 }
@@ -177,6 +179,7 @@ pub(super) fn read(body: SendMessage) -> Result<(MessageDraft, Vec<Upload>, Opti
         dot_number: body.dot_number,
         options,
         kind: MessageKind::OneOff,
+        rendered_for: None,
         // One-off messages are operational mail.
         classification: Classification::Operational,
     };

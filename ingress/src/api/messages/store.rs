@@ -131,8 +131,8 @@ pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &Ne
         "with content as (
              insert into contents (tenant_id, id, kind, subject, body_html, body_text) values ($1, $2, 'one_off', $4, $5, $6)
          )
-         insert into messages (tenant_id, id, sender_id, content_id, reply_to, dot_number, metered, is_test, classification, due_at)
-         values ($1, $2, $3, $2, $7, $8, $9, $10, $11, coalesce($12, now()))",
+         insert into messages (tenant_id, id, sender_id, content_id, reply_to, dot_number, metered, is_test, classification, due_at, rendered_for)
+         values ($1, $2, $3, $2, $7, $8, $9, $10, $11, coalesce($12, now()), $13)",
         tenant,
         new.id,
         draft.sender_id,
@@ -145,6 +145,7 @@ pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &Ne
         draft.kind == MessageKind::Test,
         draft.classification.as_str(),
         draft.due_at(),
+        draft.rendered_for,
     )
     .execute(&mut *db)
     .await?;
@@ -202,8 +203,8 @@ pub(super) async fn insert_request(ctx: &mut RequestContext, new: &NewMessage<'_
     let message = new.id;
     let (tenant, caller) = (ctx.tenant, std::sync::Arc::clone(&ctx.caller));
     sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after)
-         values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, now() + interval '5 seconds'))",
+        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after, due_at)
+         values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, now() + interval '5 seconds'), coalesce($8, now()))",
         tenant,
         message,
         caller.product,

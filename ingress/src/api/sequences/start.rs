@@ -26,13 +26,13 @@ What starts the sequence by itself, by `trigger_type`: event `{event, properties
 with exactly these values of up to five properties); contact_created `{}` (a contact that is new, other than from transactional or \
 one-off mail); list_joined `{list_id}`; tag_added `{tag_id}`; segment_entered `{segment_id}` (a contact that was not in it before; looked at \
 every five minutes); field_date `{field, offset_days?, yearly?, at?}` (a date field: so many days after it, or before it if negative, at \
-09:00 or `at` in the contact's, else the tenant's time zone). An import starts nothing unless it has `start_sequences`. Without it the sequence is started by enrollments only, and `trigger_type` is \
-a label.";
+09:00 or `at` in the contact's, else the tenant's time zone). An import starts nothing unless it has `start_sequences`, but dates that it brings count. Without a config the sequence is started by \
+enrollments only, and `trigger_type` is a label.";
 
 /// The words of `trigger_type` that take a config.
 const TRIGGERS: [&str; 6] = ["event", "contact_created", "list_joined", "tag_added", "segment_entered", "field_date"];
 /// How far from a date its moment may lie, in days.
-const OFFSET_MAX_DAYS: i32 = 3_650;
+const OFFSET_MAX_DAYS: u32 = 3_650;
 
 /// Of `contact_created`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ fn nine() -> String {
 }
 
 impl FieldDateTerms {
-    /// Checks them; the field is stored by its bare key, the time with its seconds.
+    /// Checks them; the field is stored by its bare key.
     fn check(mut self, fields: &BTreeMap<String, FieldType>, faults: &mut Faults) -> Self {
         if let Some(key) = self.field.strip_prefix("fields.") {
             self.field = key.to_owned();
@@ -91,12 +91,10 @@ impl FieldDateTerms {
             Some(FieldType::Date | FieldType::Datetime) => {}
             Some(_) => faults.add("trigger_config.field", "wrong_type", "must be a date or datetime field"),
         }
-        let near = self.offset_days.abs() <= OFFSET_MAX_DAYS;
+        let near = self.offset_days.unsigned_abs() <= OFFSET_MAX_DAYS;
         faults.require(near, "trigger_config.offset_days", "out_of_range", "must be from -3650 to 3650");
-        match NaiveTime::parse_from_str(&self.at, "%H:%M") {
-            Ok(at) if self.at.len() == 5 => self.at = at.to_string(),
-            _ => faults.add("trigger_config.at", "invalid", "must be a time of day as 09:00"),
-        }
+        let is_time = self.at.len() == 5 && NaiveTime::parse_from_str(&self.at, "%H:%M").is_ok();
+        faults.require(is_time, "trigger_config.at", "invalid", "must be a time of day as 09:00");
         self
     }
 }

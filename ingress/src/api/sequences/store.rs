@@ -309,7 +309,8 @@ pub(super) struct Changes {
     pub(super) steps: Option<Vec<NewStep>>,
 }
 
-/// Changes a locked sequence. What is resumed or archived is marked: the sequencing stage lets its enrollments follow.
+/// Changes a locked sequence. What is resumed or archived is marked: the sequencing stage lets its enrollments follow. Of the dates
+/// of a pause, those of its last day start a sequence that is resumed: its trigger is looked at as for the first time.
 pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, changes: &Changes) -> sqlx::Result<()> {
     sqlx::query!(
         "update sequences
@@ -321,6 +322,8 @@ pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change
              archived_at = case when $7 = 'archived' then coalesce(archived_at, now()) else archived_at end,
              unapplied_since = case when $7 in ('active', 'archived') then now() else unapplied_since end,
              version = version + case when $8 then 1 else 0 end,
+             triggers_swept_at = case when $7 = 'active' and trigger_type = 'field_date' then null else triggers_swept_at end,
+             triggers_tried_at = case when $7 = 'active' then null else triggers_tried_at end,
              updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,
@@ -348,7 +351,7 @@ pub(super) async fn set_start(
     sqlx::query!(
         "update sequences
          set trigger_type = $3, trigger_config = $4, reentry = $5, reentry_gap_minutes = $6, enroll_from = $7, enroll_until = $8,
-             exit_event = $9, triggers_swept_at = null, updated_at = now()
+             exit_event = $9, triggers_swept_at = null, triggers_tried_at = null, updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,
         id,

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use templates::{Part, check_snippet, compose, mentioned_snippets};
+use templates::{INCLUDES, Part, check_snippet, compose, mentioned_snippets};
 use uuid::Uuid;
 
 use self::store::{SnippetText, SnippetTexts};
@@ -208,6 +208,7 @@ impl SnippetTexts {
         for (path, text) in [("body_html", &self.body_html), ("mjml", &self.mjml), ("body_text", &self.body_text)] {
             let is_short = text.as_ref().is_none_or(|text| text.len() <= SNIPPET_MAX);
             faults.require(is_short, path, "too_long", &format!("may have at most {SNIPPET_MAX} bytes"));
+            check_mentions(faults, path, text.as_deref());
         }
     }
 
@@ -219,6 +220,12 @@ impl SnippetTexts {
         names.dedup();
         names
     }
+}
+
+/// Refuses a text that names more snippets than a part may include, in comments too: each of them is looked up.
+pub(crate) fn check_mentions(faults: &mut Faults, path: &str, text: Option<&str>) {
+    let is_few = text.is_none_or(|text| mentioned_snippets(text).len() <= INCLUDES);
+    faults.require(is_few, path, "too_many_includes", &format!("may name at most {INCLUDES} snippets"));
 }
 
 /// Checks a snippet for itself, and that what it includes exists and does not lead back to it.

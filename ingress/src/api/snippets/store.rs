@@ -109,8 +109,8 @@ pub(crate) async fn load(db: &mut PgConnection, tenant: Uuid, names: &[String]) 
         tenant,
         names,
         i32::try_from(INCLUDE_DEPTH).unwrap_or(i32::MAX),
-        // With the layout. One that is mentioned and not found is unknown to the template: it has too many anyway.
-        i64::try_from(INCLUDES + 1).unwrap_or(i64::MAX),
+        // Those of both bodies, and the layout. One that is mentioned and not found is unknown to the template: it has too many anyway.
+        i64::try_from(2 * INCLUDES + 1).unwrap_or(i64::MAX),
     )
     .fetch_all(db)
     .await?;

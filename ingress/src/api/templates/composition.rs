@@ -12,7 +12,10 @@ use uuid::Uuid;
 
 use super::content::{self, TemplateParts};
 use crate::{
-    api::snippets::store::{self as snippets, SnippetText, StoredSnippet},
+    api::snippets::{
+        check_mentions,
+        store::{self as snippets, SnippetText, StoredSnippet},
+    },
     pipeline::{
         Faults, RequestContext,
         error::{ApiError, FieldFault},
@@ -91,6 +94,8 @@ impl WrittenTemplate {
     pub(super) fn check_lines(&self, faults: &mut Faults) {
         faults.one_line("subject", &self.subject, crate::pipeline::validate::LINE_MAX);
         content::check_preheader(self.preheader.as_deref(), faults);
+        let bodies = [("body_html", &self.body_html), ("mjml", &self.mjml), ("body_text", &self.body_text)];
+        bodies.into_iter().for_each(|(path, text)| check_mentions(faults, path, text.as_deref()));
         match (&self.body_html, &self.mjml) {
             (Some(_), Some(_)) => faults.add("mjml", "ambiguous", "give either body_html or mjml"),
             (None, None) => faults.add("body_html", "required", "give either body_html or mjml"),

@@ -115,24 +115,29 @@ pub(crate) async fn check(
 }
 
 /// Something that is no fault of the content and still goes wrong in a mailbox.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct ContentWarning {
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct ContentWarning {
     /// `dead_link`, `dead_image`, `missing_alt`, or `html_clipped`: Gmail shows 102 KB of HTML.
     #[schemars(extend("enum" = ["dead_link", "dead_image", "missing_alt", "html_clipped"]))]
     code: &'static str,
-    #[schemars(extend("const" = "body_html"))]
-    path: &'static str,
+    /// `body_html`, or that of a campaign's variant.
+    path: String,
     line: u32,
     column: u32,
     detail: String,
 }
 
 impl ContentWarning {
+    /// The warning with what its path begins with.
+    pub(crate) fn within(self, path: &str) -> Self {
+        Self { path: format!("{path}.{}", self.path), ..self }
+    }
+
     /// Warnings as callers see them.
-    pub(super) fn all(warnings: Vec<templates::TemplateWarning>) -> Vec<Self> {
+    pub(crate) fn all(warnings: Vec<templates::TemplateWarning>) -> Vec<Self> {
         let shown = warnings.into_iter().map(|warning| Self {
             code: warning.code.as_str(),
-            path: "body_html",
+            path: "body_html".to_owned(),
             line: warning.position.line,
             column: warning.position.column,
             detail: warning.detail,

@@ -20,6 +20,7 @@ use self::{
     store::{TemplateRow, TemplateSummary},
     testdata::{SETS_MAX, StoredTestData, TestDataMisfit, TestDataSet},
 };
+use super::references;
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::ApiError,
@@ -97,7 +98,8 @@ pub(crate) fn routes() -> Routes {
             )
             .example(json!({"subject": "Your receipt"}))
             .answer::<TemplateSaved>(200, "Changed")
-            .refuses(404, &["template_not_found"]),
+            .refuses(404, &["template_not_found"])
+            .refuses(409, &["template_in_use"]),
         )
         .delete(
             "/v1/templates/{id}",
@@ -105,10 +107,12 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "archiveTemplate",
                 "Archive a template",
-                "What refers to it keeps its reference; a PATCH brings it back.",
+                "Refused while a sequence that is active or paused sends it, or the tenant asks for consent with it. What else \
+                 refers to it keeps its reference; a PATCH brings it back.",
             )
             .answer::<TemplateArchived>(200, "Archived")
-            .refuses(404, &["template_not_found"]),
+            .refuses(404, &["template_not_found"])
+            .refuses(409, &["template_in_use"]),
         )
         .post(
             "/v1/templates/{id}/refresh",
@@ -292,6 +296,9 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiRep
         testdata::check(ctx.db(), tenant, &sets, &mut faults).await?;
     }
     faults.finish()?;
+    if status == "archived" && row.status != status {
+        refuse_in_use(ctx, id).await?;
+    }
 
     let mut saved = SavedContent::of(&row);
     if written != old {
@@ -367,8 +374,16 @@ struct TemplateArchived {
     status: &'static str,
 }
 
+/// Refuses to archive a template that mail to come needs.
+async fn refuse_in_use(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    let references = references::to_template(ctx.db(), tenant, id).await?;
+    references::refuse("template", references, "give them another template first")
+}
+
 async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
+    refuse_in_use(ctx, id).await?;
     if !store::archive(ctx.db(), tenant, id).await? {
         return Err(ApiError::not_found("template"));
     }

@@ -80,15 +80,15 @@ impl SampleContact {
     /// Adds the faults of its texts and fields; `path` is where it stands.
     pub(super) fn check(&self, path: &str, faults: &mut Faults) {
         for (name, text) in [
-            ("sample.email", &self.email),
-            ("sample.first_name", &self.first_name),
-            ("sample.last_name", &self.last_name),
-            ("sample.title", &self.title),
-            ("sample.phone", &self.phone),
-            ("sample.company", &self.company),
-            ("sample.timezone", &self.timezone),
-            ("sample.locale", &self.locale),
-            ("sample.lifecycle_stage", &self.lifecycle_stage),
+            ("email", &self.email),
+            ("first_name", &self.first_name),
+            ("last_name", &self.last_name),
+            ("title", &self.title),
+            ("phone", &self.phone),
+            ("company", &self.company),
+            ("timezone", &self.timezone),
+            ("locale", &self.locale),
+            ("lifecycle_stage", &self.lifecycle_stage),
         ] {
             faults.optional(&format!("{path}.{name}"), text.as_deref(), SAMPLE_TEXT_MAX);
         }
@@ -187,16 +187,12 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
     let data = data.map_or(Value::Null, Value::Object);
     let data = MergeData { contact, data, event, headers: OwnHeaders::default() };
     let source = row.parts.source(content::kind(&row.template_type));
-    let work = move || Ok::<_, ApiError>((preview(&source, &options, &data)?, templates::warnings(&source)));
-    let (MessagePreview { subject, html, text }, mut warnings) = ctx.run_blocking("render".to_owned(), work)??;
-    // What is printed makes the HTML longer or shorter than its source.
-    warnings.retain(|warning| warning.code != WarningCode::HtmlClipped);
-    warnings.extend(templates::clipped(html.len()));
-    let warnings = ContentWarning::all(warnings);
+    let work = move || preview(&source, &options, &data);
+    let (MessagePreview { subject, html, text }, warnings) = ctx.run_blocking("render".to_owned(), work)??;
     ApiReply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text, warnings })
 }
 
-/// Renders a mail whose links lead nowhere.
+/// Renders a mail whose links lead nowhere. With warnings about its template, and the length of the HTML as it was rendered.
 ///
 /// # Errors
 /// 400 for faults of the template, 422 for data that it cannot be rendered with.
@@ -204,13 +200,18 @@ pub(crate) fn preview(
     source: &TemplateSource,
     options: &MessageOptions,
     data: &MergeData,
-) -> Result<MessagePreview, ApiError> {
-    templates::preview(source, options, data, &PreviewLinks).map_err(|fault| match fault {
+) -> Result<(MessagePreview, Vec<ContentWarning>), ApiError> {
+    let shown = templates::preview(source, options, data, &PreviewLinks).map_err(|fault| match fault {
         PreviewFault::Template(faults) => content::refusal(&faults, None),
         PreviewFault::Render(fault) => {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, fault.code()).detail(fault.to_string())
         }
-    })
+    })?;
+    // What is printed makes the HTML longer or shorter than its source.
+    let mut warnings = templates::warnings(source);
+    warnings.retain(|warning| warning.code != WarningCode::HtmlClipped);
+    warnings.extend(templates::clipped(shown.html.len()));
+    Ok((shown, ContentWarning::all(warnings)))
 }
 
 /// With the named sender, else the tenant's default, else a made-up one: a template can be looked at before there is a sender.

@@ -30,8 +30,8 @@ pub(super) async fn insert_request(
     request: &NewRequest,
 ) -> sqlx::Result<()> {
     sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after)
-         values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, now() + interval '5 seconds'))",
+        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after, due_at)
+         values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, now() + interval '5 seconds'), coalesce($8, now()))",
         tenant,
         request.payload.send_id,
         product,

@@ -25,7 +25,7 @@ const GATHERING: Gathering = Gathering { most: GROUP_MAX, busy: 3, window: Durat
 /// How long a request waits to be admitted. After it, Postgres counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// The requests of a key in its sliding minute.
+/// The requests of a key, and of those that share its limit, in their sliding minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateState {
     /// Requests allowed in a minute.
@@ -64,14 +64,23 @@ pub struct NamedTenant {
 /// What is checked of a request before its handler runs.
 #[derive(Debug, Clone)]
 pub struct AdmissionRequest {
-    /// The API key.
+    /// The API key: the scope of the nonce.
     pub key_id: Uuid,
+    /// Under which the request is counted.
+    pub rate_key: Uuid,
     /// The nonce to record, if the request is signed.
     pub nonce: Option<String>,
     /// Requests allowed in a minute; 0 for any number.
     pub limit: u32,
     /// The tenant to find, if one is named.
     pub named: Option<NamedTenant>,
+}
+
+impl AdmissionRequest {
+    /// A request of this caller.
+    pub(super) fn of(caller: &Caller, nonce: Option<String>, limit: u32, named: Option<NamedTenant>) -> Self {
+        Self { key_id: caller.key_id, rate_key: caller.rate_lineage, nonce, limit, named }
+    }
 }
 
 /// The result for a nonce, a count and a tenant.
@@ -150,15 +159,14 @@ impl Admissions {
             environment: caller.environment.as_str(),
             product_tenant_id: claim.product_tenant_id.clone(),
         };
-        let wanted = AdmissionRequest { key_id: caller.key_id, nonce: None, limit: 0, named: Some(named) };
-        Ok(self.admit(wanted).await?.tenant)
+        Ok(self.admit(AdmissionRequest::of(caller, None, 0, Some(named))).await?.tenant)
     }
 }
 
 #[async_trait]
 impl mcp::RateLimit for Admissions {
     async fn count(&self, key: Uuid, per_minute: u32) -> Result<Option<u32>, mcp::NotCounted> {
-        let wanted = AdmissionRequest { key_id: key, nonce: None, limit: per_minute, named: None };
+        let wanted = AdmissionRequest { key_id: key, rate_key: key, nonce: None, limit: per_minute, named: None };
         let admission = self.admit(wanted).await.map_err(|_| mcp::NotCounted)?;
         Ok(admission.rate.filter(|rate| rate.is_exceeded()).map(|rate| rate.resets_in))
     }
@@ -203,6 +211,7 @@ impl Commit for Admitter {
 
 async fn admit_group(by_key: &PreparedPool, wanted: &[AdmissionRequest]) -> sqlx::Result<Vec<Admission>> {
     let keys: Vec<Uuid> = wanted.iter().map(|one| one.key_id).collect();
+    let rate_keys: Vec<Uuid> = wanted.iter().map(|one| one.rate_key).collect();
     let nonces: Vec<Option<String>> = wanted.iter().map(|one| one.nonce.clone()).collect();
     let limits: Vec<i32> = wanted.iter().map(|one| i32::try_from(one.limit).unwrap_or(i32::MAX / 2)).collect();
     let of_names = |part: fn(&NamedTenant) -> String| -> Vec<Option<String>> {
@@ -217,6 +226,7 @@ async fn admit_group(by_key: &PreparedPool, wanted: &[AdmissionRequest]) -> sqlx
         &of_names(|named| named.product.clone()) as &[Option<String>],
         &of_names(|named| named.environment.to_owned()) as &[Option<String>],
         &of_names(|named| named.product_tenant_id.clone()) as &[Option<String>],
+        &rate_keys,
     )
     .fetch_all(&mut *db)
     .await?;

@@ -29,8 +29,12 @@ const STRANGERS_MAX: u64 = 10_000;
 /// The caller of a request, from the row of its API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// The key's id: for logs, audit and the scope of idempotency keys.
+    /// The key's id: for logs and audit.
     pub key_id: Uuid,
+    /// The first of the keys that replaced one another up to this one: the scope of idempotency keys.
+    pub lineage: Uuid,
+    /// The lineage with which it shares a rate limit.
+    pub rate_lineage: Uuid,
     /// The product the key was issued to.
     pub product: String,
     /// The environment the key was issued for.
@@ -47,7 +51,16 @@ impl Caller {
     #[must_use]
     pub fn on_the_bus(id: Uuid, product: String, environment: Environment) -> Self {
         let scopes = schemas::scope::ALL.iter().map(|scope| (*scope).to_owned()).collect();
-        Self { key_id: id, product, environment, scopes, tenant_id: None, last_used_on: None }
+        Self {
+            key_id: id,
+            lineage: id,
+            rate_lineage: id,
+            product,
+            environment,
+            scopes,
+            tenant_id: None,
+            last_used_on: None,
+        }
     }
 
     /// Whether the key has a scope. A write scope does not imply the read scope.
@@ -117,7 +130,8 @@ impl ApiKeys {
         let _turn = gate.acquire().await.ok();
         let found = sqlx::query_as!(
             Caller,
-            r#"select id as key_id, product, environment as "environment: Environment", scopes, tenant_id, last_used_on
+            r#"select id as key_id, lineage, rate_lineage, product, environment as "environment: Environment", scopes, tenant_id,
+                      last_used_on
                from api_keys
                where hash = $1 and revoked_at is null and (expires_at is null or expires_at > now())"#,
             hash.as_slice(),

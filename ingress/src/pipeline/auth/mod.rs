@@ -114,7 +114,7 @@ async fn admit_trusted(
     if !caller.may(terms.scope) {
         return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
     }
-    let wanted = AdmissionRequest { key_id: caller.key_id, nonce: None, limit: 0, named: named(&caller, terms.tenant) };
+    let wanted = AdmissionRequest::of(&caller, None, 0, named(&caller, terms.tenant));
     let tenant = ingress.admissions.admit(wanted).await?.tenant;
     Ok(AdmittedRequest { caller, body, tenant })
 }
@@ -160,7 +160,7 @@ async fn check_nonce_and_rate(
         Credentials::Bearer { .. } => None,
     };
     let limit = ingress.settings.rate_limit_per_minute;
-    let wanted = AdmissionRequest { key_id: caller.key_id, nonce, limit, named: named(caller, tenant) };
+    let wanted = AdmissionRequest::of(caller, nonce, limit, named(caller, tenant));
     let admission = ingress.admissions.admit(wanted).await?;
     *rate = admission.rate;
     if !admission.nonce_is_fresh {

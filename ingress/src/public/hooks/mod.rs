@@ -47,6 +47,11 @@ const RETRY_SECONDS: u64 = 2;
 /// Providers that report by HTTP.
 const PROVIDERS: [&str; 5] = ["ses", "postmark", "sendgrid", "mailgun", "resend"];
 
+/// Where a provider sends the events of a connection; `None` for one that reports nothing by HTTP.
+pub(crate) fn path_of(provider: &str, connection: Uuid) -> Option<String> {
+    PROVIDERS.contains(&provider).then(|| format!("/hooks/{provider}/{connection}"))
+}
+
 /// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new().post(

@@ -1,7 +1,8 @@
 //! `with-servers <command> [argument…]`: runs the command beside a NATS server and a Postgres of its own.
 //!
 //! The command finds them in `POSTRIDER_TEST_NATS_URL` and `POSTRIDER_TEST_DATABASE_URL`. Afterwards both are
-//! stopped, their data is deleted, and the command's exit status is passed on.
+//! stopped, their data is deleted, and the command's exit status is passed on. If one of them ended meanwhile, the end of its log is
+//! printed, and the status is a failure.
 
 use std::process::ExitCode;
 
@@ -36,6 +37,8 @@ async fn main() -> anyhow::Result<ExitCode> {
             _ = terminate.recv() => command.start_kill()?,
         }
     };
+    // What failed for want of a server is told by the server's own log.
+    servers.check_running()?;
     servers.stop_all().await?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))

@@ -138,6 +138,12 @@ impl Servers {
         self.place.root()
     }
 
+    /// # Errors
+    /// If one of them has ended by itself, with the end of its log.
+    pub fn check_running(&self) -> Result<(), ServersError> {
+        self.postgres.check_running().and(self.nats.check_running())
+    }
+
     /// Stops both servers, each in its orderly way. Ephemeral data is deleted when `self` is dropped.
     pub async fn stop_all(&self) -> Result<(), ServersError> {
         let (nats, postgres) = tokio::join!(self.nats.stop(), self.postgres.stop());

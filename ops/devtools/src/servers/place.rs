@@ -168,10 +168,36 @@ fn sweep() {
         if is_new {
             continue;
         }
-        // Without a lock its deletion was begun, and may have been interrupted.
-        if File::open(entry.path().join(LOCK_FILE)).is_ok_and(|lock| lock.try_lock().is_err()) {
-            continue;
+        if is_abandoned(&entry.path()) {
+            let _ = delete_behind(&entry.path());
         }
-        let _ = delete_behind(&entry.path());
+    }
+}
+
+/// True if no process holds the lock of the directory, or if its deletion was begun and took the lock along. Whatever else keeps the lock
+/// from being looked at, such as too many open files, says nothing: a directory that is in use must not be deleted.
+fn is_abandoned(directory: &Path) -> bool {
+    match File::open(directory.join(LOCK_FILE)) {
+        Ok(lock) => lock.try_lock().is_ok(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_abandoned_only_without_a_lock_or_its_holder() {
+        let place = DataDirectory::open(&Data::Ephemeral, true).unwrap();
+        let root = place.root().to_owned();
+        assert!(!is_abandoned(&root), "its lock is held");
+        let no_directory = root.join(LOCK_FILE).join("below a file");
+        assert!(!is_abandoned(&no_directory), "its lock cannot be looked at");
+        fs::remove_file(root.join(LOCK_FILE)).unwrap();
+        assert!(is_abandoned(&root), "its deletion was begun");
+        drop(place);
+        assert!(is_abandoned(&root));
     }
 }

@@ -102,6 +102,19 @@ impl<P: Program> Server<P> {
         blocking(move || inner.start()).await
     }
 
+    /// # Errors
+    /// [`ServersError::NotReady`] with the end of its log if it was started and has ended by itself.
+    pub(crate) fn check_running(&self) -> Result<(), ServersError> {
+        let ended = match self.inner.child().as_mut() {
+            Some(child) => child.try_wait().during(|| format!("looking at {}", P::NAME))?,
+            None => None,
+        };
+        ended.map_or(Ok(()), |status| {
+            let log = log_tail(self.inner.program.log_file(), 0);
+            Err(ServersError::NotReady { server: P::NAME, what: format!("ended by itself ({status})"), log })
+        })
+    }
+
     /// Stops it in its orderly way and returns when its process is gone. Nothing happens when it is stopped.
     pub async fn stop(&self) -> Result<(), ServersError> {
         let inner = Arc::clone(&self.inner);

@@ -4,7 +4,7 @@
 //! variables and stops it afterwards. A test process without these variables starts a pair of its own, which ends
 //! with the process.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
 use sha2::{Digest, Sha256};
 use sqlx::migrate::Migrator;
@@ -84,7 +84,7 @@ impl SharedServers {
     }
 }
 
-/// A new database on the shared Postgres.
+/// A new database on the shared Postgres. It is deleted when this is dropped: keep it as long as anything is connected.
 pub struct TestDatabase {
     name: String,
     servers: SharedServers,
@@ -131,15 +131,38 @@ impl TestDatabase {
     pub fn nats_url(&self) -> &str {
         self.servers.nats_url()
     }
+}
 
-    /// Deletes it, whoever is connected. Optional: all go with the servers.
-    pub async fn delete(self) -> Result<(), ServersError> {
-        let mut connection = maintenance(&self.servers).await?;
-        let name = checked_name(&self.name)?;
-        let statement = format!(r#"drop database "{name}" with (force)"#);
-        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
-        Ok(connection.close().await?)
+impl Drop for TestDatabase {
+    /// Deletes it behind the test, whoever is connected: thousands of them, each of 14 MB in 700 files, fill a disk.
+    fn drop(&mut self) {
+        delete_behind(self.servers.clone(), std::mem::take(&mut self.name));
     }
+}
+
+/// Deletes a database on a thread of its own, one after another. What is left when the process ends goes with the servers.
+fn delete_behind(servers: SharedServers, name: String) {
+    static DELETER: OnceLock<mpsc::Sender<(SharedServers, String)>> = OnceLock::new();
+
+    let deleter = DELETER.get_or_init(|| {
+        let (names, received) = mpsc::channel::<(SharedServers, String)>();
+        std::thread::spawn(move || {
+            let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+            for (servers, name) in received {
+                // Servers that were stopped have taken it along.
+                let _ = runtime.block_on(delete_database(&servers, &name));
+            }
+        });
+        names
+    });
+    let _ = deleter.send((servers, name));
+}
+
+async fn delete_database(servers: &SharedServers, name: &str) -> Result<(), ServersError> {
+    let mut connection = maintenance(servers).await?;
+    let statement = format!(r#"drop database "{}" with (force)"#, checked_name(name)?);
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
+    Ok(connection.close().await?)
 }
 
 async fn maintenance(servers: &SharedServers) -> Result<PgConnection, ServersError> {

@@ -181,7 +181,7 @@ async fn a_server_that_cannot_start_shows_its_log() {
 }
 
 #[tokio::test]
-async fn each_test_database_is_its_own_and_a_template_is_made_once() {
+async fn each_test_has_a_database_and_leaves_none() {
     let migrator = sqlx::migrate::Migrator::new(Path::new("tests/it/migrations")).await.unwrap();
     let (one, two) = tokio::join!(TestDatabase::migrated(&migrator), TestDatabase::migrated(&migrator));
     let (one, two) = (one.unwrap(), two.unwrap());
@@ -197,5 +197,12 @@ async fn each_test_database_is_its_own_and_a_template_is_made_once() {
         .unwrap();
     assert!(templates >= 1);
 
-    one.delete().await.unwrap();
+    let name = one.name().to_owned();
+    drop(one);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let is_there = "select exists (select from pg_database where datname = $1)";
+    while sqlx::query_scalar::<_, bool>(is_there).bind(&name).fetch_one(&mut other).await.unwrap() {
+        assert!(std::time::Instant::now() < deadline, "it outlives its test");
+        tokio::task::yield_now().await;
+    }
 }

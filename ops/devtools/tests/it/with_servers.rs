@@ -46,6 +46,21 @@ fn the_servers_end_with_a_parent_that_is_killed() {
     }
 }
 
+#[test]
+#[cfg(target_os = "linux")]
+fn a_server_that_ended_meanwhile_is_a_failure_with_its_log() {
+    let kill_nats = r#"for child in $(cat /proc/$PPID/task/*/children); do
+        case $(readlink /proc/$child/exe) in *nats-server)
+            kill -9 $child
+            while readlink /proc/$child/exe >/dev/null; do :; done ;;
+        esac
+    done"#;
+    let output = with_servers(kill_nats).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(printed.contains("nats-server ended by itself") && printed.contains("Server is ready"), "{printed}");
+}
+
 fn answers(address: &str) -> bool {
     TcpStream::connect(address).is_ok()
 }

@@ -73,14 +73,17 @@ pub const RULES: &[RetentionRule] = &[
     RetentionRule::of_tenant(
         "requests",
         Keep::Requests,
-        "r.announce_after is null and r.received_at < $1 order by r.received_at",
+        // Scheduled mail needs its request, and the files that go with it, after it falls due.
+        "r.announce_after is null and r.received_at < $1 and coalesce(r.handled_at, r.received_at) < $1 order by r.received_at",
     ),
     RetentionRule {
         end: End::Emptied("subject = '', preheader = null, body_html = '', body_text = null"),
         ..RetentionRule::of_tenant(
             "contents",
             Keep::Requests,
-            "r.kind = 'one_off' and r.body_html <> '' and r.id < first_id_at($1) order by r.id",
+            "r.kind = 'one_off' and r.body_html <> '' and r.id < first_id_at($1)
+             and not exists (select from messages m where m.tenant_id = r.tenant_id and m.id = r.id and m.due_at >= $1)
+             order by r.id",
         )
     },
     RetentionRule::of_tenant("imports", Keep::Imports, "r.created_at < $1 order by r.created_at"),
@@ -127,11 +130,14 @@ pub const RULES: &[RetentionRule] = &[
         Keep::Ledger,
         "r.decided_at is not null and r.noted_at < $1 order by r.noted_at",
     ),
-    // A confirmed one is the proof of a consent, and is erased with its contact.
+    // Of a trigger that is gone. Of others sequencing deletes them, when the contact is not in the segment any more.
     RetentionRule::of_tenant(
-        "confirmations",
-        Keep::Ledger,
-        "r.state in ('expired', 'withdrawn') and r.requested_at < $1 order by r.requested_at",
+        "segment_entries",
+        Keep::Days(1),
+        "r.sequence_id in (
+             select s.id from sequences s
+             where s.tenant_id = t.id and s.updated_at < $1
+               and (s.trigger_type <> 'segment_entered' or s.trigger_config is null or s.status = 'archived'))",
     ),
     RetentionRule::of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
     RetentionRule::of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
@@ -196,7 +202,6 @@ pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("webhook_leases", "webhooks, an hour after they ran out"),
     ("webhook_totals", "webhooks, after 7 days"),
     ("enrollment_checks", "sequencing, when they are handled"),
-    ("segment_entries", "sequencing, when the contact is not in the segment any more"),
 ];
 
 /// Tables that are kept, with the reason.
@@ -222,6 +227,7 @@ pub const KEPT: &[(&str, &str)] = &[
     ("audiences", "the customer's own data"),
     ("audience_members", "the customer's own data"),
     ("contacts", "the customer's own data; erased on request"),
+    ("confirmations", "a proof of consent, or that consent was asked for and not given; erased with the contact"),
     ("segments", "the customer's own data"),
     ("segment_uses", "the customer's own data"),
     ("templates", "the customer's own data"),

@@ -28,9 +28,13 @@ async fn run(rig: &Rig, sql: &str) {
 }
 
 async fn ask(rig: &Rig, tenant: &Tenant, people: &[Person]) -> usize {
+    ask_as(rig, tenant, people, false).await
+}
+
+async fn ask_as(rig: &Rig, tenant: &Tenant, people: &[Person], is_bulk: bool) -> usize {
     let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
     let mut db = rig.pool.acquire().await.unwrap();
-    confirmations::request(&mut db, tenant.id, &ids, &ConfirmationSettings::default()).await.unwrap().len()
+    confirmations::request(&mut db, tenant.id, &ids, is_bulk, &ConfirmationSettings::default()).await.unwrap().len()
 }
 
 fn sweep_of(rig: &Rig, settings: ConfirmationSettings) -> SendConfirmations {
@@ -142,6 +146,31 @@ async fn a_tenant_asks_no_more_people_than_its_hour_allows() {
     run(&rig, "update confirmations set last_mail_at = last_mail_at - interval '61 minutes'").await;
     while all.sweep().await.unwrap() > 0 {}
     assert_eq!(mails(&rig).await, 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_up_is_mailed_before_what_an_import_asked_for() {
+    let rig = Rig::new().await;
+    let settings = ConfirmationSettings { confirmation_rate_per_hour: 2, ..ConfirmationSettings::default() };
+    let (tenant, people) = pending(&rig, 8).await;
+    ask_as(&rig, &tenant, &people[..6], true).await;
+    pass(&rig, "1 hour").await;
+    // The last of the import signs up, too.
+    assert_eq!(ask(&rig, &tenant, &people[5..7]).await, 2);
+    assert_eq!(ask_as(&rig, &tenant, &people[5..7], true).await, 0);
+    let all = sweep_of(&rig, settings);
+    while all.sweep().await.unwrap() > 0 {}
+    let mailed: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from confirmations where mails = 1 order by contact_id")
+            .fetch_all(&rig.pool)
+            .await
+            .unwrap();
+    let mut expected = [people[5].id, people[6].id];
+    expected.sort_unstable();
+    assert_eq!(mailed, expected);
+    run(&rig, "update confirmations set last_mail_at = last_mail_at - interval '61 minutes'").await;
+    while all.sweep().await.unwrap() > 0 {}
+    assert_eq!(mails(&rig).await, 4, "the import is mailed when nobody else waits");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -269,6 +269,25 @@ async fn beyond_its_first_thousand_a_campaign_gets_as_many_as_are_through_until_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn batches_that_wait_for_a_time_are_not_the_first_thousand() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    waiting_and_armed(&rig, &tenant, 6).await;
+    // It is quiet, or not yet the time, where the recipients of the first three are.
+    sqlx::query(
+        "update batches set state = 'timed', announce_after = now() + interval '1 hour'
+         where (tenant_id, id) in (select tenant_id, id from batches order by id limit 3)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    start(&rig, &[]).await;
+    until("the first thousand of the others are dispatched", async || announced(&rig).await == 2).await;
+    deliver(&rig, &tenant).await;
+    until("they are through, and the rest follows", async || announced(&rig).await == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bounces_beyond_the_first_thousand_stop_dispatch_too() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

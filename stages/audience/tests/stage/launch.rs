@@ -119,7 +119,7 @@ async fn each_time_zone_has_batches_that_wait_for_its_time() {
     rig.ring(std::slice::from_ref(&request), "1").await;
     until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
     let batches: Vec<(bool, i32, Option<i32>)> = sqlx::query_as(
-        "select state = 'timed', size, case when state = 'timed' then round(extract(epoch from announce_after - now()) / 3600)::int end
+        "select state = 'timed', size, case when due_at = announce_after then round(extract(epoch from announce_after - now()) / 3600)::int end
          from batches order by id",
     )
     .fetch_all(&rig.pool)

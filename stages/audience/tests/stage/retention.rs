@@ -74,7 +74,8 @@ async fn each_rule_finds_its_rows_by_an_index() {
 async fn fill(rig: &Rig, tenant: &Tenant, age: &'static str) {
     for sql in [
         "insert into requests (tenant_id, id, product, environment, kind, payload, state, received_at, handled_at)
-         select $1, gen_random_uuid(), 'crm', 'production', 'transactional', '{}', 'handled', now() - $2::interval, now()
+         select $1, gen_random_uuid(), 'crm', 'production', 'transactional', '{}', 'handled', now() - $2::interval,
+                now() - $2::interval
          from generate_series(1, 30)",
         "insert into notices (tenant_id, id, type, recorded_at)
          select $1, gen_random_uuid(), 'campaign.sent', now() - $2::interval from generate_series(1, 30)",
@@ -126,6 +127,38 @@ async fn what_is_older_than_its_setting_goes_and_the_rest_stays() {
         .unwrap();
     sweep_all(&rig, &[]).await;
     assert_eq!(rig.number("select count(*) from requests").await, 30);
+}
+
+#[tokio::test]
+async fn scheduled_mail_is_kept_from_when_it_was_due() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    rig.transactional_request(&tenant, "ann@example.com", |_| {}).await;
+    // Both were asked for 40 days ago, and fell due yesterday.
+    for sql in [
+        "update requests set received_at = now() - interval '40 days', state = 'handled', announce_after = null,
+             handled_at = now() - interval '1 day'
+         where tenant_id = $1 and $2::uuid is not null",
+        "with content as (
+             insert into contents (tenant_id, id, kind, subject, body_html)
+             values ($1, first_id_at(now() - interval '40 days'), 'one_off', 's', 'b') returning id
+         )
+         insert into messages (tenant_id, id, sender_id, content_id, metered, due_at)
+         select $1, id, $2, id, 1, now() - interval '1 day' from content",
+    ] {
+        sqlx::query(sql).bind(tenant.id).bind(tenant.sender).execute(&rig.pool).await.unwrap();
+    }
+    let counted = async || {
+        sweep_all(&rig, &[]).await;
+        let bodies = "select count(*) from contents where kind = 'one_off' and body_html <> ''";
+        [rig.number("select count(*) from requests").await, rig.number(bodies).await]
+    };
+    assert_eq!(counted().await, [1, 1]);
+    for column in ["requests set handled_at", "messages set due_at"] {
+        let old = AssertSqlSafe(format!("update {column} = now() - interval '31 days'"));
+        sqlx::query(old).execute(&rig.pool).await.unwrap();
+    }
+    assert_eq!(counted().await, [0, 0]);
 }
 
 #[tokio::test]
@@ -318,4 +351,37 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
 
 async fn rig_campaign(rig: &Rig) -> Uuid {
     sqlx::query_scalar("select id from campaigns").fetch_one(&rig.pool).await.unwrap()
+}
+
+#[tokio::test]
+async fn segment_entries_of_a_trigger_that_is_gone_are_deleted() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    for (status, trigger, days) in [
+        ("active", "segment_entered", 9),
+        ("paused", "segment_entered", 9),
+        ("archived", "segment_entered", 9),
+        ("active", "event", 9),
+        ("active", "event", 0),
+    ] {
+        sqlx::query(
+            "with sequence as (
+                 insert into sequences (tenant_id, id, product, environment, name, status, trigger_type, trigger_config, updated_at)
+                 values ($1, gen_random_uuid(), 'shop', 'production', 'S', $2, $3, '{}', now() - make_interval(days => $4))
+                 returning tenant_id, id
+             )
+             insert into segment_entries (tenant_id, sequence_id, contact_id) select tenant_id, id, gen_random_uuid() from sequence",
+        )
+        .bind(tenant.id)
+        .bind(status)
+        .bind(trigger)
+        .bind(days)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    }
+    sweep_all(&rig, &[]).await;
+    let left = "select count(*) from segment_entries e join sequences s on s.id = e.sequence_id
+                where s.status <> 'archived' and (s.trigger_type = 'segment_entered' or s.updated_at > now() - interval '1 day')";
+    assert_eq!((rig.number("select count(*) from segment_entries").await, rig.number(left).await), (3, 3));
 }

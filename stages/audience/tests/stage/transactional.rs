@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use schemas::{Cleared, Lane, Resolved, SendId, new_batch_id, subjects::stream};
+use serde_json::json;
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
@@ -202,6 +203,37 @@ async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
         2
     );
     assert_eq!(rig.number("select count(*) from sends").await, 8);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_of_a_large_array_takes_the_bulk_lane_with_its_copies() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let copies = json!([{"address": "eve@example.org", "role": "bcc"}]);
+    let mut announced = Vec::new();
+    for is_bulk in [true, false] {
+        let batch = new_batch_id();
+        let request = rig.transactional_request(&tenant, "ann@example.org", |payload| payload.send_id = batch).await;
+        sqlx::query("update requests set options = $2 where id = $1")
+            .bind(request.request_id)
+            .bind(json!({"copies": copies, "is_bulk": is_bulk}))
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+        announced.push(request);
+    }
+    rig.ring(&announced, "all").await;
+    start(&rig, &[]).await;
+    all_handled(&rig, 2).await;
+    for (request, lane) in announced.iter().zip(["bulk", "priority"]) {
+        let found: (String, i32) = sqlx::query_as("select lane, size from batches where id = $1")
+            .bind(request.request_id)
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+        assert_eq!(found, (lane.to_owned(), 2));
+    }
     rig.assert_books().await;
 }
 

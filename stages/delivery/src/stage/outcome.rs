@@ -34,7 +34,8 @@ pub(super) fn outcome_change(
 fn retry_wait(send: &SendAttempt) -> Option<Duration> {
     let attempt = u32::try_from(send.attempt).unwrap_or(1);
     let deadline = retry_deadline(send.batch.kind);
-    // A campaign's batch may have waited for days, scheduled or paused: its deadline counts from the first attempt.
+    // A campaign's batch may have waited for days, scheduled or paused, and a sequence's for room under the frequency cap: their deadline
+    // counts from the first attempt.
     let age = match deadline {
         RetryDeadline::Bulk => elapsed_before(attempt),
         RetryDeadline::Prompt => send.batch.age(),

@@ -73,8 +73,8 @@ pub(crate) async fn prepare(
         let (rendered, part) = (&context.inputs[input], &context.parts[input]);
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
-        let message =
-            if stopping { Err("stopping") } else { splice(sources, part, rendered.values(recipient), shutdown).await };
+        let values = PlaceholderValues { due_at: send.batch.due_at, ..rendered.values(recipient) };
+        let message = if stopping { Err("stopping") } else { splice(sources, part, values, shutdown).await };
         signers.push(part.signer.clone());
         ready.push(ReadySend {
             send,

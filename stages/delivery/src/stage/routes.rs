@@ -36,6 +36,8 @@ const CHOICES: u64 = 50_000;
 /// Tenant connections kept open, and for how long after their last mail.
 const CONNECTIONS: u64 = 1_000;
 const CONNECTION_IDLE: Duration = Duration::from_secs(600);
+/// How long a circuit breaker is kept after it was last asked: longer than an open connection, and than any pause.
+const BREAKER_IDLE: Duration = Duration::from_secs(3600);
 /// When a batch is announced again whose connection already uses all the workers it may use.
 const WORKER_WAIT: Duration = Duration::from_secs(3);
 
@@ -47,6 +49,8 @@ const FALLBACK_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct ProviderRoute {
     pub provider: Arc<dyn Provider>,
     pub breaker: Arc<CircuitBreaker>,
+    /// Names a tenant's connection with its settings, so that mail in doubt is seen to have another route; `None` for the platform's.
+    pub id: Option<Uuid>,
     /// A tenant's connection; `None` for the platform's.
     connection: Option<Uuid>,
     /// Limits the workers that use the route at once; `None`: no limit.
@@ -54,10 +58,8 @@ pub(crate) struct ProviderRoute {
     /// Limits the campaign mails that are in memory as a whole, over all workers: from splicing until they are transmitted. `None` in the
     /// priority lane, where messages of several routes are handled together, and one route must not wait for another.
     pub in_memory: Option<Arc<Semaphore>>,
-    /// The circuit breakers of the tenant's other routes, those before this one first.
+    /// The circuit breakers of the tenant's other routes.
     others: Arc<[Arc<CircuitBreaker>]>,
-    /// True if it only takes over for another route.
-    pub is_fallback: bool,
 }
 
 impl LaneRoutes {
@@ -107,6 +109,9 @@ pub(crate) struct RouteSettings {
     pub in_memory: usize,
 }
 
+/// A tenant's connection since a change: tenant, connection, time of the change.
+type ConnectionVersion = (Uuid, Uuid, DateTime<Utc>);
+
 /// Finds the route of each message.
 pub(crate) struct ProviderRoutes {
     pool: PgPool,
@@ -115,7 +120,8 @@ pub(crate) struct ProviderRoutes {
     platform: LaneRoutes,
     sandbox: LaneRoutes,
     choices: Cache<Uuid, RouteChoice>,
-    connections: Cache<(Uuid, Uuid, DateTime<Utc>), Arc<LaneRoutes>>,
+    connections: Cache<ConnectionVersion, Arc<LaneRoutes>>,
+    breakers: Cache<ConnectionVersion, Arc<CircuitBreaker>>,
 }
 
 /// The messages that may go now, and their routes.
@@ -137,11 +143,11 @@ impl ProviderRoutes {
         let route = |provider: Arc<dyn Provider>, breaker: &Arc<CircuitBreaker>| ProviderRoute {
             provider,
             breaker: breaker.clone(),
+            id: None,
             connection: None,
             worker_limit: None,
             in_memory: None,
             others: Arc::default(),
-            is_fallback: false,
         };
         let [bulk, priority] = platform;
         // A sandbox tenant's mail never reaches a provider. This one refuses everything, in case it does.
@@ -154,6 +160,7 @@ impl ProviderRoutes {
             route_settings,
             choices: Cache::builder().max_capacity(CHOICES).time_to_live(CHOICE_LIFE).build(),
             connections: Cache::builder().max_capacity(CONNECTIONS).time_to_idle(CONNECTION_IDLE).build(),
+            breakers: Cache::builder().time_to_idle(BREAKER_IDLE).build(),
         }
     }
 
@@ -189,11 +196,17 @@ impl ProviderRoutes {
             RouteChoice::Sandbox => self.sandbox.of(lane).clone(),
             RouteChoice::Platform => self.platform.of(lane).clone(),
             RouteChoice::Own(connections) => {
-                let mut routes = Vec::with_capacity(connections.len());
+                let mut breakers = Vec::with_capacity(connections.len());
                 for (id, changed_at) in connections.iter() {
-                    routes.push(self.tenant_lanes(tenant, *id, *changed_at).await?.of(lane).clone());
+                    breakers.push(self.breaker((tenant, *id, *changed_at)).await);
                 }
-                return first_that_serves(routes).ok_or_else(|| StageError::rejected("unknown_tenant", tenant));
+                let waits: Vec<Option<Duration>> = breakers.iter().map(|breaker| breaker.remaining()).collect();
+                let chosen = choose_route(&waits).ok_or_else(|| StageError::rejected("unknown_tenant", tenant))?;
+                // Only this one is opened.
+                let (id, changed_at) = connections[chosen];
+                let breaker = breakers.remove(chosen);
+                let lanes = self.tenant_lanes((tenant, id, changed_at), &breaker).await?;
+                ProviderRoute { others: breakers.into(), ..lanes.of(lane).clone() }
             }
         };
         Ok(route)
@@ -229,14 +242,19 @@ impl ProviderRoutes {
         Ok(choice)
     }
 
+    /// The circuit breaker of a version of a tenant's connection. It outlives the open connection: a provider that fails is left alone also
+    /// when many other connections are in use.
+    async fn breaker(&self, key: ConnectionVersion) -> Arc<CircuitBreaker> {
+        self.breakers.get_with(key, async { Arc::new(CircuitBreaker::of_connection(key.1)) }).await
+    }
+
     /// The routes of a tenant's connection. They are opened once for each version of the connection.
     async fn tenant_lanes(
         &self,
-        tenant: Uuid,
-        id: Uuid,
-        changed_at: DateTime<Utc>,
+        key: ConnectionVersion,
+        breaker: &Arc<CircuitBreaker>,
     ) -> Result<Arc<LaneRoutes>, StageError> {
-        let key = (tenant, id, changed_at);
+        let (tenant, id, _) = key;
         if let Some(lanes) = self.connections.get(&key).await {
             return Ok(lanes);
         }
@@ -248,12 +266,12 @@ impl ProviderRoutes {
         .fetch_one(&self.pool)
         .await?;
         let kind = ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp);
-        let breaker = Arc::new(CircuitBreaker::of_connection(id));
+        let names = RouteNames { connection: id, route: Uuid::new_v5(&id, row.settings.to_string().as_bytes()) };
         let lanes = match self.connection(tenant, kind, row.settings, &row.secret) {
-            Some(connection) => self.open(&connection, id, &breaker),
+            Some(connection) => self.open(&connection, names, breaker),
             None => {
                 tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
-                let route = tenant_route(Arc::new(BrokenConnection(kind)), id, &breaker, 1);
+                let route = tenant_route(Arc::new(BrokenConnection(kind)), names, breaker, 1);
                 LaneRoutes::new(route.clone(), route, 1)
             }
         };
@@ -264,11 +282,20 @@ impl ProviderRoutes {
 
     /// What is new of the circuits of tenants' connections.
     pub fn take_reports(&self) -> Vec<(Uuid, Uuid, CircuitReport)> {
-        let reports = self.connections.iter().filter_map(|(key, lanes)| {
+        let reports = self.breakers.iter().filter_map(|(key, breaker)| {
             let (tenant, id, _) = *key;
-            Some((tenant, id, lanes.bulk.breaker.take_report()?))
+            Some((tenant, id, breaker.take_report()?))
         });
         reports.collect()
+    }
+
+    /// Forgets the open connections, as when others take their places; answers how many there were.
+    #[cfg(test)]
+    pub async fn forget_connections(&self) -> u64 {
+        self.connections.run_pending_tasks().await;
+        let open = self.connections.entry_count();
+        self.connections.invalidate_all();
+        open
     }
 
     fn connection(
@@ -283,42 +310,45 @@ impl ProviderRoutes {
         Some(Connection { kind, settings, secret: SecretString::from(String::from_utf8(secret).ok()?) })
     }
 
-    fn open(&self, connection: &Connection, id: Uuid, breaker: &Arc<CircuitBreaker>) -> LaneRoutes {
+    fn open(&self, connection: &Connection, names: RouteNames, breaker: &Arc<CircuitBreaker>) -> LaneRoutes {
         let [bulk, priority] = provider::open(
             connection,
             &self.route_settings.client,
             &self.route_settings.host_policy,
         )
         .unwrap_or_else(|fault| {
-            tracing::error!(stage = "delivery", connection = %id, error = %fault, "the connection cannot be opened");
+            tracing::error!(stage = "delivery", connection = %names.connection, error = %fault, "the connection cannot be opened");
             [Box::new(BrokenConnection(connection.kind)), Box::new(BrokenConnection(connection.kind))]
         });
-        let route = |provider: Box<dyn Provider>, workers| tenant_route(Arc::from(provider), id, breaker, workers);
+        let route = |provider: Box<dyn Provider>, workers| tenant_route(Arc::from(provider), names, breaker, workers);
         let workers = self.route_settings.workers;
         LaneRoutes::new(route(bulk, workers[0]), route(priority, workers[1]), self.route_settings.in_memory)
     }
 }
 
-fn tenant_route(provider: Arc<dyn Provider>, id: Uuid, breaker: &Arc<CircuitBreaker>, workers: usize) -> ProviderRoute {
+/// What a tenant's route is told apart by.
+#[derive(Debug, Clone, Copy)]
+struct RouteNames {
+    connection: Uuid,
+    route: Uuid,
+}
+
+fn tenant_route(
+    provider: Arc<dyn Provider>,
+    names: RouteNames,
+    breaker: &Arc<CircuitBreaker>,
+    workers: usize,
+) -> ProviderRoute {
     let worker_limit = Some(Arc::new(Semaphore::new(workers.max(1))));
     ProviderRoute {
         provider,
         breaker: breaker.clone(),
-        connection: Some(id),
+        id: Some(names.route),
+        connection: Some(names.connection),
         worker_limit,
         in_memory: None,
         others: Arc::default(),
-        is_fallback: false,
     }
-}
-
-/// The route that takes new attempts, of the routes of a tenant in their order.
-fn first_that_serves(mut routes: Vec<ProviderRoute>) -> Option<ProviderRoute> {
-    let waits: Vec<Option<Duration>> = routes.iter().map(|route| route.breaker.remaining()).collect();
-    let chosen = choose_route(&waits)?;
-    let route = routes.remove(chosen);
-    let others = routes.iter().map(|other| other.breaker.clone()).collect();
-    Some(ProviderRoute { others, is_fallback: chosen > 0, ..route })
 }
 
 /// Which of a tenant's routes takes new attempts: the first whose circuit is closed (`None`). While all are open, the one that is tried
@@ -338,12 +368,6 @@ impl ProviderRoute {
     pub fn wait_or_fall_back(&self, wait: Duration) -> Duration {
         let other_serves = self.others.iter().any(|other| other.remaining().is_none());
         if other_serves { wait.min(FALLBACK_WAIT) } else { wait }
-    }
-
-    /// How long a send in doubt waits for the tenant's first route: it never takes another one. `None`: this is the first.
-    pub fn wait_for_first(&self) -> Option<Duration> {
-        let first = self.others.first().filter(|_| self.is_fallback)?;
-        Some(first.remaining().unwrap_or(FALLBACK_WAIT))
     }
 
     /// How long a message must wait for this route. `None`: it may go, and uses a worker until `workers` is dropped.

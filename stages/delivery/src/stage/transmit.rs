@@ -49,9 +49,11 @@ impl Transmitter {
         if let Some(wait) = breaker_wait {
             return self.record(Change::released(send, route.wait_or_fall_back(wait))).await;
         }
-        if let Some(wait) = route.wait_for_first().filter(|_| send.doubtful > 0) {
-            return self.record(Change::released(send, wait)).await;
+        // Another provider than the first attempt's cannot recognise the mail.
+        if send.doubtful > 0 && send.route != route.id {
+            return self.record(Change::still_unknown(send)).await;
         }
+        let send = SendAttempt { route: route.id, ..send };
         let signed = match message {
             Ok(signed) => signed,
             Err(class) => {

@@ -3,7 +3,7 @@
 use runner::StageError;
 use schemas::{
     Cleared, MessageKind, SendId,
-    messages::{MailOptions, RecipientRole},
+    messages::{ERASED_COPY, MailCopy, MailOptions, RecipientRole},
     month_of,
 };
 use serde_json::{Value, json};
@@ -209,7 +209,8 @@ fn is_transactional(inputs: &[Cleared], send: &OwedRecipient) -> bool {
 }
 
 fn own_headers(options: MailOptions) -> OwnHeaders {
-    let seen = options.copies.into_iter().filter(|copy| copy.role == RecipientRole::Cc);
+    let is_seen = |copy: &MailCopy| copy.role == RecipientRole::Cc && copy.address.as_str() != ERASED_COPY;
+    let seen = options.copies.into_iter().filter(is_seen);
     OwnHeaders {
         from_name: options.from_name,
         reply_to: options.reply_to.map(|address| address.as_str().to_owned()),

@@ -1,10 +1,10 @@
 //! `send_email`: mail through the whole pipeline. A step's mails of a group are a batch (or several) in the priority lane; gate, claim
-//! and fence decide about each recipient again. A contact without room under the frequency cap waits before the step, not behind it:
-//! later steps keep their distance.
+//! and fence decide about each recipient again. What the mail would wait for is waited for before the step, not behind it: what ends the
+//! enrollment meanwhile comes before the mail, and later steps keep their distance.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use ledger::fence::CAP_WAIT;
 use ledger::gate::decide_recipient;
 use ledger::sequence_sends::{self, SequenceBatch, SequenceSend};
@@ -16,7 +16,10 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Announcements, DueStep, Effect, StepOutcome, StepResult};
+use super::{Announcements, DueStep, Effect, StepHold, StepOutcome, StepResult};
+
+/// Wait before a contact is looked at again that is asked to confirm its consent.
+const CONSENT_WAIT: Duration = Duration::from_secs(60 * 60);
 
 /// A batch to be, with the places of its items.
 struct NewBatch {
@@ -29,12 +32,13 @@ pub(super) async fn send(
     items: &[DueStep<'_>],
     announce: &mut Announcements,
 ) -> sqlx::Result<Vec<StepResult>> {
-    let batches = cut(items);
+    let now = Utc::now();
+    let holds: Vec<Option<(StepHold, DateTime<Utc>)>> = items.iter().map(|item| hold(item, now)).collect();
+    let free = items.iter().enumerate().zip(&holds).filter(|(_, hold)| hold.is_none()).map(|(item, _)| item);
+    let batches = cut(items, free);
     sequence_sends::insert_batches(&mut *db, batches.iter().map(|new| &new.batch)).await?;
     trace::keep_each(&mut *db, batches.iter().map(|new| (new.batch.tenant_id, new.batch.id))).await?;
-    let later = Utc::now() + CAP_WAIT;
-    let not_sent = |item| if is_held(item) { StepResult::Wait(later) } else { StepResult::Failed("sender_required") };
-    let mut taken: Vec<StepResult> = items.iter().map(not_sent).collect();
+    let mut taken: Vec<StepResult> = holds.into_iter().map(not_sent).collect();
     let mut sends = Vec::with_capacity(items.len());
     for NewBatch { batch, items: places } in &batches {
         for (ordinal, place) in places.iter().enumerate() {
@@ -57,16 +61,31 @@ pub(super) async fn send(
     Ok(taken)
 }
 
-/// True if the frequency cap leaves the contact no room.
-fn is_held(item: &DueStep<'_>) -> bool {
+/// What the mail to a contact waits for, and when it is looked at again. Mail that is withheld for good does not wait: the gate says so.
+fn hold(item: &DueStep<'_>, now: DateTime<Utc>) -> Option<(StepHold, DateTime<Utc>)> {
     let eligibility = &item.person.eligibility;
-    decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing) == Some(SkipReason::FrequencyCap)
+    match decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing) {
+        Some(SkipReason::FrequencyCap) => Some((StepHold::FrequencyCap, now + CAP_WAIT)),
+        // The confirmation wakes it; or it expires.
+        Some(SkipReason::NoConsent) if item.person.is_asked_to_confirm => {
+            Some((StepHold::NoConsent, now + CONSENT_WAIT))
+        }
+        Some(_) => None,
+        None => {
+            let until = item.sequence.quiet.and_then(|rule| rule.until(eligibility.zone, now));
+            until.map(|until| (StepHold::QuietHours, until))
+        }
+    }
+}
+
+fn not_sent(hold: Option<(StepHold, DateTime<Utc>)>) -> StepResult {
+    hold.map_or(StepResult::Failed("sender_required"), |(hold, until)| StepResult::Wait(hold, until))
 }
 
 /// One batch per step, and per sender and template by that; at most 500 sends each.
-fn cut(items: &[DueStep<'_>]) -> Vec<NewBatch> {
+fn cut<'a>(items: &[DueStep<'_>], free: impl Iterator<Item = (usize, &'a DueStep<'a>)>) -> Vec<NewBatch> {
     let mut by_step: BTreeMap<(Uuid, Uuid), Vec<usize>> = BTreeMap::new();
-    for (place, item) in items.iter().enumerate().filter(|(_, item)| !is_held(item)) {
+    for (place, item) in free {
         by_step.entry((item.due.tenant_id, item.step.id)).or_default().push(place);
     }
     let mut batches = Vec::new();

@@ -43,6 +43,21 @@ schemas::named_enum! {
     }
 }
 
+schemas::named_enum! {
+    /// What a due step waits for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum StepHold {
+        /// Room under the frequency cap.
+        FrequencyCap = "frequency_cap",
+        /// The end of quiet hours where the contact is.
+        QuietHours = "quiet_hours",
+        /// The consent that the contact is asked to confirm.
+        NoConsent = "no_consent",
+        /// The tenant's hourly mails to its owner.
+        OwnerMails = "owner_mails",
+    }
+}
+
 /// A step that was taken.
 #[derive(Debug, Clone)]
 pub(crate) struct Effect {
@@ -79,8 +94,8 @@ pub(crate) enum StepResult {
     Failed(&'static str),
     /// Another transaction has locked its contact: again in a moment.
     Later,
-    /// There is no capacity for it before this time.
-    Wait(DateTime<Utc>),
+    /// It waits for this, and is looked at again then.
+    Wait(StepHold, DateTime<Utc>),
 }
 
 /// What a group publishes after its commit.

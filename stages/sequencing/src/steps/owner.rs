@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Announcements, DueStep, Effect, MALFORMED, StepOutcome, StepResult};
+use super::{Announcements, DueStep, Effect, MALFORMED, StepHold, StepOutcome, StepResult};
 use schemas::action::{Action, NotifyOwner};
 
 /// A message to be.
@@ -82,7 +82,7 @@ pub(super) async fn notify(
                     None => capacity.get_mut(&tenant).and_then(Capacity::take),
                 };
                 if let Some(until) = wait {
-                    taken.push(StepResult::Wait(until));
+                    taken.push(StepResult::Wait(StepHold::OwnerMails, until));
                     continue;
                 }
                 let message = compose(item, notify, sender, *contact);

@@ -1,10 +1,11 @@
 //! Triggers: what starts a sequence, how often, and what ends it.
 
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use stage_rig::{Person, until};
 use uuid::Uuid;
 
-use crate::world::{World, step, task};
+use crate::world::{World, step, task, template};
 
 /// An occurrence for each of these contacts, under this name.
 async fn occur(world: &World, sequence: Uuid, people: &[Person], occurrence: &str) {
@@ -23,18 +24,31 @@ async fn occur(world: &World, sequence: Uuid, people: &[Person], occurrence: &st
 }
 
 async fn tell(world: &World, person: &Person, name: &str, properties: Value) {
+    record(&mut world.pool().acquire().await.unwrap(), world, person, name, properties).await;
+}
+
+/// Records an event as one of this connection's transaction; answers its id.
+pub(crate) async fn record(
+    db: &mut PgConnection,
+    world: &World,
+    person: &Person,
+    name: &str,
+    properties: Value,
+) -> Uuid {
+    let id = schemas::new_id();
     sqlx::query(
         "insert into product_events (tenant_id, id, product, contact_id, name, properties, occurred_at)
          values ($1, $2, 'shop', $3, $4, $5, now())",
     )
     .bind(world.tenant.id)
-    .bind(schemas::new_id())
+    .bind(id)
     .bind(person.id)
     .bind(name)
     .bind(properties)
-    .execute(world.pool())
+    .execute(db)
     .await
     .unwrap();
+    id
 }
 
 async fn decided(world: &World) {
@@ -83,6 +97,27 @@ async fn an_occurrence_starts_once_over_three_processes() {
     decided(&world).await;
     assert_eq!(enrolled(once).await.unwrap(), (700, 700));
     assert_eq!(enrolled(every).await.unwrap(), (1_400, 700), "beside the one that is under way");
+}
+
+#[tokio::test]
+async fn what_a_merged_contact_went_through_starts_no_sequence_anew() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let once = world.sequence(&[("wait", json!({}), 600)]).await;
+    world.start(&[]).await;
+    occur(&world, once, &people[..1], "a").await;
+    decided(&world).await;
+    world.execute("update enrollments set status = 'completed', next_action_at = null, ended_at = now()").await;
+    sqlx::query("update contacts set status = 'merged', merged_into = $2 where id = $1")
+        .bind(people[0].id)
+        .bind(people[1].id)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    occur(&world, once, &people[1..], "b").await;
+    decided(&world).await;
+    assert_eq!(world.number("select count(*) from enrollments").await, 1);
+    assert_eq!(world.number("select count(*) from trigger_occurrences where outcome = 'reentry'").await, 1);
 }
 
 #[tokio::test]
@@ -151,7 +186,8 @@ async fn trigger(world: &World, sequence: Uuid, kind: &str, config: Value) {
 async fn look_again(world: &World) {
     world
         .execute(
-            "update sequences set triggers_swept_at = now() - interval '1 hour' where triggers_swept_at is not null",
+            "update sequences set triggers_tried_at = null,
+                 triggers_swept_at = case when triggers_swept_at is not null then now() - interval '1 hour' end",
         )
         .await;
     until("every trigger is looked at", async || {
@@ -208,27 +244,34 @@ async fn a_date_that_has_come_starts_once_however_often_it_is_looked_at() {
     assert_eq!(world.number("select count(*) from trigger_occurrences").await, 3);
 }
 
+async fn segment(world: &World, rule: Value) -> Uuid {
+    let id = schemas::new_id();
+    sqlx::query("insert into segments (tenant_id, id, name, rule) values ($1, $2, $2::text, $3)")
+        .bind(world.tenant.id)
+        .bind(id)
+        .bind(rule)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    id
+}
+
+async fn work_at(world: &World, person: &Person, company: Option<&str>) {
+    sqlx::query("update contacts set company = $2 where id = $1")
+        .bind(person.id)
+        .bind(company)
+        .execute(world.pool())
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn a_contact_that_enters_a_segment_starts_and_one_that_was_in_it_does_not() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 3).await;
     let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
-    let segment = schemas::new_id();
-    sqlx::query("insert into segments (tenant_id, id, name, rule) values ($1, $2, 'Firms', $3)")
-        .bind(world.tenant.id)
-        .bind(segment)
-        .bind(json!({"field": "company", "op": "exists"}))
-        .execute(world.pool())
-        .await
-        .unwrap();
-    let enter = async |person: &Person, company: Option<&str>| {
-        sqlx::query("update contacts set company = $2 where id = $1")
-            .bind(person.id)
-            .bind(company)
-            .execute(world.pool())
-            .await
-            .unwrap();
-    };
+    let segment = segment(&world, json!({"field": "company", "op": "exists"})).await;
+    let enter = async |person: &Person, company: Option<&str>| work_at(&world, person, company).await;
     enter(&people[0], Some("Acme")).await;
     trigger(&world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
     for _ in 0..2 {
@@ -248,4 +291,148 @@ async fn a_contact_that_enters_a_segment_starts_and_one_that_was_in_it_does_not(
     look_again(&world).await;
     assert_eq!(world.number("select count(*) from enrollments").await, 2);
     assert_eq!(world.number("select count(*) from segment_entries").await, 2);
+}
+
+#[tokio::test]
+async fn who_is_passed_over_starts_with_a_later_entry_only() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    let segment = segment(&world, json!({"field": "company", "op": "exists"})).await;
+    trigger(&world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
+    world.start(&[]).await;
+    look_again(&world).await;
+    work_at(&world, &people[0], Some("Acme")).await;
+    world.execute("select pass_over_segments(tenant_id, array_agg(id)) from contacts group by tenant_id").await;
+    look_again(&world).await;
+    assert_eq!(world.number("select count(*) from segment_entries").await, 1, "who is not in it is taken out");
+    work_at(&world, &people[1], Some("Bolt")).await;
+    look_again(&world).await;
+    let started: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from enrollments").fetch_all(world.pool()).await.unwrap();
+    assert_eq!(started, [people[1].id]);
+}
+
+#[tokio::test]
+async fn a_trigger_that_is_changed_during_a_look_is_looked_at_anew() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    let firms = segment(&world, json!({"field": "company", "op": "exists"})).await;
+    let people_of_no_firm = segment(&world, json!({"field": "company", "op": "not_exists"})).await;
+    trigger(&world, sequence, "segment_entered", json!({ "segment_id": firms })).await;
+    world.start(&[]).await;
+    look_again(&world).await;
+    work_at(&world, &people[0], Some("Acme")).await;
+    // The next look waits here, and the trigger is changed meanwhile.
+    let mut other = world.pool().begin().await.unwrap();
+    sqlx::query("lock table segment_entries in share mode").execute(&mut *other).await.unwrap();
+    world.execute("update sequences set triggers_tried_at = null").await;
+    let waiting = "select count(*) from pg_locks where relation = 'segment_entries'::regclass and not granted";
+    until("the look waits", async || world.number(waiting).await > 0).await;
+    sqlx::query(
+        "update sequences set trigger_config = $1, triggers_swept_at = null, triggers_tried_at = null, updated_at = now()",
+    )
+    .bind(json!({ "segment_id": people_of_no_firm }))
+    .execute(world.pool())
+    .await
+    .unwrap();
+    other.commit().await.unwrap();
+    look_again(&world).await;
+    look_again(&world).await;
+    assert_eq!(world.number("select count(*) from trigger_occurrences").await, 0, "they were in it");
+    let entries: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from segment_entries").fetch_all(world.pool()).await.unwrap();
+    assert_eq!(entries, [people[1].id]);
+}
+
+#[tokio::test]
+async fn triggers_that_cannot_be_evaluated_keep_no_other_waiting() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    for _ in 0..20 {
+        let broken = world.sequence(&[task()]).await;
+        trigger(&world, broken, "field_date", json!({"field": 5})).await;
+    }
+    world.start(&[]).await;
+    let tried = "select count(*) from sequences where triggers_tried_at is not null";
+    until("they are looked at", async || world.number(tried).await == 20).await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    let segment = segment(&world, json!({"field": "company", "op": "exists"})).await;
+    trigger(&world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
+    let looked = "select count(*) from sequences where triggers_swept_at is not null";
+    until("the other is looked at", async || world.number(looked).await == 1).await;
+    world.execute("update sequences set triggers_tried_at = null where triggers_swept_at is not null").await;
+    work_at(&world, &people[0], Some("Acme")).await;
+    until("it starts", async || world.number("select count(*) from enrollments").await == 1).await;
+}
+
+#[tokio::test]
+async fn the_occurrences_of_one_tenant_keep_no_other_waiting() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 600).await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    occur(&world, sequence, &people, "a").await;
+    let other = world.rig.tenant().await;
+    let contact = world.rig.people(&other, 1).await;
+    let template = template(world.pool(), &other).await;
+    let others = crate::world::sequence(world.pool(), &other, template, &[("wait", json!({}), 600)]).await;
+    sqlx::query(
+        "insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence) values ($1, $2, $3, 'a')",
+    )
+    .bind(other.id)
+    .bind(others)
+    .bind(contact[0].id)
+    .execute(world.pool())
+    .await
+    .unwrap();
+    world.start(&[]).await;
+    decided(&world).await;
+    let first: Vec<Uuid> = sqlx::query_scalar(
+        "select distinct tenant_id from trigger_occurrences
+         where decided_at = (select min(decided_at) from trigger_occurrences)",
+    )
+    .fetch_all(world.pool())
+    .await
+    .unwrap();
+    assert_eq!(first.len(), 2, "the newer one is among the first that are decided");
+}
+
+#[tokio::test]
+async fn an_event_between_the_occurrence_and_the_enrollment_ends_it() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 3).await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    world.execute(r#"update sequences set exit_event = '{"event": "paid"}'"#).await;
+    // Both events come with one request: of the first they end what they follow, of the second they are before it.
+    for (person, names) in people.iter().zip([["trial", "paid"], ["paid", "trial"], ["trial", "other"]]) {
+        let mut db = world.pool().begin().await.unwrap();
+        for name in names {
+            let event = record(&mut db, &world, person, name, json!({})).await;
+            if name == "trial" {
+                sqlx::query(
+                    "insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence, event_id, noted_at)
+                     select tenant_id, $2, contact_id, id::text, id, received_at from product_events where id = $1",
+                )
+                .bind(event)
+                .bind(sequence)
+                .execute(&mut *db)
+                .await
+                .unwrap();
+            }
+        }
+        db.commit().await.unwrap();
+    }
+    tell(&world, &people[2], "paid", json!({})).await;
+    world.start(&[]).await;
+    decided(&world).await;
+    until("two have left", async || {
+        world.number("select count(*) from enrollments where exit_reason = 'event'").await == 2
+    })
+    .await;
+    let left: Vec<Uuid> = sqlx::query_scalar("select contact_id from enrollments where status = 'active'")
+        .fetch_all(world.pool())
+        .await
+        .unwrap();
+    assert_eq!(left, [people[1].id]);
 }

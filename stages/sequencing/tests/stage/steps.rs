@@ -1,11 +1,17 @@
 //! Each step type does its work, once.
 
+use ledger::{
+    confirmations::{ConfirmationLink, confirm},
+    preferences::ConsentEvidence,
+};
 use schemas::{Resolved, new_id, subjects::stream};
 use serde_json::json;
 use stage_rig::until;
+use uuid::Uuid;
 
 use crate::{
     receiver::Receiver,
+    starts::record,
     world::{World, field, step, task},
 };
 
@@ -331,4 +337,87 @@ async fn a_mail_step_waits_while_the_frequency_cap_leaves_no_room() {
     world.over().await;
     assert_eq!(world.states().await, ["completed", "completed"]);
     assert_eq!(world.number("select count(*) from sends").await, 2);
+}
+
+#[tokio::test]
+async fn mail_that_is_on_its_way_takes_room_under_the_cap() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    world.execute("update tenants set frequency_cap_messages = 1, frequency_cap_days = 7").await;
+    let first = world.sequence(&[step("send_email", json!({}))]).await;
+    let second = world.sequence(&[step("send_email", json!({}))]).await;
+    world.start(&[]).await;
+    world.enroll(first, &people, 0).await;
+    until("the first is queued", async || world.number("select count(*) from sends").await == 1).await;
+    world.enroll(second, &people, 0).await;
+    let held = "select count(*) from enrollments where held_by = 'frequency_cap'";
+    until("the second waits", async || world.number(held).await == 1).await;
+    assert_eq!(world.number("select count(*) from sends").await, 1);
+    // The first could not be delivered.
+    world.execute("update sends set state = 'failed', decided_at = now()").await;
+    world.execute("update enrollments set next_action_at = now() where status = 'active'").await;
+    world.over().await;
+    assert_eq!(world.number("select count(*) from sends").await, 2);
+}
+
+#[tokio::test]
+async fn in_quiet_hours_a_mail_step_waits_and_an_event_still_ends_it() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    world
+        .execute(
+            "update tenants set quiet_from = (now() at time zone 'utc' - interval '1 hour')::time,
+                 quiet_to = (now() at time zone 'utc' + interval '2 hours')::time, quiet_by_contact = false,
+                 quiet_for = array['marketing']",
+        )
+        .await;
+    let sequence = world.sequence(&[step("send_email", json!({}))]).await;
+    world.execute(r#"update sequences set exit_event = '{"event": "paid"}'"#).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    let held = "select count(*) from enrollments where status = 'active' and held_by = 'quiet_hours'
+                and next_action_at between now() + interval '119 minutes' and now() + interval '2 hours'";
+    until("both wait for the end", async || world.number(held).await == 2).await;
+    record(&mut world.pool().acquire().await.unwrap(), &world, &people[0], "paid", json!({})).await;
+    world.execute("insert into enrollment_checks (tenant_id, contact_id) select tenant_id, id from contacts").await;
+    until("one has left", async || world.number(held).await == 1).await;
+    world
+        .execute("update tenants set quiet_from = null, quiet_to = null, quiet_by_contact = null, quiet_for = null")
+        .await;
+    world.execute("update enrollments set next_action_at = now() where status = 'active'").await;
+    world.over().await;
+    let mailed: Vec<Uuid> = sqlx::query_scalar("select contact_id from sends").fetch_all(world.pool()).await.unwrap();
+    assert_eq!(mailed, [people[1].id]);
+}
+
+#[tokio::test]
+async fn a_mail_step_waits_for_the_consent_that_is_asked_for() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 3).await;
+    world.execute("update contacts set marketing_status = 'pending'").await;
+    // The first is asked, of the second nobody asks it, the third let its link expire.
+    for (person, expires_in) in [(&people[0], 1), (&people[2], -1)] {
+        sqlx::query("insert into confirmations (tenant_id, contact_id, expires_at) values ($1, $2, now() + make_interval(days => $3))")
+            .bind(world.tenant.id)
+            .bind(person.id)
+            .bind(expires_in)
+            .execute(world.pool())
+            .await
+            .unwrap();
+    }
+    let sequence = world.sequence(&[step("send_email", json!({}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    let held = "select count(*) from enrollments where status = 'active' and held_by = 'no_consent'";
+    let over = "select count(*) from enrollments where status = 'completed'";
+    until("one waits", async || world.number(held).await == 1 && world.number(over).await == 2).await;
+    assert_eq!(world.number("select count(*) from sends").await, 2, "the gate says why they get nothing");
+    // The link is followed: the mail is made at once.
+    let mut db = world.pool().begin().await.unwrap();
+    let evidence = ConsentEvidence { ip: None, user_agent: None };
+    let link = confirm(&mut db, world.tenant.id, people[0].id, new_id(), evidence, "Yes").await.unwrap();
+    assert_eq!(link, Some(ConfirmationLink::Confirmed));
+    db.commit().await.unwrap();
+    world.over().await;
+    assert_eq!(world.number("select count(*) from sends").await, 3);
 }

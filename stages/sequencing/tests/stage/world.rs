@@ -100,7 +100,7 @@ impl World {
     }
 }
 
-async fn template(pool: &PgPool, tenant: &Tenant) -> Uuid {
+pub(crate) async fn template(pool: &PgPool, tenant: &Tenant) -> Uuid {
     let id = new_id();
     sqlx::query(
         "insert into templates (tenant_id, id, name, template_type, status, version, content_id)

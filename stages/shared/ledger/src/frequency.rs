@@ -6,8 +6,8 @@
 //! before it counts, as a send quota does. Other mail neither counts nor waits.
 //!
 //! The gate decides ([`crate::gate::decide_recipient`]): a campaign skips a contact without room, as `frequency_cap`. A sequence takes its
-//! step when there is room; a mail of it that another mail overtakes on its way to the fence waits there, and is skipped at its
-//! retry deadline.
+//! step when there is room, and no other mail of a sequence is on its way that would take it; a mail that another one overtakes on its way
+//! to the fence waits there for room, however long that takes.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;

@@ -17,7 +17,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fence::{Answer, BatchContext, BatchEligibility, Change, GateDecision, SendAttempt, until_tomorrow};
-use crate::gate::{QuietColumns, QuietRule, is_capped};
+use crate::gate::{QuietColumns, QuietRule};
 use crate::hours::BatchKey;
 use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
@@ -95,6 +95,7 @@ pub async fn find_owed(
                 state: if row.is_deferred { SendState::Deferred } else { SendState::Queued },
                 attempt: row.attempts + 1,
                 doubtful: row.doubtful,
+                route: row.route,
                 metered_on: row.metered_on,
                 _permit: None,
                 batch: found.context.clone(),
@@ -153,7 +154,8 @@ fn withheld(send: &SendAttempt, eligibility: &BatchEligibility) -> Option<Change
         GateDecision::Pass | GateDecision::Cancel | GateDecision::Wait(_) => {}
     }
     let deadline = retry_deadline(send.batch.kind);
-    // Yesterday's password reset is of no use. A campaign may be paused for days, so its deadline counts from attempts.
+    // Yesterday's password reset is of no use. A campaign may be paused for days, and a sequence's mail wait for room under the frequency
+    // cap, so their deadline counts from attempts.
     (deadline == RetryDeadline::Prompt && send.batch.age() >= deadline.limit())
         .then(|| Change::expired(send.clone(), "expired", Answer::default()))
 }
@@ -161,10 +163,8 @@ fn withheld(send: &SendAttempt, eligibility: &BatchEligibility) -> Option<Change
 /// The retry deadline of a kind of message.
 pub fn retry_deadline(kind: MessageKind) -> RetryDeadline {
     match kind {
-        MessageKind::Campaign => RetryDeadline::Bulk,
-        MessageKind::Sequence | MessageKind::Transactional | MessageKind::OneOff | MessageKind::Test => {
-            RetryDeadline::Prompt
-        }
+        MessageKind::Campaign | MessageKind::Sequence => RetryDeadline::Bulk,
+        MessageKind::Transactional | MessageKind::OneOff | MessageKind::Test => RetryDeadline::Prompt,
     }
 }
 
@@ -201,8 +201,8 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             sandbox: row.environment == Environment::Sandbox,
             warming: row.warming.filter(|_| row.environment == Environment::Production),
             has_fallback: row.has_fallback,
-            is_capped: row.has_cap && is_capped(row.kind, row.classification),
             created_at: row.created_at,
+            due_at: row.due_at,
             quiet_length: eligibility.quiet.map(|rule| rule.hours.length()).unwrap_or_default(),
         };
         ((row.tenant_id, row.id), Found { context: Arc::new(context), eligibility })

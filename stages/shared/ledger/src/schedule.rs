@@ -8,7 +8,7 @@ const HOUR: u64 = 60 * MINUTE;
 /// How long a message is worth retrying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RetryDeadline {
-    /// Campaign mail: 72 hours.
+    /// Mail of campaigns and sequences: 72 hours of attempts.
     Bulk,
     /// Transactional and one-off mail: 24 hours; later mail is of no use.
     Prompt,

@@ -43,6 +43,14 @@ impl SuppressionReason {
         matches!(self, Self::Manual | Self::Import)
     }
 
+    /// True if it is about the person, and not about one address: it holds for the contact that the person's contact was merged into, too.
+    fn is_about_the_person(self) -> bool {
+        match self {
+            Self::Complaint | Self::Unsubscribe | Self::Manual | Self::Import => true,
+            Self::HardBounce | Self::Invalid => false,
+        }
+    }
+
     /// True if lifting it needs a confirmation of the tenant.
     #[must_use]
     pub fn needs_confirmation(self) -> bool {
@@ -84,6 +92,18 @@ impl NewSuppression {
     pub fn because_of(self, send_id: Uuid) -> Self {
         Self { send_id: Some(send_id), ..self }
     }
+
+    /// Takes over what is stricter in another one with the same key.
+    fn strengthen(&mut self, other: &mut Self) {
+        if other.scope == SuppressionScope::All {
+            self.scope = other.scope;
+        }
+        if other.source == "recipient" && self.source != "recipient" {
+            (self.source, self.send_id) = (other.source, other.send_id);
+        }
+        self.note = self.note.take().or_else(|| other.note.take());
+        self.expires_at = self.expires_at.zip(other.expires_at).map(|(own, others)| own.max(others));
+    }
 }
 
 /// A stored suppression.
@@ -101,21 +121,54 @@ pub struct Suppressed {
     pub already_existed: bool,
 }
 
-/// Writes suppressions; of several with one key the first counts. One in force is never weakened. Takes effect when the caller commits.
+/// Writes suppressions; of several with one key the strictest terms count. One in force is never weakened. Takes effect when the caller
+/// commits. Answers one for each key.
+///
+/// What is about the person and not about the address (an opt-out, not a bounce) is written for the address of the contact, too, that the
+/// contact was merged into.
 ///
 /// The caller has locked the contacts of the addresses ([`lock_addresses`], or by id). The fence locks the same rows, so no message is sent
 /// after a suppression was answered.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn suppress(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Result<Vec<Suppressed>> {
+pub async fn suppress(db: &mut PgConnection, new: Vec<NewSuppression>) -> sqlx::Result<Vec<Suppressed>> {
+    let of_survivors = suppressions_of_survivors(&mut *db, &new).await?;
+    let written = write(&mut *db, new).await?;
+    write(db, of_survivors).await?;
+    Ok(written)
+}
+
+/// The suppressions that survivors of merges get from those of merged contacts. The survivors are locked.
+async fn suppressions_of_survivors(db: &mut PgConnection, new: &[NewSuppression]) -> sqlx::Result<Vec<NewSuppression>> {
+    let personal: Vec<&NewSuppression> = new.iter().filter(|new| new.reason.is_about_the_person()).collect();
+    if personal.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tenants: Vec<Uuid> = personal.iter().map(|new| new.tenant_id).collect();
+    let addresses: Vec<&str> = personal.iter().map(|new| new.address.as_str()).collect();
+    let rows = sqlx::query_file!("queries/suppressions/lock_survivors.sql", &tenants, &addresses as &[&str])
+        .fetch_all(db)
+        .await?;
+    let of_survivor = |(place, address): (i64, String)| {
+        let new = personal.get(usize::try_from(place).ok()?.checked_sub(1)?)?;
+        Some(NewSuppression { address, ..(*new).clone() })
+    };
+    Ok(rows.into_iter().filter_map(|row| of_survivor((row.place, row.address))).collect())
+}
+
+async fn write(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Result<Vec<Suppressed>> {
     if new.is_empty() {
         return Ok(Vec::new());
     }
     let key = |new: &NewSuppression| (new.tenant_id, new.address.clone(), new.reason.as_str());
     new.sort_by_cached_key(key);
     new.dedup_by(|later, kept| {
-        (later.tenant_id, later.reason) == (kept.tenant_id, kept.reason) && later.address == kept.address
+        let is_same = (later.tenant_id, later.reason) == (kept.tenant_id, kept.reason) && later.address == kept.address;
+        if is_same {
+            kept.strengthen(later);
+        }
+        is_same
     });
     let ids: Vec<Uuid> = new.iter().map(|_| new_id()).collect();
     let tenants: Vec<Uuid> = new.iter().map(|new| new.tenant_id).collect();

@@ -69,13 +69,14 @@ pub async fn put_off(pool: &PgPool, batch: &BatchFacts, quiet: &[(Uuid, DateTime
 }
 
 /// Gives a batch of which nothing was tried a time: it waits for dispatch then. The sends stay as they are, so that a million of them are
-/// two thousand rows.
+/// two thousand rows. Its mail is dated by it, unless it may be of an attempt that is in doubt: that is repeated with the same bytes.
 ///
 /// # Errors
 /// When Postgres is away.
 pub async fn set_time(pool: &PgPool, batch: &BatchFacts, until: DateTime<Utc>) -> sqlx::Result<()> {
     sqlx::query!(
-        "update batches set state = 'timed', announce_after = $3, quiet_at = now()
+        "update batches set state = 'timed', announce_after = $3, quiet_at = now(),
+                            due_at = case when classification = 'marketing' then $3 else due_at end
          where tenant_id = $1 and id = $2 and state = 'announced' and fenced + deferred = 0",
         batch.tenant_id,
         batch.batch_id,

@@ -88,6 +88,9 @@ async fn ledger(pool: &PgPool) -> sqlx::Result<()> {
     Gauge::LedgerPaused.set(f64::from(u8::from(is_paused)), []);
     let pending = sqlx::query_scalar!(r#"select platform_pending_facts() as "pending!""#).fetch_one(&mut *db).await?;
     Gauge::PendingFacts.set(pending as f64, []);
+    let confirmations =
+        sqlx::query_scalar!(r#"select platform_confirmations() as "oldest!""#).fetch_one(&mut *db).await?;
+    Gauge::ConfirmationsOldestSeconds.set(confirmations, []);
     Ok(())
 }
 

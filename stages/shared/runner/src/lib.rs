@@ -21,6 +21,7 @@ use async_trait::async_trait;
 use runtime::{
     Beat, Bus, CommitNotifier, Heartbeat, PauseSwitches, Publication,
     panics::{caught, supervise},
+    plans::PreparedPool,
 };
 use schemas::Lane;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -94,7 +95,7 @@ pub struct Deps {
     /// A pool in the stages' role, for statements that are planned anew.
     pub pool: sqlx::PgPool,
     /// The same, for transactions by key that are made over and over.
-    pub by_key: runtime::plans::PreparedPool,
+    pub by_key: PreparedPool,
     /// For facts that are committed outside of `handle` and of sweeps; the runner notifies for those.
     pub facts: CommitNotifier,
     /// Makes and checks the tokens in mail.
@@ -156,11 +157,11 @@ impl Runner {
         Self { pause_gate: PauseGate::new(switches.clone()), switches, ..self }
     }
 
-    /// On this ledger, in the stages' role. It counts how often the handling of a message starts, so that one that ends its process each
-    /// time is set aside; and it says which sweeps have work.
+    /// On this ledger, in the stages' role. `pool` counts how often the handling of a message starts, so that one that ends its process each
+    /// time is set aside; `by_key` says which sweeps have work.
     #[must_use]
-    pub fn on_ledger(self, pool: sqlx::PgPool) -> Self {
-        let scheduler = Scheduler::new(&pool);
+    pub fn on_ledger(self, pool: sqlx::PgPool, by_key: &PreparedPool) -> Self {
+        let scheduler = Scheduler::new(by_key);
         Self { starts: Starts::new(Some(pool)), scheduler: Some(scheduler), ..self }
     }
 

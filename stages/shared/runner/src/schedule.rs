@@ -7,7 +7,7 @@ use std::{
 };
 
 use runtime::{Notifier, db, plans::PreparedPool};
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::AssertSqlSafe;
 use tokio_util::sync::CancellationToken;
 
 /// How often the ledger is asked.
@@ -18,7 +18,7 @@ const ASK_MAX: Duration = Duration::from_secs(5);
 /// The sweeps that wait for work. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Scheduler {
-    /// One connection, which keeps its plan.
+    /// The question is one statement by key: its plan is kept, and it holds a connection for less than a millisecond.
     pool: PreparedPool,
     sweeps: Arc<Mutex<Vec<Waiting>>>,
 }
@@ -31,8 +31,8 @@ struct Waiting {
 
 impl Scheduler {
     /// On this ledger, in the stages' role.
-    pub(crate) fn new(pool: &PgPool) -> Self {
-        Self { pool: PreparedPool::new(pool, 1), sweeps: Arc::default() }
+    pub(crate) fn new(by_key: &PreparedPool) -> Self {
+        Self { pool: by_key.priority("sweeps"), sweeps: Arc::default() }
     }
 
     /// Answers what is notified whenever this expression is true, and whether it is the first one: then the caller starts [`Self::run`].

@@ -107,10 +107,10 @@ pub const INCLUDE_DEPTH: usize = 5;
 pub const INCLUDES: usize = 100;
 /// How deep elements of MJML may nest: its compiler calls itself for each.
 pub(crate) const MJML_DEPTH: usize = 40;
-/// Most `mj-` elements of one template: each makes some kilobytes of HTML.
+/// Most `mj-` elements and comments of one template: each makes some kilobytes of HTML.
 pub(crate) const MJML_ELEMENTS: usize = 1_000;
-/// Most bytes of attributes in `mj-head`: each element may repeat them all.
-pub(crate) const MJML_HEAD_BYTES: usize = 8 * 1024;
+/// Most bytes of attributes that elements may repeat: those in `mj-head` for each element, those of an open element for each within it.
+pub(crate) const MJML_COPIED_BYTES: usize = 8 * 1024 * 1024;
 /// Longest rendered subject, in bytes (RFC 5322 §2.1.1 allows 998 in a line).
 pub(crate) const SUBJECT_BYTES: usize = 900;
 

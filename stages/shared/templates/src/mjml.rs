@@ -2,6 +2,7 @@
 //! comes out as it was written; what mrml would do without bounds is refused before.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use htmlparser::{ElementEnd, StrSpan, Token, Tokenizer};
 use mrml::prelude::parser::Error as MjmlError;
@@ -11,7 +12,7 @@ use runtime::Budget;
 use super::compose::{offset_of, position_of};
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::lexer::brief;
-use super::limits::{MJML_DEPTH, MJML_ELEMENTS, MJML_HEAD_BYTES, TemplateLimits};
+use super::limits::{MJML_COPIED_BYTES, MJML_DEPTH, MJML_ELEMENTS, TemplateLimits};
 use super::message::digest;
 use super::scan::{SourceKind, plain_lines, scan_source};
 
@@ -64,11 +65,22 @@ pub fn compile_mjml(source: &str) -> Result<String, Vec<TemplateFault>> {
     let source = plain_lines(source);
     let budget = Budget::new(limits.reading());
     let scanned = scan_source(Part::BodyHtml, SourceKind::Whole, &source, &limits, &budget)?;
-    let document = MjmlDocument::new(&source, scanned.markups);
-    document.compile(&limits).map_err(|fault| vec![fault])
+    let liquid: Vec<_> = scanned.markups.into_iter().map(|(span, at)| (span, Some(at))).collect();
+    // htmlparser 0.2 panics on a malformed conditional comment.
+    catch_unwind(AssertUnwindSafe(|| {
+        let escaped = MjmlDocument::new(&source, &liquid).escaped_characters();
+        let mut spans = [liquid, escaped.into_iter().map(|span| (span, None)).collect()].concat();
+        spans.sort_unstable_by_key(|(span, _)| span.start);
+        MjmlDocument::new(&source, &spans).compile(&limits)
+    }))
+    .unwrap_or_else(|_| {
+        let start = Position { line: 1, column: 1 };
+        Err(Problem::new(FaultCode::HtmlInvalid, "markup that cannot be read").at(Part::BodyHtml, start))
+    })
+    .map_err(|fault| vec![fault])
 }
 
-/// A source with words in the place of its Liquid.
+/// A source with words in the place of its Liquid, and of the characters that mrml would not write as they are.
 struct MjmlDocument<'s> {
     source: &'s str,
     /// How every word begins; nothing in the source does.
@@ -81,17 +93,18 @@ struct MjmlDocument<'s> {
 }
 
 impl<'s> MjmlDocument<'s> {
-    fn new(source: &'s str, markups: Vec<(Range<usize>, Position)>) -> Self {
+    /// The document with a word for each of these spans, which are in order. Liquid has a position.
+    fn new(source: &'s str, spans: &[(Range<usize>, Option<Position>)]) -> Self {
         let mut prefix = format!("q{}", digest(&[source]).get(..8).unwrap_or("liquid"));
         while source.contains(&prefix) {
             prefix.push('q');
         }
         let mut document = Self { source, prefix, text: String::new(), words: Vec::new(), start: 0 };
         let mut from = 0;
-        for (span, at) in markups {
+        for (span, at) in spans {
             document.copy(from..span.start);
             from = span.end;
-            document.replace(span, Some(at));
+            document.replace(span.clone(), *at);
         }
         document.copy(from..source.len());
         let before = document.text.find('<').unwrap_or(0);
@@ -110,7 +123,7 @@ impl<'s> MjmlDocument<'s> {
         let mut from = 0;
         for (at, character) in text.char_indices().filter(|(_, character)| !character.is_ascii()) {
             let end = at + character.len_utf8();
-            if text.as_bytes().iter().skip(end).take(2).any(|byte| *byte == b'>') {
+            if source.as_bytes().iter().skip(span.start + end).take(2).any(|byte| *byte == b'>') {
                 self.text.push_str(text.get(from..at).unwrap_or_default());
                 self.replace(span.start + at..span.start + end, None);
                 from = end;
@@ -119,7 +132,33 @@ impl<'s> MjmlDocument<'s> {
         self.text.push_str(text.get(from..).unwrap_or_default());
     }
 
+    /// The characters of attributes that mrml writes as Rust does in a debug print (`\"`, `\u{a0}`): their places in the source.
+    fn escaped_characters(&self) -> Vec<Range<usize>> {
+        let text = self.text.get(self.start..).unwrap_or_default();
+        let values = Tokenizer::from(text).map_while(Result::ok).filter_map(|token| match token {
+            Token::Attribute { value, .. } => value,
+            _ => None,
+        });
+        values
+            .flat_map(|value| {
+                let escaped = value.as_str().char_indices().filter(|(_, character)| {
+                    // The debug print of a text leaves `'` alone.
+                    *character != '\'' && !character.escape_debug().eq([*character])
+                });
+                escaped.map(move |(at, character)| {
+                    let at = self.in_source(self.start + value.start() + at);
+                    at..at + character.len_utf8()
+                })
+            })
+            .collect()
+    }
+
     fn replace(&mut self, span: Range<usize>, at: Option<Position>) {
+        // White space in an attribute is a space, as in XML, so that mrml still finds the parts of a `padding`.
+        if at.is_none() && self.source.as_bytes().get(span.start).is_some_and(u8::is_ascii_whitespace) {
+            self.text.push(' ');
+            return;
+        }
         let word = self.word(self.words.len());
         self.words.push((span, at, self.text.len()));
         self.text.push_str(&word);
@@ -131,7 +170,7 @@ impl<'s> MjmlDocument<'s> {
 
     fn compile(&self, limits: &TemplateLimits) -> Result<String, TemplateFault> {
         let text = self.text.get(self.start..).unwrap_or_default();
-        MjmlShape { document: self, open: Vec::new(), elements: 0, head_bytes: 0 }.check(text)?;
+        MjmlShape { document: self, open: Vec::new(), elements: 0, head_bytes: 0, copied_bytes: 0 }.check(text)?;
         let parsed = mrml::parse(text).map_err(|error| self.refusal(&error))?;
         // No fonts but those the author names: a recipient's mail program asks nobody for others.
         let options = RenderOptions { fonts: std::collections::HashMap::new(), ..RenderOptions::default() };
@@ -142,7 +181,7 @@ impl<'s> MjmlDocument<'s> {
         self.restore(&html, limits)
     }
 
-    /// Puts the Liquid back.
+    /// Puts the Liquid and the characters back.
     fn restore(&self, html: &str, limits: &TemplateLimits) -> Result<String, TemplateFault> {
         let mut restored = self.source.get(..self.in_source(self.start)).unwrap_or_default().to_owned();
         let mut seen: Vec<bool> =
@@ -162,7 +201,10 @@ impl<'s> MjmlDocument<'s> {
             if let Some(seen) = seen.get_mut(number) {
                 *seen = true;
             }
-            restored.push_str(self.source.get(span.clone()).unwrap_or_default());
+            match self.source.get(span.clone()).unwrap_or_default() {
+                "\"" => restored.push_str("&quot;"),
+                written => restored.push_str(written),
+            }
             restored.push_str(rest);
             // A word may stand for much, and MJML may repeat it.
             if restored.len() > limits.source_bytes {
@@ -231,9 +273,19 @@ impl<'s> MjmlDocument<'s> {
 /// What there is of a document: how deep it is, and how much its compiler makes of it.
 struct MjmlShape<'d> {
     document: &'d MjmlDocument<'d>,
-    open: Vec<(&'d str, usize)>,
+    open: Vec<OpenElement<'d>>,
+    /// Elements of MJML, and comments: blocks make HTML around them, too.
     elements: usize,
+    /// Attributes in `mj-head`, which every element may repeat.
     head_bytes: usize,
+    /// Attributes of elements that are open where another begins, which may repeat them (`mj-social`, `mj-accordion`).
+    copied_bytes: usize,
+}
+
+struct OpenElement<'d> {
+    name: &'d str,
+    at: usize,
+    attribute_bytes: usize,
 }
 
 impl<'d> MjmlShape<'d> {
@@ -246,18 +298,23 @@ impl<'d> MjmlShape<'d> {
             })?;
             match token {
                 Token::ElementStart { prefix, local, span } => {
-                    self.begin(named(text, prefix, local), start + span.start())?
+                    self.begin(named(text, prefix, local), local.as_str(), start + span.start())?;
                 }
-                Token::Attribute { span, .. } if self.open.iter().any(|(name, _)| *name == "mj-head") => {
-                    self.head_bytes += span.as_str().len();
-                    if self.head_bytes > MJML_HEAD_BYTES {
-                        let detail = format!("the attributes in `mj-head` have more than {MJML_HEAD_BYTES} bytes");
-                        return Err(self.document.fault(start + span.start(), detail));
+                Token::Attribute { span, .. } => {
+                    let bytes = span.as_str().len();
+                    if self.open.iter().any(|element| element.name == "mj-head") {
+                        self.head_bytes += bytes;
+                    }
+                    if let Some(element) = self.open.last_mut() {
+                        element.attribute_bytes += bytes;
                     }
                 }
+                Token::Comment { span, .. }
+                | Token::ConditionalCommentStart { span, .. }
+                | Token::ConditionalCommentEnd { span } => self.count(start + span.start())?,
                 Token::ElementEnd { end: ElementEnd::Empty, .. } => drop(self.open.pop()),
                 Token::ElementEnd { end: ElementEnd::Open, .. }
-                    if self.open.last().is_some_and(|(name, _)| VOID.contains(name)) =>
+                    if self.open.last().is_some_and(|element| VOID.contains(&element.name)) =>
                 {
                     self.open.pop();
                 }
@@ -267,23 +324,24 @@ impl<'d> MjmlShape<'d> {
                 _ => {}
             }
         }
+        self.check_copies(start)?;
         match self.open.last() {
             None => Ok(()),
-            Some((name, at)) => Err(self.document.fault(*at, format!("`<{}>` is never closed", brief(name)))),
+            Some(OpenElement { name, at, .. }) => {
+                Err(self.document.fault(*at, format!("`<{}>` is never closed", brief(name))))
+            }
         }
     }
 
-    fn begin(&mut self, name: &'d str, at: usize) -> Result<(), TemplateFault> {
-        if name.starts_with("mj") {
+    fn begin(&mut self, name: &'d str, local: &str, at: usize) -> Result<(), TemplateFault> {
+        // mrml goes by the local name.
+        if name.starts_with("mj") || local.starts_with("mj") {
             if !ELEMENTS.contains(&name) {
                 return Err(self.document.fault(at, format!("MJML has no element `<{}>`", brief(name))));
             }
-            self.elements += 1;
+            self.count(at)?;
         }
-        self.open.push((name, at));
-        if self.elements > MJML_ELEMENTS {
-            return Err(self.document.fault(at, format!("more than {MJML_ELEMENTS} elements of MJML")));
-        }
+        self.open.push(OpenElement { name, at, attribute_bytes: 0 });
         if self.open.len() > MJML_DEPTH {
             let fault = self.document.fault(at, format!("elements are nested more than {MJML_DEPTH} deep"));
             return Err(TemplateFault { code: FaultCode::NestingTooDeep, ..fault });
@@ -291,14 +349,32 @@ impl<'d> MjmlShape<'d> {
         Ok(())
     }
 
+    /// Counts an element, or a comment, and what it may repeat.
+    fn count(&mut self, at: usize) -> Result<(), TemplateFault> {
+        self.elements += 1;
+        self.copied_bytes += self.open.iter().map(|element| element.attribute_bytes).sum::<usize>();
+        if self.elements > MJML_ELEMENTS {
+            return Err(self.document.fault(at, format!("more than {MJML_ELEMENTS} elements of MJML and comments")));
+        }
+        self.check_copies(at)
+    }
+
+    fn check_copies(&self, at: usize) -> Result<(), TemplateFault> {
+        if self.copied_bytes + self.elements * self.head_bytes <= MJML_COPIED_BYTES {
+            return Ok(());
+        }
+        let detail = "the attributes in `mj-head`, or around many elements, are too long for so many elements";
+        Err(self.document.fault(at, detail))
+    }
+
     fn end(&mut self, name: &'d str, at: usize) -> Result<(), TemplateFault> {
         match self.open.last() {
-            Some((open, _)) if *open == name => {
+            Some(open) if open.name == name => {
                 self.open.pop();
                 Ok(())
             }
-            Some((open, _)) => {
-                let detail = format!("`</{}>` found where `</{}>` is expected", brief(name), brief(open));
+            Some(open) => {
+                let detail = format!("`</{}>` found where `</{}>` is expected", brief(name), brief(open.name));
                 Err(self.document.fault(at, detail))
             }
             None => Err(self.document.fault(at, format!("`</{}>` closes nothing", brief(name)))),

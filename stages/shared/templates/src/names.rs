@@ -101,6 +101,12 @@ impl NameCheck<'_> {
             }
             match &item.kind {
                 ItemKind::Tag(LiquidTag::For(read)) => scopes.push(read.variable.clone()),
+                // Within the loop, the loop's variable would hide the parameter.
+                ItemKind::Tag(LiquidTag::Assign(name, _)) if is_saved_from(name, &scopes) => {
+                    let detail =
+                        "a parameter of a snippet has the name of the variable of the `for` around it; use two names";
+                    self.fault(Problem::new(FaultCode::NameConflict, detail), item);
+                }
                 ItemKind::Tag(LiquidTag::End(Block::For)) => {
                     scopes.pop();
                 }
@@ -191,6 +197,12 @@ impl NameCheck<'_> {
         };
         if is_known { Ok(()) } else { Err("is not a merge field and is not set in the template") }
     }
+}
+
+/// Whether the name keeps what a parameter had been before, and the parameter is named as one of these.
+fn is_saved_from(name: &str, scopes: &[String]) -> bool {
+    let parameter = name.strip_prefix(SAVED_NAME).and_then(|rest| rest.split_once('_')).map(|(_, parameter)| parameter);
+    parameter.is_some_and(|parameter| scopes.iter().any(|scope| scope == parameter))
 }
 
 fn unknown(name: &str, why: &str) -> Problem {

@@ -142,6 +142,8 @@ pub(super) fn examine(kind: FileKind, content: &[u8], budget: &Budget) -> Result
         FileKind::Xls => ole::inspect(content, budget)?,
         FileKind::Png => image::inspect_png(content, budget)?,
         FileKind::Jpeg => image::inspect_jpeg(content, budget)?,
+        FileKind::Gif => image::inspect_gif(content, budget)?,
+        FileKind::Webp => image::inspect_webp(content, budget)?,
         FileKind::Csv | FileKind::Txt => return text::inspect(content, budget).map(Some),
     }
     Ok(None)

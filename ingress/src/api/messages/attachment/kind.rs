@@ -3,8 +3,8 @@
 use super::text::Charset;
 
 /// The extensions that may be sent.
-pub(in crate::api::messages) const EXTENSIONS: [&str; 9] =
-    ["pdf", "xlsx", "xls", "csv", "png", "jpg", "jpeg", "docx", "txt"];
+pub(in crate::api::messages) const EXTENSIONS: [&str; 11] =
+    ["pdf", "xlsx", "xls", "csv", "png", "jpg", "jpeg", "gif", "webp", "docx", "txt"];
 
 /// A kind of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub(super) enum FileKind {
     Csv,
     Png,
     Jpeg,
+    Gif,
+    Webp,
     Docx,
     Txt,
 }
@@ -29,6 +31,8 @@ impl FileKind {
             "csv" => Self::Csv,
             "png" => Self::Png,
             "jpg" | "jpeg" => Self::Jpeg,
+            "gif" => Self::Gif,
+            "webp" => Self::Webp,
             "docx" => Self::Docx,
             "txt" => Self::Txt,
             _ => return None,
@@ -42,9 +46,14 @@ impl FileKind {
 
     /// The kind that is this byte.
     pub(super) fn of_byte(byte: u8) -> Option<Self> {
-        [Self::Pdf, Self::Xlsx, Self::Xls, Self::Csv, Self::Png, Self::Jpeg, Self::Docx, Self::Txt]
-            .into_iter()
-            .find(|kind| kind.to_byte() == byte)
+        let images = [Self::Png, Self::Jpeg, Self::Gif, Self::Webp];
+        let others = [Self::Pdf, Self::Xlsx, Self::Xls, Self::Csv, Self::Docx, Self::Txt];
+        images.into_iter().chain(others).find(|kind| kind.to_byte() == byte)
+    }
+
+    /// Whether the HTML of a mail can show it.
+    pub(super) fn is_image(self) -> bool {
+        matches!(self, Self::Png | Self::Jpeg | Self::Gif | Self::Webp)
     }
 
     /// The registered media type.
@@ -56,6 +65,8 @@ impl FileKind {
             Self::Csv => "text/csv",
             Self::Png => "image/png",
             Self::Jpeg => "image/jpeg",
+            Self::Gif => "image/gif",
+            Self::Webp => "image/webp",
             Self::Docx => "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
             Self::Txt => "text/plain",
         }

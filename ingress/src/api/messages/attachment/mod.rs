@@ -213,9 +213,13 @@ fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Uplo
             }
         },
     };
-    let is_image = matches!(kind, FileKind::Png | FileKind::Jpeg);
     let is_shown = body.content_id.is_some();
-    faults.require(is_image || !is_shown, &path("content_id"), "not_allowed", "only an image can be shown by the HTML");
+    faults.require(
+        kind.is_image() || !is_shown,
+        &path("content_id"),
+        "not_allowed",
+        "only an image can be shown by the HTML",
+    );
     Some(Upload { filename, kind, declared, content_id: body.content_id, base64: base64? })
 }
 

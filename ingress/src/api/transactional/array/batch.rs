@@ -29,8 +29,8 @@ pub(in crate::api::transactional) fn batch_endpoint() -> (RouteEndpoint, Doc) {
         "Send up to 500 transactional mails",
         "Each message is what `POST /v1/transactional` takes, without the tenant and without files, and may have an `idempotency_key` of its \
          own: a message is accepted once under its key, in whichever batch, for 24 hours. Messages are accepted or refused \
-         one by one, and `results` answers each in its place; a refused one costs no other. More than 50 messages with one \
-         template and sender travel behind mail of their kind.",
+         one by one, and `results` answers each in its place; a refused one costs no other. More than 50 mails with one \
+         template and sender, copies counted, travel behind mail of their kind, also those that are due later.",
     )
     .example(json!({"messages": [
         {"template_id": ID, "email": "ann@example.com", "data": {"total": "12.50"}, "idempotency_key": "order-1042"},
@@ -103,12 +103,12 @@ async fn send_batch(ctx: &mut RequestContext, body: SendMailBatch) -> Result<Api
     faults.finish()?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     let mut items = ArrayItems::of_tenant(messages, tenant);
-    keys::claim_keys(ctx.db(), caller.key_id, &mut items).await?;
+    keys::claim_keys(ctx.db(), caller.lineage, &mut items).await?;
     items.check_requests();
     for announcement in accept_for_tenant(ctx.db(), &caller, tenant, &mut items).await? {
         ctx.announce(announcement);
     }
-    keys::store_answers(ctx.db(), caller.key_id, &items).await?;
+    keys::store_answers(ctx.db(), caller.lineage, &items).await?;
     // Contacts and sends are written by the audience stage.
     ctx.commits_no_facts();
     let results: Vec<MailBatchResult> = items.outcomes().into_iter().map(MailBatchResult::of).collect();

@@ -23,7 +23,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::item::{ArrayItems, ItemState};
-use super::{ACCEPTED, ready, template_not_found};
+use super::{ACCEPTED, NewRequest, ready, template_not_found};
 use crate::{
     api::contacts::named,
     pipeline::{IdempotencyKey, KeyClaim, announce, auth::keys::Caller, error::ApiError},
@@ -76,7 +76,7 @@ pub(crate) async fn accept_array(
     let mut items = tokio::task::spawn_blocking(move || ArrayItems::read(bodies)).await?;
     let mut tx = ingress.pool.begin().await?;
     store::set_statement_timeout(&mut tx).await?;
-    match key.claim(&mut tx, caller.key_id, std::time::Duration::ZERO).await? {
+    match key.claim(&mut tx, caller.lineage, std::time::Duration::ZERO).await? {
         KeyClaim::Taken => {}
         KeyClaim::Answered(stored) => {
             tx.rollback().await?;
@@ -85,15 +85,15 @@ pub(crate) async fn accept_array(
         KeyClaim::Waiting(_) => return Err(ApiError::conflict("idempotency_in_progress")),
     }
     store::find_tenants(&mut tx, caller, &mut items).await?;
-    keys::claim_keys(&mut tx, caller.key_id, &mut items).await?;
+    keys::claim_keys(&mut tx, caller.lineage, &mut items).await?;
     let mut announcements = Vec::new();
     for tenant in items.check_requests() {
         announcements.extend(accept_for_tenant(&mut tx, caller, tenant, &mut items).await?);
     }
-    keys::store_answers(&mut tx, caller.key_id, &items).await?;
+    keys::store_answers(&mut tx, caller.lineage, &items).await?;
     let summary = items.summary();
     let stored = serde_json::to_vec(&summary).map_err(|error| ApiError::unexpected(&error))?;
-    key.store_answer(&mut tx, caller.key_id, ACCEPTED, &stored).await?;
+    key.store_answer(&mut tx, caller.lineage, ACCEPTED, &stored).await?;
     tx.commit().await?;
     ingress.facts.notify();
     announce(ingress, announcements);
@@ -126,8 +126,13 @@ async fn accept_for_tenant(
     if requests.is_empty() {
         return Ok(Vec::new());
     }
+    for NewRequest { payload, options } in &mut requests {
+        if batches.needs_mark((payload.content_id, payload.sender_id), options.is_some()) {
+            options.get_or_insert_default().is_bulk = true;
+        }
+    }
     store::insert_requests(db, tenant, caller, &requests).await?;
-    trace::keep_each(db, batches.all().map(|(batch, _)| (tenant, batch))).await?;
+    trace::keep_each(db, batches.all().map(|(_, (batch, _))| (tenant, batch))).await?;
     batches.announcements(tenant, &caller.product, caller.environment)
 }
 
@@ -135,41 +140,60 @@ async fn accept_for_tenant(
 /// own, and one for each mail that is due later.
 #[derive(Debug, Default)]
 struct NewBatches {
-    shared: BTreeMap<(Uuid, Uuid), (Uuid, u16)>,
-    with_copies: Vec<(Uuid, u16)>,
+    shared: BTreeMap<MailSource, (Uuid, u16)>,
+    with_copies: Vec<(MailSource, (Uuid, u16))>,
+    /// How many sends there are of each, those that are due later too.
+    totals: BTreeMap<MailSource, usize>,
 }
+
+/// Content and sender.
+type MailSource = (Uuid, Uuid);
 
 impl NewBatches {
     /// The id of the next send with this content and sender.
     fn next_send(&mut self, content: Uuid, sender: Uuid, options: Option<&MailOptions>) -> Uuid {
+        let source = (content, sender);
+        let sends = options.map_or(1, MailOptions::recipient_count);
+        *self.totals.entry(source).or_default() += usize::from(sends);
         if let Some(options) = options.filter(|options| options.scheduled_at.is_some() || !options.copies.is_empty()) {
             let batch = MailOptions::batch_id(Some(options));
             // What is due later is announced by a sweep.
             if options.scheduled_at.is_none() {
-                self.with_copies.push((batch, options.recipient_count()));
+                self.with_copies.push((source, (batch, sends)));
             }
             return batch;
         }
-        let (batch, size) = self.shared.entry((content, sender)).or_insert_with(|| (schemas::new_batch_id(), 0));
+        let (batch, size) = self.shared.entry(source).or_insert_with(|| (schemas::new_batch_id(), 0));
         let send = SendId::of(*batch, *size);
         *size += 1;
         send.0
     }
 
-    /// Each batch, and how many sends it has.
-    fn all(&self) -> impl Iterator<Item = (Uuid, u16)> {
-        self.shared.values().chain(&self.with_copies).copied()
+    /// True if there are so many sends with this content and sender that they take the bulk lane, whatever batches they are in.
+    fn is_bulk(&self, source: MailSource) -> bool {
+        self.totals.get(&source).is_some_and(|total| *total > PROMPT_BATCH_MAX)
     }
 
-    /// One announcement of all small batches, and one of the large ones, which do not belong in the prompt queue.
+    /// Whether a request has to say that it is bulk. The size of a large batch says so, to which all belong that have no options.
+    fn needs_mark(&self, source: MailSource, has_options: bool) -> bool {
+        let is_large = self.shared.get(&source).is_some_and(|(_, size)| usize::from(*size) > PROMPT_BATCH_MAX);
+        self.is_bulk(source) && (has_options || !is_large)
+    }
+
+    /// Each batch, and how many sends it has.
+    fn all(&self) -> impl Iterator<Item = (MailSource, (Uuid, u16))> {
+        let shared = self.shared.iter().map(|(source, batch)| (*source, *batch));
+        shared.chain(self.with_copies.iter().copied())
+    }
+
+    /// One announcement of all that is prompt, and one of the large rest, which does not belong in the prompt queue.
     fn announcements(
         &self,
         tenant: Uuid,
         product: &str,
         environment: Environment,
     ) -> Result<Vec<Publication>, ApiError> {
-        let is_prompt = |size: u16| usize::from(size) <= PROMPT_BATCH_MAX;
-        let (prompt, large): (Vec<_>, Vec<_>) = self.all().partition(|(_, size)| is_prompt(*size));
+        let (large, prompt): (Vec<_>, Vec<_>) = self.all().partition(|(source, _)| self.is_bulk(*source));
         let prompt =
             announcement(tenant, &prompt, subjects::accepted(product, environment, RequestKind::Transactional))?;
         let large = announcement(tenant, &large, subjects::accepted_array(product, environment))?;
@@ -177,11 +201,15 @@ impl NewBatches {
     }
 }
 
-fn announcement(tenant: Uuid, batches: &[(Uuid, u16)], subject: String) -> Result<Option<Publication>, ApiError> {
-    let Some(((first, _), more)) = batches.split_first() else { return Ok(None) };
-    let count: u32 = batches.iter().map(|(_, size)| u32::from(*size)).sum();
+fn announcement(
+    tenant: Uuid,
+    batches: &[(MailSource, (Uuid, u16))],
+    subject: String,
+) -> Result<Option<Publication>, ApiError> {
+    let Some(((_, (first, _)), more)) = batches.split_first() else { return Ok(None) };
+    let count: u32 = batches.iter().map(|(_, (_, size))| u32::from(*size)).sum();
     let announced = RequestAnnounced {
-        more: more.iter().map(|(batch, _)| *batch).collect(),
+        more: more.iter().map(|(_, (batch, _))| *batch).collect(),
         count: Some(count),
         ..RequestAnnounced::of(tenant, *first, RequestKind::Transactional)
     };
@@ -215,11 +243,32 @@ mod tests {
             MailOptions { copies: vec![copy("a@example.com"), copy("b@example.com")], ..MailOptions::default() };
         let copied = batches.next_send(invoice, sender, Some(&copied));
         assert_eq!(SendId(copied).ordinal(), 0);
-        assert!(batches.all().any(|batch| batch == (copied, 3)));
+        assert!(batches.all().any(|(_, batch)| batch == (copied, 3)));
         let due = chrono::Utc::now() + chrono::TimeDelta::days(1);
         let later = MailOptions { scheduled_at: Some(due), ..MailOptions::default() };
         let later = batches.next_send(invoice, sender, Some(&later));
-        assert!(SendId(later).made_at() > chrono::Utc::now() && batches.all().all(|(batch, _)| batch != later));
+        assert!(SendId(later).made_at() > chrono::Utc::now() && batches.all().all(|(_, (batch, _))| batch != later));
+    }
+
+    #[test]
+    fn copies_and_due_times_keep_no_array_out_of_the_bulk_lane() {
+        let (invoice, reminder, sender) = (schemas::new_id(), schemas::new_id(), schemas::new_id());
+        let due = chrono::Utc::now() + chrono::TimeDelta::days(1);
+        let address = schemas::Address::parse("a@example.com").unwrap();
+        let copy = MailCopy { address, name: None, role: RecipientRole::Bcc };
+        let copied = MailOptions { copies: vec![copy; 49], ..MailOptions::default() };
+        let later = MailOptions { scheduled_at: Some(due), ..MailOptions::default() };
+        for (options, count) in [(&later, PROMPT_BATCH_MAX), (&copied, 1)] {
+            let mut batches = NewBatches::default();
+            batches.next_send(reminder, sender, Some(options));
+            for _ in 0..count {
+                batches.next_send(invoice, sender, Some(options));
+            }
+            assert!(!batches.is_bulk((invoice, sender)));
+            batches.next_send(invoice, sender, None);
+            assert!(batches.is_bulk((invoice, sender)) && !batches.is_bulk((reminder, sender)));
+            assert!(batches.needs_mark((invoice, sender), false));
+        }
     }
 
     #[test]

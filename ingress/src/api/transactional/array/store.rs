@@ -121,8 +121,8 @@ pub(super) async fn insert_requests(
     let due: Vec<Option<DateTime<Utc>>> = requests.iter().map(NewRequest::due_at).collect();
     plans::checks_keep_their_plans(&mut *db).await?;
     sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after)
-         select $1, w.id, $2, $3, $4, w.payload, w.options, coalesce(w.due_at, now() + interval '10 seconds')
+        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after, due_at)
+         select $1, w.id, $2, $3, $4, w.payload, w.options, coalesce(w.due_at, now() + interval '10 seconds'), coalesce(w.due_at, now())
          from unnest($5::uuid[], $6::jsonb[], $7::jsonb[], $8::timestamptz[]) as w (id, payload, options, due_at)",
         tenant,
         caller.product,

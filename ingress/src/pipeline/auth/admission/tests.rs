@@ -13,7 +13,13 @@ async fn connections(database: &TestDatabase) -> PreparedPool {
 }
 
 fn signed(key: u128, nonce: &str, limit: u32) -> AdmissionRequest {
-    AdmissionRequest { key_id: Uuid::from_u128(key), nonce: Some(nonce.to_owned()), limit, named: None }
+    AdmissionRequest {
+        key_id: Uuid::from_u128(key),
+        rate_key: Uuid::from_u128(key),
+        nonce: Some(nonce.to_owned()),
+        limit,
+        named: None,
+    }
 }
 
 /// What one request after the other would be told: whether its nonce is fresh, and its number in the minute; 0 for one too many.
@@ -32,7 +38,7 @@ impl OneByOne {
     fn admit(&mut self, wanted: &AdmissionRequest) -> (bool, Option<u32>) {
         let is_fresh = wanted.nonce.as_ref().is_none_or(|nonce| self.nonces.insert((wanted.key_id, nonce.clone())));
         let used = (is_fresh && wanted.limit > 0).then(|| {
-            let used = self.used.entry(wanted.key_id).or_default();
+            let used = self.used.entry(wanted.rate_key).or_default();
             if *used >= wanted.limit {
                 return 0;
             }
@@ -54,6 +60,8 @@ async fn requests_admitted_together_are_told_what_one_after_the_other_would_be()
             let group: Vec<AdmissionRequest> = (0..dice.random_range(1..=GROUP_MAX))
                 .map(|_| AdmissionRequest {
                     key_id: Uuid::from_u128(u128::from(seed) << 64 | dice.random_range(1..=3)),
+                    // Two of the keys may share a limit.
+                    rate_key: Uuid::from_u128(u128::from(seed) << 64 | dice.random_range(1..=2)),
                     nonce: dice.random_bool(0.9).then(|| dice.random_range(0..600_u32).to_string()),
                     limit: if dice.random_bool(0.8) { 120 } else { 0 },
                     named: None,

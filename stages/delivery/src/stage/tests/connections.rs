@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rstest::rstest;
 use runner::Sweep;
 use stage_rig::until;
 
@@ -205,26 +206,76 @@ async fn mail_in_doubt_never_takes_another_route() {
     world.assert_counters_are_right().await;
 }
 
+#[rstest]
+#[case::another_is_first("set fallback_rank = 2 where p.name = 'first'", Some("main"))]
+#[case::it_is_taken_out("set status = 'disabled' where p.name = 'first'", Some("main"))]
+#[case::it_leads_elsewhere(
+    "set settings = n.settings from provider_connections n where p.name = 'first' and n.name = 'main'",
+    Some("first")
+)]
+#[case::all_are_gone("set status = 'disabled'", None)]
 #[tokio::test]
-async fn mail_in_doubt_from_before_the_fallback_waits_for_the_first_route() {
+async fn mail_in_doubt_stays_unknown_once_its_route_has_changed(
+    #[case] change: &'static str,
+    #[case] first_now: Option<&'static str>,
+) {
     let world = World::new().await;
-    let first = StandIn::answering(503, "", "{}").await;
+    let first = StandIn::playing(vec![Act::Drop]).await;
     let next = StandIn::playing(vec![taken()]).await;
-    let stage = with_fallback(&world, &first, &next).await;
-    let opens = world.transactional_batch("ann@example.com").await;
-    stage.deliver(&[&opens]).await.unwrap();
-    let doubted = world.transactional_batch("bob@example.net").await;
-    sqlx::query("update sends set doubtful = 1, attempts = 1 where id = $1")
-        .bind(doubted.send(0))
+    let hosts = format!("{},{}", first.host(), next.host());
+    let stage = || world.stage_with(&["--provider-allow-hosts", &hosts]);
+    world.connection("postmark", &first.host()).await;
+    world.run("update provider_connections set name = 'first', is_default = false where tenant_id = $1").await;
+    world.connection("postmark", &next.host()).await;
+    world.run("update provider_connections set is_default = false where tenant_id = $1").await;
+    world.run("update provider_connections set is_default = true where tenant_id = $1 and name = 'first'").await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", Some("no_answer"), 1));
+    world.run("update provider_connections set is_default = false where tenant_id = $1").await;
+    let change = format!("update provider_connections p {change}");
+    sqlx::query(sqlx::AssertSqlSafe(change)).execute(&world.pool).await.unwrap();
+    sqlx::query("update provider_connections set is_default = true where name = $1")
+        .bind(first_now)
         .execute(&world.pool)
         .await
         .unwrap();
-    stage.deliver(&[&doubted]).await.unwrap();
-    assert_eq!(world.states(&doubted).await, ["queued"]);
-    stage.deliver(&[&opens]).await.unwrap();
-    assert_eq!(world.states(&opens).await, ["sent"]);
-    assert_eq!((first.seen().len(), next.seen().len()), (1, 1));
+    // A process that has not asked for the route before.
+    stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 1));
+    assert_eq!((first.seen().len(), next.seen().len(), world.sink.inbox().stats().accepted), (1, 0, 0));
     world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn mail_in_doubt_is_tried_again_through_the_same_connection() {
+    let world = World::new().await;
+    let accepted = Act::Answer(200, "", r#"{"ErrorCode":0,"MessageID":"pm-1"}"#.to_owned());
+    let only = StandIn::playing(vec![Act::Drop, accepted]).await;
+    world.connection("postmark", &only.host()).await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    for expected in [row("queued", Some("no_answer"), 1), row("sent", None, 2)] {
+        // The secret may change meanwhile: it is the same account.
+        world.run("update provider_connections set updated_at = now() where tenant_id = $1").await;
+        world.stage_with(&["--provider-allow-hosts", &only.host()]).deliver(&[&batch]).await.unwrap();
+        assert_eq!(world.row(batch.send(0)).await, expected);
+    }
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_circuit_stays_open_when_its_connection_makes_room() {
+    let world = World::new().await;
+    let first = StandIn::answering(503, "", "{}").await;
+    let next = StandIn::answering(200, "", r#"{"id":"id-1"}"#).await;
+    let stage = with_fallback(&world, &first, &next).await;
+    let open = world.transactional_batch("ann@example.com").await;
+    stage.deliver(&[&open]).await.unwrap();
+    assert_eq!(stage.routes.forget_connections().await, 1, "the fallback was not needed and is not opened");
+    let asked = first.seen().len();
+    stage.deliver(&[&open]).await.unwrap();
+    assert_eq!(world.states(&open).await, ["sent"]);
+    assert_eq!((first.seen().len(), next.seen().len()), (asked, 1));
 }
 
 #[tokio::test]

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ledger::frequency::load_usage;
+use ledger::{
+    decide::{OperatorDecision, OperatorOutcome, decide},
+    frequency::load_usage,
+};
 use rstest::rstest;
 use schemas::{Lane, MessageKind};
 use uuid::Uuid;
@@ -138,18 +141,35 @@ async fn the_mail_of_a_sequence_waits_for_room() {
 }
 
 #[tokio::test]
-async fn at_its_deadline_a_capped_mail_is_skipped_with_the_reason() {
+async fn a_capped_mail_of_a_sequence_outlasts_every_deadline() {
     let world = World::new().await;
     cap(&world, 1).await;
     let (_, campaign) = world.campaign_batch(&["ann@example.com"]).await;
     let step = step_to_the_same(&world, &campaign).await;
     world
-        .run("update batches set created_at = now() - interval '1410 minutes' where tenant_id = $1 and kind = 'sequence'")
+        .run("update batches set created_at = now() - interval '60 days' where tenant_id = $1 and kind = 'sequence'")
         .await;
     let stage = world.stage();
     stage.deliver(&[&campaign]).await.unwrap();
     stage.deliver(&[&step]).await.unwrap();
-    assert_eq!(world.row(step.send(0)).await, row("skipped", Some("frequency_cap"), 0));
+    assert_eq!(world.row(step.send(0)).await, row("deferred", Some("frequency_cap"), 0));
+    world.run("delete from capped_sends where tenant_id = $1").await;
+    world.run("update sends set next_attempt_at = now() where tenant_id = $1 and state = 'deferred'").await;
+    stage.deliver(&[&step]).await.unwrap();
+    assert_eq!(world.row(step.send(0)).await, row("sent", None, 1));
+}
+
+#[tokio::test]
+async fn mail_that_an_operator_decides_as_failed_gives_its_room_back() {
+    let world = World::new().await;
+    cap(&world, 1).await;
+    let (_, batch) = world.campaign_batch(&["drop-at-dot@example.com"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.number(COUNTED).await, 1);
+    let decision = OperatorDecision { outcome: OperatorOutcome::Failed, from: &["unknown"], evidence: "operator" };
+    let decided = decide(&world.pool, &[(world.tenant, batch.send(0))], decision, |_| ()).await.unwrap();
+    assert_eq!((decided, world.number(COUNTED).await), (1, 0));
+    world.assert_counters_are_right().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

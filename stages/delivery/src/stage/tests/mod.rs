@@ -48,6 +48,17 @@ async fn a_campaign_batch_is_sent_signed_and_recorded() {
 }
 
 #[tokio::test]
+async fn mail_of_a_batch_that_waited_is_dated_by_its_time() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.run("update batches set due_at = '2031-02-03 09:00+00' where tenant_id = $1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    let mail = world.sink.inbox().messages(1, None).pop().unwrap();
+    let source = String::from_utf8(mail.source.to_vec()).unwrap();
+    assert!(source.contains("\r\nDate: Mon, 03 Feb 2031 09:00:00 +0000\r\n"), "{source}");
+}
+
+#[tokio::test]
 async fn a_mail_that_comes_alone_waits_for_no_window() {
     let world = World::new().await;
     let batch = world.transactional_batch("ann@example.com").await;

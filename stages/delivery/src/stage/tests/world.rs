@@ -347,6 +347,8 @@ fn skeleton() -> Skeleton {
         pieces: vec![
             Piece::Text("From: Acme <news@acme.example>\r\nTo: ".into()),
             Piece::Slot(0),
+            Piece::Text("\r\nDate: ".into()),
+            Piece::Date,
             Piece::Text("\r\nSubject: Hello\r\nMIME-Version: 1.0\r\n\r\nHello ".into()),
             Piece::Slot(1),
             Piece::Text("\r\n".into()),

@@ -1,5 +1,5 @@
 -- Confirms a contact's consent, if it still waits for that and nothing speaks against mailing the contact: the act is the consent, and the
--- proof is stored with what was stated before. $1 tenant, $2 contact, whose row is locked, $3 proof, $4 send. Answers whether it did.
+-- proof is stored with what was stated before. Steps of sequences that wait for it are due. $1 tenant, $2 contact, whose row is locked, $3 proof, $4 send. Answers whether it did.
 with confirmed as (
     update confirmations f
     set state = 'confirmed', confirmed_at = now(), due_at = null, proof = $3,
@@ -19,6 +19,15 @@ with confirmed as (
         consent_evidence = $3, updated_at = now()
     from confirmed f
     where c.tenant_id = $1 and c.id = f.contact_id
+), waiting as (
+    -- A step that is being taken looks again within the hour: enrollments are locked before contacts, and here the contact is locked.
+    select e.id from enrollments e cross join confirmed f
+    where e.tenant_id = $1 and e.contact_id = f.contact_id and e.status = 'active' and e.held_by = 'no_consent'
+    for no key update of e skip locked
+), woken as (
+    update enrollments e set next_action_at = now(), updated_at = now()
+    from waiting w
+    where e.tenant_id = $1 and e.id = w.id
 ), noticed as (
     insert into notices (tenant_id, id, type, contact_id, data)
     select $1, gen_random_uuid(), 'contact.confirmed', contact_id, jsonb_build_object('send_id', $4::uuid) from confirmed

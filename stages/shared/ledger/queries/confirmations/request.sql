@@ -1,15 +1,16 @@
 -- Asks contacts to confirm their consent: the sweep mails those whose consent is pending and whose address is not suppressed. A contact
 -- that was mailed within $3 hours, or $4 times in all, is left as it is, however often it is asked for. Answers whom it asks.
--- $1 tenant, $2 contacts.
-insert into confirmations (tenant_id, contact_id, due_at)
-select distinct $1::uuid, g.contact_id, now()
+-- One that an import asked for and that waits for its first mail is mailed as a sign-up once it is asked for as one.
+-- $1 tenant, $2 contacts, $5 whether an import asks.
+insert into confirmations (tenant_id, contact_id, due_at, is_bulk)
+select distinct $1::uuid, g.contact_id, now(), $5::boolean
 from recipient_eligibility($1, $2) g
 where g.contact_active and g.marketing_status = 'pending'
   and not (g.hard_bounced or g.complained or g.unsubscribed or g.invalid or g.suppressed_all or g.suppressed_marketing)
 order by 2
 on conflict (tenant_id, contact_id) do update
-set state = 'pending', requested_at = now(), due_at = now(), reminders = 0, expires_at = null
+set state = 'pending', requested_at = now(), due_at = now(), reminders = 0, expires_at = null, is_bulk = excluded.is_bulk
 where confirmations.mails < $4
   and (confirmations.last_mail_at is null or confirmations.last_mail_at <= now() - make_interval(hours => $3))
-  and not (confirmations.state = 'pending' and confirmations.due_at <= now())
+  and not (confirmations.state = 'pending' and confirmations.due_at <= now() and confirmations.is_bulk <= excluded.is_bulk)
 returning contact_id

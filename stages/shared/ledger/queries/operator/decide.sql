@@ -1,6 +1,7 @@
--- Decides sends that are open or unknown by an operator's evidence. Writes the facts, and moves the counters of the batches, whose rows the
--- caller has locked. $1 tenants, $2 sends, $3 months, $4 batches, in their order; $5 `sent` or `failed`; $6 the states it may be decided
--- from; $7 the reason of a failure; $8 the fact's detail; $9 shard. Answers the decided sends. Primary keys throughout.
+-- Decides sends that are open or unknown by an operator's evidence. Writes the facts, gives back the room of a failure under the frequency
+-- cap, and moves the counters of the batches, whose rows the caller has locked. $1 tenants, $2 sends, $3 months, $4 batches, in their order;
+-- $5 `sent` or `failed`; $6 the states it may be decided from; $7 the reason of a failure; $8 the fact's detail; $9 shard. Answers the
+-- decided sends. Primary keys throughout.
 with asked as (
     select * from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[]) as u (tenant_id, id, month, batch_id)
 ), before as (
@@ -17,6 +18,8 @@ with asked as (
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month
     returning b.tenant_id, s.id, s.month, b.batch_id, b.state as was, s.attempts,
         $5 = 'sent' and delivers_at_once(s.provider) and s.bounced_at is null as delivered
+), uncapped as (
+    delete from capped_sends k using changed c where $5 = 'failed' and k.tenant_id = c.tenant_id and k.send_id = c.id
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
     select c.tenant_id, c.id, gen_random_uuid(), c.month, $5, now(), $8::jsonb || jsonb_build_object('attempt', c.attempts)

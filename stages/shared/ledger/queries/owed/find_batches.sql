@@ -1,11 +1,11 @@
 -- The facts of these batches that decide whether and how their sends are sent, read without a lock: the fence reads them again. From key to
 -- key: primary keys.
 select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind", b.lane as "lane!: Lane",
-       b.classification as "classification!: Classification", b.campaign_id, b.created_at as "created_at!",
+       b.classification as "classification!: Classification", b.campaign_id, b.created_at as "created_at!", b.due_at,
        c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
        case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
        t.status as "tenant_status!", t.paused_at is not null as "tenant_paused!", t.environment as "environment!: Environment",
-       t.frequency_cap_messages is not null as "has_cap!", t.quiet_from as "quiet_from?", t.quiet_to as "quiet_to?",
+       t.quiet_from as "quiet_from?", t.quiet_to as "quiet_to?",
        t.quiet_for as "quiet_for?", t.timezone as "timezone!", s.status as "sender_status!", d.status as "domain_status!: DomainStatus", w.domain_id as "warming?",
        exists (
            select from provider_connections p

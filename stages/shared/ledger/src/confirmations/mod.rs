@@ -65,7 +65,8 @@ impl Default for ConfirmationSettings {
 }
 
 /// Asks those of the contacts to confirm whose consent is pending. Whoever was mailed lately, or often enough, is not asked again, and
-/// neither is an address that is suppressed. Answers whom it asks. Takes effect when the caller commits.
+/// neither is an address that is suppressed. What is asked in bulk is mailed when nobody else waits. Answers whom it asks. Takes effect when
+/// the caller commits.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -73,13 +74,16 @@ pub async fn request(
     db: &mut PgConnection,
     tenant: Uuid,
     contacts: &[Uuid],
+    is_bulk: bool,
     settings: &ConfirmationSettings,
 ) -> sqlx::Result<Vec<Uuid>> {
     if contacts.is_empty() {
         return Ok(Vec::new());
     }
     let (gap, most) = (settings.confirmation_gap_hours, settings.confirmation_mails_max);
-    sqlx::query_file_scalar!("queries/confirmations/request.sql", tenant, contacts, gap, most).fetch_all(db).await
+    sqlx::query_file_scalar!("queries/confirmations/request.sql", tenant, contacts, gap, most, is_bulk)
+        .fetch_all(db)
+        .await
 }
 
 /// What became of a confirmation, for the page behind the link.

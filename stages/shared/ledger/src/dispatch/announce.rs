@@ -31,13 +31,13 @@ impl<'a> Announcement<'a> {
             announcements
                 .entry((request.tenant_id, work))
                 .or_insert(Announcement { first: request, count: 0 })
-                .count += 1;
+                .count += usize::try_from(request.sends).unwrap_or(1);
         }
         announcements.into_values().collect()
     }
 
     fn publication(&self) -> Result<Publication, StageError> {
-        let AnnouncedRequest { tenant_id, request_id, product, environment, kind, announcements } = self.first;
+        let AnnouncedRequest { tenant_id, request_id, product, environment, kind, announcements, .. } = self.first;
         let message = RequestAnnounced {
             count: u32::try_from(self.count).ok().filter(|count| *count > 1),
             ..RequestAnnounced::of(*tenant_id, *request_id, *kind)

@@ -55,4 +55,6 @@ pub struct AnnouncedRequest {
     pub kind: RequestKind,
     /// How often it was announced, this time included.
     pub announcements: i32,
+    /// How many sends it becomes, as far as it says so itself: the mail and its copies.
+    pub sends: i32,
 }

@@ -52,7 +52,8 @@ impl Sweep for AnnounceRequests {
                from due d
                where r.tenant_id = d.tenant_id and r.id = d.id
                returning r.tenant_id, r.id, r.product, r.environment as "environment: Environment",
-                         r.kind as "kind: RequestKind", r.announcements"#,
+                         r.kind as "kind: RequestKind", r.announcements,
+                         coalesce(1 + jsonb_array_length(r.options -> 'copies'), 1) as "sends!""#,
             AT_ONCE,
         )
         .fetch_all(&self.pool)
@@ -66,6 +67,7 @@ impl Sweep for AnnounceRequests {
                 environment: row.environment,
                 kind: row.kind,
                 announcements: row.announcements,
+                sends: row.sends,
             })
             .collect();
         announce::requests(&self.pool, &self.bus, &announced).await?;

@@ -1,23 +1,29 @@
 //! Erasure of mail: messages, notifications and the details of sends.
 
 use chrono::NaiveDate;
+use schemas::messages::ERASED_COPY;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{CAMPAIGNS, Cursor, Erasure, SLICE};
 
 impl Erasure {
-    /// One-off messages: the recipient's name, and the body.
+    /// One-off messages: the recipient's name, and the body; and tests of campaigns that show the contact's mail to others.
     pub(super) async fn messages(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
         let messages = sqlx::query_scalar!(
-            "with found as (
-                 select message_id from message_recipients
-                 where tenant_id = $1 and contact_id = $2 and message_id > $3 order by message_id limit $4
+            r#"with found as (
+                 select message_id from (
+                     (select message_id from message_recipients
+                      where tenant_id = $1 and contact_id = $2 and message_id > $3 order by message_id limit $4)
+                     union
+                     (select id from messages where tenant_id = $1 and rendered_for = $2 and id > $3 order by id limit $4)
+                 ) both_kinds
+                 order by message_id limit $4
              ), unnamed as (
                  update message_recipients r set name = null from found f
                  where r.tenant_id = $1 and r.contact_id = $2 and r.message_id = f.message_id and r.name is not null
              )
-             select message_id from found order by message_id",
+             select message_id as "message_id!" from found order by message_id"#,
             self.tenant_id,
             self.contact_id,
             self.cursor_id,
@@ -25,7 +31,18 @@ impl Erasure {
         )
         .fetch_all(&mut *db)
         .await?;
-        self.erase_written(db, &messages).await?;
+        self.erase_written(&mut *db, &messages).await?;
+        let tests = sqlx::query_scalar!(
+            "select r.send_id from messages m
+             join message_recipients r on r.tenant_id = m.tenant_id and r.message_id = m.id
+             where m.tenant_id = $1 and m.id = any ($2) and m.rendered_for = $3",
+            self.tenant_id,
+            &messages,
+            self.contact_id,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        self.erase_details(db, &tests).await?;
         Ok(Self::after(messages.last().copied(), messages.len(), SLICE))
     }
 
@@ -43,12 +60,17 @@ impl Erasure {
         .fetch_all(&mut *db)
         .await?;
         self.erase_written(&mut *db, &sends).await?;
-        let months: Vec<NaiveDate> = sends.iter().map(|send| schemas::SendId(*send).month()).collect();
-        self.erase_send_details(db, &sends, &months).await?;
+        self.erase_details(db, &sends).await?;
         Ok(Self::after(sends.last().copied(), sends.len(), SLICE))
     }
 
-    /// Bodies and attachments of messages with no other recipient. A message to several keeps its body.
+    /// What [`Erasure::erase_send_details`] erases, of sends that are known by their ids.
+    async fn erase_details(&self, db: &mut PgConnection, sends: &[Uuid]) -> sqlx::Result<()> {
+        let months: Vec<NaiveDate> = sends.iter().map(|send| schemas::SendId(*send).month()).collect();
+        self.erase_send_details(db, sends, &months).await
+    }
+
+    /// Bodies and attachments of messages with no other recipient, or about the contact. A message to several keeps its body.
     async fn erase_written(&self, db: &mut PgConnection, messages: &[Uuid]) -> sqlx::Result<()> {
         if messages.is_empty() {
             return Ok(());
@@ -57,7 +79,8 @@ impl Erasure {
             "with own as (
                  select m.id, m.content_id from messages m
                  where m.tenant_id = $1 and m.id = any ($2)
-                   and (exists (select from sequence_sends q where q.tenant_id = m.tenant_id and q.send_id = m.id)
+                   and (m.rendered_for = $3
+                        or exists (select from sequence_sends q where q.tenant_id = m.tenant_id and q.send_id = m.id)
                         or not exists (select from message_recipients r
                                        where r.tenant_id = m.tenant_id and r.message_id = m.id and r.contact_id <> $3))
              ), request as (
@@ -102,7 +125,7 @@ impl Erasure {
         sqlx::query!(
             r#"update requests r set options = jsonb_set(r.options, '{copies}', (
                    select jsonb_agg(case
-                       when copy ->> 'address' = $4 then jsonb_build_object('address', 'erased@example.com', 'role', copy -> 'role')
+                       when copy ->> 'address' = $4 then jsonb_build_object('address', $5::text, 'role', copy -> 'role')
                        else copy
                    end order by place)
                    from jsonb_array_elements(r.options -> 'copies') with ordinality as copies (copy, place)
@@ -114,6 +137,7 @@ impl Erasure {
             sends,
             months,
             self.address,
+            ERASED_COPY,
         )
         .execute(db)
         .await

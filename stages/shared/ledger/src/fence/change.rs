@@ -7,8 +7,7 @@ use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
 use uuid::Uuid;
 
 use super::Answer;
-use crate::gate::Hold;
-use crate::owed::retry_deadline;
+use crate::gate::{Hold, is_capped};
 use crate::warmup::{DomainKey, WarmupPermit};
 
 /// The facts about a batch that are read with its owed sends.
@@ -32,10 +31,10 @@ pub struct BatchContext {
     pub warming: Option<Uuid>,
     /// True if the tenant has more than one provider route.
     pub has_fallback: bool,
-    /// True if its mail counts against a frequency cap of the tenant.
-    pub is_capped: bool,
     /// When it was written.
     pub created_at: DateTime<Utc>,
+    /// The time it waited for, if it did.
+    pub due_at: Option<DateTime<Utc>>,
     /// How long the tenant's quiet hours are, if they hold for it: it may have waited through them.
     pub quiet_length: Duration,
 }
@@ -70,6 +69,8 @@ pub struct SendAttempt {
     pub attempt: i16,
     /// How often its outcome was unknown before.
     pub doubtful: i16,
+    /// The provider route of this attempt; as it was read, that of the last. `None`: the platform's relay.
+    pub route: Option<Uuid>,
     /// The UTC day it counts on against the quota: that of its fence. `None`: it does not count (yet).
     pub metered_on: Option<NaiveDate>,
     /// Its permit under the warm-up cap of its domain.
@@ -165,6 +166,8 @@ pub struct Change {
     pub captured: Option<Captured>,
     /// When its batch is announced again.
     pub announce: NextAnnouncement,
+    /// A fence that counts against the tenant's frequency cap.
+    pub(super) is_capped: bool,
 }
 
 impl Change {
@@ -184,6 +187,7 @@ impl Change {
             provider_message_id: None,
             captured: None,
             announce: NextAnnouncement::AsPlanned,
+            is_capped: false,
         }
     }
 
@@ -213,15 +217,10 @@ impl Change {
         Self { reason: Some(reason), wait: Some(wait), uncounted: true, ..Self::new(send, SendState::Deferred) }
     }
 
-    /// Held back by the gate, without an attempt. Mail whose retry deadline comes before there may be room is skipped.
+    /// Held back by the gate, without an attempt.
     pub fn held(send: SendAttempt, hold: Hold) -> Self {
         match hold {
-            Hold::FrequencyCap => {
-                if send.batch.age() + CAP_WAIT >= retry_deadline(send.batch.kind).limit() {
-                    return Self::skipped(send, SkipReason::FrequencyCap);
-                }
-                Self::waiting(send, hold.as_str(), CAP_WAIT)
-            }
+            Hold::FrequencyCap => Self::waiting(send, hold.as_str(), CAP_WAIT),
             Hold::QuietHours { until } => {
                 Self::waiting(send, hold.as_str(), (until - Utc::now()).to_std().unwrap_or_default())
             }
@@ -249,6 +248,16 @@ impl Change {
             (SendState::Unknown, NextAnnouncement::AsPlanned)
         };
         Self { reason: Some(reason), doubted: true, event: Some("unknown"), announce, ..Self::new(send, to) }
+    }
+
+    /// Its outcome was unknown, and the route of that attempt is no more the one that would take it: it stays unknown.
+    pub fn still_unknown(send: SendAttempt) -> Self {
+        Self {
+            reason: Some("no_answer"),
+            uncounted: true,
+            event: Some("unknown"),
+            ..Self::new(send, SendState::Unknown)
+        }
     }
 
     /// Certainly not sent and still owed, and due after `wait`. A fenced send is queued again; one that was queued stays as it is, and its
@@ -330,15 +339,11 @@ impl Change {
         }
     }
 
-    /// True if a mail of a capped tenant has left, or may leave: it counts.
-    pub(super) fn counts(&self) -> bool {
-        self.to == SendState::Fenced && self.send.batch.is_capped
-    }
-
-    /// True if a mail that counted against the frequency cap certainly has not left.
+    /// True if a mail that may have counted against a frequency cap certainly has not left.
     pub(super) fn gives_back(&self, from: SendState) -> bool {
         let left = matches!(self.to, SendState::Fenced | SendState::Sent | SendState::Unknown);
-        self.send.batch.is_capped && !left && matches!(from, SendState::Fenced | SendState::Unknown)
+        let batch = &self.send.batch;
+        is_capped(batch.kind, batch.classification) && !left && matches!(from, SendState::Fenced | SendState::Unknown)
     }
 
     /// True if the send stays as it is: only its batch's next announcement changes.

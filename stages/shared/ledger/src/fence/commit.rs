@@ -116,7 +116,7 @@ impl Commits {
         let (tenants, contacts) = contact_keys(fences.iter());
         let locked = sql::lock_for_fence(db, group, (&tenants, &contacts)).await?;
         let batches = sql::read_batches(db, &batch_keys(fences.iter())).await?;
-        let capped = fences.iter().filter(|send| send.batch.is_capped).map(|send| send.batch.tenant_id).collect();
+        let capped = batches.values().filter(|batch| batch.is_capped).map(|batch| batch.tenant_id).collect();
         let mut meter = Meter::open(db, batches.values(), capped, &self.quota).await?;
         // After the tenants with a frequency cap were locked: the room that their contacts have cannot change meanwhile.
         let mut recipients = sql::read_contacts(db, &tenants, &contacts).await?;
@@ -130,10 +130,11 @@ impl Commits {
             let batch = batches.get(&send.batch.batch_id);
             let has_left =
                 batch.and_then(|batch| batch.topic).is_some_and(|topic| opted_out.contains(&(topic, send.contact_id)));
-            let change = meter.admit(warming.admit(gated(send, batch, eligibility.as_deref(), has_left)));
+            let mut change = meter.admit(warming.admit(gated(send, batch, eligibility.as_deref(), has_left)));
+            change.is_capped = change.to == SendState::Fenced && batch.is_some_and(|batch| batch.is_capped);
             // Two mails to one contact in this commit.
             if let Some(left) =
-                eligibility.as_mut().and_then(|known| known.cap_left.as_mut()).filter(|_| change.counts())
+                eligibility.as_mut().and_then(|known| known.cap_left.as_mut()).filter(|_| change.is_capped)
             {
                 *left -= 1;
             }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::gate::{MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, zone_named};
+use crate::gate::{MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, is_capped, zone_named};
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
 use chrono::NaiveDate;
 use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SendId, SendState};
@@ -147,6 +147,8 @@ pub(super) struct FenceBatch {
     pub eligibility: BatchEligibility,
     /// The topic whose members the campaign is for.
     pub topic: Option<Uuid>,
+    /// Its mail counts against a frequency cap of the tenant.
+    pub is_capped: bool,
     /// The tenant's own send limits, as set.
     pub monthly: Option<i64>,
     pub daily: Option<i64>,
@@ -178,8 +180,16 @@ pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sq
                 row.classification,
             ),
         };
-        let (monthly, daily, today) = (row.monthly, row.daily, row.today);
-        (row.id, FenceBatch { tenant_id: row.tenant_id, eligibility, topic: row.topic_id, monthly, daily, today })
+        let batch = FenceBatch {
+            tenant_id: row.tenant_id,
+            eligibility,
+            topic: row.topic_id,
+            is_capped: row.has_cap && is_capped(row.kind, row.classification),
+            monthly: row.monthly,
+            daily: row.daily,
+            today: row.today,
+        };
+        (row.id, batch)
     });
     Ok(found.collect())
 }
@@ -236,6 +246,7 @@ pub(super) async fn fence(
     let tokens = each(|change| change.send.token);
     let tried: Vec<i16> = changes.iter().filter_map(|change| change.send.tried()).collect();
     let deferred: Vec<bool> = changes.iter().map(|change| change.from == SendState::Deferred).collect();
+    let routes: Vec<Option<Uuid>> = changes.iter().map(|change| change.send.route).collect();
     let passed = sqlx::query_file_scalar!(
         "queries/fence/fence.sql",
         &tenants,
@@ -244,7 +255,8 @@ pub(super) async fn fence(
         &tried,
         &deferred,
         month,
-        lease_seconds
+        lease_seconds,
+        &routes as &[Option<Uuid>]
     )
     .fetch_all(db)
     .await?;
@@ -420,7 +432,7 @@ pub(super) async fn count_capped(
     moved: &[Option<Moved>],
 ) -> sqlx::Result<()> {
     let moved = || changes.iter().zip(moved).filter_map(|(change, moved)| Some((&change.send, change, (*moved)?)));
-    let counted: Vec<&SendAttempt> = moved().filter(|(_, change, _)| change.counts()).map(|(send, ..)| send).collect();
+    let counted: Vec<&SendAttempt> = moved().filter(|(_, change, _)| change.is_capped).map(|(send, ..)| send).collect();
     if !counted.is_empty() {
         let column = |of: fn(&SendAttempt) -> Uuid| counted.iter().map(|send| of(send)).collect::<Vec<Uuid>>();
         sqlx::query!(

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::prompt::{PromptBatch, first_announcements};
 use crate::hours::BatchKey;
 
-/// Requests handled in one transaction, about: limits how long its rows are locked.
+/// Sends made in one transaction, about: limits how long its rows are locked.
 const AT_ONCE: usize = 1_000;
 
 /// An accepted request with its payload.
@@ -70,18 +70,21 @@ pub async fn resolve(
     Ok(publications)
 }
 
-/// The batches of the requests, each once, in portions of about [`AT_ONCE`] requests.
+/// The batches of the requests, each once, in portions of about [`AT_ONCE`] sends. An announcement says how many sends its batches have
+/// together; each counts as if they were alike.
 fn portions(inputs: &[&RequestAnnounced]) -> Vec<BTreeSet<BatchKey>> {
     let (mut portions, mut held) = (vec![BTreeSet::new()], 0);
     for input in inputs {
-        let count = input.count();
-        if held > 0 && held + count > AT_ONCE {
-            portions.push(BTreeSet::new());
-            held = 0;
-        }
-        held += count;
-        if let Some(portion) = portions.last_mut() {
-            portion.extend(input.requests().map(|request| (input.tenant_id, SendId(request).batch())));
+        let count = input.count().div_ceil(1 + input.more.len());
+        for request in input.requests() {
+            if held > 0 && held + count > AT_ONCE {
+                portions.push(BTreeSet::new());
+                held = 0;
+            }
+            held += count;
+            if let Some(portion) = portions.last_mut() {
+                portion.insert((input.tenant_id, SendId(request).batch()));
+            }
         }
     }
     portions
@@ -321,6 +324,7 @@ async fn write(
         reannounce.as_secs_f64(),
         PROMPT_BATCH_MAX as i64,
         &column(|(_, send, _)| *send),
+        &sends.iter().map(|(request, ..)| request.options.is_bulk).collect::<Vec<_>>(),
     )
     .fetch_all(db)
     .await?;
@@ -353,5 +357,18 @@ mod tests {
         let inputs = [request(batch, 500), request(SendId::of(batch, 9).0, 500), request(schemas::new_batch_id(), 500)];
         let portions = portions(&inputs.iter().collect::<Vec<_>>());
         assert_eq!(portions.iter().map(BTreeSet::len).collect::<Vec<_>>(), [1, 1]);
+    }
+
+    #[test]
+    fn five_hundred_mails_with_copies_are_many_transactions() {
+        let more = (1..500).map(|_| schemas::new_batch_id()).collect();
+        let array = RequestAnnounced {
+            count: Some(500 * 50),
+            more,
+            ..RequestAnnounced::of(schemas::new_id(), schemas::new_batch_id(), RequestKind::Transactional)
+        };
+        let portions = portions(&[&array]);
+        assert!(portions.iter().all(|portion| portion.len() * 50 <= AT_ONCE));
+        assert_eq!(portions.iter().map(BTreeSet::len).sum::<usize>(), 500);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use devtools::servers::TestDatabase;
 use runner::{Intake, Runner, Stage, StageError};
-use runtime::{Bus, CommitNotifier, Database, Publication, Role};
+use runtime::{Bus, CommitNotifier, Database, Publication, Role, plans::PreparedPool};
 use schemas::{
     Lane, Resolved,
     subjects::{self, header, stream},
@@ -98,9 +98,10 @@ impl Rig {
         let seen = Arc::clone(&self.seen);
         runtime.spawn(async move {
             let pool = Database::pool(&url.into(), Role::Stages, 2).unwrap();
+            let by_key = PreparedPool::new(&pool, 2);
             let bus = Bus::connect(&SecretString::from(nats_url), None, &prefix, 1, "test").await.unwrap();
             let runner = Runner::new(bus, CommitNotifier::default(), CancellationToken::new())
-                .on_ledger(pool)
+                .on_ledger(pool, &by_key)
                 .ack_wait(ACK_WAIT);
             let intake = Intake {
                 lane: Lane::Priority,

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use runner::{Runner, StageError, Sweep, SweepSchedule};
-use runtime::{Bus, CommitNotifier, Database, Role};
+use runtime::{Bus, CommitNotifier, Database, Role, plans::PreparedPool};
 use secrecy::SecretString;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -61,7 +61,8 @@ impl Rig {
         let bus = Bus::connect(&nats, None, "schedule_", 1, "test").await.unwrap();
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
         let shutdown = CancellationToken::new();
-        let runner = Runner::new(bus, CommitNotifier::default(), shutdown.clone()).on_ledger(pool.clone());
+        let by_key = PreparedPool::new(&pool, 2);
+        let runner = Runner::new(bus, CommitNotifier::default(), shutdown.clone()).on_ledger(pool.clone(), &by_key);
         Self { pool, runner, shutdown, _database: database }
     }
 

@@ -50,6 +50,22 @@ fn a_parameter_holds_inside_its_snippet_only() {
 }
 
 #[test]
+fn a_parameter_named_as_the_loop_around_it_is_refused() {
+    let all = [("card", "[{{ item }}]"), ("list", "{% include 'card', item: 'b' %}")];
+    for (source, column) in [
+        ("{% for item in (1..2) %}{% include 'card', item: 'b' %}{% endfor %}", 25),
+        ("{% for item in (1..2) %}{% for x in (1..2) %}{% include 'list' %}{% endfor %}{% endfor %}", 46),
+    ] {
+        let found = composed(source, &all);
+        let fault = check(&template(&found.text), &KnownFields::default()).unwrap_err().remove(0);
+        let fault = found.place(fault);
+        assert_eq!((fault.code, fault.line, fault.column), (FaultCode::NameConflict, 1, column), "{}", fault.detail);
+    }
+    let source = "{% for x in (1..2) %}{% include 'card', item: x %}{% endfor %}{% for item in (1..2) %}{% endfor %}";
+    assert_eq!(render_html(&composed(source, &all).text), "[1][2]");
+}
+
+#[test]
 fn every_unknown_snippet_is_named_with_its_place() {
     let mut all = snippets(&[("a", "x\n  {% include 'gone' %}")]);
     all.insert("mute".to_owned(), None);

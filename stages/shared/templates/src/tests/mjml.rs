@@ -115,12 +115,7 @@ fn mjml_that_its_compiler_would_not_survive_is_refused_before() {
     for open in ["<mj-wrapper>", "<a>", "<mj-text><div>"] {
         assert_eq!(refused(&column(&open.repeat(5_000))).0, FaultCode::NestingTooDeep, "{open}");
     }
-    assert_eq!(refused(&column(&"<mj-spacer/>".repeat(1_001))).3, "more than 1000 elements of MJML");
-    let head = format!(
-        "<mjml><mj-head><mj-attributes><mj-all font-family=\"{}\"/></mj-attributes></mj-head><mj-body/></mjml>",
-        "a".repeat(9_000)
-    );
-    assert_eq!(refused(&head).3, "the attributes in `mj-head` have more than 8192 bytes");
+    assert_eq!(refused(&column(&"<mj-spacer/>".repeat(1_001))).3, "more than 1000 elements of MJML and comments");
     let repeated = format!("{{% raw %}}{}{{% endraw %}}", "a".repeat(200_000));
     assert_eq!(refused(&body(&format!("<mj-section background-color=\"{repeated}\"/>"))).0, FaultCode::SourceTooLarge);
     // The deepest that is taken, on the stack of a thread.
@@ -129,6 +124,73 @@ fn mjml_that_its_compiler_would_not_survive_is_refused_before() {
     let nested = body(&format!("{}{}", "<mj-wrapper>".repeat(38), "</mj-wrapper>".repeat(38)));
     let deepest = std::thread::Builder::new().stack_size(1 << 20).spawn(move || compile_mjml(&nested).is_ok());
     assert!(deepest.unwrap().join().unwrap());
+}
+
+/// One attribute that every element repeats would make gigabytes of half a megabyte.
+#[test]
+fn attributes_that_elements_repeat_are_bounded_in_all() {
+    let long = "a".repeat(400_000);
+    let all = format!("<mj-head><mj-attributes><mj-all font-family=\"{long}\"/></mj-attributes></mj-head>");
+    let texts = column(&"<mj-text/>".repeat(900)).replace("<mjml>", "");
+    let mut sources = vec![
+        format!("<mjml>{all}{texts}"),
+        format!("<mjml>{}{all}</mjml>", texts.replace("</mjml>", "")),
+        column(&format!("<mj-social align=\"{long}\">{}</mj-social>", "<!---->".repeat(900))),
+    ];
+    for (container, child) in [
+        ("mj-social", "<mj-social-element/>"),
+        ("mj-carousel", "<mj-carousel-image/>"),
+        ("mj-accordion", "<mj-accordion-element/>"),
+        ("mj-navbar", "<mj-navbar-link/>"),
+    ] {
+        sources.push(column(&format!("<{container} font-family=\"{long}\">{}</{container}>", child.repeat(900))));
+    }
+    for source in &sources {
+        assert!(refused(source).3.contains("too long for so many elements"), "{}", refused(source).3);
+    }
+    // mrml takes a name without its prefix.
+    let prefixed = column(&format!("<mj-social color=\"{long}\">{}</mj-social>", "<x:mj-social-element/>".repeat(900)));
+    assert_eq!(refused(&prefixed).3, "MJML has no element `<x:mj-social-element>`");
+    // A carousel has a rule of style for each pair of its children, comments too.
+    let started = std::time::Instant::now();
+    for child in ["<mj-carousel-image src=\"a\"/>", "<!---->"] {
+        let carousel = column(&format!("<mj-carousel>{}</mj-carousel>", child.repeat(990)));
+        assert!(compile_mjml(&carousel).is_err(), "{child}");
+    }
+    assert!(started.elapsed() < std::time::Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+#[test]
+fn characters_of_attributes_come_out_as_they_were_written() {
+    for (attribute, html) in [
+        ("alt='a \"b\" c'", "alt=\"a &quot;b&quot; c\""),
+        (
+            "alt='a\u{a0}b \u{2764}\u{fe0f} e\u{301} \\ don&#39;t'",
+            "alt=\"a\u{a0}b \u{2764}\u{fe0f} e\u{301} \\ don&#39;t\"",
+        ),
+        ("alt=\"it's\nhere\"", "alt=\"it's here\""),
+        ("padding='1px\n\t2px'", "padding:1px  2px;"),
+        ("alt='{{ email | default: \"x\" }} \u{a0}'", "alt=\"{{ email | default: \"x\" }} \u{a0}\""),
+    ] {
+        let compiled = compile_mjml(&column(&format!("<mj-image src='s' {attribute}/>"))).unwrap();
+        assert!(compiled.contains(html), "{attribute}: {compiled}");
+    }
+    let compiled =
+        compile_mjml(&column("<mj-text font-family='\"Open Sans\"'><a title='\"\u{a0}\"'>a</a></mj-text>")).unwrap();
+    assert!(compiled.contains("font-family:&quot;Open Sans&quot;;"), "{compiled}");
+    assert!(compiled.contains("<a title=\"&quot;\u{a0}&quot;\">"), "{compiled}");
+    // A fault after such characters is where it is.
+    let (_, line, at, _) = refused("<mjml><mj-body css-class='\u{a0}\n\"'>\n <mj-none/></mj-body></mjml>");
+    assert_eq!((line, at), (3, 2));
+}
+
+#[test]
+fn a_malformed_conditional_comment_is_a_fault_and_no_panic() {
+    for comment in ["<!--[if mso]x>", "<!--[if mso", "<![if mso]", "<![endif", "<!--<![endif] -->", "<![endif]x"] {
+        for source in [comment.to_owned(), body(comment), column(&format!("<mj-text>{comment}</mj-text>"))] {
+            assert_eq!(refused(&source).0, FaultCode::HtmlInvalid, "{source}");
+        }
+    }
 }
 
 const TOKENS: &[&[u8]] = &[
@@ -184,6 +246,10 @@ const TOKENS: &[&[u8]] = &[
     b"<br>",
     b"<!--",
     b"-->",
+    b"<!--[if mso]>",
+    b"<!--[if",
+    b"<![endif",
+    b"<![endif]-->",
     b"<![CDATA[",
     b"]]>",
     b"&",
@@ -191,6 +257,9 @@ const TOKENS: &[&[u8]] = &[
     b"0x",
     b"\n",
     b"\xc3\xa9",
+    b"\"",
+    b"\\",
+    b"\xc2\xa0",
 ];
 
 /// Nothing makes the compiler panic; a fault is in the source; and what comes out is taken, or refused with a place, as any HTML is.
@@ -199,7 +268,7 @@ fn fuzz_mjml() {
     fuzz(TOKENS, |input| {
         let inner = String::from_utf8_lossy(input);
         for source in [inner.clone().into_owned(), body(&inner), column(&inner)] {
-            let lines = source.lines().count().max(1) + 1;
+            let lines = crate::scan::plain_lines(&source).lines().count().max(1) + 1;
             match compile_mjml(&source) {
                 Ok(html) => drop(check(&template(&html), &KnownFields::default())),
                 Err(faults) => {

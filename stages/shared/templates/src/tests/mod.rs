@@ -63,6 +63,7 @@ fn spliced(compiled: &CompiledMessage, slots: &[String], attachments: &[Vec<u8>]
         batch_id: SEND.batch(),
         token_key: TOKENS.newest(),
         recipient: RenderedRecipient::new(SEND.ordinal(), ids.contact_id, "ada@example.org", slots),
+        due_at: None,
     };
     compiled.skeleton().splice(&values, &TOKENS, attachments).unwrap()
 }

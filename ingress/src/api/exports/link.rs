@@ -1,0 +1,149 @@
+//! Links to exports: `POST /v1/exports/<kind>/links` answers a signed address under which the same export can be fetched without a key, by
+//! a browser or a colleague, for an hour. The link ends early with the key that made it.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
+use chrono::{DateTime, TimeDelta, Utc};
+use http::{HeaderValue, header};
+use runtime::plans::AccessPattern;
+use schemars::JsonSchema;
+use schemas::token::Purpose;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{
+    ExportTerms, begin_export,
+    format::ExportFormat,
+    rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
+};
+use crate::{
+    pipeline::{ApiReply, RequestContext, begin_read, error::ApiError, page::as_time},
+    public::tracking::QUIET,
+    state::Ingress,
+};
+
+/// How long a link holds.
+const LINK_LIFE: TimeDelta = TimeDelta::hours(1);
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MakeLink {
+    #[serde(default)]
+    format: ExportFormat,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MakeEventsLink {
+    #[serde(default)]
+    format: ExportFormat,
+    /// Events recorded not before this time.
+    recorded_since: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ExportLink {
+    /// Where the export is, below the address of this API. Whoever has it can fetch the export.
+    path: String,
+    #[serde(serialize_with = "as_time")]
+    expires_at: DateTime<Utc>,
+}
+
+/// What a link gives: signed, and readable by whoever has it.
+#[derive(Debug, Serialize, Deserialize)]
+struct LinkTerms {
+    export: String,
+    format: ExportFormat,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<DateTime<Utc>>,
+    until: DateTime<Utc>,
+}
+
+pub(super) async fn make<R: ExportRow>(ctx: &mut RequestContext, body: MakeLink) -> Result<ApiReply, ApiError> {
+    make_link(ctx, R::NAME, body.format, None).await
+}
+
+pub(super) async fn make_of_events(ctx: &mut RequestContext, body: MakeEventsLink) -> Result<ApiReply, ApiError> {
+    make_link(ctx, ExportedEvent::NAME, body.format, body.recorded_since).await
+}
+
+async fn make_link(
+    ctx: &mut RequestContext,
+    export: &str,
+    format: ExportFormat,
+    since: Option<DateTime<Utc>>,
+) -> Result<ApiReply, ApiError> {
+    let until = Utc::now() + LINK_LIFE;
+    let terms = serde_json::to_vec(&LinkTerms { export: export.to_owned(), format, since, until })
+        .map_err(|error| ApiError::unexpected(&error))?;
+    // In the place of a send, the key that made the link.
+    let token = ctx.ingress.tokens.seal(Purpose::Export, ctx.tenant, ctx.caller.key_id, &terms);
+    ctx.audit("export.link", export, json!({})).await?;
+    Ok(ApiReply::created(&ExportLink { path: format!("/exports/{token}"), expires_at: until })?.with_secret())
+}
+
+/// The path of an export's link.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only described")]
+pub(super) struct LinkPath {
+    /// Issued by the engine, and valid for an hour. One that is forged, over or of a key that is gone is a 404.
+    token: String,
+}
+
+pub(super) async fn fetch(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>) -> Response {
+    let answer = fetch_export(&ingress, &token).await;
+    let mut response = answer.map_or_else(IntoResponse::into_response, |(name, reply)| {
+        let mut response = reply.into_response();
+        if let Ok(value) = HeaderValue::try_from(format!("attachment; filename=\"{name}\"")) {
+            response.headers_mut().insert(header::CONTENT_DISPOSITION, value);
+        }
+        response
+    });
+    response.headers_mut().extend(QUIET);
+    response
+}
+
+async fn fetch_export(ingress: &Arc<Ingress>, token: &str) -> Result<(String, ApiReply), ApiError> {
+    let not_found = || ApiError::not_found("link");
+    let claims = ingress.tokens.open(Purpose::Export, token).map_err(|_| not_found())?;
+    let terms: LinkTerms = serde_json::from_slice(&claims.rest).map_err(|_| not_found())?;
+    let (tenant, key) = (claims.tenant_id, claims.send_id);
+    if terms.until <= Utc::now() || has_ended(ingress, key).await? {
+        return Err(not_found());
+    }
+    let export =
+        ExportTerms { tenant, format: terms.format, after: None, since: terms.since, actor: format!("key:{key}") };
+    let reply = match terms.export.as_str() {
+        ExportedContact::NAME => fetch_rows::<ExportedContact>(ingress, export).await,
+        ExportedSuppression::NAME => fetch_rows::<ExportedSuppression>(ingress, export).await,
+        ExportedSend::NAME => fetch_rows::<ExportedSend>(ingress, export).await,
+        ExportedEvent::NAME => fetch_rows::<ExportedEvent>(ingress, export).await,
+        ExportedProductEvent::NAME => fetch_rows::<ExportedProductEvent>(ingress, export).await,
+        _ => Err(not_found()),
+    };
+    Ok((format!("{}.{}", terms.export, terms.format.extension()), reply?))
+}
+
+async fn fetch_rows<R: ExportRow>(ingress: &Arc<Ingress>, terms: ExportTerms) -> Result<ApiReply, ApiError> {
+    let mut tx = begin_read(ingress, AccessPattern::Scan, terms.tenant).await?;
+    begin_export::<R>(ingress, tx.db(), terms).await
+}
+
+/// True for a key that is revoked or has expired. A product on the bus has no key, and makes links, too.
+async fn has_ended(ingress: &Ingress, key: Uuid) -> Result<bool, ApiError> {
+    let mut db = ingress.by_key.take().await?;
+    let ended = sqlx::query_scalar!(
+        r#"select coalesce((
+               select revoked_at is not null or coalesce(expires_at <= now(), false) from api_keys where id = $1), false) as "ended!""#,
+        key,
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    db.put_back();
+    Ok(ended)
+}
