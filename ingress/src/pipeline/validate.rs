@@ -8,6 +8,10 @@ use crate::pipeline::error::{ApiError, FieldFault};
 
 /// Longest name of anything, in characters.
 pub(crate) const NAME_MAX: usize = 200;
+/// Characters in the name of a list, a tag or a segment.
+pub(crate) const AUDIENCE_NAME_MAX: usize = 100;
+/// The names of the events that products report.
+pub(crate) const EVENT_PATTERN: &str = "^[a-z][a-z0-9_.]{0,99}$";
 /// Longest postal address, in characters.
 pub(crate) const POSTAL_ADDRESS_MAX: usize = 500;
 /// Longest subject or preheader source, in characters.

@@ -14,7 +14,8 @@ async fn a_campaign_is_created_as_a_draft_and_read_back() {
     let created = ready.client.post("/v1/campaigns", body.clone()).await;
     let id = created.text("campaign_id");
     assert_eq!(created.status, 201);
-    assert_eq!(created.body, json!({"ok": true, "campaign_id": id, "status": "draft", "email_type": "operational"}));
+    let draft = json!({"ok": true, "campaign_id": id, "status": "draft", "email_type": "operational", "warnings": []});
+    assert_eq!(created.body, draft);
     let read = ready.client.get(&format!("/v1/campaigns/{id}")).await.body;
     for (field, value) in body.as_object().unwrap().iter().filter(|(field, _)| *field != "product_tenant_id") {
         assert_eq!(&read["campaign"][field], value, "{field}");

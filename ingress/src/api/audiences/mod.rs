@@ -16,11 +16,10 @@ use crate::pipeline::{
     page::as_time,
     read, read_page, resource,
     types::{Email, Words},
+    validate::AUDIENCE_NAME_MAX,
     write,
 };
 
-/// The longest name of a list or tag.
-pub const NAME_MAX_CHARS: usize = 100;
 const DESCRIPTION_MAX_CHARS: usize = 1_000;
 const MEMBERS_MAX: usize = 1_000;
 
@@ -177,14 +176,14 @@ async fn find(ctx: &mut RequestContext) -> Result<AudienceView, ApiError> {
 struct CreateAudience {
     kind: AudienceKind,
     /// Must not look like an id.
-    #[schemars(with = "Words<NAME_MAX_CHARS>")]
+    #[schemars(with = "Words<AUDIENCE_NAME_MAX>")]
     name: String,
     #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Option<String>,
     /// Of a list only: makes it a topic on preferences pages.
     #[serde(default)]
-    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
+    #[schemars(with = "Option<Words<AUDIENCE_NAME_MAX>>")]
     public_name: Option<String>,
     /// Only with a public name.
     #[serde(default)]
@@ -202,7 +201,7 @@ struct AudienceCreated<'a> {
 /// What people see of a topic, checked: only a list is one, and only what has a public name is described.
 fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, description: Option<&str>) {
     if let Some(name) = name {
-        faults.title("public_name", name, NAME_MAX_CHARS);
+        faults.title("public_name", name, AUDIENCE_NAME_MAX);
         faults.require(is_list, "public_name", "invalid", "only a list may have a public name");
     }
     faults.optional("public_description", description, DESCRIPTION_MAX_CHARS);
@@ -216,7 +215,7 @@ fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, descripti
 
 async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
-    faults.title("name", &body.name, NAME_MAX_CHARS);
+    faults.title("name", &body.name, AUDIENCE_NAME_MAX);
     faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
     faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
     let is_list = body.kind == AudienceKind::List;
@@ -246,13 +245,13 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ChangeAudience {
-    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
+    #[schemars(with = "Option<Words<AUDIENCE_NAME_MAX>>")]
     name: Option<String>,
     #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Patch<String>,
     #[serde(default)]
-    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
+    #[schemars(with = "Option<Words<AUDIENCE_NAME_MAX>>")]
     public_name: Patch<String>,
     #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
@@ -272,7 +271,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
     let public_description =
         public_description.filter(|_| public_name.is_some() || body.public_description.value().is_some());
     let mut faults = Faults::default();
-    faults.title("name", &name, NAME_MAX_CHARS);
+    faults.title("name", &name, AUDIENCE_NAME_MAX);
     faults.require(parse_id(name.trim()).is_err(), "name", "invalid", "must not look like an id");
     faults.optional("description", description.as_deref(), DESCRIPTION_MAX_CHARS);
     let is_list = before.kind == AudienceKind::List.as_str();

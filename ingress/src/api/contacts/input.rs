@@ -10,11 +10,12 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{
-    api::{audiences, fields::FieldType},
+    api::fields::FieldType,
     pipeline::{
         Faults, Patch,
         error::ApiError,
         types::{Email, Name, Words},
+        validate::AUDIENCE_NAME_MAX,
     },
 };
 
@@ -125,7 +126,7 @@ impl Consent {
 #[expect(dead_code, reason = "only described")]
 enum AudienceName {
     Id(Uuid),
-    Name(Words<{ audiences::NAME_MAX_CHARS }>),
+    Name(Words<AUDIENCE_NAME_MAX>),
 }
 
 /// What happens to a contact that exists.
@@ -458,7 +459,7 @@ fn check_audiences(path: &str, names: &[String], faults: &mut Faults) {
     faults.require(names.len() <= AUDIENCES_MAX, path, "too_many", "may have at most 100 items");
     for (position, name) in names.iter().enumerate() {
         if parse_id(name).is_err() {
-            faults.title(&format!("{path}[{position}]"), name, audiences::NAME_MAX_CHARS);
+            faults.title(&format!("{path}[{position}]"), name, AUDIENCE_NAME_MAX);
         }
     }
 }

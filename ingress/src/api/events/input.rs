@@ -12,13 +12,12 @@ use crate::{
         Faults, Id,
         error::ApiError,
         types::{Email, Name, either},
+        validate::EVENT_PATTERN,
     },
 };
 
 /// Events of one request.
 const EVENTS_MAX: usize = schemas::ids::BATCH_MAX;
-/// The form of an event's name.
-pub(crate) const EVENT_PATTERN: &str = "^[a-z][a-z0-9_.]{0,99}$";
 const NAME_MAX_CHARS: usize = 100;
 const SOURCE_ID_MAX_CHARS: usize = 255;
 /// What `properties` may hold: bytes of keys and texts, values, depth.

@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
+pub(crate) use self::input::ProductEventTerms;
 use self::input::RecordEvents;
-pub(crate) use self::input::{EVENT_PATTERN, ProductEventTerms};
 use crate::pipeline::{ApiReply, Doc, RequestContext, Routes, error::ApiError, write_by_key};
 
 /// The routes.

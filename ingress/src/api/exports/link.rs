@@ -90,7 +90,7 @@ async fn make_link(
 /// The path of an export's link.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "only described")]
-pub(super) struct LinkPath {
+pub(super) struct ExportLinkPath {
     /// Issued by the engine, and valid for an hour. One that is forged, over or of a key that is gone is a 404.
     token: String,
 }

@@ -105,7 +105,7 @@ pub(crate) fn routes() -> Routes {
                 "Fetch an export by its link",
                 "What the link was made for, as it is now, from its beginning.",
             )
-            .path_parameters::<link::LinkPath>()
+            .path_parameters::<link::ExportLinkPath>()
             .files(200, "The rows", FILES)
             .refuses(404, &["link_not_found"]),
         )

@@ -8,10 +8,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::file::{Column, CsvHeader, TextColumn, quoted, shown};
-use crate::api::{
-    audiences,
-    contacts::{AHEAD_MAX, EXTERNAL_ID_MAX_CHARS, is_locale, is_timezone},
-    fields::parse_boolean,
+use crate::{
+    api::{
+        contacts::{AHEAD_MAX, EXTERNAL_ID_MAX_CHARS, is_locale, is_timezone},
+        fields::parse_boolean,
+    },
+    pipeline::validate::AUDIENCE_NAME_MAX,
 };
 
 const TEXT_MAX_CHARS: usize = 200;
@@ -161,7 +163,7 @@ fn checked(cell: &str, good: bool, code: &'static str) -> Result<String, &'stati
 
 /// The name of a list or tag. Control characters, which separate names on the way into Postgres, were refused in the whole cell.
 fn name(cell: &str) -> Result<String, &'static str> {
-    checked(&short(cell, audiences::NAME_MAX_CHARS)?, schemas::parse_id(cell).is_err(), "invalid_name")
+    checked(&short(cell, AUDIENCE_NAME_MAX)?, schemas::parse_id(cell).is_err(), "invalid_name")
 }
 
 fn tags(cell: &str) -> Result<Vec<String>, &'static str> {

@@ -18,13 +18,14 @@ use self::{
 pub(crate) use store::{lock_all, lock_for_use};
 
 use crate::{
-    api::{audiences::NAME_MAX_CHARS, references},
+    api::references,
     pipeline::{
         ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
         error::{ApiError, FieldFault},
         page::as_time,
         read, read_page,
         types::Words,
+        validate::AUDIENCE_NAME_MAX,
         write,
     },
 };
@@ -127,7 +128,7 @@ async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, Api
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CreateSegment {
-    #[schemars(with = "Words<NAME_MAX_CHARS>")]
+    #[schemars(with = "Words<AUDIENCE_NAME_MAX>")]
     name: String,
     #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
@@ -146,7 +147,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSegment) -> Result<ApiRepl
     let (tenant, id) = (ctx.tenant, new_id());
     store::lock_all(ctx.db(), tenant).await?;
     let mut faults = Faults::default();
-    faults.title("name", &body.name, NAME_MAX_CHARS);
+    faults.title("name", &body.name, AUDIENCE_NAME_MAX);
     faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
     let (rule, _) = check_rule(ctx, &body.rule, faults, Some(id)).await?;
     let name = body.name.trim();
@@ -210,7 +211,7 @@ async fn preview(ctx: &mut RequestContext, body: PreviewSegment) -> Result<ApiRe
 #[serde(deny_unknown_fields)]
 struct ChangeSegment {
     #[serde(default)]
-    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
+    #[schemars(with = "Option<Words<AUDIENCE_NAME_MAX>>")]
     name: Option<String>,
     #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
@@ -227,7 +228,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiRepl
     let before = store::get(ctx.db(), tenant, id).await?;
     let mut faults = Faults::default();
     if let Some(name) = &body.name {
-        faults.title("name", name, NAME_MAX_CHARS);
+        faults.title("name", name, AUDIENCE_NAME_MAX);
     }
     faults.optional("description", body.description.value().map(String::as_str), DESCRIPTION_MAX_CHARS);
     let rule = match &body.rule {

@@ -6,7 +6,7 @@ use segments::{DEPTH_MAX, EVENT_OPS, EVENTS, EVENTS_MAX, EXPANDED_LEAVES_MAX, LE
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::api::events::EVENT_PATTERN;
+use crate::pipeline::validate::EVENT_PATTERN;
 
 /// A tree of `all`, `any` and `not` over leaves. A missing value matches no operator but `neq`, `not_in`, `not_contains` and
 /// `not_exists`, which are exact complements; an empty text or list is missing. Text is compared without regard to case.

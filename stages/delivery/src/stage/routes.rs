@@ -289,9 +289,9 @@ impl ProviderRoutes {
         reports.collect()
     }
 
-    /// Forgets the open connections, as when others take their places; answers how many there were.
+    /// Drops the open connections, as when others take their places; answers how many there were.
     #[cfg(test)]
-    pub async fn forget_connections(&self) -> u64 {
+    pub async fn drop_connections(&self) -> u64 {
         self.connections.run_pending_tasks().await;
         let open = self.connections.entry_count();
         self.connections.invalidate_all();

@@ -271,7 +271,7 @@ async fn a_circuit_stays_open_when_its_connection_makes_room() {
     let stage = with_fallback(&world, &first, &next).await;
     let open = world.transactional_batch("ann@example.com").await;
     stage.deliver(&[&open]).await.unwrap();
-    assert_eq!(stage.routes.forget_connections().await, 1, "the fallback was not needed and is not opened");
+    assert_eq!(stage.routes.drop_connections().await, 1, "the fallback was not needed and is not opened");
     let asked = first.seen().len();
     stage.deliver(&[&open]).await.unwrap();
     assert_eq!(world.states(&open).await, ["sent"]);

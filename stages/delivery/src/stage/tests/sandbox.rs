@@ -29,7 +29,8 @@ async fn sandbox_mail_is_captured_without_a_connection() {
     assert_eq!(world.text(told).await.unwrap(), "capture captured");
     let source = "select convert_from(source, 'utf8') from captured_mails m join sends s on s.id = m.send_id
                   where m.tenant_id = $1 and s.request_id is not null";
-    assert!(world.text(source).await.unwrap().contains("To: eve@example.org\r\nSubject: Hello\r\n"));
+    let source = world.text(source).await.unwrap();
+    assert!(source.contains("To: eve@example.org\r\n") && source.contains("\r\nSubject: Hello\r\n"), "{source}");
     world.assert_counters_are_right().await;
 }
 
