@@ -14,11 +14,13 @@ async fn waiting(rig: &Rig, tenant: &Tenant, batches: u32) -> Uuid {
     let list = rig.audience(tenant, "list", &[]).await;
     let campaign = rig.campaign(tenant, list).await;
     let launch = LaunchId::fresh();
+    // Together: a campaign whose audience is written and that has no batch is completed by a sweep.
+    let mut tx = rig.pool.begin().await.unwrap();
     sqlx::query("update campaigns set launch_prefix = $2, month = $3, materialized_at = now(), tripwire = 'disarmed' where id = $1")
         .bind(campaign)
         .bind(launch.prefix())
         .bind(launch.month())
-        .execute(&rig.pool)
+        .execute(&mut *tx)
         .await
         .unwrap();
     let ids: Vec<Uuid> = (0..batches).map(|number| launch.batch(number)).collect();
@@ -32,9 +34,10 @@ async fn waiting(rig: &Rig, tenant: &Tenant, batches: u32) -> Uuid {
     .bind(campaign)
     .bind(tenant.content)
     .bind(tenant.sender)
-    .execute(&rig.pool)
+    .execute(&mut *tx)
     .await
     .unwrap();
+    tx.commit().await.unwrap();
     campaign
 }
 
