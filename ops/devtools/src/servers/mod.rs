@@ -138,8 +138,10 @@ impl Servers {
         self.place.root()
     }
 
+    /// Checks that neither server has ended by itself.
+    ///
     /// # Errors
-    /// If one of them has ended by itself, with the end of its log.
+    /// [`ServersError::NotReady`] for the one that has, with the end of its log.
     pub fn check_running(&self) -> Result<(), ServersError> {
         self.postgres.check_running().and(self.nats.check_running())
     }

@@ -102,8 +102,10 @@ impl<P: Program> Server<P> {
         blocking(move || inner.start()).await
     }
 
+    /// Checks that the server has not ended by itself.
+    ///
     /// # Errors
-    /// [`ServersError::NotReady`] with the end of its log if it was started and has ended by itself.
+    /// [`ServersError::NotReady`] if it has, with the end of its log.
     pub(crate) fn check_running(&self) -> Result<(), ServersError> {
         let ended = match self.inner.child().as_mut() {
             Some(child) => child.try_wait().during(|| format!("looking at {}", P::NAME))?,
