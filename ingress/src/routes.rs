@@ -10,7 +10,10 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     api,
-    documents::{Contracts, served},
+    documents::{
+        Contracts,
+        served::{self, ServedContracts},
+    },
     pipeline::{Operation, Routes, observe},
     public,
     state::Ingress,
@@ -52,7 +55,7 @@ fn all() -> Routes {
         .merge(public::hooks::routes())
         .merge(public::unsubscribe::routes())
         .merge(api::assistant::routes())
-        .merge(served::routes(contracts))
+        .merge(served::routes(served_contracts))
 }
 
 /// All routes, with what wraps every answer.
@@ -69,7 +72,6 @@ pub fn router(ingress: Arc<Ingress>) -> Router {
 static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| all().operations().to_vec());
 static BY_NAME: LazyLock<HashMap<&str, &Operation>> =
     LazyLock::new(|| OPERATIONS.iter().map(|operation| (operation.doc.id, operation)).collect());
-static CONTRACTS: LazyLock<Contracts> = LazyLock::new(|| Contracts::new(operations()));
 
 /// Every operation there is.
 #[must_use]
@@ -82,7 +84,14 @@ pub(crate) fn operation(name: &str) -> Option<&'static Operation> {
     BY_NAME.get(name).copied()
 }
 
-/// The contracts of all routes.
-pub fn contracts() -> &'static Contracts {
-    &CONTRACTS
+/// The contracts of all routes, made anew: they take tens of megabytes while they are used.
+#[must_use]
+pub fn contracts() -> Contracts {
+    Contracts::new(operations())
+}
+
+/// The contracts as they are served, made at the first use.
+pub(crate) fn served_contracts() -> &'static ServedContracts {
+    static SERVED: LazyLock<ServedContracts> = LazyLock::new(|| ServedContracts::new(contracts()));
+    &SERVED
 }

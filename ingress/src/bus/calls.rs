@@ -19,6 +19,29 @@ pub(crate) const ALIASES: [(&str, &str); 8] = [
     ("explain", "explain"),
 ];
 
+/// A call that HTTP does not have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnCall {
+    /// The last part of its subject.
+    pub(crate) name: &'static str,
+    /// What it does, in a line.
+    pub(crate) summary: &'static str,
+}
+
+/// A dry run of a write.
+pub(crate) const VALIDATE: OwnCall =
+    OwnCall { name: "validate", summary: "Check whether a write would succeed; nothing is kept" };
+/// The engine's id of a tenant.
+pub(crate) const RESOLVE_TENANT: OwnCall =
+    OwnCall { name: "tenant.resolve", summary: "Find the engine's id of a tenant" };
+/// A durable consumer of the product's events.
+pub(crate) const FIND_CONSUMER: OwnCall = OwnCall {
+    name: "events.consumer",
+    summary: "Find or create a durable consumer of the product's events, to pull from",
+};
+/// The contract of the bus.
+pub(crate) const CONTRACT: OwnCall = OwnCall { name: "asyncapi", summary: "This document" };
+
 /// True for the operations of products: those with a key, except the operator's, and exports, which are longer than a message.
 pub(crate) fn is_offered(operation: &Operation) -> bool {
     let is_export = operation.doc.answers.iter().any(|answer| matches!(answer.content, AnswerContent::Files(_)));

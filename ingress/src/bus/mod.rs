@@ -23,7 +23,7 @@ use tower::ServiceExt as _;
 
 use self::{
     call::{CallMode, Publisher},
-    calls::{ALIASES, TenantResolved, is_offered},
+    calls::{ALIASES, CONTRACT, FIND_CONSUMER, OwnCall, RESOLVE_TENANT, TenantResolved, VALIDATE, is_offered},
 };
 use crate::{
     documents::{asyncapi, openapi},
@@ -85,7 +85,7 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
         let endpoint = service
             .endpoint_builder()
             .name(name.replace('.', "-"))
-            .metadata(metadata(name, &call))
+            .metadata(metadata(&call))
             .add(format!("{}.*.*.{name}", api.prefix))
             .await?;
         listeners.push(listen(Arc::clone(&api), endpoint, call));
@@ -133,31 +133,31 @@ fn calls() -> Vec<(&'static str, BusCall)> {
             calls.push((alias, BusCall::Operation(operation)));
         }
     }
-    calls.push(("validate", BusCall::Validate));
-    calls.push(("tenant.resolve", BusCall::ResolveTenant));
-    calls.push(("events.consumer", BusCall::Consume));
-    calls.push(("asyncapi", BusCall::Contract));
+    calls.push((VALIDATE.name, BusCall::Validate));
+    calls.push((RESOLVE_TENANT.name, BusCall::ResolveTenant));
+    calls.push((FIND_CONSUMER.name, BusCall::Consume));
+    calls.push((CONTRACT.name, BusCall::Contract));
     calls
 }
 
-/// The metadata of an endpoint in `$SRV.INFO`: its request schema, and where the contract has its answer.
-fn metadata(name: &str, call: &BusCall) -> HashMap<String, String> {
+/// The metadata of an endpoint in `$SRV.INFO`: what the call does, and where the contract has its schemas.
+fn metadata(call: &BusCall) -> HashMap<String, String> {
     let mut metadata = HashMap::new();
     let mut say = |key: &str, text: String| metadata.insert(key.to_owned(), text);
-    let operation = match call {
+    let OwnCall { name, summary } = match call {
         BusCall::Operation(operation) => {
             say("http", format!("{} {}", operation.verb.as_str(), operation.path));
-            operation.doc.id
+            OwnCall { name: operation.doc.id, summary: operation.doc.summary }
         }
-        BusCall::Validate | BusCall::ResolveTenant | BusCall::Consume | BusCall::Contract => name,
+        BusCall::Validate => VALIDATE,
+        BusCall::ResolveTenant => RESOLVE_TENANT,
+        BusCall::Consume => FIND_CONSUMER,
+        BusCall::Contract => CONTRACT,
     };
-    if let Some(described) = routes::contracts().asyncapi.call(operation) {
-        let component = |name: &str| format!("asyncapi.json#/components/schemas/{name}");
-        say("summary", described.summary.clone());
-        say("request_schema", component(&described.request.name));
-        say("answer_schema", component(&described.answer.name));
-        say("request", asyncapi::schema_file(&described.request).to_string());
-    }
+    let component = |name: &str| format!("asyncapi.json#/components/schemas/{name}");
+    say("summary", summary.to_owned());
+    say("request_schema", component(&asyncapi::request_name(name)));
+    say("answer_schema", component(&asyncapi::answer_name(name)));
     metadata
 }
 
@@ -250,11 +250,9 @@ impl BusApi {
             }
             BusCall::ResolveTenant => self.resolve(&publisher, &payload).await,
             BusCall::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &payload).await?),
-            BusCall::Contract => Ok(CallAnswer {
-                status: StatusCode::OK,
-                body: routes::contracts().asyncapi.document.to_string().into(),
-                error: None,
-            }),
+            BusCall::Contract => {
+                Ok(CallAnswer { status: StatusCode::OK, body: routes::served_contracts().asyncapi(), error: None })
+            }
         }
     }
 

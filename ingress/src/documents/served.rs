@@ -41,16 +41,30 @@ impl ServedFile {
     }
 }
 
-/// The routes. The contracts describe these routes, too, so they are read at the first request.
-pub(crate) fn routes(contracts: fn() -> &'static Contracts) -> Routes {
-    let openapi = async move |headers: HeaderMap| {
-        static FILE: OnceLock<ServedFile> = OnceLock::new();
-        FILE.get_or_init(|| ServedFile::new("application/json", contracts().openapi.as_str())).answer(&headers)
-    };
-    let asyncapi = async move |headers: HeaderMap| {
-        static FILE: OnceLock<ServedFile> = OnceLock::new();
-        FILE.get_or_init(|| ServedFile::new("application/json", contracts().asyncapi.text())).answer(&headers)
-    };
+/// Both contracts, as they are served.
+pub(crate) struct ServedContracts {
+    openapi: ServedFile,
+    asyncapi: ServedFile,
+}
+
+impl ServedContracts {
+    /// Of what they are made from, which takes many times their size, nothing is kept.
+    pub(crate) fn new(contracts: Contracts) -> Self {
+        let [openapi, asyncapi] = [contracts.openapi, contracts.asyncapi.text()];
+        let [openapi, asyncapi] = [openapi, asyncapi].map(|text| ServedFile::new("application/json", text));
+        Self { openapi, asyncapi }
+    }
+
+    /// The contract of the bus.
+    pub(crate) fn asyncapi(&self) -> Bytes {
+        self.asyncapi.body.clone()
+    }
+}
+
+/// The routes. The contracts describe these routes, too, so they are asked for at the first request.
+pub(crate) fn routes(served: fn() -> &'static ServedContracts) -> Routes {
+    let openapi = async move |headers: HeaderMap| served().openapi.answer(&headers);
+    let asyncapi = async move |headers: HeaderMap| served().asyncapi.answer(&headers);
     Routes::new()
         .get(
             "/openapi.json",

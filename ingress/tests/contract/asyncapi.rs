@@ -7,11 +7,13 @@ use std::{
     sync::LazyLock,
 };
 
-use ingress::documents::asyncapi;
+use ingress::documents::{Contracts, asyncapi};
 use schemas::{DirectKind, EventType, catalog::Described};
 use serde_json::Value;
 
 use crate::compat;
+
+static CONTRACTS: LazyLock<Contracts> = LazyLock::new(ingress::contracts);
 
 fn schemas_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas")
@@ -57,8 +59,7 @@ fn known_document() -> Value {
 }
 
 fn committed() -> String {
-    let contracts = ingress::contracts();
-    contracts.asyncapi.committed(&serde_json::from_str(&contracts.openapi).unwrap())
+    CONTRACTS.asyncapi.committed(&serde_json::from_str(&CONTRACTS.openapi).unwrap())
 }
 
 fn payload<'a>(document: &'a Value, message: &Described) -> &'a Value {
@@ -74,9 +75,9 @@ fn the_contract_of_the_bus_only_ever_grew() {
 /// To be called before anything is written: it reads what is committed.
 pub fn assert_only_grew() {
     static KNOWN: LazyLock<Value> = LazyLock::new(known_document);
-    let made = &ingress::contracts().asyncapi.document;
+    let made = &CONTRACTS.asyncapi.document;
     let mut faults = Vec::new();
-    for message in &ingress::contracts().asyncapi.messages {
+    for message in &CONTRACTS.asyncapi.messages {
         let before = payload(&KNOWN, message);
         if before.is_object() {
             let found = compat::compare(message.side, (&KNOWN, before), (made, payload(made, message)));
@@ -89,7 +90,7 @@ pub fn assert_only_grew() {
 #[test]
 fn the_committed_schemas_are_those_of_the_code() {
     let directory = schemas_dir().join("json");
-    let files = ingress::contracts().asyncapi.files();
+    let files = CONTRACTS.asyncapi.files();
     if is_update() {
         assert_only_grew();
         fs::create_dir_all(&directory).unwrap();
@@ -125,7 +126,7 @@ fn the_committed_document_is_that_of_the_code() {
 
 #[test]
 fn every_example_is_read_and_is_what_its_schema_says() {
-    for message in &ingress::contracts().asyncapi.messages {
+    for message in &CONTRACTS.asyncapi.messages {
         assert!(!message.examples.is_empty(), "{} has no example", message.name);
         for (name, example) in &message.examples {
             let read = (message.read)(example.to_string().as_bytes());
@@ -137,7 +138,7 @@ fn every_example_is_read_and_is_what_its_schema_says() {
 
 #[test]
 fn every_kind_of_request_every_event_and_every_call_has_a_channel() {
-    let document = &ingress::contracts().asyncapi.document;
+    let document = &CONTRACTS.asyncapi.document;
     let channel = |key: &str| document["channels"][key]["address"].as_str();
     for kind in DirectKind::ALL {
         let address = format!("mail.v1.request.{{product}}.{{environment}}.{kind}");
@@ -170,14 +171,14 @@ fn every_reference_leads_somewhere_and_no_name_stands_for_two_schemas() {
             _ => {}
         }
     }
-    walk(&ingress::contracts().asyncapi.document, &ingress::contracts().asyncapi.document);
+    walk(&CONTRACTS.asyncapi.document, &CONTRACTS.asyncapi.document);
 }
 
 /// The document's own rules, as the specification publishes them: checked by `tests/asyncapi/check.sh` with the official parser.
 /// Here what tools need most: each operation's messages are among its channel's.
 #[test]
 fn an_operation_names_messages_of_its_channel() {
-    let document = &ingress::contracts().asyncapi.document;
+    let document = &CONTRACTS.asyncapi.document;
     let resolve =
         |reference: &Value| document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap();
     for (name, operation) in document["operations"].as_object().unwrap() {

@@ -16,15 +16,15 @@ fn committed() -> PathBuf {
 
 #[test]
 fn the_committed_document_is_that_of_the_code() {
-    let text = &ingress::contracts().openapi;
+    let text = ingress::contracts().openapi;
     if std::env::var_os("UPDATE").is_some() {
         crate::asyncapi::assert_only_grew();
-        std::fs::write(committed(), text).unwrap();
+        std::fs::write(committed(), &text).unwrap();
     }
     let known = std::fs::read_to_string(committed()).unwrap_or_default();
     let first = known.lines().zip(text.lines()).position(|(known, made)| known != made);
     assert!(
-        known == *text,
+        known == text,
         "schemas/openapi.json is not what the code makes (first difference in line {:?}): run with UPDATE=1 and commit it",
         first.map(|line| line + 1)
     );

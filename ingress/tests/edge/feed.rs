@@ -128,8 +128,8 @@ async fn the_service_says_what_each_call_takes_and_hands_out_its_contract() {
             // Services of other tests answer, too: those of this one have its prefix.
             if info["endpoints"][0]["subject"].as_str().is_some_and(|subject| subject.starts_with(&prefix)) {
                 assert!(
-                    message.payload.len() < 1 << 20,
-                    "fits servers with the usual limit: {}",
+                    message.payload.len() < 1 << 18,
+                    "far below what servers usually carry: {}",
                     message.payload.len()
                 );
                 return info;
@@ -145,7 +145,6 @@ async fn the_service_says_what_each_call_takes_and_hands_out_its_contract() {
             let target = path.strip_prefix("asyncapi.json#").and_then(|path| document.pointer(path));
             assert!(target.is_some(), "{path} leads nowhere");
         }
-        let request: Value = serde_json::from_str(metadata["request"].as_str().unwrap()).unwrap();
-        assert!(request["$id"].as_str().unwrap().starts_with("urn:postrider:mail.v1.api."));
+        assert!(metadata["summary"].as_str().is_some_and(|summary| !summary.is_empty()), "{metadata}");
     }
 }

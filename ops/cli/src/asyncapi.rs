@@ -20,7 +20,8 @@ pub fn run(args: &AsyncapiArgs) -> anyhow::Result<()> {
     let text = match &args.schema {
         None => ingress::contracts().asyncapi.text(),
         Some(name) => {
-            let message = ingress::contracts().asyncapi.messages.iter().find(|message| message.name == *name);
+            let messages = ingress::contracts().asyncapi.messages;
+            let message = messages.iter().find(|message| message.name == *name);
             let message =
                 message.with_context(|| format!("there is no message {name}; `postrider asyncapi` lists them"))?;
             schemas::catalog::printed(&ingress::documents::asyncapi::schema_file(message))

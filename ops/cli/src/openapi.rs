@@ -14,7 +14,7 @@ pub struct OpenapiArgs {
 
 /// Prints or writes it.
 pub fn run(args: &OpenapiArgs) -> anyhow::Result<()> {
-    let text = &ingress::contracts().openapi;
+    let text = ingress::contracts().openapi;
     match &args.output {
         Some(path) => std::fs::write(path, text).with_context(|| format!("{}", path.display())),
         None => {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::references::self_contained;
 use crate::{
     bus::{
-        calls::{ALIASES, TenantResolved, is_offered},
+        calls::{ALIASES, CONTRACT, FIND_CONSUMER, OwnCall, RESOLVE_TENANT, TenantResolved, VALIDATE, is_offered},
         feed::{ConsumerFound, FindConsumer},
     },
     documents::openapi,
@@ -56,12 +56,12 @@ const REFUSAL_HEADERS: &[Header] = &[
 ];
 
 /// The schema's name of an operation's request.
-fn request_name(operation: &str) -> String {
+pub(crate) fn request_name(operation: &str) -> String {
     format!("mail.v1.api.{operation}")
 }
 
 /// The schema's name of an operation's answer.
-fn answer_name(operation: &str) -> String {
+pub(crate) fn answer_name(operation: &str) -> String {
     format!("mail.v1.api.{operation}.answer")
 }
 
@@ -73,12 +73,10 @@ pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<CallDescription
         .filter(|operation| is_offered(operation))
         .map(|operation| {
             let (schema, example) = request_of(http, operation);
-            let written = written(http, operation);
-            let summary = written["summary"].as_str().unwrap_or_default();
-            let (answer, answers) = answer_of(written);
+            let (answer, answers) = answer_of(written(http, operation));
             call(
                 operation.doc.id,
-                summary,
+                operation.doc.summary,
                 (self_contained(schema, named), vec![("request".to_owned(), example)]),
                 (self_contained(answer, named), answers),
             )
@@ -127,12 +125,7 @@ fn validate(operations: &[Operation]) -> CallDescription {
     let writes = operations.iter().filter(|operation| is_offered(operation) && operation.verb.is_write());
     let writes: Value = writes.map(|operation| operation.doc.id).collect();
     described.0["$defs"]["ValidateWrite"]["properties"]["operation"]["enum"] = writes;
-    call(
-        "validate",
-        "Check whether a write would succeed; nothing is kept",
-        described,
-        answer::<WouldAnswer>(json!({"would_answer": 201})),
-    )
+    own_call(VALIDATE, described, answer::<WouldAnswer>(json!({"would_answer": 201})))
 }
 
 /// The body of `tenant.resolve`.
@@ -148,18 +141,16 @@ struct ResolveTenant {
 }
 
 fn resolve_tenant() -> CallDescription {
-    call(
-        "tenant.resolve",
-        "Find the engine's id of a tenant",
+    own_call(
+        RESOLVE_TENANT,
         body::<ResolveTenant>(json!({"product_tenant_id": "tenant-1"})),
         answer::<TenantResolved>(json!({"engine_tenant_id": ID})),
     )
 }
 
 fn find_consumer() -> CallDescription {
-    call(
-        "events.consumer",
-        "Find or create a durable consumer of the product's events, to pull from",
+    own_call(
+        FIND_CONSUMER,
         body::<FindConsumer>(json!({"consumer": "events", "since": null})),
         answer::<ConsumerFound>(json!({
             "stream": stream::EVENTS, "consumer": "acme_production_events", "subject": "mail.v1.event.acme.production.>",
@@ -170,9 +161,8 @@ fn find_consumer() -> CallDescription {
 
 fn contract() -> CallDescription {
     let (schema, example) = no_fields();
-    call(
-        "asyncapi",
-        "This document",
+    own_call(
+        CONTRACT,
         (schema, vec![("request".to_owned(), example)]),
         (standalone(types::part::<Map<String, Value>>()), vec![("answer".to_owned(), json!({"asyncapi": "3.0.0"}))]),
     )
@@ -200,6 +190,10 @@ fn standalone(schema: Schema) -> Value {
 }
 
 type SchemaWithExamples = (Value, Vec<(String, Value)>);
+
+fn own_call(call_of: OwnCall, request: SchemaWithExamples, answer: SchemaWithExamples) -> CallDescription {
+    call(call_of.name, call_of.summary, request, answer)
+}
 
 fn call(
     operation: &'static str,

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use schemas::catalog::{self, Described};
 use serde_json::Value;
 
-use self::calls::CallDescription;
+pub(crate) use self::calls::{answer_name, request_name};
 use crate::pipeline::Operation;
 
 /// The dialect of every schema.
@@ -34,7 +34,6 @@ pub struct Asyncapi {
     pub messages: Vec<Described>,
     /// The document.
     pub document: Value,
-    calls: Vec<CallDescription>,
 }
 
 impl Asyncapi {
@@ -46,12 +45,7 @@ impl Asyncapi {
         messages.extend(calls.iter().flat_map(|call| [call.request.clone(), call.answer.clone()]));
         messages.push(calls::refusal(http));
         let document = document::build_document(&messages, &calls);
-        Self { messages, document, calls }
-    }
-
-    /// A call over the bus, by its operation.
-    pub(crate) fn call(&self, operation: &str) -> Option<&CallDescription> {
-        self.calls.iter().find(|call| call.operation == operation)
+        Self { messages, document }
     }
 
     /// The document as it is written and printed: pretty, with a line break at the end.
