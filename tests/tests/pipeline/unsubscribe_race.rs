@@ -4,13 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, stream};
-use pipeline::Rig;
+use pipeline::{Rig, eventually};
 use runtime::MasterKeys;
 use schemas::token::Purpose;
 use sqlx::Row;
 use uuid::Uuid;
 
 const RACERS: usize = 1_000;
+const WITHIN: Duration = Duration::from_secs(60);
 
 struct Raced {
     contact: Uuid,
@@ -26,7 +27,7 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered_in_a_thousand_races
     let html = "<p>Hello {{ first_name }}</p>";
     let first = rig.campaign(list, "One", html).await;
     rig.launch(first).await;
-    rig.status(first, "sent", Duration::from_secs(60)).await;
+    rig.status(first, "sent", WITHIN).await;
     let tokens = MasterKeys::parse(&rig.env["POSTRIDER_MASTER_KEY"]).unwrap().tokens();
     let links: Vec<(Uuid, String)> = sqlx::query("select id, contact_id from sends where campaign_id = $1")
         .bind(first)
@@ -48,9 +49,17 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered_in_a_thousand_races
         .map(|(contact, link)| {
             let rig = rig.clone();
             async move {
-                let answer = rig.client.http().post(link).body("List-Unsubscribe=One-Click").send().await.unwrap();
-                let answered_at = Utc::now();
-                assert_eq!(answer.status().as_u16(), 200);
+                // Opt-outs of one batch take turns; on a busy machine one may be asked to come again.
+                let answered_at = eventually("an opt-out to be answered", WITHIN, || {
+                    let opt_out = rig.client.http().post(&link).body("List-Unsubscribe=One-Click");
+                    async move {
+                        let answer = opt_out.send().await.unwrap();
+                        let (status, repeat) = (answer.status().as_u16(), answer.headers().contains_key("retry-after"));
+                        assert!(status == 200 || (status == 503 && repeat), "{status}");
+                        (status == 200).then(Utc::now)
+                    }
+                })
+                .await;
                 let state: Option<String> =
                     sqlx::query_scalar("select state from sends where campaign_id = $1 and contact_id = $2")
                         .bind(second)
@@ -65,7 +74,7 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered_in_a_thousand_races
         .collect()
         .await;
     // Signals of opt-outs are recorded beside the campaign, and hold its contacts locked for milliseconds.
-    rig.status(second, "sent", Duration::from_secs(60)).await;
+    rig.status(second, "sent", WITHIN).await;
 
     let mut withheld = 0;
     for race in &raced {
