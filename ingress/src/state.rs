@@ -13,7 +13,10 @@ use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    pipeline::auth::{admission::Admissions, keys::ApiKeys},
+    pipeline::{
+        auth::{admission::Admissions, keys::ApiKeys},
+        shares::Shares,
+    },
     public::hooks::shared::Hooks,
     reply_inbox::ReplyInbox,
     settings::Settings,
@@ -84,6 +87,8 @@ pub struct Ingress {
     pub tasks: TaskTracker,
     /// Notifies requests that wait for the outcome of their sends.
     pub reply_inbox: ReplyInbox,
+    /// The writes of recipients under way: one for each key, and all together half of the connections.
+    pub(crate) recipient_writes: Shares,
     /// State of provider webhooks.
     pub hooks: Hooks,
     /// Consumes direct requests from the bus.
@@ -119,6 +124,7 @@ impl Ingress {
             mcp::AssistantDeps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
+            recipient_writes: Shares::new(connections / 2, 1),
             hooks: Hooks::new(&settings.hooks, &settings.outbound)?,
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),

@@ -290,6 +290,37 @@ async fn an_opt_out_that_cannot_be_stored_is_not_confirmed() {
 }
 
 #[tokio::test]
+async fn a_link_that_is_posted_many_times_at_once_keeps_no_other_request_waiting() {
+    let mailed = Mailed::start().await;
+    let pool = &mailed.ready.edge.pool;
+    let mut held = pool.begin().await.unwrap();
+    sqlx::query("select from batches for update").execute(&mut *held).await.unwrap();
+    let links =
+        [("/u/", Purpose::Unsubscribe, "List-Unsubscribe=One-Click"), ("/p/", Purpose::Preferences, "action=leave")];
+    let posts = links.map(|(path, purpose, body)| (format!("{path}{}", mailed.token(purpose)), body));
+    let posts = (0..40).map(|n| mailed.ask(Method::POST, &posts[n % 2].0, posts[n % 2].1));
+    let mut posts = std::pin::pin!(futures::future::join_all(posts));
+    let others = async {
+        let waiting =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        while mailed.ready.edge.count(waiting).await == 0 {}
+        for _ in 0..20 {
+            assert_eq!(mailed.ready.client.get("/v1/tenant").await.status, 200);
+        }
+        assert_eq!(mailed.ready.edge.count(waiting).await, 1, "the others wait without a connection");
+    };
+    tokio::select! {
+        _ = &mut posts => panic!("answered while the batch was held"),
+        () = others => {}
+    }
+    held.rollback().await.unwrap();
+    for answer in posts.await {
+        assert_eq!(answer.status, 200);
+    }
+    assert_eq!((mailed.opted_out().await, mailed.facts().await.len()), (1, 1));
+}
+
+#[tokio::test]
 async fn a_token_works_for_its_own_tenant_only() {
     let mailed = Mailed::start().await;
     let other = mailed.ready.edge.client_for("crm", mailed.ready.client.environment, "tenant-2").await;

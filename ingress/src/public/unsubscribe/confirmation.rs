@@ -16,7 +16,7 @@ use ledger::{
 use schemas::token::{Purpose, TokenClaims};
 use uuid::Uuid;
 
-use super::{BODY_MAX_BYTES, method, page::PageWriter, page_writer};
+use super::{BODY_MAX_BYTES, method, page::PageWriter, page_writer, take_turn};
 use crate::{
     pipeline::{body, error::ApiError, peer::Peer},
     public::tracking::signals,
@@ -115,6 +115,7 @@ impl ConsentRequest {
         let Self { ingress, claims, contact, words, peer, headers } = self;
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
+        let _turn = take_turn(&ingress, contact).await?;
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
         let link = confirmations::confirm(&mut tx, claims.tenant_id, contact, claims.send_id, evidence, &words).await?;
         tx.commit().await?;

@@ -9,7 +9,7 @@ mod page;
 mod preferences;
 mod texts;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -26,21 +26,25 @@ use schemas::{
     token::{Purpose, TokenClaims},
 };
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use self::page::PageWriter;
 use super::tracking::signals;
 use crate::pipeline::peer::Peer;
 use crate::{
     api::tenants::PageBranding,
-    pipeline::{Doc, Routes, body, error::ApiError, open},
+    pipeline::{Doc, Routes, body, error::ApiError, open, shares::Share},
     public::tracking::LinkPath,
     state::Ingress,
 };
 
 /// The type of all answers.
-const PAGE: &str = "text/html";
+pub(crate) const PAGE: &str = "text/html";
 /// A one-click POST is some 30 bytes, as a form of either kind some 200.
 const BODY_MAX_BYTES: usize = 16 * 1024;
+
+/// Longest wait of a recipient's write for others of its batch. Then: 503, with `Retry-After`.
+const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -135,7 +139,8 @@ fn with_a_body(doc: Doc) -> Doc {
 async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> Response {
     let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
     let page = page_writer(&ingress, claims.as_ref(), &headers).await;
-    claims.map_or_else(|| page.no_such_link(), |claims| page.ask(&preferences_token(&ingress, &claims)))
+    let Some(claims) = claims else { return page.no_such_link() };
+    page.ask(topics_token(&ingress, &claims).await.as_deref())
 }
 
 async fn leave(
@@ -153,7 +158,9 @@ async fn leave(
         Ok(body) => body,
         Err(error) => return page.not_left(error.status),
     };
-    let Some(method) = method(&body) else { return page.ask_again(&preferences_token(&ingress, &claims)) };
+    let Some(method) = method(&body) else {
+        return page.ask_again(topics_token(&ingress, &claims).await.as_deref());
+    };
     // In a task of its own: a client that hangs up after the POST has left all the same.
     let work = OptOutRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), method, peer, headers };
     match ingress.tasks.spawn(work.apply()).await {
@@ -167,6 +174,12 @@ async fn leave(
 /// The token of the same recipient's preferences page.
 fn preferences_token(ingress: &Ingress, claims: &TokenClaims) -> String {
     ingress.tokens.seal(Purpose::Preferences, claims.tenant_id, claims.send_id, &claims.rest)
+}
+
+/// The token of the preferences page, where that page has topics to choose from. A page that cannot know it offers none.
+async fn topics_token(ingress: &Ingress, claims: &TokenClaims) -> Option<String> {
+    let (_, topics) = preferences::find_preferences(ingress, claims).await.ok().flatten()?;
+    (!topics.is_empty()).then(|| preferences_token(ingress, claims))
 }
 
 /// One opt-out.
@@ -184,12 +197,23 @@ impl OptOutRequest {
         let Self { ingress, claims, method, peer, headers } = self;
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
+        let _turn = take_turn(&ingress, SendId(claims.send_id).batch()).await?;
         let mut tx = ingress.by_key.begin_for_tenant(claims.tenant_id).await?;
         let found = opt_out(&mut tx, &claims, method, evidence).await?;
         tx.commit().await?;
         count_opt_out(&ingress, found);
         Ok(found)
     }
+}
+
+/// Waits until no other recipient's write for the same key is under way. Writes of one batch lock the same row, and whoever has the link
+/// of a mail can post to it as often as they like: what waits here holds no connection, and all together leave some to other requests.
+///
+/// # Errors
+/// 503 `unavailable` when its turn does not come.
+async fn take_turn(ingress: &Ingress, key: Uuid) -> Result<Share, ApiError> {
+    let turn = tokio::time::timeout(TURN_MAX, ingress.recipient_writes.take(&key.to_string(), 1)).await;
+    turn.map_err(|_| ApiError::unavailable())
 }
 
 /// Opts the recipient of a mail out. Takes effect when the caller commits.
@@ -228,6 +252,12 @@ async fn page_writer(ingress: &Ingress, claims: Option<&TokenClaims>, headers: &
     let PageOwner { organisation, locale, branding } = known.unwrap_or_default();
     let organisation = organisation.filter(|name| !name.trim().is_empty());
     PageWriter { texts: language::choose(headers, locale.as_deref()), organisation, branding }
+}
+
+/// The page for a link that leads nowhere, in the language that the browser asks for.
+pub(crate) fn no_such_link(headers: &HeaderMap) -> Response {
+    let texts = language::choose(headers, None);
+    PageWriter { texts, organisation: None, branding: PageBranding::default() }.no_such_link()
 }
 
 /// What a page shows of the tenant, and the recipient's locale.

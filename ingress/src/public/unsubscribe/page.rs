@@ -44,27 +44,28 @@ impl PageWriter {
         text.replace("{from}", &from)
     }
 
-    /// Asks for confirmation.
-    pub(super) fn ask(&self, preferences: &str) -> Response {
-        self.asking(StatusCode::OK, "", preferences)
+    /// Asks for confirmation. `topics` is the token of the page where topics can be chosen instead.
+    pub(super) fn ask(&self, topics: Option<&str>) -> Response {
+        self.asking(StatusCode::OK, "", topics)
     }
 
     /// Asks again after a form that is not the page's own.
-    pub(super) fn ask_again(&self, preferences: &str) -> Response {
+    pub(super) fn ask_again(&self, topics: Option<&str>) -> Response {
         let text = self.texts.preferences.not_understood;
         let alert = format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n");
-        self.asking(StatusCode::BAD_REQUEST, &alert, preferences)
+        self.asking(StatusCode::BAD_REQUEST, &alert, topics)
     }
 
-    fn asking(&self, status: StatusCode, alert: &str, preferences: &str) -> Response {
+    fn asking(&self, status: StatusCode, alert: &str, topics: Option<&str>) -> Response {
         let texts = &self.texts.unsubscribe;
+        let rather = topics
+            .map(|token| format!("\n<section><p><a href=\"../p/{token}\">{}</a></p></section>", texts.rather))
+            .unwrap_or_default();
         let body = format!(
-            "{alert}<p>{}</p>\n{}<form method=\"post\"><button type=\"submit\" name=\"confirm\" value=\"yes\">{}</button></form>\n\
-             <section><p><a href=\"../p/{preferences}\">{}</a></p></section>",
+            "{alert}<p>{}</p>\n{}<form method=\"post\"><button type=\"submit\" name=\"confirm\" value=\"yes\">{}</button></form>{rather}",
             self.say(texts.question),
             tenants_text(self.branding.unsubscribe_text.as_deref()),
             texts.button,
-            texts.rather,
         );
         self.page(status, texts.title, &body)
     }
@@ -321,7 +322,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_cannot_put_markup_into_a_page() {
-        let html_of = html(reader(ALL[0], Some("<script>alert('x')</script> & {style}")).ask("t")).await;
+        let html_of = html(reader(ALL[0], Some("<script>alert('x')</script> & {style}")).ask(Some("t"))).await;
         assert!(!html_of.contains("<script>"), "{html_of}");
         assert!(html_of.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#123;style}"), "{html_of}");
         let topic = Topic {
@@ -339,7 +340,7 @@ mod tests {
         for texts in ALL {
             let reader = reader(texts, None);
             for response in [
-                reader.ask("t"),
+                reader.ask(Some("t")),
                 reader.done("t"),
                 reader.no_such_link(),
                 reader.ask_consent("ann@example.com"),
@@ -376,7 +377,7 @@ mod tests {
             background_color: Some("#eef7f1".to_owned()),
         };
         let writer = PageWriter { branding, ..reader(ALL[0], Some("Acme \"& Co")) };
-        for response in [writer.ask("t"), writer.preferences(&recipient(false), &[], None)] {
+        for response in [writer.ask(Some("t")), writer.preferences(&recipient(false), &[], None)] {
             let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
             let html = html(response).await;
             assert!(policy.contains("; img-src https://cdn.acme.example:8443; form-action"), "{policy}");
@@ -387,7 +388,7 @@ mod tests {
             assert!(html.contains("&lt;b&gt;Rare&lt;/b&gt; &amp; short\nmails &#123;style}"), "{html}");
             assert!(html.contains("logo.png?a=1&amp;b=%22&#123;body}\" alt=\"Acme &quot;&amp; Co\">"), "{html}");
         }
-        let plain = reader(ALL[0], None).ask("t");
+        let plain = reader(ALL[0], None).ask(Some("t"));
         assert!(!plain.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().contains("img-src"));
     }
 

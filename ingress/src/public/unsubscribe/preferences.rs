@@ -12,12 +12,12 @@ use bytes::Bytes;
 use http::HeaderMap;
 use ledger::preferences::{self, ConsentEvidence, Recipient, Topic};
 use schemas::{
-    parse_id,
+    SendId, parse_id,
     token::{Purpose, TokenClaims},
 };
 use uuid::Uuid;
 
-use super::{BODY_MAX_BYTES, count_opt_out, opt_out, page::FormResult, page_writer};
+use super::{BODY_MAX_BYTES, count_opt_out, opt_out, page::FormResult, page_writer, take_turn};
 use crate::{
     pipeline::{body, error::ApiError, peer::Peer},
     public::tracking::signals,
@@ -103,7 +103,7 @@ pub(super) async fn change(
 }
 
 /// The recipient and the current topics.
-async fn find_preferences(
+pub(super) async fn find_preferences(
     ingress: &Ingress,
     claims: &TokenClaims,
 ) -> Result<Option<(Recipient, Vec<Topic>)>, ApiError> {
@@ -129,6 +129,7 @@ impl ChangeRequest {
     async fn apply(self) -> Result<Option<FormResult>, ApiError> {
         let Self { ingress, claims, change, peer, headers } = self;
         let (tenant, send) = (claims.tenant_id, claims.send_id);
+        let _turn = take_turn(&ingress, SendId(send).batch()).await?;
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
         let recipient = preferences::recipient(&mut tx, tenant, send, claims.contact()).await?;
         let Some(recipient) = recipient else { return Ok(None) };
