@@ -100,6 +100,36 @@ create table fields (
 );
 select enable_row_security('fields');
 
+-- Fields that were removed and whose values are still being taken out of contacts. Until then the key is reserved, and no reader shows
+-- a value of it: those that go by the definitions do not know it, the others read `fields_shown`.
+create table removed_fields (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,                           -- of the field
+    key text not null,
+    removed_at timestamptz not null default now(),
+    tried_at timestamptz,                       -- when a sweep took a turn at it
+    swept_to uuid,                              -- the last contact of this pass; null: the next pass begins
+    primary key (tenant_id, key)
+);
+select enable_row_security('removed_fields');
+
+create function fields_shown(of_tenant uuid, fields jsonb) returns jsonb
+language sql stable parallel safe
+as $$ select fields - array(select r.key from removed_fields r where r.tenant_id = of_tenant) $$;
+grant execute on function fields_shown(uuid, jsonb) to postrider_ingress, postrider_stages;
+
+-- A transaction that stores values of a tenant's fields holds them: from a statement before the one that reads the definitions, to its end.
+create function hold_fields(of_tenant uuid) returns void
+language sql volatile
+as $$ select pg_advisory_xact_lock_shared(hashtextextended('fields ' || of_tenant, 0)) $$;
+grant execute on function hold_fields(uuid) to postrider_ingress, postrider_stages;
+
+-- Waits for the transactions that hold them now. Those that hold them later read the definitions without the fields that were removed before.
+create function wait_for_field_writers(of_tenant uuid) returns void
+language sql volatile
+as $$ select pg_advisory_xact_lock(hashtextextended('fields ' || of_tenant, 0)) $$;
+grant execute on function wait_for_field_writers(uuid) to postrider_stages;
+
 -- Lists and tags -------------------------------------------------------------------------------------------------------------
 
 -- Static audiences. A list with a public name is a topic: its members see it on their preferences page, and leave and join it

@@ -167,16 +167,17 @@ create table template_versions (
 create index template_versions_by_content on template_versions (tenant_id, content_id);
 select enable_row_security('template_versions');
 
--- Snippets, which templates include by name, and layouts, which stand around a body. Templates hold their text since a version was made.
+-- Snippets, which bodies of templates and campaigns include by name, and layouts, which stand around one. A content holds their text since
+-- it was made.
 create table snippets (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
     kind text not null check (kind in ('snippet', 'layout')),
-    name text not null,                         -- for good: templates say it
+    name text not null,                         -- for good: bodies say it
     version integer not null,                   -- the current one
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    deleted_at timestamptz,                     -- old versions of templates still name it
+    deleted_at timestamptz,                     -- old contents still name it
     primary key (tenant_id, id)
 );
 create unique index snippets_by_name on snippets (tenant_id, name) where deleted_at is null;
@@ -198,19 +199,18 @@ create table snippet_versions (
 );
 select enable_row_security('snippet_versions');
 
--- Which snippets, in which versions, a template's version holds.
-create table template_snippets (
+-- Which snippets, in which versions, a content holds: that of a template's version, or of a campaign with a body of its own.
+create table content_snippets (
     tenant_id uuid not null,
-    template_id uuid not null,
-    version integer not null,
+    content_id uuid not null,
     snippet_id uuid not null,
     snippet_version integer not null,
-    primary key (tenant_id, template_id, version, snippet_id),
-    foreign key (tenant_id, template_id, version) references template_versions (tenant_id, template_id, version),
+    primary key (tenant_id, content_id, snippet_id),
+    foreign key (tenant_id, content_id) references contents (tenant_id, id),
     foreign key (tenant_id, snippet_id, snippet_version) references snippet_versions (tenant_id, snippet_id, version)
 );
-create index template_snippets_by_snippet on template_snippets (tenant_id, snippet_id, template_id);
-select enable_row_security('template_snippets');
+create index content_snippets_by_snippet on content_snippets (tenant_id, snippet_id, content_id);
+select enable_row_security('content_snippets');
 
 -- Compiled messages by content hash; written by rendering, cached by delivery.
 create table skeletons (

@@ -10,8 +10,12 @@ create table campaigns (
     template_id uuid,
     subject text,
     preheader text,
+    -- A body of its own, as its author wrote it: its content has it with its snippets and its layout, and the HTML of its MJML.
     body_html text,
-    content_id uuid not null,                   -- what would be rendered now; batches pin it at launch
+    mjml text,
+    body_text text,
+    layout text,
+    content_id uuid not null,                   -- what was made of it when it was stored, then at launch; batches pin it
     campaign_goal text,
     audience_mode text not null check (audience_mode in ('list', 'segment', 'tags')),
     list_id uuid,
@@ -59,6 +63,7 @@ create table campaigns (
     foreign key (tenant_id, content_id) references contents (tenant_id, id),
     foreign key (tenant_id, list_id) references audiences (tenant_id, id),
     foreign key (tenant_id, segment_id) references segments (tenant_id, id),
+    constraint campaigns_one_body check (num_nonnulls(body_html, mjml) <= 1),
     constraint campaigns_test_is_whole check (num_nulls(test_percent, winner_metric, decide_after_minutes) in (0, 3))
 );
 create index campaigns_newest on campaigns (tenant_id, created_at desc, id desc);
@@ -85,8 +90,12 @@ create table campaign_variants (
     preheader text,
     template_id uuid,
     body_html text,
-    content_id uuid not null,                   -- what would be rendered now; batches pin it at launch
+    mjml text,
+    body_text text,
+    layout text,
+    content_id uuid not null,                   -- as that of a campaign
     primary key (tenant_id, campaign_id, variant),
+    constraint campaign_variants_one_body check (num_nonnulls(body_html, mjml) <= 1),
     foreign key (tenant_id, campaign_id) references campaigns (tenant_id, id),
     foreign key (tenant_id, template_id) references templates (tenant_id, id),
     foreign key (tenant_id, content_id) references contents (tenant_id, id)

@@ -52,6 +52,24 @@ create table connection_health (
 select enable_row_security('connection_health');
 revoke insert, update, delete on connection_health from postrider_ingress;
 
+-- Checks of connections: the ingress asks, and a delivery process answers with what the provider said, because the ingress cannot read the
+-- secret. One row for each connection that was ever checked.
+create table connection_checks (
+    tenant_id uuid not null,
+    connection_id uuid not null,
+    asked_at timestamptz not null default now(),
+    taken_at timestamptz,                       -- by the process that pings
+    answered_at timestamptz,                    -- null: the answer is owed
+    error_code text,                            -- null: the provider takes the credentials; a code of the engine, never the provider's text
+    latency_ms integer,
+    primary key (tenant_id, connection_id),
+    constraint connection_checks_connection foreign key (tenant_id, connection_id)
+        references provider_connections (tenant_id, id) on delete cascade
+);
+create index connection_checks_owed on connection_checks (asked_at) where answered_at is null;
+select enable_row_security('connection_checks');
+revoke delete on connection_checks from postrider_ingress;
+
 -- What the ingress needs of one connection to check an event before it knows the tenant. The role cannot read the table: the
 -- credentials that mail is sent with stay hidden from it.
 create function hook_connection(asked uuid)

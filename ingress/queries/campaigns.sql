@@ -1,7 +1,11 @@
 -- Campaigns, newest first; a draft whose launch is being worked on is in preflight. $1 tenant, $2 one of them, or null for a page: then $3 status or null, $4 and $5 the last of the page
 -- before or null. $6 how many. Bodies, which may be half a megabyte each, only of the one.
 -- Served by the primary key, `campaigns_newest` or `campaigns_by_status`: every plan is made for its parameters.
-select c.id, c.name, c.sender_profile_id, c.template_id, c.subject, c.preheader, case when c.id = $2 then c.body_html end as body_html,
+select c.id, c.name, c.sender_profile_id, c.template_id, c.subject, c.preheader,
+       case when c.id = $2 then jsonb_build_object('body_html', c.body_html, 'mjml', c.mjml, 'body_text', c.body_text, 'layout', c.layout)
+            else '{}' end as "body!: Json<OwnBody>",
+       case when c.id = $2 and c.mjml is not null then (
+           select n.body_html from contents n where n.tenant_id = c.tenant_id and n.id = c.content_id) end as compiled_html,
        c.content_id, c.campaign_goal, c.audience_mode, c.list_id, c.segment_id, c.tag_ids, c.message_purpose,
        c.classification as "classification: Classification", c.urgency, c.audience_reason,
        s.status as "status!: CampaignStatus", c.paused, c.pause_reason as "pause_reason: PauseReason",
@@ -13,7 +17,11 @@ from campaigns c
 cross join lateral (
     select coalesce(jsonb_agg(jsonb_build_object(
                'variant', v.variant, 'name', v.name, 'weight', v.weight, 'subject', v.subject, 'preheader', v.preheader,
-               'template_id', v.template_id, 'body_html', case when c.id = $2 then v.body_html end, 'content_id', v.content_id
+               'template_id', v.template_id, 'content_id', v.content_id,
+               'body', case when c.id = $2 then jsonb_build_object('body_html', v.body_html, 'mjml', v.mjml, 'body_text', v.body_text,
+                                                                   'layout', v.layout) else '{}' end,
+               'compiled_html', case when c.id = $2 and v.mjml is not null then (
+                   select n.body_html from contents n where n.tenant_id = v.tenant_id and n.id = v.content_id) end
            ) order by v.variant), '[]') as variants
     from campaign_variants v
     where v.tenant_id = c.tenant_id and v.campaign_id = c.id

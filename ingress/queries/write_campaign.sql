@@ -1,10 +1,10 @@
 -- Everything a caller decides about a draft. $1 tenant, $2 campaign, $3 product and $4 environment, which stay as they were.
 insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, template_id, subject, preheader, body_html,
-                       content_id, campaign_goal, audience_mode, list_id, segment_id, tag_ids, message_purpose, classification,
+                       mjml, body_text, layout, content_id, campaign_goal, audience_mode, list_id, segment_id, tag_ids, message_purpose, classification,
                        urgency, audience_reason, test_percent, winner_metric, decide_after_minutes, not_after, on_miss,
                        max_per_minute, bounce_percent, complaint_percent)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
-        $27, $28)
+        $27, $28, $29, $30, $31)
 on conflict (tenant_id, id) do update
 set name = excluded.name,
     sender_profile_id = excluded.sender_profile_id,
@@ -12,6 +12,9 @@ set name = excluded.name,
     subject = excluded.subject,
     preheader = excluded.preheader,
     body_html = excluded.body_html,
+    mjml = excluded.mjml,
+    body_text = excluded.body_text,
+    layout = excluded.layout,
     content_id = excluded.content_id,
     campaign_goal = excluded.campaign_goal,
     audience_mode = excluded.audience_mode,

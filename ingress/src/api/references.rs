@@ -152,7 +152,8 @@ pub(crate) async fn to_domain(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> 
     .await
 }
 
-/// What refers to a snippet or a layout: templates whose current version holds it, and snippets that mention it.
+/// What refers to a snippet or a layout: templates whose current version holds it, campaigns that are not over and have a body of their own
+/// with it, and snippets that mention it.
 pub(crate) async fn to_snippet(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -162,9 +163,17 @@ pub(crate) async fn to_snippet(
     sqlx::query_as!(
         Reference,
         r#"select 'template' as "object!", t.id as "id!", t.name as "name!"
-           from template_snippets u
-           join templates t on t.tenant_id = $1 and t.id = u.template_id and t.version = u.version
+           from content_snippets u
+           join templates t on t.tenant_id = $1 and t.content_id = u.content_id
            where u.tenant_id = $1 and u.snippet_id = $2 and t.status <> 'archived'
+           union all
+           select 'campaign', k.id, k.name from campaigns k
+           where k.tenant_id = $1 and k.status in ('draft', 'scheduled', 'sending') and exists (
+               select from (select k.content_id
+                            union all
+                            select v.content_id from campaign_variants v where v.tenant_id = $1 and v.campaign_id = k.id) own
+               join content_snippets u on u.tenant_id = $1 and u.content_id = own.content_id and u.snippet_id = $2
+               where not exists (select from template_versions t where t.tenant_id = $1 and t.content_id = own.content_id))
            union all
            select 'snippet', s.id, s.name
            from snippets s

@@ -166,6 +166,13 @@ impl Edge {
         slices
     }
 
+    /// Has the audience stage's sweep take out the values of removed fields, as far as they wait for no writer.
+    pub async fn take_out_removed_fields(&self) {
+        let pool = Database::pool(&SecretString::from(self.database.url()), Role::Stages, 1).unwrap();
+        let sweep = audience::remove_fields(pool, 2);
+        while runner::Sweep::sweep(&sweep).await.unwrap() > 0 {}
+    }
+
     /// One number from the database.
     pub async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()

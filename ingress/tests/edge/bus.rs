@@ -100,6 +100,19 @@ async fn a_call_on_the_bus_is_answered_as_http_would() {
     assert_eq!((unknown.status.as_str(), unknown.error.as_deref()), ("404", Some("contact_not_found")));
 }
 
+/// An export is longer than a message: the bus answers its link.
+#[tokio::test]
+async fn links_to_exports_are_made_on_the_bus_and_exports_are_not() {
+    let caller = Caller::new().await;
+    let tenant = || json!({"product_tenant_id": TENANT});
+    let made = caller.call("linkContactsExport", tenant()).await;
+    let path = made.body["path"].as_str().unwrap_or_default();
+    assert_eq!((made.status.as_str(), made.error, path.starts_with("/exports/")), ("201", None, true), "{}", made.body);
+    let request = http::Request::get(path).body(axum::body::Body::empty()).unwrap();
+    assert_eq!(caller.edge.client().await.send(request).await.status, 200);
+    assert!(caller.request("exportContacts", &tenant(), None).await.is_none(), "nobody listens");
+}
+
 #[tokio::test]
 async fn a_message_id_is_carried_out_once() {
     let caller = Caller::new().await;

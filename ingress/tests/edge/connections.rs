@@ -4,6 +4,7 @@ use rstest::rstest;
 use runtime::{MasterKeys, Vault};
 use schemas::Environment;
 use serde_json::{Value, json};
+use stage_rig::until;
 use uuid::Uuid;
 
 use crate::common::{Client, Edge, PRODUCT};
@@ -216,4 +217,58 @@ async fn an_operators_relay_is_ordered_and_not_redirected() {
     let health = seen(&client, &id.to_string()).await["health"].clone();
     assert_eq!((&health["circuit"], &health["last_error"]), (&json!("open"), &json!("unreachable")), "{health}");
     assert!(health["last_success_at"].is_string() && health["open_until"].is_string());
+}
+
+/// Asks for a check, and answers it as the delivery stage does.
+async fn checked(edge: &Edge, client: &Client, id: &str, error: Option<&str>) -> Value {
+    let asking = tokio::spawn({
+        let (client, path) = (client.clone(), format!("{PATH}/{id}/check"));
+        async move { client.post(&path, json!({})).await }
+    });
+    until("the check is asked for", async || {
+        let answer = "update connection_checks set answered_at = now(), error_code = $2, latency_ms = 7
+                      where connection_id::text = $1 and answered_at is null";
+        sqlx::query(answer).bind(id).bind(error).execute(&edge.pool).await.unwrap().rows_affected() == 1
+    })
+    .await;
+    let answer = asking.await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
+#[tokio::test]
+async fn a_check_answers_what_the_provider_said() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = added(&client, "Postmark").await;
+    let refused = checked(&edge, &client, &id, Some("credentials")).await;
+    assert_eq!((&refused["ok"], &refused["error"]), (&json!(false), &json!("credentials")), "{refused}");
+    // For ten seconds the provider is not asked again.
+    let path = format!("{PATH}/{id}/check");
+    assert_eq!(client.post(&path, json!({})).await.body, refused);
+    let pass = "update connection_checks set asked_at = now() - interval '11 s', answered_at = now() - interval '11 s'";
+    sqlx::query(pass).execute(&edge.pool).await.unwrap();
+    let well = checked(&edge, &client, &id, None).await;
+    assert_eq!((&well["ok"], &well["error"], &well["latency_ms"]), (&json!(true), &Value::Null, &json!(7)), "{well}");
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'provider.check'").await, 3);
+}
+
+#[tokio::test]
+async fn only_its_tenant_checks_a_connection() {
+    let edge = Edge::start().await;
+    let id = added(&edge.client().await, "Postmark").await;
+    let stranger = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    let refused = stranger.post(&format!("{PATH}/{id}/check"), json!({})).await;
+    assert_eq!(refused.refusal(), (404, "connection_not_found"));
+    assert_eq!(edge.count("select count(*) from connection_checks").await, 0);
+}
+
+#[tokio::test]
+async fn in_the_sandbox_no_provider_is_asked() {
+    let edge = Edge::start().await;
+    let client = edge.client_for(PRODUCT, Environment::Sandbox, "tenant-1").await;
+    let id = added(&client, "Postmark").await;
+    let well = client.post(&format!("{PATH}/{id}/check"), json!({})).await;
+    assert_eq!((well.status.as_u16(), &well.body["ok"]), (200, &json!(true)), "{}", well.body);
+    assert_eq!(edge.count("select count(*) from connection_checks").await, 0);
 }

@@ -1,9 +1,10 @@
 //! `/v1/fields`
 
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
+use stage_rig::until;
 
-use crate::common::Edge;
+use crate::common::{Client, Edge};
 
 #[tokio::test]
 async fn a_field_is_defined_once_and_its_label_and_fallback_change() {
@@ -35,4 +36,108 @@ async fn a_key_that_is_no_word_or_taken_is_refused(#[case] key: &str) {
     let client = edge.client().await;
     let answer = client.post("/v1/fields", json!({"key": key, "label": "X", "type": "string"})).await;
     assert_eq!((answer.refusal(), answer.faults()[0].0.as_str()), ((400, "validation_failed"), "key"));
+}
+
+/// A field `plan` of texts.
+async fn plan(client: &Client) -> String {
+    let created = client.post("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"})).await;
+    format!("/v1/fields/{}", created.text("field_id"))
+}
+
+async fn remove(client: &Client, field: &str) {
+    let removed = client.delete(field, json!({})).await;
+    assert_eq!((removed.status.as_u16(), removed.text("status").as_str()), (200, "deleted"), "{}", removed.body);
+}
+
+/// The field with the key of the removed one is of another type.
+async fn define_anew(client: &Client) -> u16 {
+    client.post("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "number"})).await.status.as_u16()
+}
+
+#[tokio::test]
+async fn nobody_sees_or_stores_a_value_of_a_removed_field() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/fields", json!({"key": "seats", "label": "Seats", "type": "number"})).await;
+    let field = plan(&client).await;
+    let ann = json!({"email": "ann@example.com", "fields": {"plan": "pro", "seats": 3}});
+    let ann = format!("/v1/contacts/{}", client.post("/v1/contacts", ann).await.text("contact_id"));
+    remove(&client, &field).await;
+    assert_eq!(client.get(&field).await.refusal(), (404, "field_not_found"));
+    assert_eq!(client.delete(&field, json!({})).await.refusal(), (404, "field_not_found"));
+    let stored = edge.count("select count(*) from contacts where fields ? 'plan'").await;
+    assert_eq!(stored, 1, "the value is taken out later");
+    assert_eq!(client.get(&ann).await.body["contact"]["fields"], json!({"seats": 3}));
+    let exported: Value =
+        serde_json::from_slice(&client.get("/v1/exports/contacts?format=ndjson").await.bytes).unwrap();
+    assert_eq!(exported["fields"], json!({"seats": 3}));
+    let rule = json!({"field": "fields.plan", "op": "eq", "value": "pro"});
+    let segment = client.post("/v1/segments", json!({"name": "Pros", "rule": rule})).await;
+    assert_eq!(segment.faults()[0].1, "unknown_field");
+    let html = json!({"name": "t", "type": "marketing", "subject": "s", "body_html": "{{ contact.fields.plan }}"});
+    assert_eq!(client.post("/v1/templates", html).await.faults()[0].1, "unknown_field");
+    let changed = client.patch(&ann, json!({"fields": {"plan": "free"}})).await;
+    assert_eq!(changed.faults()[0], ("fields.plan".to_owned(), "unknown_field".to_owned()));
+    assert_eq!(define_anew(&client).await, 409);
+    edge.take_out_removed_fields().await;
+    assert_eq!(define_anew(&client).await, 201);
+    assert_eq!(client.patch(&ann, json!({"fields": {"plan": 7}})).await.status, 200);
+    assert_eq!(client.get(&ann).await.body["contact"]["fields"], json!({"plan": 7, "seats": 3}));
+}
+
+#[tokio::test]
+async fn a_change_that_knew_a_removed_field_leaves_no_value() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let field = plan(&client).await;
+    let ann = client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.text("contact_id");
+    let ann = format!("/v1/contacts/{ann}");
+    let mut lock = edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for update").execute(&mut *lock).await.unwrap();
+    // It has read the definitions, and waits for the contact.
+    let change = tokio::spawn({
+        let (client, ann) = (client.clone(), ann.clone());
+        async move { client.patch(&ann, json!({"fields": {"plan": "pro"}})).await }
+    });
+    until_one_waits(&edge).await;
+    remove(&client, &field).await;
+    edge.take_out_removed_fields().await;
+    assert_eq!(define_anew(&client).await, 409, "the change is waited for");
+    lock.rollback().await.unwrap();
+    assert_eq!(change.await.unwrap().body["contact"]["fields"], json!({}));
+    edge.take_out_removed_fields().await;
+    assert_eq!(define_anew(&client).await, 201);
+    assert_eq!(client.get(&ann).await.body["contact"]["fields"], json!({}));
+}
+
+#[tokio::test]
+async fn an_import_that_was_read_before_stores_no_value_of_a_removed_field() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let field = plan(&client).await;
+    let mut lock = edge.pool.begin().await.unwrap();
+    sqlx::query("select wait_for_field_writers($1)").bind(client.tenant).execute(&mut *lock).await.unwrap();
+    // It has read its file, and waits to write.
+    let import = tokio::spawn({
+        let client = client.clone();
+        async move { client.post("/v1/imports", json!({"csv": "email,plan,first_name\nann@example.com,pro,Ann\n"})).await }
+    });
+    until_one_waits(&edge).await;
+    remove(&client, &field).await;
+    // No contact has a value.
+    sqlx::query("delete from removed_fields").execute(&edge.pool).await.unwrap();
+    assert_eq!(define_anew(&client).await, 201);
+    lock.rollback().await.unwrap();
+    assert_eq!(import.await.unwrap().body["counts"]["created"], 1);
+    assert_eq!(edge.count("select count(*) from contacts where first_name = 'Ann' and fields = '{}'").await, 1);
+}
+
+/// Until a request waits for a lock.
+async fn until_one_waits(edge: &Edge) {
+    until("a request waits for a lock", async || {
+        let waiting =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        edge.count(waiting).await > 0
+    })
+    .await;
 }

@@ -92,6 +92,30 @@ async fn a_capped_contact_is_told_when_there_is_space_again() {
 }
 
 #[tokio::test]
+async fn room_that_a_more_urgent_campaign_needs_is_spoken_for() {
+    let ready = Ready::start().await;
+    let (id, urgent) = (ready.campaign(json!({})).await, ready.campaign(json!({"urgency": "urgent"})).await);
+    let capped = ready.client.patch("/v1/tenant", json!({"frequency_cap": {"messages": 1, "days": 7}})).await;
+    assert_eq!(capped.status, 200, "{}", capped.body);
+    for owed in [
+        "update campaigns set status = 'sending', materialized_at = now(), month = date_trunc('month', now(), 'UTC')::date
+         where id = $1::uuid",
+        "insert into sends (tenant_id, id, month, campaign_id, contact_id)
+         select c.tenant_id, gen_random_uuid(), c.month, c.id, p.id
+         from campaigns c join contacts p on p.tenant_id = c.tenant_id and p.address = 'reader1@example.com' where c.id = $1::uuid",
+    ] {
+        sqlx::query(owed).bind(&urgent).execute(&ready.edge.pool).await.unwrap();
+    }
+    let decided = async |id: &str, email| {
+        let gate = gate(&explain(&ready, id, email).await, "frequency");
+        (gate["verdict"].clone(), gate["detail"].clone())
+    };
+    assert_eq!(decided(&id, "reader1%40example.com").await, (json!("wait"), json!("spoken_for")));
+    assert_eq!(decided(&id, "reader2%40example.com").await, (json!("pass"), json!("1")));
+    assert_eq!(decided(&urgent, "reader1%40example.com").await, (json!("pass"), json!("1")));
+}
+
+#[tokio::test]
 async fn who_is_asleep_is_told_apart_with_the_end_of_the_night() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;

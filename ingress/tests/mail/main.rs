@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bodies;
 mod campaigns;
 mod confirmations;
 mod direct;

@@ -184,6 +184,8 @@ async fn a_field_goes_with_its_values_when_nothing_uses_it() {
     let ann = ready.client.get(&format!("/v1/contacts/{ann}")).await.body;
     assert_eq!(ann["contact"]["fields"], json!({}), "{ann}");
     let anew = json!({"key": "plan", "label": "Plan", "type": "number"});
+    assert_eq!(ready.client.post("/v1/fields", anew.clone()).await.refusal(), (409, "field_being_removed"));
+    ready.edge.take_out_removed_fields().await;
     assert_eq!(ready.client.post("/v1/fields", anew).await.status, 201);
 }
 

@@ -28,9 +28,10 @@ async fn the_rules_of_a_campaign_are_read_back_as_written() {
     assert_eq!(
         campaign["variants"],
         json!([
-            {"variant": "A", "name": "Control", "weight": 1, "subject": null, "preheader": null, "template_id": null, "body_html": null},
+            {"variant": "A", "name": "Control", "weight": 1, "subject": null, "preheader": null, "template_id": null, "body_html": null,
+             "mjml": null, "body_text": null, "layout": null},
             {"variant": "B", "name": "Short", "weight": 3, "subject": "Short {{ first_name }}", "preheader": null, "template_id": null,
-             "body_html": "<p>Short</p>"},
+             "body_html": "<p>Short</p>", "mjml": null, "body_text": null, "layout": null},
         ])
     );
     assert_eq!(

@@ -293,7 +293,7 @@ async fn everything_can_be_done_with_the_keyboard_alone() {
         }
         assert_eq!(browser.focused(), ("button".to_owned(), "Unsubscribe from everything".to_owned()));
         browser.enter();
-        told(&mut browser, "You get no marketing e-mail");
+        told(&mut browser, "You get no marketing email");
         browser.screenshot(&dir.join("left.png"));
     });
     assert_eq!(reader.marketing_status().await, "unsubscribed");
@@ -308,7 +308,7 @@ async fn everything_can_be_done_with_the_keyboard_alone() {
         told(&mut browser, "You are unsubscribed");
         browser.tab();
         browser.enter();
-        told(&mut browser, "E-mail preferences");
+        told(&mut browser, "Email preferences");
     });
     assert_eq!(reader.marketing_status().await, "unsubscribed");
     sqlx::query("delete from suppressions").execute(&reader.ready.edge.pool).await.unwrap();

@@ -78,7 +78,7 @@ async fn leaving_everything_is_committed_before_it_is_answered_and_noted_once() 
     for _ in 0..2 {
         let answer = reader.submit("action=leave").await;
         let page = html(&answer);
-        assert!(page.contains("You get no marketing e-mail") && page.contains("Subscribe again"), "{page}");
+        assert!(page.contains("You get no marketing email") && page.contains("Subscribe again"), "{page}");
         assert!(!page.contains("name=\"topic\""), "{page}");
         assert_eq!(reader.marketing_status().await, "unsubscribed");
     }
@@ -151,7 +151,7 @@ async fn a_form_that_is_none_of_ours_changes_nothing(#[case] form: &str) {
 #[case("de-CH, en;q=0.5", "de", "E-Mail-Einstellungen", "Abmelden")]
 #[case("fr", "fr", "Préférences e-mail", "Se désabonner")]
 #[case("es-MX", "es", "Preferencias de correo", "Darse de baja")]
-#[case("ja", "en", "E-mail preferences", "Unsubscribe")]
+#[case("ja", "en", "Email preferences", "Unsubscribe")]
 #[tokio::test]
 async fn the_pages_speak_the_recipients_language(
     #[case] asked: &str,
@@ -169,6 +169,29 @@ async fn the_pages_speak_the_recipients_language(
         );
         assert_eq!((answer.header("content-language"), answer.header("vary")), (lang, "accept-language"));
     }
+}
+
+#[tokio::test]
+async fn the_unsubscribe_page_offers_topics_only_where_there_are_some() {
+    let reader = Reader::start().await;
+    let path = reader.path(Purpose::Unsubscribe);
+    for (method, form) in [(Method::GET, ""), (Method::POST, "confirm=no")] {
+        assert!(!html(&reader.ask(method, &path, "en", form).await).contains("<section>"));
+    }
+    reader.topic("News", true).await;
+    for (method, form) in [(Method::GET, ""), (Method::POST, "confirm=no")] {
+        let page = html(&reader.ask(method, &path, "en", form).await);
+        assert!(page.contains("Choose topics instead") && page.contains("<a href=\"../p/v1."), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn a_tracked_link_that_was_cut_shows_a_page_in_the_recipients_language() {
+    let reader = Reader::start().await;
+    let answer = reader.ask(Method::GET, "/t/c/v1.cut", "de", "").await;
+    assert_eq!((answer.status.as_u16(), answer.header("content-language")), (404, "de"));
+    assert!(html(&answer).contains("<h1>Dieser Link funktioniert nicht</h1>"), "{}", html(&answer));
+    assert!(answer.header("cache-control").contains("no-store"));
 }
 
 #[tokio::test]
@@ -245,6 +268,7 @@ async fn a_choice_that_cannot_be_stored_is_not_confirmed() {
 #[tokio::test]
 async fn the_unsubscribe_page_leads_to_the_preferences_before_and_after() {
     let reader = Reader::start().await;
+    reader.topic("News", true).await;
     let path = reader.path(Purpose::Unsubscribe);
     for method in [Method::GET, Method::POST] {
         let page = html(&reader.ask(method, &path, "en", "confirm=yes").await);

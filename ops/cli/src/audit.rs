@@ -2,27 +2,19 @@
 
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::operator::{self, DatabaseArgs};
-
-/// What operators did.
-#[derive(Debug, clap::Args)]
-pub struct AuditArgs {
-    #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(subcommand)]
-    command: AuditCommand,
-}
+use crate::operator::{CommandOutput, list_records};
 
 #[derive(Debug, Subcommand)]
-enum AuditCommand {
+pub enum AuditCommand {
     /// Lists acts, newest first: of operators, of callers, and what the engine decided by itself.
     List(Filter),
 }
 
 #[derive(Debug, clap::Args)]
-struct Filter {
+pub struct Filter {
     /// Of this engine tenant only.
     #[arg(long)]
     tenant: Option<Uuid>,
@@ -40,10 +32,9 @@ struct Filter {
     limit: i64,
 }
 
-pub async fn run(args: AuditArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    let AuditCommand::List(filter) = args.command;
-    let records = sqlx::query_scalar!(
+pub async fn run(db: &mut PgConnection, command: AuditCommand) -> anyhow::Result<CommandOutput> {
+    let AuditCommand::List(filter) = command;
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as audit_id, at, actor, action, subject, tenant_id as tenant, reason, outcome, detail from audit_log) r
            where ($1::uuid is null or tenant = $1) and ($2::text is null or starts_with(action, $2))
@@ -55,9 +46,6 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<()> {
         filter.actor,
         filter.since,
         filter.limit,
-    )
-    .fetch_all(&pool)
-    .await?;
-    operator::print(&records, &["at", "actor", "action", "subject", "outcome", "reason"]);
-    Ok(())
+    );
+    list_records(db, query, &["at", "actor", "action", "subject", "outcome", "reason"]).await
 }

@@ -4,25 +4,16 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use schemas::DomainStatus;
 use serde_json::json;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
     invocation::AuditEntry,
-    operator::{self, DatabaseArgs},
+    operator::{CommandOutput, list_records},
 };
 
-/// Sending domains.
-#[derive(Debug, clap::Args)]
-pub struct DomainCommandArgs {
-    #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(subcommand)]
-    command: DomainCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum DomainCommand {
+pub enum DomainCommand {
     /// Lists domains by name.
     List {
         /// Only those of this tenant.
@@ -36,15 +27,9 @@ enum DomainCommand {
         limit: i64,
     },
     /// Stops all mail from a domain: when this returns, nothing of it is fenced any more. Its owner cannot remove it to claim it anew.
-    Suspend {
-        #[command(flatten)]
-        domain: DomainArgs,
-    },
+    Suspend(DomainArgs),
     /// Lets a suspended domain be what it was before. Its DNS records are checked at once.
-    Release {
-        #[command(flatten)]
-        domain: DomainArgs,
-    },
+    Release(DomainArgs),
 }
 
 /// Which domain.
@@ -64,17 +49,21 @@ impl DomainArgs {
     }
 }
 
-pub async fn run(args: DomainCommandArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    match args.command {
-        DomainCommand::List { tenant, status, limit } => list(&pool, tenant, status.as_deref(), limit).await,
-        DomainCommand::Suspend { domain } => suspend(&pool, &domain).await,
-        DomainCommand::Release { domain } => release(&pool, &domain).await,
+pub async fn run(db: &mut PgConnection, command: DomainCommand) -> anyhow::Result<CommandOutput> {
+    match command {
+        DomainCommand::List { tenant, status, limit } => list(db, tenant, status.as_deref(), limit).await,
+        DomainCommand::Suspend(domain) => suspend(db, &domain).await,
+        DomainCommand::Release(domain) => release(db, &domain).await,
     }
 }
 
-async fn list(pool: &PgPool, tenant: Option<Uuid>, status: Option<&str>, limit: i64) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn list(
+    db: &mut PgConnection,
+    tenant: Option<Uuid>,
+    status: Option<&str>,
+    limit: i64,
+) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select domain, tenant_id as tenant, id, status, verified_at, last_checked_at from domains) r
            where ($1::uuid is null or tenant = $1) and ($2::text is null or status = $2)
@@ -82,11 +71,8 @@ async fn list(pool: &PgPool, tenant: Option<Uuid>, status: Option<&str>, limit: 
         tenant,
         status,
         limit,
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(&records, &["domain", "status", "tenant", "id", "verified_at"]);
-    Ok(())
+    );
+    list_records(db, query, &["domain", "status", "tenant", "id", "verified_at"]).await
 }
 
 /// A domain whose row is locked until the transaction ends.
@@ -119,9 +105,8 @@ pub async fn lock_domain(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::R
     found.pop().context("no such domain")
 }
 
-async fn suspend(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
-    let domain = lock_domain(&mut tx, asked).await?;
+async fn suspend(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<CommandOutput> {
+    let domain = lock_domain(db, asked).await?;
     if domain.status != DomainStatus::Suspended {
         let suspended = sqlx::query!(
             "update domains set status = 'suspended', suspended_from = status, next_check_at = null, updated_at = now()
@@ -129,7 +114,7 @@ async fn suspend(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
             domain.tenant,
             domain.id,
         )
-        .execute(&mut *tx)
+        .execute(&mut *db)
         .await;
         match suspended {
             Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
@@ -137,16 +122,13 @@ async fn suspend(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
             }
             other => other?,
         };
-        status_changed(&mut tx, &domain, DomainStatus::Suspended.as_str()).await?;
+        status_changed(db, &domain, DomainStatus::Suspended.as_str()).await?;
     }
-    tx.commit().await?;
-    say(asked, &domain, DomainStatus::Suspended.as_str());
-    Ok(())
+    Ok(answer(asked, &domain, DomainStatus::Suspended.as_str()))
 }
 
-async fn release(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
-    let domain = lock_domain(&mut tx, asked).await?;
+async fn release(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<CommandOutput> {
+    let domain = lock_domain(db, asked).await?;
     if domain.status != DomainStatus::Suspended {
         bail!("the domain is {}", domain.status);
     }
@@ -160,29 +142,20 @@ async fn release(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
         domain.id,
         before,
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?;
-    status_changed(&mut tx, &domain, &before).await?;
-    tx.commit().await?;
-    say(asked, &domain, &before);
-    Ok(())
+    status_changed(db, &domain, &before).await?;
+    Ok(answer(asked, &domain, &before))
 }
 
 /// Writes the audit entry, which also becomes an event for the owner.
 async fn status_changed(db: &mut PgConnection, domain: &LockedDomain, to: &str) -> sqlx::Result<()> {
-    let subject = domain.id.to_string();
+    let (tenant, action, subject) = (Some(domain.tenant), "domain.status_changed", &domain.id.to_string());
     let detail = Some(json!({"from": domain.status, "to": to}));
-    let entry = AuditEntry {
-        tenant: Some(domain.tenant),
-        action: "domain.status_changed",
-        subject: &subject,
-        detail,
-        ..AuditEntry::default()
-    };
-    entry.audit(db).await
+    AuditEntry { tenant, action, subject, detail, ..AuditEntry::default() }.audit(db).await
 }
 
-fn say(asked: &DomainArgs, domain: &LockedDomain, status: &str) {
+fn answer(asked: &DomainArgs, domain: &LockedDomain, status: &str) -> CommandOutput {
     let record = json!({"domain": asked.domain, "tenant": domain.tenant, "id": domain.id, "status": status});
-    operator::print_result(&record, status);
+    CommandOutput::done(record, status)
 }

@@ -5,13 +5,13 @@ use clap::Subcommand;
 use ingress::public::hooks::{HOOK_PURPOSE, fault};
 use runtime::Vault;
 use serde_json::json;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use url::Url;
 use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{self, DatabaseArgs, MasterKeyArgs, SecretSource},
+    operator::{CommandOutput, DatabaseArgs, MasterKeyArgs, SecretSource, list_records},
 };
 
 /// Events of providers about mail that was sent through tenants' own accounts.
@@ -89,18 +89,23 @@ struct SetHook {
 }
 
 pub async fn run(args: HookArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    match &args.command {
+    // Read before the transaction begins: a person may be typing it.
+    let secret = match &args.command {
+        HookCommand::Set(wanted) => wanted.secret.read()?.unwrap_or_default(),
+        _ => String::new(),
+    };
+    let run = async |db: &mut PgConnection| match &args.command {
         HookCommand::Set(wanted) => {
-            set_checks(&pool, &Vault::new(&args.master_key.keys()?)?, wanted).await?;
-            show(&pool, &args, wanted.connection).await
+            set_checks(db, &Vault::new(&args.master_key.keys()?)?, wanted, &secret).await?;
+            show(db, &args, wanted.connection).await
         }
-        HookCommand::Show { connection } => show(&pool, &args, *connection).await,
-        HookCommand::Events { tenant, rejected, limit } => list_events(&pool, *tenant, *rejected, *limit).await,
-        HookCommand::Event { id } => show_event(&pool, *id).await,
-        HookCommand::Again { id } => retry_event(&pool, *id).await,
-        HookCommand::Pending { tenant, dropped, limit } => list_pending_facts(&pool, *tenant, *dropped, *limit).await,
-    }
+        HookCommand::Show { connection } => show(db, &args, *connection).await,
+        HookCommand::Events { tenant, rejected, limit } => list_events(db, *tenant, *rejected, *limit).await,
+        HookCommand::Event { id } => show_event(db, *id).await,
+        HookCommand::Again { id } => retry_event(db, *id).await,
+        HookCommand::Pending { tenant, dropped, limit } => list_pending_facts(db, *tenant, *dropped, *limit).await,
+    };
+    args.database.operate(run).await
 }
 
 /// The URL to which a provider sends the events of a connection.
@@ -108,17 +113,15 @@ fn url_of(public_url: &Url, provider: &str, connection: Uuid) -> String {
     format!("{}/hooks/{provider}/{connection}", public_url.as_str().trim_end_matches('/'))
 }
 
-async fn set_checks(pool: &PgPool, vault: &Vault, wanted: &SetHook) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
+async fn set_checks(db: &mut PgConnection, vault: &Vault, wanted: &SetHook, secret: &str) -> anyhow::Result<()> {
     let row = sqlx::query!(
         "select tenant_id, provider from provider_connections where id = $1 for update",
         wanted.connection
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&mut *db)
     .await?
     .context("no such connection")?;
-    let text = wanted.secret.read()?.unwrap_or_default();
-    let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let secrets: Vec<&str> = secret.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let each = if secrets.is_empty() { vec![""] } else { secrets.clone() };
     if let Some(fault) = each.iter().find_map(|secret| fault(&row.provider, secret, &wanted.topics)) {
         bail!("{}: {fault}", row.provider);
@@ -134,33 +137,35 @@ async fn set_checks(pool: &PgPool, vault: &Vault, wanted: &SetHook) -> anyhow::R
         sealed,
         &wanted.topics
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?;
-    audit(&mut tx, Some(row.tenant_id), "provider.hook", &wanted.connection.to_string()).await?;
-    tx.commit().await?;
-    Ok(())
+    Ok(audit(db, Some(row.tenant_id), "provider.hook", wanted.connection).await?)
 }
 
-async fn show(pool: &PgPool, args: &HookArgs, id: Uuid) -> anyhow::Result<()> {
+async fn show(db: &mut PgConnection, args: &HookArgs, id: Uuid) -> anyhow::Result<CommandOutput> {
     let row = sqlx::query!(
         r#"select tenant_id, provider, hook_topics, hook_secret is not null or hook_topics <> '{}' as "is_set!",
                   (select max(e.received_at) from inbound_events e where e.tenant_id = c.tenant_id and e.connection_id = c.id) as heard_at
            from provider_connections c where id = $1"#,
         id
     )
-    .fetch_optional(pool)
+    .fetch_optional(db)
     .await?
     .context("no such connection")?;
     let record = json!({
         "connection_id": id, "tenant": row.tenant_id, "provider": row.provider, "url": url_of(&args.public_url, &row.provider, id),
         "checked": row.is_set, "topics": row.hook_topics, "heard_at": row.heard_at,
     });
-    operator::print(&[record], &["connection_id", "provider", "checked", "heard_at", "url"]);
-    Ok(())
+    Ok(CommandOutput::Table(vec![record], &["connection_id", "provider", "checked", "heard_at", "url"]))
 }
 
-async fn list_events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit: i64) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn list_events(
+    db: &mut PgConnection,
+    tenant: Option<Uuid>,
+    rejected: bool,
+    limit: i64,
+) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id, tenant_id as tenant, connection_id as connection, provider, state, reason, facts,
                       octet_length(raw) as bytes, received_at, handled_at
@@ -171,41 +176,39 @@ async fn list_events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit:
         tenant,
         rejected,
         limit
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(&records, &["id", "provider", "state", "reason", "facts", "bytes", "received_at"]);
-    Ok(())
+    );
+    list_records(db, query, &["id", "provider", "state", "reason", "facts", "bytes", "received_at"]).await
 }
 
-async fn show_event(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
+async fn show_event(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> {
     let raw = sqlx::query_scalar!("select raw from inbound_events where id = $1", id)
-        .fetch_optional(pool)
+        .fetch_optional(db)
         .await?
         .context("no such event")?;
     let text = String::from_utf8_lossy(&raw);
-    operator::print_result(&json!({"id": id, "raw": text}), &text);
-    Ok(())
+    Ok(CommandOutput::done(json!({"id": id, "raw": text}), text))
 }
 
-async fn retry_event(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
+async fn retry_event(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> {
     let tenant = sqlx::query_scalar!(
         "update inbound_events set state = 'received', reason = null, attempts = 0, due_at = now(), handled_at = null
          where id = $1 returning tenant_id",
         id
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&mut *db)
     .await?
     .context("no such event")?;
-    audit(&mut tx, Some(tenant), "hook.again", &id.to_string()).await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"id": id, "state": "received"}), "will be processed again");
-    Ok(())
+    audit(db, Some(tenant), "hook.again", id).await?;
+    Ok(CommandOutput::done(json!({"id": id, "state": "received"}), "will be processed again"))
 }
 
-async fn list_pending_facts(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn list_pending_facts(
+    db: &mut PgConnection,
+    tenant: Option<Uuid>,
+    dropped: bool,
+    limit: i64,
+) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id, tenant_id as tenant, coalesce(provider, 'link') as provider, reason, signal ->> 'kind' as kind, send_id,
                       pending_since, attempts, due_at, dropped_at
@@ -215,14 +218,9 @@ async fn list_pending_facts(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, 
         tenant,
         dropped,
         limit
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(
-        &records,
-        &["id", "provider", "kind", "reason", "send_id", "pending_since", "due_at", "dropped_at"],
     );
-    Ok(())
+    list_records(db, query, &["id", "provider", "kind", "reason", "send_id", "pending_since", "due_at", "dropped_at"])
+        .await
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The operator, the reason and the output format of a command, set once per process. Commands that change something are audited.
 
-use std::sync::OnceLock;
+use std::{fmt::Display, sync::OnceLock};
 
 use schemas::new_id;
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
 /// Options of every command.
@@ -80,8 +80,8 @@ pub struct AuditEntry<'a> {
 }
 
 impl AuditEntry<'_> {
-    /// Writes the entry in the transaction of the action.
-    pub async fn audit(&self, db: &mut PgConnection) -> sqlx::Result<()> {
+    /// Writes the entry, in the transaction of the action if it has one.
+    pub async fn audit(&self, db: impl PgExecutor<'_>) -> sqlx::Result<()> {
         sqlx::query!(
             "insert into audit_log (id, tenant_id, actor, action, subject, detail, reason, outcome)
              values ($1, $2, $3, $4, $5, coalesce($6::jsonb, '{}'), $7, $8)",
@@ -101,6 +101,11 @@ impl AuditEntry<'_> {
 }
 
 /// Writes an audit entry without details.
-pub async fn audit(db: &mut PgConnection, tenant: Option<Uuid>, action: &str, subject: &str) -> anyhow::Result<()> {
-    Ok(AuditEntry { tenant, action, subject, ..AuditEntry::default() }.audit(db).await?)
+pub async fn audit(
+    db: &mut PgConnection,
+    tenant: Option<Uuid>,
+    action: &str,
+    subject: impl Display,
+) -> sqlx::Result<()> {
+    AuditEntry { tenant, action, subject: &subject.to_string(), ..AuditEntry::default() }.audit(db).await
 }

@@ -6,25 +6,17 @@ use clap::Subcommand;
 use ingress::api::keys::{self, NewKey, OVERLAP_HOURS, OVERLAP_HOURS_MAX};
 use schemas::{Environment, key, scope};
 use serde_json::json;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    invocation::{self, audit},
-    operator::{self, DatabaseArgs},
+    invocation::audit,
+    operator::{CommandOutput, list_records},
+    table,
 };
 
-/// API keys.
-#[derive(Debug, clap::Args)]
-pub struct KeyArgs {
-    #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(subcommand)]
-    command: KeyCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum KeyCommand {
+pub enum KeyCommand {
     /// Makes a key and shows it, once.
     Issue(Issue),
     /// Lists keys, without the keys.
@@ -45,9 +37,9 @@ enum KeyCommand {
 }
 
 #[derive(Debug, clap::Args)]
-struct Issue {
+pub struct Issue {
     /// The product's slug: 2 to 32 of a–z, 0–9, dashes.
-    #[arg(long)]
+    #[arg(long, value_parser = product)]
     product: String,
     /// production or sandbox.
     #[arg(long, value_parser = environment, default_value = "production")]
@@ -66,29 +58,22 @@ struct Issue {
     expires: Option<DateTime<Utc>>,
 }
 
+/// Reads a product's slug.
+pub fn product(text: &str) -> Result<String, String> {
+    key::is_slug(text).then(|| text.to_owned()).ok_or_else(|| "2 to 32 of a-z, 0-9 and dashes inside".to_owned())
+}
+
 /// Reads an environment's word.
 pub fn environment(text: &str) -> Result<Environment, String> {
     Environment::parse(text).ok_or_else(|| "production or sandbox".to_owned())
 }
 
-pub async fn run(args: KeyArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    match args.command {
-        KeyCommand::Issue(issue) => {
-            let scopes = scopes(&issue.scopes)?;
-            if !key::is_slug(&issue.product) {
-                bail!("a product's slug is 2 to 32 of a-z, 0-9 and dashes inside");
-            }
-            let made = insert(&pool, &issue, &scopes).await?;
-            operator::print(&[json!({"key_id": made.0, "key": made.1})], &["key_id", "key"]);
-            if !invocation::wants_json() {
-                println!("\nKeep it now: it is not shown again.");
-            }
-            Ok(())
-        }
-        KeyCommand::List => list(&pool).await,
-        KeyCommand::Rotate { id, overlap_hours } => rotate(&pool, id, overlap_hours).await,
-        KeyCommand::Revoke { id } => revoke(&pool, id).await,
+pub async fn run(db: &mut PgConnection, command: KeyCommand) -> anyhow::Result<CommandOutput> {
+    match command {
+        KeyCommand::Issue(wanted) => issue(db, &wanted).await,
+        KeyCommand::List => list(db).await,
+        KeyCommand::Rotate { id, overlap_hours } => rotate(db, id, overlap_hours).await,
+        KeyCommand::Revoke { id } => revoke(db, id).await,
     }
 }
 
@@ -102,68 +87,60 @@ fn scopes(asked: &[String]) -> anyhow::Result<Vec<String>> {
     }
 }
 
-async fn insert(pool: &PgPool, issue: &Issue, scopes: &[String]) -> anyhow::Result<(Uuid, String)> {
-    let text = key::generate(&issue.product, issue.environment);
+async fn issue(db: &mut PgConnection, wanted: &Issue) -> anyhow::Result<CommandOutput> {
+    let scopes = scopes(&wanted.scopes)?;
+    let text = key::generate(&wanted.product, wanted.environment);
     let new = NewKey {
         key: &text,
-        product: &issue.product,
-        environment: issue.environment,
-        scopes,
-        tenant: issue.tenant,
-        label: issue.label.as_deref(),
-        expires_at: issue.expires,
+        product: &wanted.product,
+        environment: wanted.environment,
+        scopes: &scopes,
+        tenant: wanted.tenant,
+        label: wanted.label.as_deref(),
+        expires_at: wanted.expires,
         lineage: None,
         rate_lineage: None,
     };
-    Ok((issue_key(pool, new).await?, text))
+    let record = json!({"key_id": issue_key(db, new).await?, "key": text});
+    let shown = table::render(std::slice::from_ref(&record), &["key_id", "key"], table::width());
+    Ok(CommandOutput::done(record, format!("{shown}\nKeep it now: it is not shown again.")))
 }
 
 /// Stores a key's hash with what it may do.
-pub async fn issue_key(pool: &PgPool, new: NewKey<'_>) -> anyhow::Result<Uuid> {
-    let mut tx = pool.begin().await?;
-    let id = new.insert(&mut tx).await.context("the key could not be stored")?;
-    audit(&mut tx, new.tenant, "key.issue", &id.to_string()).await?;
-    tx.commit().await?;
+pub async fn issue_key(db: &mut PgConnection, new: NewKey<'_>) -> anyhow::Result<Uuid> {
+    let id = new.insert(db).await.context("the key could not be stored")?;
+    audit(db, new.tenant, "key.issue", id).await?;
     Ok(id)
 }
 
-async fn rotate(pool: &PgPool, id: Uuid, overlap_hours: u32) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
-    let replaced = keys::lock_live(&mut tx, id).await?.context("no live key has this id")?;
+async fn rotate(db: &mut PgConnection, id: Uuid, overlap_hours: u32) -> anyhow::Result<CommandOutput> {
+    let replaced = keys::lock_live(db, id).await?.context("no live key has this id")?;
     let overlap = TimeDelta::hours(i64::from(overlap_hours));
-    let (new, text, until) = keys::replace(&mut tx, &replaced, None, overlap).await?;
-    audit(&mut tx, replaced.tenant_id, "key.rotate", &id.to_string()).await?;
-    tx.commit().await?;
-    operator::print(
-        &[json!({"key_id": new, "key": text, "replaced": id, "replaced_until": until})],
-        &["key_id", "key", "replaced", "replaced_until"],
-    );
-    Ok(())
+    let (new, text, until) = keys::replace(db, &replaced, None, overlap).await?;
+    audit(db, replaced.tenant_id, "key.rotate", id).await?;
+    let record = json!({"key_id": new, "key": text, "replaced": id, "replaced_until": until});
+    Ok(CommandOutput::Table(vec![record], &["key_id", "key", "replaced", "replaced_until"]))
 }
 
-async fn list(pool: &PgPool) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn list(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as key_id, prefix, product, environment, cardinality(scopes) as scopes, tenant_id as tenant, label,
                       created_at, expires_at, revoked_at, last_used_on
                from api_keys) r
            order by created_at desc"#
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(
-        &records,
-        &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"],
     );
-    Ok(())
+    list_records(
+        db,
+        query,
+        &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"],
+    )
+    .await
 }
 
-async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
-    let key = keys::lock_live(&mut tx, id).await?.context("no live key has this id")?;
-    keys::revoke(&mut tx, id).await?;
-    audit(&mut tx, key.tenant_id, "key.revoke", &id.to_string()).await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"key_id": id, "revoked": true}), "revoked");
-    Ok(())
+async fn revoke(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> {
+    let key = keys::lock_live(db, id).await?.context("no live key has this id")?;
+    keys::revoke(db, id).await?;
+    audit(db, key.tenant_id, "key.revoke", id).await?;
+    Ok(CommandOutput::done(json!({"key_id": id, "revoked": true}), "revoked"))
 }

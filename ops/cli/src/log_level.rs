@@ -42,23 +42,17 @@ pub struct LogLevelArgs {
 
 pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
     let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
-    let told = Control::Log {
+    let control = Control::Log {
         filter: args.filter.clone(),
         for_seconds: args.for_long.map(|wait| wait.as_secs().max(1)),
         process: args.process.clone(),
     };
-    let answers = ask(&bus, &told).await?;
+    let answers = ask(&bus, &control).await?;
     let outcome = format!("{} process(es) follow", answers.iter().filter(|answer| answer.error.is_none()).count());
-    let mut db = pool.acquire().await?;
-    let entry = AuditEntry {
-        action: "log.filter",
-        subject: args.process.as_deref().unwrap_or("every process"),
-        reason: args.reason.as_deref(),
-        outcome: Some(&outcome),
-        detail: Some(serde_json::to_value(&told)?),
-        ..AuditEntry::default()
-    };
-    entry.audit(&mut db).await?;
+    let subject = args.process.as_deref().unwrap_or("every process");
+    let (reason, outcome, detail) =
+        (args.reason.as_deref(), Some(outcome.as_str()), Some(serde_json::to_value(&control)?));
+    AuditEntry { action: "log.filter", subject, reason, outcome, detail, ..AuditEntry::default() }.audit(&pool).await?;
     let records: Vec<Value> = answers
         .iter()
         .map(|answer| {
@@ -75,13 +69,13 @@ pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn ask(bus: &Bus, told: &Control) -> anyhow::Result<Vec<ControlAnswer>> {
+async fn ask(bus: &Bus, control: &Control) -> anyhow::Result<Vec<ControlAnswer>> {
     let client = bus.client();
     let inbox = bus.prefixed(&subjects::control_answer(&schemas::new_id().simple().to_string()));
-    let mut heard = client.subscribe(inbox.clone()).await?;
-    client.publish_with_reply(bus.prefixed(subjects::CONTROL), inbox, serde_json::to_vec(told)?.into()).await?;
+    let mut replies = client.subscribe(inbox.clone()).await?;
+    client.publish_with_reply(bus.prefixed(subjects::CONTROL), inbox, serde_json::to_vec(control)?.into()).await?;
     let mut answers = Vec::new();
-    while let Ok(Some(message)) = tokio::time::timeout(QUIET, heard.next()).await {
+    while let Ok(Some(message)) = tokio::time::timeout(QUIET, replies.next()).await {
         answers.extend(serde_json::from_slice::<ControlAnswer>(&message.payload).ok());
     }
     answers.sort_by(|one, other| (&one.process, &one.host, one.pid).cmp(&(&other.process, &other.host, other.pid)));

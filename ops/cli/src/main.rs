@@ -2,8 +2,8 @@
 #![allow(clippy::print_stdout, reason = "a command line talks on standard output")]
 
 mod api;
-mod asyncapi;
 mod audit;
+mod contracts;
 mod dead;
 mod domain;
 mod explain;
@@ -17,7 +17,6 @@ mod log_level;
 mod mcp;
 mod memory;
 mod nats_user;
-mod openapi;
 mod operator;
 mod pause;
 mod process;
@@ -45,6 +44,8 @@ mod warmup;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::operator::LedgerCommand;
 
 /// Postrider, the multi-tenant email engine.
 #[derive(Debug, Parser)]
@@ -75,29 +76,29 @@ enum CliCommand {
     /// The JetStream streams.
     Streams(streams::StreamsArgs),
     /// API keys.
-    Key(key::KeyArgs),
+    Key(LedgerCommand<key::KeyCommand>),
     /// Tenants and their links.
-    Tenant(tenant::TenantArgs),
+    Tenant(LedgerCommand<tenant::TenantCommand>),
     /// Sending domains: stopping one, and letting it go on.
-    Domain(domain::DomainCommandArgs),
+    Domain(LedgerCommand<domain::DomainCommand>),
     /// How many mails a tenant may send.
     Quota(quota::QuotaArgs),
     /// How many mails a day a new sending domain may send.
-    Warmup(warmup::WarmupArgs),
+    Warmup(LedgerCommand<warmup::WarmupCommand>),
     /// Tenants' own accounts with mail providers.
     Provider(provider::ProviderArgs),
     /// Events of providers about mail that was sent through tenants' own accounts.
     Hook(Box<hook::HookArgs>),
     /// Which products' events go to the bus.
-    Feed(feed::FeedArgs),
+    Feed(LedgerCommand<feed::FeedCommand>),
     /// AI assistants: who may ask, and what they proposed.
-    Mcp(mcp::McpArgs),
+    Mcp(LedgerCommand<mcp::McpCommand>),
     /// Calls the HTTP API as a product does.
     Api(Box<api::ApiArgs>),
     /// The HTTP contract as an OpenAPI 3.1 document.
-    Openapi(openapi::OpenapiArgs),
+    Openapi(contracts::DocumentArgs),
     /// The contract of the bus as an AsyncAPI 3.0 document.
-    Asyncapi(asyncapi::AsyncapiArgs),
+    Asyncapi(contracts::AsyncapiArgs),
     /// Users of the NATS servers: keys and rights of products and processes.
     NatsUser(nats_user::NatsUserArgs),
     /// Whether mail goes out, and if not, why and what to do.
@@ -123,7 +124,7 @@ enum CliCommand {
     /// The log filter of running processes.
     LogLevel(log_level::LogLevelArgs),
     /// What operators did.
-    Audit(audit::AuditArgs),
+    Audit(LedgerCommand<audit::AuditCommand>),
     /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
     #[cfg(feature = "dev")]
     Sink(sink::SinkArgs),
@@ -184,17 +185,17 @@ async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
         CliCommand::Stage(settings) => process::run_stages(*settings).await,
         CliCommand::Migrate(args) => operator::migrate(&args).await,
         CliCommand::Streams(args) => streams::run(args).await,
-        CliCommand::Key(args) => key::run(args).await,
-        CliCommand::Tenant(args) => tenant::run(args).await,
-        CliCommand::Domain(args) => domain::run(args).await,
+        CliCommand::Key(args) => args.run(key::run).await,
+        CliCommand::Tenant(args) => args.run(tenant::run).await,
+        CliCommand::Domain(args) => args.run(domain::run).await,
         CliCommand::Quota(args) => quota::run(args).await,
-        CliCommand::Warmup(args) => warmup::run(args).await,
+        CliCommand::Warmup(args) => args.run(warmup::run).await,
         CliCommand::Provider(args) => provider::run(args).await,
         CliCommand::Hook(args) => hook::run(*args).await,
-        CliCommand::Feed(args) => feed::run(args).await,
-        CliCommand::Mcp(args) => mcp::run(args).await,
-        CliCommand::Openapi(args) => openapi::run(&args),
-        CliCommand::Asyncapi(args) => asyncapi::run(&args),
+        CliCommand::Feed(args) => args.run(feed::run).await,
+        CliCommand::Mcp(args) => args.run(mcp::run).await,
+        CliCommand::Openapi(args) => contracts::openapi(&args),
+        CliCommand::Asyncapi(args) => contracts::asyncapi(&args),
         CliCommand::NatsUser(args) => nats_user::run(args),
         CliCommand::Rescore(args) => rescore::run(args).await,
         CliCommand::Pause(args) => pause::pause(args).await,
@@ -204,7 +205,7 @@ async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
         CliCommand::Dead(args) => dead::run(args).await,
         CliCommand::Restore(args) => restore::run(args).await,
         CliCommand::LogLevel(args) => log_level::run(args).await,
-        CliCommand::Audit(args) => audit::run(args).await,
+        CliCommand::Audit(args) => args.run(audit::run).await,
         #[cfg(feature = "dev")]
         CliCommand::Sink(args) => sink::run(args).await,
         CliCommand::Reader(args) => match reader::run(&args)? {},

@@ -5,25 +5,16 @@ use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use schemas::new_id;
 use serde_json::json;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{self, DatabaseArgs},
+    operator::{CommandOutput, list_records},
 };
 
-/// The assistant endpoint.
-#[derive(Debug, clap::Args)]
-pub struct McpArgs {
-    #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(subcommand)]
-    command: McpCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum McpCommand {
+pub enum McpCommand {
     /// Lets one user ask about one workspace through one client.
     Approve(Approve),
     /// Lists approvals, newest first.
@@ -62,7 +53,7 @@ enum McpCommand {
 }
 
 #[derive(Debug, clap::Args)]
-struct Approve {
+pub struct Approve {
     /// The workspace: an engine tenant.
     #[arg(long)]
     tenant: Uuid,
@@ -86,31 +77,25 @@ struct Approve {
     expires: Option<DateTime<Utc>>,
 }
 
-pub async fn run(args: McpArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    match args.command {
-        McpCommand::Approve(wanted) => {
-            let id = approve(&pool, &wanted).await?;
-            operator::print(&[json!({"approval_id": id})], &["approval_id"]);
-            Ok(())
-        }
-        McpCommand::List { tenant } => list(&pool, tenant).await,
-        McpCommand::Revoke { id } => revoke(&pool, id).await,
-        McpCommand::Drafts { tenant, all } => drafts(&pool, tenant, all).await,
-        McpCommand::Draft { tenant, id } => draft(&pool, tenant, id).await,
-        McpCommand::Close { tenant, id } => close(&pool, tenant, id).await,
+pub async fn run(db: &mut PgConnection, command: McpCommand) -> anyhow::Result<CommandOutput> {
+    match command {
+        McpCommand::Approve(wanted) => approve(db, &wanted).await,
+        McpCommand::List { tenant } => list(db, tenant).await,
+        McpCommand::Revoke { id } => revoke(db, id).await,
+        McpCommand::Drafts { tenant, all } => drafts(db, tenant, all).await,
+        McpCommand::Draft { tenant, id } => draft(db, tenant, id).await,
+        McpCommand::Close { tenant, id } => close(db, tenant, id).await,
     }
 }
 
-async fn approve(pool: &PgPool, wanted: &Approve) -> anyhow::Result<Uuid> {
+async fn approve(db: &mut PgConnection, wanted: &Approve) -> anyhow::Result<CommandOutput> {
     for (name, text) in [("issuer", &wanted.issuer), ("subject", &wanted.subject), ("client", &wanted.client)] {
         if text.trim().is_empty() || text.chars().any(char::is_control) {
             bail!("{name} must not be empty");
         }
     }
-    let mut tx = pool.begin().await?;
     let environment = sqlx::query_scalar!("select environment from tenants where id = $1", wanted.tenant)
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut *db)
         .await?
         .context("no such tenant")?;
     let id = new_id();
@@ -128,66 +113,58 @@ async fn approve(pool: &PgPool, wanted: &Approve) -> anyhow::Result<Uuid> {
         wanted.label,
         wanted.expires,
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?
     .rows_affected();
     if made == 0 {
         bail!("this user and client are approved already: revoke that approval first (postrider mcp list)");
     }
-    audit(&mut tx, Some(wanted.tenant), "mcp.approve", &id.to_string()).await?;
-    tx.commit().await?;
-    Ok(id)
+    audit(db, Some(wanted.tenant), "mcp.approve", id).await?;
+    Ok(CommandOutput::Table(vec![json!({"approval_id": id})], &["approval_id"]))
 }
 
-async fn list(pool: &PgPool, tenant: Option<Uuid>) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn list(db: &mut PgConnection, tenant: Option<Uuid>) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as approval_id, issuer, subject, client_id as client, tenant_id as tenant, environment,
                       may_draft as drafts, label, created_at, expires_at, revoked_at
                from assistant_approvals) r
            where $1::uuid is null or tenant = $1 order by created_at desc"#,
         tenant
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(
-        &records,
-        &["approval_id", "tenant", "subject", "client", "drafts", "label", "expires_at", "revoked_at"],
     );
-    Ok(())
+    list_records(
+        db,
+        query,
+        &["approval_id", "tenant", "subject", "client", "drafts", "label", "expires_at", "revoked_at"],
+    )
+    .await
 }
 
-async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
+async fn revoke(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> {
     let tenant = sqlx::query_scalar!(
         "update assistant_approvals set revoked_at = now() where id = $1 and revoked_at is null returning tenant_id",
         id
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&mut *db)
     .await?
     .context("no live approval has this id")?;
-    audit(&mut tx, Some(tenant), "mcp.revoke", &id.to_string()).await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"approval_id": id, "revoked": true}), "revoked");
-    Ok(())
+    audit(db, Some(tenant), "mcp.revoke", id).await?;
+    Ok(CommandOutput::done(json!({"approval_id": id, "revoked": true}), "revoked"))
 }
 
-async fn drafts(pool: &PgPool, tenant: Uuid, all: bool) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn drafts(db: &mut PgConnection, tenant: Uuid, all: bool) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as proposal_id, approval_id, title, status, created_at from draft_proposals
                where tenant_id = $1 and ($2 or status = 'open')) r
            order by created_at desc, proposal_id desc limit 500"#,
         tenant,
         all
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(&records, &["proposal_id", "created_at", "status", "title"]);
-    Ok(())
+    );
+    list_records(db, query, &["proposal_id", "created_at", "status", "title"]).await
 }
 
-async fn draft(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
+async fn draft(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> anyhow::Result<CommandOutput> {
     let record = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as proposal_id, approval_id, title, campaign_goal, subject, preheader, body, audience, notes, status,
@@ -196,27 +173,24 @@ async fn draft(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
         tenant,
         id
     )
-    .fetch_optional(pool)
+    .fetch_optional(db)
     .await?
     .context("no such draft proposal")?;
-    operator::show(&record)
+    Ok(CommandOutput::Record(record))
 }
 
-async fn close(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
+async fn close(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> anyhow::Result<CommandOutput> {
     let closed = sqlx::query!(
         "update draft_proposals set status = 'closed', closed_at = now() where tenant_id = $1 and id = $2 and status = 'open'",
         tenant,
         id
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?
     .rows_affected();
     if closed == 0 {
         bail!("no open draft proposal of this tenant has this id");
     }
-    audit(&mut tx, Some(tenant), "mcp.close", &id.to_string()).await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"proposal_id": id, "status": "closed"}), "closed");
-    Ok(())
+    audit(db, Some(tenant), "mcp.close", id).await?;
+    Ok(CommandOutput::done(json!({"proposal_id": id, "status": "closed"}), "closed"))
 }

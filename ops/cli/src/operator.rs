@@ -1,13 +1,14 @@
-//! Shared by the operator's commands: connection options and output.
+//! Shared by the operator's commands: connection options, the transaction of a command, and output.
 
 use std::{io::Read, path::PathBuf};
 
 use anyhow::{Context, anyhow};
+use clap::Subcommand;
 use ingress::ApiError;
 use runtime::{Bus, Database, MasterKeys, Role};
 use secrecy::SecretString;
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool, Postgres, postgres::PgArguments, query::QueryScalar};
 
 use crate::{invocation, table};
 
@@ -28,6 +29,37 @@ impl DatabaseArgs {
     /// A small pool in the stages' role.
     pub fn pool(&self) -> anyhow::Result<PgPool> {
         Database::pool(self.url()?, Role::Stages, 2).context("database-url")
+    }
+
+    /// Runs a command in one transaction, and prints its answer after the commit.
+    pub async fn operate(
+        &self,
+        command: impl AsyncFnOnce(&mut PgConnection) -> anyhow::Result<CommandOutput>,
+    ) -> anyhow::Result<()> {
+        let mut tx = self.pool()?.begin().await?;
+        let answer = command(&mut tx).await?;
+        tx.commit().await?;
+        answer.print()
+    }
+}
+
+/// Subcommands that need Postgres and nothing else.
+#[derive(Debug, clap::Args)]
+pub struct LedgerCommand<C: Subcommand> {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(subcommand)]
+    command: C,
+}
+
+impl<C: Subcommand> LedgerCommand<C> {
+    /// Runs the chosen subcommand.
+    pub async fn run(
+        self,
+        run: impl AsyncFnOnce(&mut PgConnection, C) -> anyhow::Result<CommandOutput>,
+    ) -> anyhow::Result<()> {
+        let Self { database, command } = self;
+        database.operate(async move |db| run(db, command).await).await
     }
 }
 
@@ -115,6 +147,41 @@ pub async fn migrate(args: &DatabaseArgs) -> anyhow::Result<()> {
     Database::migrate(args.url()?).await.context("migrations")?;
     print_result(&json!({"migrated": true}), "the schema is up to date");
     Ok(())
+}
+
+/// What a command prints.
+pub enum CommandOutput {
+    /// Records, and the columns to show of them.
+    Table(Vec<Value>, &'static [&'static str]),
+    /// One record in full.
+    Record(Value),
+    /// The result of an action: a record, and its text.
+    Done(Value, String),
+}
+
+impl CommandOutput {
+    /// The result of an action.
+    pub fn done(record: Value, text: impl Into<String>) -> Self {
+        Self::Done(record, text.into())
+    }
+
+    fn print(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Table(records, columns) => print(records, columns),
+            Self::Record(record) => show(record)?,
+            Self::Done(record, text) => print_result(record, text),
+        }
+        Ok(())
+    }
+}
+
+/// The records that a query finds.
+pub async fn list_records(
+    db: &mut PgConnection,
+    query: QueryScalar<'_, Postgres, Value, PgArguments>,
+    columns: &'static [&'static str],
+) -> anyhow::Result<CommandOutput> {
+    Ok(CommandOutput::Table(query.fetch_all(db).await?, columns))
 }
 
 /// Prints records as JSON lines, whole, or these columns of them as a table.

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{self, DatabaseArgs, MasterKeyArgs, SecretSource},
+    operator::{self, CommandOutput, DatabaseArgs, MasterKeyArgs, SecretSource, list_records},
 };
 
 /// Tenants' own accounts with mail providers.
@@ -113,21 +113,25 @@ fn kind(text: &str) -> Result<ProviderKind, String> {
 }
 
 pub async fn run(args: ProviderArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
     let guard = HostPolicy::allowing(&args.provider_allow_hosts);
+    let vault = || anyhow::Ok(Vault::new(&args.master_key.keys()?)?);
+    let database = &args.database;
+    let change = async |id, change| database.operate(async |db| self::change(db, id, change).await).await;
     match args.command {
         ProviderCommand::Add(wanted) => {
-            let id = add(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, &wanted).await?;
-            operator::print(&[json!({"connection_id": id})], &["connection_id"]);
-            Ok(())
+            // Read before the transaction begins: a person may be typing the secret.
+            let (connection, vault) = (wanted.connection(&guard)?, vault()?);
+            database.operate(async |db| add(db, &vault, &wanted, &connection).await).await
         }
-        ProviderCommand::List { tenant } => list(&pool, tenant).await,
-        ProviderCommand::Ping(which) => ping(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, which.id).await,
-        ProviderCommand::Order { tenant, connections } => set_order(&pool, tenant, &connections).await,
-        ProviderCommand::Default(which) => change(&pool, which.id, ChangeProvider::Default).await,
-        ProviderCommand::Disable(which) => change(&pool, which.id, ChangeProvider::Status("disabled")).await,
-        ProviderCommand::Enable(which) => change(&pool, which.id, ChangeProvider::Status("active")).await,
-        ProviderCommand::Remove(which) => change(&pool, which.id, ChangeProvider::Remove).await,
+        ProviderCommand::List { tenant } => database.operate(async |db| list(db, tenant).await).await,
+        ProviderCommand::Ping(which) => ping(&database.pool()?, &vault()?, &guard, which.id).await,
+        ProviderCommand::Order { tenant, connections } => {
+            database.operate(async |db| set_order(db, tenant, &connections).await).await
+        }
+        ProviderCommand::Default(which) => change(which.id, ChangeProvider::Default).await,
+        ProviderCommand::Disable(which) => change(which.id, ChangeProvider::Status("disabled")).await,
+        ProviderCommand::Enable(which) => change(which.id, ChangeProvider::Status("active")).await,
+        ProviderCommand::Remove(which) => change(which.id, ChangeProvider::Remove).await,
     }
 }
 
@@ -142,24 +146,34 @@ fn client_settings() -> anyhow::Result<ClientSettings> {
     })
 }
 
-async fn add(pool: &PgPool, vault: &Vault, guard: &HostPolicy, wanted: &AddProvider) -> anyhow::Result<Uuid> {
-    let settings = ConnectionSettings {
-        region: wanted.region.clone(),
-        domain: wanted.domain.clone(),
-        stream: wanted.stream.clone(),
-        configuration_set: wanted.configuration_set.clone(),
-        max_per_second: wanted.max_per_second,
-        base_url: wanted.base_url.clone(),
-    };
-    let secret =
-        wanted.secret.read()?.context("say where the secret is: --secret-stdin, --secret-file or --secret-env")?;
-    let secret = SecretString::from(secret.trim());
-    let connection = Connection { kind: wanted.provider, settings, secret };
-    connection.check(guard)?;
+impl AddProvider {
+    /// The connection it asks for, with the secret from its source.
+    fn connection(&self, guard: &HostPolicy) -> anyhow::Result<Connection> {
+        let settings = ConnectionSettings {
+            region: self.region.clone(),
+            domain: self.domain.clone(),
+            stream: self.stream.clone(),
+            configuration_set: self.configuration_set.clone(),
+            max_per_second: self.max_per_second,
+            base_url: self.base_url.clone(),
+        };
+        let secret =
+            self.secret.read()?.context("say where the secret is: --secret-stdin, --secret-file or --secret-env")?;
+        let connection = Connection { kind: self.provider, settings, secret: SecretString::from(secret.trim()) };
+        connection.check(guard)?;
+        Ok(connection)
+    }
+}
+
+async fn add(
+    db: &mut PgConnection,
+    vault: &Vault,
+    wanted: &AddProvider,
+    connection: &Connection,
+) -> anyhow::Result<CommandOutput> {
     let sealed = vault.seal(wanted.tenant, PROVIDER_PURPOSE, connection.secret.expose_secret().as_bytes())?;
-    let mut tx = pool.begin().await?;
     sqlx::query_scalar!("select 1 as one from tenants where id = $1 for key share", wanted.tenant)
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut *db)
         .await?
         .context("no such tenant")?;
     let new = NewConnection {
@@ -169,14 +183,13 @@ async fn add(pool: &PgPool, vault: &Vault, guard: &HostPolicy, wanted: &AddProvi
         settings: &connection.settings,
         sealed: &sealed,
     };
-    let stored = connections::insert(&mut tx, new).await;
+    let stored = connections::insert(db, new).await;
     let id = stored.map_err(|error| anyhow!("the connection could not be stored: {}", error.code))?;
     if !wanted.spare {
-        make_default(&mut tx, wanted.tenant, id).await?;
+        make_default(db, wanted.tenant, id).await?;
     }
-    audit(&mut tx, Some(wanted.tenant), "provider.add", &format!("{id} {}", connection.kind.as_str())).await?;
-    tx.commit().await?;
-    Ok(id)
+    audit(db, Some(wanted.tenant), "provider.add", format!("{id} {}", connection.kind.as_str())).await?;
+    Ok(CommandOutput::Table(vec![json!({"connection_id": id})], &["connection_id"]))
 }
 
 /// Puts a connection in the place of the default one. The fallbacks stay.
@@ -186,33 +199,29 @@ async fn make_default(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Re
     connections::set_order(db, tenant, &order).await
 }
 
-async fn set_order(pool: &PgPool, tenant: Uuid, order: &[Uuid]) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
-    connections::set_order(&mut tx, tenant, order).await?;
-    if connections::order(&mut tx, tenant).await? != order {
+async fn set_order(db: &mut PgConnection, tenant: Uuid, order: &[Uuid]) -> anyhow::Result<CommandOutput> {
+    connections::set_order(db, tenant, order).await?;
+    if connections::order(db, tenant).await? != order {
         bail!("each must be a connection of the tenant, named once");
     }
-    audit(&mut tx, Some(tenant), "provider.order", &tenant.to_string()).await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"tenant": tenant, "connections": order}), "set");
-    Ok(())
+    audit(db, Some(tenant), "provider.order", tenant).await?;
+    Ok(CommandOutput::done(json!({"tenant": tenant, "connections": order}), "set"))
 }
 
-async fn list(pool: &PgPool, tenant: Option<Uuid>) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn list(db: &mut PgConnection, tenant: Option<Uuid>) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as connection_id, tenant_id as tenant, provider, name, status, is_default as "default", fallback_rank as fallback, settings, created_at
                from provider_connections) r
            where $1::uuid is null or tenant = $1 order by tenant, created_at desc"#,
         tenant
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(
-        &records,
-        &["connection_id", "tenant", "provider", "name", "status", "default", "fallback", "settings"],
     );
-    Ok(())
+    list_records(
+        db,
+        query,
+        &["connection_id", "tenant", "provider", "name", "status", "default", "fallback", "settings"],
+    )
+    .await
 }
 
 async fn ping(pool: &PgPool, vault: &Vault, guard: &HostPolicy, id: Uuid) -> anyhow::Result<()> {
@@ -248,33 +257,30 @@ enum ChangeProvider {
     Remove,
 }
 
-async fn change(pool: &PgPool, id: Uuid, change: ChangeProvider) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
+async fn change(db: &mut PgConnection, id: Uuid, change: ChangeProvider) -> anyhow::Result<CommandOutput> {
     let tenant = sqlx::query_scalar!("select tenant_id from provider_connections where id = $1 for update", id)
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut *db)
         .await?
         .context("no such connection")?;
     let (action, done) = match change {
         ChangeProvider::Default => {
-            make_default(&mut tx, tenant, id).await?;
+            make_default(db, tenant, id).await?;
             ("provider.default", "default")
         }
         ChangeProvider::Status(status) => {
-            connections::set_status(&mut tx, tenant, id, status).await?;
+            connections::set_status(db, tenant, id, status).await?;
             ("provider.status", status)
         }
         ChangeProvider::Remove => {
-            let mut order = connections::order(&mut tx, tenant).await?;
+            let mut order = connections::order(db, tenant).await?;
             order.retain(|other| *other != id);
-            connections::set_order(&mut tx, tenant, &order).await?;
-            connections::remove(&mut tx, tenant, id).await?;
+            connections::set_order(db, tenant, &order).await?;
+            connections::remove(db, tenant, id).await?;
             ("provider.remove", "removed")
         }
     };
-    audit(&mut tx, Some(tenant), action, &format!("{id} {done}")).await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"connection_id": id, "done": done}), done);
-    Ok(())
+    audit(db, Some(tenant), action, format!("{id} {done}")).await?;
+    Ok(CommandOutput::done(json!({"connection_id": id, "done": done}), done))
 }
 
 #[cfg(test)]

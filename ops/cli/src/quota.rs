@@ -4,12 +4,12 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use ledger::quota::{self, QuotaDefaults, QuotaUsage};
 use serde_json::{Value, json};
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{self, DatabaseArgs},
+    operator::{CommandOutput, DatabaseArgs},
 };
 
 /// How many mails a tenant may send.
@@ -57,41 +57,34 @@ fn limit(text: &str) -> Result<Limit, String> {
 }
 
 pub async fn run(args: QuotaArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    let tenant = match args.command {
-        QuotaCommand::Show { tenant } => tenant,
-        QuotaCommand::Set { tenant, monthly, daily } => {
-            set(&pool, tenant, monthly, daily).await?;
-            tenant
-        }
-    };
-    let mut db = pool.acquire().await?;
-    known(&mut db, tenant).await?;
-    let usage = quota::quota_usage(&mut db, tenant, &args.defaults).await?;
-    operator::print(&periods(tenant, &usage), &["period", "limit", "from", "used", "remaining", "resets_at"]);
-    Ok(())
+    let (QuotaCommand::Show { tenant } | QuotaCommand::Set { tenant, .. }) = args.command;
+    args.database
+        .operate(async |db| {
+            let known = sqlx::query_scalar!("select 1 as one from tenants where id = $1", tenant);
+            known.fetch_optional(&mut *db).await?.context("no such tenant")?;
+            if let QuotaCommand::Set { monthly, daily, .. } = args.command {
+                set(db, tenant, monthly, daily).await?;
+            }
+            let usage = quota::quota_usage(db, tenant, &args.defaults).await?;
+            Ok(CommandOutput::Table(
+                periods(tenant, &usage),
+                &["period", "limit", "from", "used", "remaining", "resets_at"],
+            ))
+        })
+        .await
 }
 
-async fn known(db: &mut PgConnection, tenant: Uuid) -> anyhow::Result<()> {
-    let found = sqlx::query_scalar!("select 1 as one from tenants where id = $1", tenant).fetch_optional(db).await?;
-    found.map(drop).context("no such tenant")
-}
-
-async fn set(pool: &PgPool, tenant: Uuid, monthly: Option<Limit>, daily: Option<Limit>) -> anyhow::Result<()> {
+async fn set(db: &mut PgConnection, tenant: Uuid, monthly: Option<Limit>, daily: Option<Limit>) -> anyhow::Result<()> {
     if monthly.is_none() && daily.is_none() {
         bail!("give --monthly, --daily or both");
     }
-    let mut tx = pool.begin().await?;
-    known(&mut tx, tenant).await?;
-    quota::set(&mut tx, tenant, monthly.map(|limit| limit.0), daily.map(|limit| limit.0)).await?;
+    quota::set(db, tenant, monthly.map(|limit| limit.0), daily.map(|limit| limit.0)).await?;
     let word = |limit: Option<Limit>| match limit {
         None => "unchanged".to_owned(),
         Some(Limit(None)) => "default".to_owned(),
         Some(Limit(Some(number))) => number.to_string(),
     };
-    audit(&mut tx, Some(tenant), "quota.set", &format!("monthly {} daily {}", word(monthly), word(daily))).await?;
-    tx.commit().await?;
-    Ok(())
+    Ok(audit(db, Some(tenant), "quota.set", format!("monthly {} daily {}", word(monthly), word(daily))).await?)
 }
 
 /// One record for each period.

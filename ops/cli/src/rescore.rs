@@ -55,17 +55,8 @@ pub async fn run(args: RescoreArgs) -> anyhow::Result<()> {
         &format!("{}{}", line(&done), if args.dry_run { "; nothing was changed" } else { "" }),
     );
     if !args.dry_run {
-        let mut db = pool.acquire().await?;
-        let detail = Some(record);
-        AuditEntry {
-            tenant: args.tenant,
-            action: "rescore",
-            subject: "opens and clicks",
-            detail,
-            ..AuditEntry::default()
-        }
-        .audit(&mut db)
-        .await?;
+        let (tenant, subject, detail) = (args.tenant, "opens and clicks", Some(record));
+        AuditEntry { tenant, action: "rescore", subject, detail, ..AuditEntry::default() }.audit(&pool).await?;
     }
     Ok(())
 }

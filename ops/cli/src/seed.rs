@@ -12,10 +12,10 @@ use schemas::{Address, Environment, key, new_id, scope};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::operator::DatabaseArgs;
+use crate::operator::{CommandOutput, DatabaseArgs};
 
 /// The demo product's slug.
 const PRODUCT: &str = "demo";
@@ -48,22 +48,21 @@ struct Secrets {
 pub async fn run(args: SeedArgs) -> anyhow::Result<()> {
     let Secrets { master_key, live_key, test_key } = secrets(&args.data_dir)?;
     let vault = Vault::new(&MasterKeys::parse(&master_key)?)?;
-    let pool = args.database.pool()?;
-    let (engine_tenant_id, sender_id) = tenant(&pool, &vault, Environment::Production).await?;
-    tenant(&pool, &vault, Environment::Sandbox).await?;
-    for (key, environment) in [(&live_key, Environment::Production), (&test_key, Environment::Sandbox)] {
-        crate::feed::switch_on(&pool, PRODUCT, environment).await?;
-        ensure_key(&pool, key, environment).await?;
-    }
-    println!(
-        "{}",
-        json!({
+    let demo = async |db: &mut PgConnection| {
+        let (engine_tenant_id, sender_id) = tenant(db, &vault, Environment::Production).await?;
+        tenant(db, &vault, Environment::Sandbox).await?;
+        for (key, environment) in [(&live_key, Environment::Production), (&test_key, Environment::Sandbox)] {
+            crate::feed::switch_on(db, PRODUCT, environment).await?;
+            ensure_key(db, key, environment).await?;
+        }
+        let record = json!({
             "product": PRODUCT, "environment": Environment::Production, "product_tenant_id": PRODUCT_TENANT_ID,
             "engine_tenant_id": engine_tenant_id, "sender_id": sender_id, "domain": DOMAIN,
             "live_key": live_key, "test_key": test_key, "master_key": master_key,
-        })
-    );
-    Ok(())
+        });
+        Ok(CommandOutput::done(record.clone(), record.to_string()))
+    };
+    args.database.operate(demo).await
 }
 
 fn secrets(data_dir: &Path) -> anyhow::Result<Secrets> {
@@ -80,10 +79,11 @@ fn secrets(data_dir: &Path) -> anyhow::Result<Secrets> {
     Ok(made)
 }
 
-async fn ensure_key(pool: &PgPool, text: &str, environment: Environment) -> anyhow::Result<()> {
+async fn ensure_key(db: &mut PgConnection, text: &str, environment: Environment) -> anyhow::Result<()> {
     let hash = key::hash(text);
-    let known =
-        sqlx::query_scalar!("select id from api_keys where hash = $1", hash.as_slice()).fetch_optional(pool).await?;
+    let known = sqlx::query_scalar!("select id from api_keys where hash = $1", hash.as_slice())
+        .fetch_optional(&mut *db)
+        .await?;
     if known.is_none() {
         let scopes: Vec<String> = scope::ALL.iter().map(|scope| (*scope).to_owned()).collect();
         let new = NewKey {
@@ -97,17 +97,16 @@ async fn ensure_key(pool: &PgPool, text: &str, environment: Environment) -> anyh
             lineage: None,
             rate_lineage: None,
         };
-        crate::key::issue_key(pool, new).await?;
+        crate::key::issue_key(db, new).await?;
     }
     Ok(())
 }
 
-async fn tenant(pool: &PgPool, vault: &Vault, environment: Environment) -> anyhow::Result<(Uuid, Uuid)> {
+async fn tenant(db: &mut PgConnection, vault: &Vault, environment: Environment) -> anyhow::Result<(Uuid, Uuid)> {
     let owner = Address::parse(OWNER)?;
-    let tenant =
-        crate::tenant::link(pool, PRODUCT, environment, PRODUCT_TENANT_ID, &owner, Some("Acme (demo)")).await?;
+    let tenant = crate::tenant::link(db, PRODUCT, environment, PRODUCT_TENANT_ID, &owner, Some("Acme (demo)")).await?;
     let known = sqlx::query_scalar!("select id from senders where tenant_id = $1 and email = $2", tenant, SENDER)
-        .fetch_optional(pool)
+        .fetch_optional(&mut *db)
         .await?;
     if let Some(sender) = known {
         return Ok((tenant, sender));
@@ -115,12 +114,11 @@ async fn tenant(pool: &PgPool, vault: &Vault, environment: Environment) -> anyho
     // Making an RSA key takes tens of milliseconds of CPU.
     let dkim = tokio::task::spawn_blocking(DkimKey::generate_rsa).await??;
     let sealed = vault.seal(tenant, "dkim", dkim.private_pkcs8.expose_secret())?;
-    let mut tx = pool.begin().await?;
     sqlx::query!(
         "update tenants set physical_address = 'Acme Inc., 1 Example Street, 12345 Exampletown' where id = $1",
         tenant
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?;
     let (domain_id, sender_id) = (new_id(), new_id());
     sqlx::query!(
@@ -135,7 +133,7 @@ async fn tenant(pool: &PgPool, vault: &Vault, environment: Environment) -> anyho
         dkim.public,
         domain_id.simple().to_string()
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?;
     sqlx::query!(
         "insert into senders (tenant_id, id, domain_id, email, name, reply_to, is_default) values ($1, $2, $3, $4, 'Acme News', $5, true)",
@@ -145,8 +143,7 @@ async fn tenant(pool: &PgPool, vault: &Vault, environment: Environment) -> anyho
         SENDER,
         "hello@acme.example"
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?;
-    tx.commit().await?;
     Ok((tenant, sender_id))
 }

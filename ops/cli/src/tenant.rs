@@ -6,27 +6,18 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use schemas::{Address, Environment, new_id};
 use serde_json::json;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
     invocation::audit,
     key::environment,
-    operator::{self, DatabaseArgs},
+    operator::{CommandOutput, list_records},
     pause::tenant::block_fences,
 };
 
-/// Tenants and their links.
-#[derive(Debug, clap::Args)]
-pub struct TenantArgs {
-    #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(subcommand)]
-    command: TenantCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum TenantCommand {
+pub enum TenantCommand {
     /// Lists tenants, newest first.
     List {
         /// At most this many.
@@ -55,7 +46,7 @@ enum TenantCommand {
 }
 
 #[derive(Debug, clap::Args)]
-struct Link {
+pub struct Link {
     /// The product's slug.
     #[arg(long)]
     product: String,
@@ -76,32 +67,30 @@ struct Link {
     engine_tenant_id: Option<Uuid>,
 }
 
-pub async fn run(args: TenantArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    match args.command {
-        TenantCommand::List { limit } => list(&pool, limit).await,
-        TenantCommand::Show { id } => show(&pool, id).await,
+pub async fn run(db: &mut PgConnection, command: TenantCommand) -> anyhow::Result<CommandOutput> {
+    match command {
+        TenantCommand::List { limit } => list(db, limit).await,
+        TenantCommand::Show { id } => show(db, id).await,
         TenantCommand::Link(wanted) => {
             let owner = Address::parse(&wanted.email).context("email")?;
             let id = match wanted.engine_tenant_id {
-                Some(tenant) => share(&pool, &wanted, tenant, &owner).await?,
+                Some(tenant) => share(db, &wanted, tenant, &owner).await?,
                 None => {
                     let org_name = wanted.org_name.as_deref();
                     let Link { product, environment, product_tenant_id, .. } = &wanted;
-                    link(&pool, product, *environment, product_tenant_id, &owner, org_name).await?
+                    link(db, product, *environment, product_tenant_id, &owner, org_name).await?
                 }
             };
-            operator::print(&[json!({"engine_tenant_id": id})], &["engine_tenant_id"]);
-            Ok(())
+            Ok(CommandOutput::Table(vec![json!({"engine_tenant_id": id})], &["engine_tenant_id"]))
         }
-        TenantCommand::Suspend { id } => set_status(&pool, id, "suspended").await,
-        TenantCommand::Activate { id } => set_status(&pool, id, "active").await,
-        TenantCommand::Set(wanted) => set::run(&pool, wanted).await,
+        TenantCommand::Suspend { id } => set_status(db, id, "suspended").await,
+        TenantCommand::Activate { id } => set_status(db, id, "active").await,
+        TenantCommand::Set(wanted) => set::run(db, wanted).await,
     }
 }
 
-async fn list(pool: &PgPool, limit: i64) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn list(db: &mut PgConnection, limit: i64) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select t.id as tenant, t.environment, t.org_name, t.status, t.created_at,
                       (select string_agg(l.product || ':' || l.product_tenant_id, ' ')
@@ -109,14 +98,11 @@ async fn list(pool: &PgPool, limit: i64) -> anyhow::Result<()> {
                from tenants t order by t.created_at desc limit $1) r
            order by created_at desc"#,
         limit
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(&records, &["tenant", "environment", "status", "org_name", "links"]);
-    Ok(())
+    );
+    list_records(db, query, &["tenant", "environment", "status", "org_name", "links"]).await
 }
 
-async fn show(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
+async fn show(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> {
     let row = sqlx::query!(
         r#"select t.environment, t.org_name, t.status, t.timezone, t.physical_address, t.created_at,
                 (select count(*) from contacts c where c.tenant_id = t.id) as "contacts!",
@@ -127,7 +113,7 @@ async fn show(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
          from tenants t where t.id = $1"#,
         id
     )
-    .fetch_optional(pool)
+    .fetch_optional(db)
     .await?
     .context("no such tenant")?;
     let record = json!({
@@ -135,26 +121,25 @@ async fn show(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
         "physical_address": row.physical_address, "created_at": row.created_at, "contacts": row.contacts,
         "suppressions": row.suppressions, "campaigns": row.campaigns, "domains": row.domains, "senders": row.senders,
     });
-    operator::show(&record)
+    Ok(CommandOutput::Record(record))
 }
 
 /// Finds or makes the engine tenant behind a product's tenant.
 pub async fn link(
-    pool: &PgPool,
+    db: &mut PgConnection,
     product: &str,
     environment: Environment,
     product_tenant_id: &str,
     owner: &Address,
     org_name: Option<&str>,
 ) -> anyhow::Result<Uuid> {
-    let mut tx = pool.begin().await?;
     let found = sqlx::query_scalar!(
         "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
         product,
         environment.as_str(),
         product_tenant_id
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&mut *db)
     .await?;
     if let Some(id) = found {
         return Ok(id);
@@ -167,7 +152,7 @@ pub async fn link(
         org_name,
         owner.as_str()
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?;
     sqlx::query!(
         "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email, org_name)
@@ -179,21 +164,19 @@ pub async fn link(
         owner.as_str(),
         org_name
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?;
-    audit(&mut tx, Some(id), "tenant.link", &id.to_string()).await?;
-    tx.commit().await?;
+    audit(db, Some(id), "tenant.link", id).await?;
     Ok(id)
 }
 
 /// Links a product's tenant to an engine tenant that stands.
-async fn share(pool: &PgPool, wanted: &Link, tenant: Uuid, owner: &Address) -> anyhow::Result<Uuid> {
-    let mut tx = pool.begin().await?;
+async fn share(db: &mut PgConnection, wanted: &Link, tenant: Uuid, owner: &Address) -> anyhow::Result<Uuid> {
     let environment = sqlx::query_scalar!(
         r#"select environment as "environment: Environment" from tenants where id = $1 for share"#,
         tenant
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&mut *db)
     .await?
     .context("no such tenant")?;
     if environment != wanted.environment {
@@ -211,30 +194,26 @@ async fn share(pool: &PgPool, wanted: &Link, tenant: Uuid, owner: &Address) -> a
         owner.as_str(),
         wanted.org_name,
     )
-    .fetch_one(&mut *tx)
+    .fetch_one(&mut *db)
     .await?;
     if linked != tenant {
         bail!("it is linked to another tenant already: {linked}");
     }
-    audit(&mut tx, Some(tenant), "tenant.link", &tenant.to_string()).await?;
-    tx.commit().await?;
+    audit(db, Some(tenant), "tenant.link", &tenant.to_string()).await?;
     Ok(tenant)
 }
 
-async fn set_status(pool: &PgPool, id: Uuid, status: &str) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
+async fn set_status(db: &mut PgConnection, id: Uuid, status: &str) -> anyhow::Result<CommandOutput> {
     if status != "active" {
-        block_fences(&mut tx, id).await?;
+        block_fences(db, id).await?;
     }
     let changed = sqlx::query!("update tenants set status = $2, updated_at = now() where id = $1", id, status)
-        .execute(&mut *tx)
+        .execute(&mut *db)
         .await?
         .rows_affected();
     if changed == 0 {
         bail!("no such tenant");
     }
-    audit(&mut tx, Some(id), "tenant.status", status).await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"tenant": id, "status": status}), status);
-    Ok(())
+    audit(db, Some(id), "tenant.status", status).await?;
+    Ok(CommandOutput::done(json!({"tenant": id, "status": status}), status))
 }

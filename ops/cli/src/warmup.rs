@@ -3,32 +3,20 @@
 use clap::Subcommand;
 use ledger::warmup::{self, DEFAULT_CAPS, WarmupState};
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::PgConnection;
 
 use crate::{
     domain::{DomainArgs, lock_domain},
     invocation::audit,
-    operator::{self, DatabaseArgs},
+    operator::CommandOutput,
 };
 
-/// The warm-up of new sending domains: on each day on which it sends, a domain may hand over so many mails.
-#[derive(Debug, clap::Args)]
-pub struct WarmupArgs {
-    #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(subcommand)]
-    command: WarmupCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum WarmupCommand {
+pub enum WarmupCommand {
     /// The domains that are warmed up, with what is left for today.
     List,
     /// A domain's plan, day by day, and how far it has come.
-    Show {
-        #[command(flatten)]
-        domain: DomainArgs,
-    },
+    Show(DomainArgs),
     /// Warms a domain up. Takes effect with the next mail; days on which it has sent already count.
     Set {
         #[command(flatten)]
@@ -39,48 +27,44 @@ enum WarmupCommand {
         caps: Vec<i64>,
     },
     /// Ends the warm-up: no limit from the next mail on.
-    End {
-        #[command(flatten)]
-        domain: DomainArgs,
-    },
+    End(DomainArgs),
 }
 
-pub async fn run(args: WarmupArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    match args.command {
-        WarmupCommand::List => list(&pool).await,
-        WarmupCommand::Show { domain } => show(&pool, &domain).await,
-        WarmupCommand::Set { domain, caps } => {
-            set(&pool, &domain, true, Some(caps).filter(|caps| !caps.is_empty())).await
-        }
-        WarmupCommand::End { domain } => set(&pool, &domain, false, None).await,
+pub async fn run(db: &mut PgConnection, command: WarmupCommand) -> anyhow::Result<CommandOutput> {
+    match command {
+        WarmupCommand::List => list(db).await,
+        WarmupCommand::Show(domain) => show(db, &domain).await,
+        WarmupCommand::Set { domain, caps } => set(db, &domain, true, Some(caps).filter(|caps| !caps.is_empty())).await,
+        WarmupCommand::End(domain) => set(db, &domain, false, None).await,
     }
 }
 
-async fn set(pool: &PgPool, args: &DomainArgs, is_on: bool, caps: Option<Vec<i64>>) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
-    let domain = lock_domain(&mut tx, args).await?;
-    warmup::set(&mut tx, domain.tenant, domain.id, is_on, caps.as_deref()).await?;
+async fn set(
+    db: &mut PgConnection,
+    args: &DomainArgs,
+    is_on: bool,
+    caps: Option<Vec<i64>>,
+) -> anyhow::Result<CommandOutput> {
+    let domain = lock_domain(db, args).await?;
+    warmup::set(db, domain.tenant, domain.id, is_on, caps.as_deref()).await?;
     let plan = match (is_on, &caps) {
         (false, _) => "end".to_owned(),
         (true, None) => "default plan".to_owned(),
         (true, Some(caps)) => format!("plan {caps:?}"),
     };
-    audit(&mut tx, Some(domain.tenant), "warmup.set", &format!("{} {plan}", args.name())).await?;
-    tx.commit().await?;
-    show(pool, args).await
+    audit(db, Some(domain.tenant), "warmup.set", format!("{} {plan}", args.name())).await?;
+    show(db, args).await
 }
 
-async fn show(pool: &PgPool, args: &DomainArgs) -> anyhow::Result<()> {
-    let mut db = pool.acquire().await?;
-    let domain = lock_domain(&mut db, args).await?;
-    let state = warmup::load_state(&mut db, domain.tenant, domain.id).await?;
-    let Some(state) = state.filter(|state| state.is_on) else {
-        operator::print(&[json!({"domain": args.name(), "status": "not_warmed_up"})], &["domain", "status"]);
-        return Ok(());
-    };
-    operator::print(&days(&args.name(), &state), &["domain", "day", "cap", "used", "status"]);
-    Ok(())
+async fn show(db: &mut PgConnection, args: &DomainArgs) -> anyhow::Result<CommandOutput> {
+    let domain = lock_domain(db, args).await?;
+    let state = warmup::load_state(db, domain.tenant, domain.id).await?;
+    Ok(match state.filter(|state| state.is_on) {
+        Some(state) => CommandOutput::Table(days(&args.name(), &state), &["domain", "day", "cap", "used", "status"]),
+        None => {
+            CommandOutput::Table(vec![json!({"domain": args.name(), "status": "not_warmed_up"})], &["domain", "status"])
+        }
+    })
 }
 
 /// One record for each day of the plan.
@@ -98,25 +82,23 @@ fn days(name: &str, state: &WarmupState) -> Vec<Value> {
     caps.iter().enumerate().map(day).collect()
 }
 
-async fn list(pool: &PgPool) -> anyhow::Result<()> {
+async fn list(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
     let rows = sqlx::query!(
         "select d.tenant_id, d.id, d.domain
          from domain_warmups w join domains d on d.tenant_id = w.tenant_id and d.id = w.domain_id
          where w.is_on order by d.domain, d.tenant_id"
     )
-    .fetch_all(pool)
+    .fetch_all(&mut *db)
     .await?;
-    let mut db = pool.acquire().await?;
     let mut records = Vec::with_capacity(rows.len());
     for row in rows {
-        let Some(state) = warmup::load_state(&mut db, row.tenant_id, row.id).await? else { continue };
+        let Some(state) = warmup::load_state(db, row.tenant_id, row.id).await? else { continue };
         records.push(json!({
             "domain": row.domain, "tenant": row.tenant_id, "day": state.days_before + 1, "cap": state.cap(),
             "used": state.used, "left": state.remaining(),
         }));
     }
-    operator::print(&records, &["domain", "tenant", "day", "cap", "used", "left"]);
-    Ok(())
+    Ok(CommandOutput::Table(records, &["domain", "tenant", "day", "cap", "used", "left"]))
 }
 
 #[cfg(test)]

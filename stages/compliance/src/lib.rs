@@ -81,9 +81,9 @@ impl Stage for Compliance {
         let mut moved = HashSet::with_capacity(moving.len());
         for batch in moving {
             let sends = owed.get(&(batch.tenant_id, batch.batch_id)).map(Vec::as_slice).unwrap_or_default();
-            let SplitBatch { cleared, withheld, quiet } = split_batch(batch, sends, now);
-            if !quiet.is_empty() {
-                put_off(&self.pool, batch, sends.len(), &quiet).await?;
+            let SplitBatch { cleared, withheld, held } = split_batch(batch, sends, now);
+            if !held.is_empty() {
+                put_off(&self.pool, batch, sends.len(), &held).await?;
             }
             if !withheld.is_empty() {
                 withhold::withhold(&self.pool, batch, &withheld).await?;
@@ -121,21 +121,21 @@ struct SplitBatch {
     /// They may be mailed; or the fence puts them off.
     cleared: Vec<ClearedRecipient>,
     withheld: Vec<(Uuid, SkipReason)>,
-    /// It is quiet where their contacts are, until these times.
-    quiet: Vec<(Uuid, DateTime<Utc>)>,
+    /// Put off, for these reasons, until these times.
+    held: Vec<(Uuid, Hold, DateTime<Utc>)>,
 }
 
-/// Puts sends off to the end of quiet hours: the whole batch, if that is all there is of it.
+/// Puts sends off until their times: the whole batch, if that is all there is of it.
 async fn put_off(
     pool: &PgPool,
     batch: &BatchFacts,
     owed: usize,
-    quiet: &[(Uuid, DateTime<Utc>)],
+    held: &[(Uuid, Hold, DateTime<Utc>)],
 ) -> Result<(), StageError> {
-    let earliest = quiet.iter().map(|(_, until)| *until).min();
-    match earliest.filter(|_| quiet.len() == owed && !batch.is_begun) {
+    let earliest = held.iter().map(|(.., until)| *until).min();
+    match earliest.filter(|_| held.len() == owed && !batch.is_begun) {
         Some(until) => withhold::set_time(pool, batch, until).await?,
-        None => withhold::put_off(pool, batch, quiet).await?,
+        None => withhold::put_off(pool, batch, held).await?,
     }
     Ok(())
 }
@@ -145,10 +145,13 @@ fn split_batch(batch: &BatchFacts, sends: &[OwedSend], now: DateTime<Utc>) -> Sp
     let mut split = SplitBatch { cleared: Vec::with_capacity(sends.len()), ..SplitBatch::default() };
     for send in sends {
         let mail = (batch.kind, batch.classification);
-        let decision = gate::decide_send(Some(&batch.eligibility), send.eligibility.as_ref(), mail, now);
+        let decision =
+            gate::decide_send(Some(&batch.eligibility), send.eligibility.as_ref(), mail, send.more_urgent, now);
         match decision {
             GateDecision::Skip(reason) => split.withheld.push((send.send_id, reason)),
-            GateDecision::Wait(Hold::QuietHours { until }) => split.quiet.push((send.send_id, until)),
+            GateDecision::Wait(hold @ (Hold::QuietHours { until } | Hold::MoreUrgent { until })) => {
+                split.held.push((send.send_id, hold, until));
+            }
             _ => split
                 .cleared
                 .push(ClearedRecipient { ordinal: SendId(send.send_id).ordinal(), contact_id: send.contact_id }),

@@ -3,7 +3,7 @@
 
 use rstest::rstest;
 use runtime::Publication;
-use schemas::{Classification, Cleared, Resolved, SendId, new_batch_id, subjects, subjects::stream};
+use schemas::{Classification, Cleared, Resolved, SendId, month_of, new_batch_id, subjects, subjects::stream};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
@@ -342,6 +342,38 @@ async fn of_a_batch_those_wait_for_whom_it_is_quiet() {
     assert_eq!(sends(&rig, batch.batch_id).await, [queued(), queued(), quiet, skipped("complained")]);
     assert_eq!(cleared(&rig).await[0].recipients.len(), 2);
     assert_eq!(state_of(&rig, batch.batch_id).await, "announced", "delivery has two of it now");
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_whose_room_is_spoken_for_is_put_off_before_it_is_rendered() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let (urgent, normal) = (rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await);
+    let people = rig.people(&tenant, 3).await;
+    let owed = rig.batch(&tenant, urgent, Classification::Marketing, &people[..2]).await;
+    let capped = "update tenants set frequency_cap_messages = 1, frequency_cap_days = 7";
+    sqlx::query(capped).execute(&rig.pool).await.unwrap();
+    sqlx::query("update campaigns set urgency = 'urgent', month = $2, materialized_at = now() where id = $1")
+        .bind(urgent)
+        .bind(month_of(owed.batch_id))
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let part = rig.batch(&tenant, normal, Classification::Marketing, &people[1..]).await;
+    let whole = rig.batch(&tenant, normal, Classification::Marketing, &people[..1]).await;
+    announce(&rig, &[&part, &whole], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    let put_off = ("deferred".to_owned(), Some("frequency_cap".to_owned()));
+    assert_eq!(sends(&rig, part.batch_id).await, [put_off, queued()]);
+    assert_eq!(
+        (sends(&rig, whole.batch_id).await, state_of(&rig, whole.batch_id).await),
+        (vec![queued()], "timed".into())
+    );
+    let cleared = cleared(&rig).await;
+    assert_eq!((cleared.len(), cleared[0].recipients.len(), cleared[0].recipients[0].contact_id), (1, 1, people[2].id));
     rig.assert_books().await;
 }
 

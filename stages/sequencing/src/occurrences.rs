@@ -135,7 +135,8 @@ async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<U
     let from = from.chain([sequence.swept_at.unwrap_or(now) - LATE_MAX]).max().unwrap_or(now);
     let until = sequence.enroll_until.map_or(now, |until| until.min(now));
     let zones = sqlx::query_scalar!(
-        r#"select distinct coalesce(timezone, '') as "zone!" from contacts where tenant_id = $1 and status = 'active' and fields ? $2"#,
+        r#"select distinct coalesce(timezone, '') as "zone!" from contacts where tenant_id = $1 and status = 'active' and fields ? $2
+               and not exists (select from removed_fields where tenant_id = $1 and key = $2)"#,
         sequence.tenant_id,
         config.field,
     )

@@ -35,19 +35,24 @@ async fn snippet(rig: &Rig, body: Value) -> String {
     rig.client.post("/v1/snippets", body).await.expect(201)["snippet_id"].as_str().unwrap().to_owned()
 }
 
+/// The layout and its snippets. Answers the path of the button.
+async fn workshop(rig: &Rig) -> String {
+    let button = snippet(rig, json!({"name": "button", "mjml": BUTTON})).await;
+    snippet(rig, json!({"name": "address", "mjml": ADDRESS})).await;
+    snippet(rig, json!({"name": "newsletter", "kind": "layout", "mjml": LAYOUT})).await;
+    format!("/v1/snippets/{button}")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newsletter_arrives_as_its_snippets_were_when_it_was_made() {
     let mut rig = Rig::shared().await;
     rig.start_all().await;
-    let button = snippet(&rig, json!({"name": "button", "mjml": BUTTON})).await;
-    snippet(&rig, json!({"name": "address", "mjml": ADDRESS})).await;
-    snippet(&rig, json!({"name": "newsletter", "kind": "layout", "mjml": LAYOUT})).await;
+    let path = workshop(&rig).await;
     let body = json!({"name": "News", "subject": "News for {{ first_name }}", "mjml": BODY, "layout": "newsletter"});
     let made = rig.client.post("/v1/templates", body).await.expect(201);
     assert_eq!(made["warnings"], json!([]), "{made}");
     // A new button is none for a template that holds the old one.
     let change = json!({"mjml": "<mj-text>NO BUTTON</mj-text>"});
-    let path = format!("/v1/snippets/{button}");
     assert_eq!(rig.client.patch(&path, change).await.expect(200)["outdated_templates"], 1);
 
     let (list, addresses) = rig.list_of(2, "news", "example.com").await;
@@ -88,5 +93,32 @@ async fn a_newsletter_arrives_as_its_snippets_were_when_it_was_made() {
     let html = other[0]["html"].as_str().unwrap();
     assert!(!html.contains("% off") && html.contains("Thing 3"), "{html}");
     rig.status(campaign.as_str().unwrap().parse().unwrap(), "sent", Duration::from_secs(60)).await;
+    rig.books_balance().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaigns_own_newsletter_arrives_as_its_snippets_were_at_the_launch() {
+    let mut rig = Rig::shared().await;
+    rig.start_all().await;
+    let button = workshop(&rig).await;
+    let (list, addresses) = rig.list_of(1, "own-news", "example.com").await;
+    let campaign = json!({
+        "name": "News", "sender_profile_id": rig.sender_id, "audience_mode": "list", "list_id": list,
+        "subject": "News", "mjml": BODY, "layout": "newsletter",
+    });
+    let made = rig.client.post("/v1/campaigns", campaign).await.expect(201);
+    assert_eq!(made["warnings"], json!([]), "{made}");
+    let newer = json!({"mjml": r#"<mj-button href="{{ href }}">{{ label }}: newest</mj-button>"#});
+    rig.client.patch(&button, newer).await.expect(200);
+    let campaign = made["campaign_id"].as_str().unwrap().parse().unwrap();
+    rig.launch(campaign).await;
+    rig.sink.wait(1, 60_000).await;
+    let messages = rig.sink.messages_to(&addresses[0]).await;
+    let html = messages[0]["html"].as_str().unwrap();
+    for part in ["See them: newest</a>", "The Workshop, 1 Main Street", "<li>Thing 3</li>", "/t/o/", "/u/"] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    assert!(!html.contains("{%") && !html.contains("<mj-"), "{html}");
+    rig.status(campaign, "sent", Duration::from_secs(60)).await;
     rig.books_balance().await;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use pipeline::{Rig, eventually, ledger};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 const WITHIN: Duration = Duration::from_secs(60);
 const HTML: &str = "<p>Hello</p>";
@@ -39,6 +40,67 @@ async fn two_campaigns_at_once_send_no_more_than_the_cap_allows() {
     let body = json!({"sender_id": rig.sender_id, "to": [{"email": addresses[0]}], "subject": "A note", "html": HTML, "message_class": "business"});
     rig.client.post("/v1/messages", body).await.expect(200);
     assert_eq!(rig.sink.counts(&addresses[..1]).await, [3]);
+    rig.books_balance().await;
+}
+
+/// A draft campaign of this urgency, with so many mails a minute.
+async fn paced(rig: &Rig, list: Uuid, urgency: &str, max_per_minute: i32) -> Uuid {
+    let campaign = rig.campaign(list, urgency, HTML).await;
+    let body = json!({"urgency": urgency, "max_per_minute": max_per_minute});
+    rig.client.patch(&format!("/v1/campaigns/{campaign}"), body).await.expect(200);
+    campaign
+}
+
+async fn count(rig: &Rig, campaign: Uuid, state: &str) -> i64 {
+    ledger::states(&rig.pool, campaign).await.get(state).copied().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_more_urgent_of_two_campaigns_has_the_room_that_is_left() {
+    let mut rig = Rig::shared().await;
+    rig.start_all().await;
+    rig.client.patch("/v1/tenant", json!({"frequency_cap": {"messages": 1, "days": 7}})).await.expect(200);
+    let (list, addresses) = rig.list_of(60, "capped", "example.com").await;
+    let (low, urgent) = (paced(&rig, list, "low", 600).await, paced(&rig, list, "urgent", 300).await);
+    rig.launch(low).await;
+    rig.sink.wait(5, 60_000).await;
+    let path = format!("/v1/campaigns/{low}");
+    rig.client.patch(&path, json!({"paused": true})).await.expect(200);
+    let before = eventually("what was fenced to be sent", WITHIN, || async {
+        (count(&rig, low, "fenced").await == 0).then_some(count(&rig, low, "sent").await)
+    })
+    .await;
+    rig.launch(urgent).await;
+    rig.status(urgent, "sending", WITHIN).await;
+    rig.client.patch(&path, json!({"paused": false})).await.expect(200);
+    eventually("the less urgent one to wait", WITHIN, || async {
+        let waiting: i64 = sqlx::query_scalar(
+            "select sum(deferred + case when state = 'timed' then queued else 0 end)::bigint from batches where campaign_id = $1",
+        )
+        .bind(low)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+        (waiting > 0).then_some(())
+    })
+    .await;
+    rig.status(urgent, "sent", WITHIN).await;
+    // The minutes are over for which it was put off.
+    eventually("the less urgent one to be decided", WITHIN, || async {
+        for due in [
+            "update sends set next_attempt_at = now() where campaign_id = $1 and state = 'deferred'",
+            "update batches set announce_after = now() where campaign_id = $1 and state in ('timed', 'resting')",
+        ] {
+            sqlx::query(due).bind(low).execute(&rig.pool).await.unwrap();
+        }
+        let states = ledger::states(&rig.pool, low).await;
+        (states.keys().all(|state| matches!(state.as_str(), "sent" | "skipped"))).then_some(())
+    })
+    .await;
+    assert!((5..60).contains(&before), "{before} of the less urgent one went first");
+    assert_eq!((count(&rig, low, "sent").await, count(&rig, low, "skipped").await), (before, 60 - before));
+    assert_eq!((count(&rig, urgent, "sent").await, count(&rig, urgent, "skipped").await), (60 - before, before));
+    assert_eq!(rig.sink.counts(&addresses).await, vec![1; 60]);
     rig.books_balance().await;
 }
 

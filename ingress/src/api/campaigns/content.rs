@@ -1,84 +1,179 @@
 //! The content of a campaign: its template's, or one of its own if it has a subject, a preheader or a body of its own.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
+use templates::TemplateWarning;
 use uuid::Uuid;
 
 use super::rows::{CampaignRow, VariantRow};
 use crate::{
     api::templates::{
+        composition::{ComposedTemplate, WrittenTemplate, check_one_body, compose_template},
         content::{self as template_content, ContentWarning, TemplateParts},
-        store::{self as templates, TemplateRow},
+        store::{self as stored, TemplateRow},
     },
-    pipeline::{Faults, RequestContext, error::ApiError},
+    pipeline::{Faults, Patch, RequestContext, error::ApiError},
 };
 
-/// A campaign's template, and the parts of the template that it replaces.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CampaignContent<'a> {
-    pub(super) template_id: Option<Uuid>,
-    pub(super) subject: Option<&'a str>,
-    pub(super) preheader: Option<&'a str>,
-    pub(super) body_html: Option<&'a str>,
+/// The kind of a campaign's content.
+const KIND: &str = "marketing";
+
+/// A body of a campaign's own, as its author wrote it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct OwnBody {
+    /// Of MJML, what it was compiled to.
+    pub(crate) body_html: Option<String>,
+    pub(crate) mjml: Option<String>,
+    pub(crate) body_text: Option<String>,
+    /// The name of the layout around the bodies.
+    pub(crate) layout: Option<String>,
 }
 
-impl<'a> CampaignContent<'a> {
+impl OwnBody {
+    /// The field with the body; `None`: there is none.
+    fn field(&self) -> Option<&'static str> {
+        self.mjml.as_ref().map(|_| "mjml").or_else(|| self.body_html.as_ref().map(|_| "body_html"))
+    }
+
+    /// The body after a change.
+    pub(super) fn changed(
+        self,
+        body_html: Patch<String>,
+        mjml: Patch<String>,
+        body_text: Patch<String>,
+        layout: Patch<String>,
+    ) -> Self {
+        let (body_html, mjml) = template_content::either_body((self.body_html, self.mjml), body_html, mjml);
+        Self {
+            body_html,
+            mjml,
+            body_text: body_text.into_option().unwrap_or(self.body_text),
+            layout: layout.into_option().unwrap_or(self.layout),
+        }
+    }
+
+    /// A variant's body. The campaign's text part goes with the campaign's body, from which another one differs.
+    fn or_campaign(&self, campaign: &Self) -> Self {
+        let body = if self.field().is_some() { self } else { campaign };
+        Self {
+            body_html: body.body_html.clone(),
+            mjml: body.mjml.clone(),
+            body_text: self.body_text.clone().or_else(|| body.body_text.clone()),
+            layout: self.layout.clone().or_else(|| campaign.layout.clone()),
+        }
+    }
+
+    /// The body as answers show it: with the HTML that its MJML was compiled to.
+    pub(super) fn with_compiled(self, html: Option<String>) -> Self {
+        Self { body_html: self.body_html.or(html), ..self }
+    }
+}
+
+/// A campaign's template, and the parts of the template that it replaces.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CampaignContent {
+    pub(crate) template_id: Option<Uuid>,
+    pub(crate) subject: Option<String>,
+    pub(crate) preheader: Option<String>,
+    pub(crate) body: OwnBody,
+}
+
+impl CampaignContent {
     /// A variant's content: it inherits from the campaign what it leaves out. A variant with a template of its own inherits nothing:
     /// the campaign's parts would hide what is to be tested.
-    pub(super) fn or_campaign(self, campaign: &CampaignContent<'a>) -> Self {
+    pub(super) fn or_campaign(&self, campaign: &Self) -> Self {
         if self.template_id.is_some() {
-            return self;
+            return self.clone();
         }
         Self {
             template_id: campaign.template_id,
-            subject: self.subject.or(campaign.subject),
-            preheader: self.preheader.or(campaign.preheader),
-            body_html: self.body_html.or(campaign.body_html),
+            subject: self.subject.clone().or_else(|| campaign.subject.clone()),
+            preheader: self.preheader.clone().or_else(|| campaign.preheader.clone()),
+            body: self.body.or_campaign(&campaign.body),
         }
     }
 
-    /// True if both name the same template and the same parts.
-    pub(super) fn is_same_as(&self, other: &CampaignContent<'_>) -> bool {
-        (self.template_id, self.subject, self.preheader, self.body_html)
-            == (other.template_id, other.subject, other.preheader, other.body_html)
+    /// Rules that need no template: the body comes from a template or from the caller, a subject may replace the template's. `inherits`:
+    /// a variant may leave out all of it. `prefix` stands before the names of fields.
+    pub(super) fn check(&self, faults: &mut Faults, prefix: &str, inherits: bool) {
+        let is_needed = !inherits && self.template_id.is_none();
+        if is_needed || self.subject.is_some() {
+            faults.not_blank(&format!("{prefix}subject"), self.subject.clone());
+        }
+        check_one_body(faults, prefix, self.body.body_html.as_deref(), self.body.mjml.as_deref(), is_needed);
     }
 
-    fn has_own_parts(&self) -> bool {
-        self.subject.is_some() || self.preheader.is_some() || self.body_html.is_some()
+    /// A body comes from one source. Asked after the template was found: that there is none is to be known first.
+    pub(super) fn check_one_source(&self) -> Result<(), ApiError> {
+        match (self.template_id, self.body.field()) {
+            (Some(_), Some(field)) => Err(ApiError::invalid(
+                field,
+                "conflict",
+                "must not be given together with template_id; one of them is null",
+            )),
+            _ => Ok(()),
+        }
     }
 
-    /// A template's parts with the campaign's own in their place. A body of its own drops the template's text part, which would
-    /// differ from it; rendering makes one from the HTML.
-    fn apply_to(&self, template: Option<&TemplateParts>) -> TemplateParts {
-        let pick = |own: Option<&str>, part: Option<&String>| own.map(str::to_owned).or_else(|| part.cloned());
+    /// What goes with a body of its own needs one: a template has its own.
+    fn check_body(&self) -> Result<(), ApiError> {
+        let mut faults = Faults::default();
+        for (path, text) in [("body_text", &self.body.body_text), ("layout", &self.body.layout)] {
+            let is_whole = text.is_none() || self.body.field().is_some();
+            faults.require(is_whole, path, "body_required", "goes with body_html or mjml: a template has its own");
+        }
+        faults.finish()
+    }
+
+    fn replaces_lines(&self) -> bool {
+        self.subject.is_some() || self.preheader.is_some()
+    }
+
+    /// The template's parts with the campaign's own lines in their place.
+    fn with_own_lines(&self, template: &TemplateParts) -> TemplateParts {
         TemplateParts {
-            subject: pick(self.subject, template.map(|parts| &parts.subject)).unwrap_or_default(),
-            preheader: pick(self.preheader, template.and_then(|parts| parts.preheader.as_ref())),
-            body_html: pick(self.body_html, template.map(|parts| &parts.body_html)).unwrap_or_default(),
-            body_text: template.filter(|_| self.body_html.is_none()).and_then(|parts| parts.body_text.clone()),
+            subject: self.subject.clone().unwrap_or_else(|| template.subject.clone()),
+            preheader: self.preheader.clone().or_else(|| template.preheader.clone()),
+            ..template.clone()
+        }
+    }
+
+    /// The campaign's own body, with the template's lines where it has none of its own.
+    fn written(&self, template: Option<&TemplateParts>) -> WrittenTemplate {
+        let OwnBody { body_html, mjml, body_text, layout } = self.body.clone();
+        let subject = self.subject.clone().or_else(|| template.map(|parts| parts.subject.clone()));
+        WrittenTemplate {
+            subject: subject.unwrap_or_default(),
+            preheader: self.preheader.clone().or_else(|| template.and_then(|parts| parts.preheader.clone())),
+            body_html,
+            mjml,
+            body_text,
+            layout,
         }
     }
 }
 
 impl CampaignRow {
     /// The campaign's template and its own parts.
-    pub(super) fn own_content(&self) -> CampaignContent<'_> {
+    pub(super) fn content(&self) -> CampaignContent {
         CampaignContent {
             template_id: self.template_id,
-            subject: self.subject.as_deref(),
-            preheader: self.preheader.as_deref(),
-            body_html: self.body_html.as_deref(),
+            subject: self.subject.clone(),
+            preheader: self.preheader.clone(),
+            body: self.body.0.clone(),
         }
     }
 }
 
 impl VariantRow {
     /// The variant's template and its own parts.
-    pub(super) fn own_content(&self) -> CampaignContent<'_> {
+    pub(super) fn content(&self) -> CampaignContent {
         CampaignContent {
             template_id: self.template_id,
-            subject: self.subject.as_deref(),
-            preheader: self.preheader.as_deref(),
-            body_html: self.body_html.as_deref(),
+            subject: self.subject.clone(),
+            preheader: self.preheader.clone(),
+            body: self.body.clone(),
         }
     }
 }
@@ -90,97 +185,150 @@ impl VariantRow {
 /// data that only a transactional message has.
 pub(super) async fn compose_content(
     ctx: &mut RequestContext,
-    campaign: &CampaignContent<'_>,
+    content: &CampaignContent,
 ) -> Result<(Uuid, Vec<ContentWarning>), ApiError> {
     let tenant = ctx.tenant;
-    let template = find_template(ctx.db(), tenant, campaign.template_id).await?;
+    let template = find_template(ctx.db(), tenant, content.template_id).await?;
     if template.as_ref().is_some_and(|template| template.status == "archived") {
         return Err(ApiError::not_found("template"));
     }
+    content.check_body()?;
     match template {
-        Some(template) if !campaign.has_own_parts() => Ok((use_template(ctx, &template).await?, Vec::new())),
+        // A template's body was warned of when it was stored.
+        Some(template) if content.body.field().is_none() => {
+            let id = use_template(ctx, content, &template, None).await?;
+            Ok((id, Vec::new()))
+        }
         template => {
-            let parts = campaign.apply_to(template.as_ref().map(|template| &template.parts));
-            let (id, warnings) = insert_own_content(ctx, &parts, None).await?;
-            // A template's body was warned of when it was stored.
-            Ok((id, if campaign.body_html.is_some() { warnings } else { Vec::new() }))
+            let composed = compose_body(ctx, content, template.as_ref()).await?;
+            let id = stored::insert_composed(ctx.db(), tenant, KIND, &composed).await?;
+            Ok((id, ContentWarning::all(composed.checked.warnings)))
         }
     }
 }
 
-/// What a campaign or a variant says: a draft with the current version of its template, any other as it was launched.
+/// What a campaign or a variant says: a draft with the current version of its template, and the newest snippets in a body of its own; any
+/// other as it was launched. With warnings about a body that was composed anew.
 pub(super) async fn current_parts(
     ctx: &mut RequestContext,
-    campaign: &CampaignContent<'_>,
+    content: &CampaignContent,
     is_draft: bool,
     content_id: Uuid,
-) -> Result<TemplateParts, ApiError> {
+) -> Result<(TemplateParts, Option<Vec<TemplateWarning>>), ApiError> {
     let tenant = ctx.tenant;
-    let template = if is_draft { find_template(ctx.db(), tenant, campaign.template_id).await? } else { None };
-    if let Some(template) = template {
-        return Ok(campaign.apply_to(Some(&template.parts)));
+    if is_draft {
+        let template = find_template(ctx.db(), tenant, content.template_id).await?;
+        if let Some(composed) = compose_anew(ctx, content, template.as_ref()).await? {
+            return Ok((composed.parts, Some(composed.checked.warnings)));
+        }
+        if let Some(template) = template {
+            return Ok((content.with_own_lines(&template.parts), None));
+        }
     }
-    templates::parts_of(ctx.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)
+    let parts = stored::parts_of(ctx.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;
+    Ok((parts, None))
 }
 
-/// The content of a campaign at its launch: its template may have a new version since the draft.
+/// The content of a campaign at its launch: its template, and the snippets in a body of its own, may have new versions since the draft.
 ///
 /// # Errors
-/// 400 for faults that the new version brings, 422 `template_archived`.
+/// 400 for faults that a new version brings, 422 `template_archived`.
 pub(super) async fn refresh_content(
     ctx: &mut RequestContext,
-    campaign: &CampaignContent<'_>,
+    content: &CampaignContent,
     current: Uuid,
 ) -> Result<Uuid, ApiError> {
     let tenant = ctx.tenant;
-    let Some(template) = find_template(ctx.db(), tenant, campaign.template_id).await? else { return Ok(current) };
-    if template.status == "archived" {
+    let template = find_template(ctx.db(), tenant, content.template_id).await?;
+    if template.as_ref().is_some_and(|template| template.status == "archived") {
         return Err(ApiError::unprocessable("template_archived")
             .detail("a template of the campaign is archived: make it active again, or give the draft another"));
     }
-    if !campaign.has_own_parts() {
-        return if template.content_id == current { Ok(current) } else { use_template(ctx, &template).await };
+    if let Some(composed) = compose_anew(ctx, content, template.as_ref()).await? {
+        if stored::parts_of(ctx.db(), tenant, current).await?.as_ref() == Some(&composed.parts) {
+            return Ok(current);
+        }
+        return Ok(stored::insert_composed(ctx.db(), tenant, KIND, &composed).await?);
     }
-    let parts = campaign.apply_to(Some(&template.parts));
-    if templates::parts_of(ctx.db(), tenant, current).await?.as_ref() == Some(&parts) {
-        return Ok(current);
+    match template {
+        Some(template) => use_template(ctx, content, &template, Some(current)).await,
+        None => Ok(current),
     }
-    insert_own_content(ctx, &parts, Some("template_id")).await.map(|(id, _)| id)
 }
 
 async fn find_template(db: &mut PgConnection, tenant: Uuid, id: Option<Uuid>) -> Result<Option<TemplateRow>, ApiError> {
     let Some(id) = id else { return Ok(None) };
-    templates::get(db, tenant, id).await?.map(Some).ok_or_else(|| ApiError::not_found("template"))
+    stored::get(db, tenant, id).await?.map(Some).ok_or_else(|| ApiError::not_found("template"))
 }
 
-/// A template's content. A transactional template may use `data.*`, which a campaign does not have.
-async fn use_template(ctx: &mut RequestContext, template: &TemplateRow) -> Result<Uuid, ApiError> {
-    if template.template_type == "transactional" {
-        template_content::check(ctx, &template.parts, template_content::kind("marketing"), Some("template_id")).await?;
-    }
-    Ok(template.content_id)
-}
-
-async fn insert_own_content(
+/// The content of a campaign without a body of its own: the template's, or one with the campaign's own lines. `current` is what it was at
+/// the draft. A transactional template may use `data.*`, which a campaign does not have.
+async fn use_template(
     ctx: &mut RequestContext,
-    parts: &TemplateParts,
-    path: Option<&'static str>,
-) -> Result<(Uuid, Vec<ContentWarning>), ApiError> {
+    content: &CampaignContent,
+    template: &TemplateRow,
+    current: Option<Uuid>,
+) -> Result<Uuid, ApiError> {
+    let (tenant, kind) = (ctx.tenant, template_content::kind(KIND));
+    if !content.replaces_lines() {
+        if template.template_type == "transactional" && current != Some(template.content_id) {
+            template_content::check(ctx, &template.parts, kind, Some("template_id")).await?;
+        }
+        return Ok(template.content_id);
+    }
+    let parts = content.with_own_lines(&template.parts);
+    if let Some(current) = current
+        && stored::parts_of(ctx.db(), tenant, current).await?.as_ref() == Some(&parts)
+    {
+        return Ok(current);
+    }
     let mut faults = Faults::default();
     parts.check_lines(&mut faults);
     faults.finish()?;
-    let tenant = ctx.tenant;
-    let checked = template_content::check(ctx, parts, template_content::kind("marketing"), path).await?;
-    let id = templates::insert_content(ctx.db(), tenant, "marketing", parts, &checked.variables).await?;
-    Ok((id, ContentWarning::all(checked.warnings)))
+    let checked = template_content::check(ctx, &parts, kind, current.map(|_| "template_id")).await?;
+    Ok(stored::insert_content(ctx.db(), tenant, KIND, &parts, &checked.variables).await?)
+}
+
+async fn compose_body(
+    ctx: &mut RequestContext,
+    content: &CampaignContent,
+    template: Option<&TemplateRow>,
+) -> Result<ComposedTemplate, ApiError> {
+    let written = content.written(template.map(|template| &template.parts));
+    let mut faults = Faults::default();
+    written.check_lines(&mut faults);
+    faults.finish()?;
+    compose_template(ctx, &written, template_content::kind(KIND)).await
+}
+
+/// A body of the campaign's own with the lines of its template and the snippets as they are now; `None`: none that could differ from what
+/// was stored.
+async fn compose_anew(
+    ctx: &mut RequestContext,
+    content: &CampaignContent,
+    template: Option<&TemplateRow>,
+) -> Result<Option<ComposedTemplate>, ApiError> {
+    let may_differ = template.is_some() || content.written(None).may_hold_snippets();
+    if content.body.field().is_none() || !may_differ {
+        return Ok(None);
+    }
+    compose_body(ctx, content, template).await.map(Some)
+}
+
+/// Puts the variant's path before the paths of its faults.
+pub(super) fn within_variant(mut error: ApiError, at: usize) -> ApiError {
+    if error.fields.is_empty() {
+        return error;
+    }
+    for fault in &mut error.fields {
+        fault.path = format!("variants[{at}].{}", fault.path);
+    }
+    ApiError::validation(error.fields)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const NONE: CampaignContent<'static> =
-        CampaignContent { template_id: None, subject: None, preheader: None, body_html: None };
 
     fn template() -> TemplateParts {
         TemplateParts {
@@ -191,31 +339,49 @@ mod tests {
         }
     }
 
+    fn html(body: &str) -> OwnBody {
+        OwnBody { body_html: Some(body.into()), ..OwnBody::default() }
+    }
+
+    fn says(subject: &str) -> CampaignContent {
+        CampaignContent { template_id: Some(Uuid::max()), subject: Some(subject.into()), ..CampaignContent::default() }
+    }
+
     #[test]
-    fn own_parts_replace_the_templates() {
-        let parts = CampaignContent { subject: Some("Own"), ..NONE }.apply_to(Some(&template()));
+    fn own_lines_replace_the_templates() {
+        let parts = says("Own").with_own_lines(&template());
         assert_eq!(parts, TemplateParts { subject: "Own".into(), ..template() });
-        assert_eq!(NONE.apply_to(Some(&template())), template());
+        assert_eq!(CampaignContent::default().with_own_lines(&template()), template());
+    }
+
+    #[test]
+    fn own_html_takes_the_templates_lines_and_not_its_text_part() {
+        let written = CampaignContent { body: html("<p>Own</p>"), ..CampaignContent::default() };
+        let written = written.written(Some(&template()));
+        assert_eq!((written.subject.as_str(), written.preheader.as_deref()), ("T", Some("P")));
+        assert_eq!((written.body_html.as_deref(), written.body_text), (Some("<p>Own</p>"), None));
     }
 
     #[test]
     fn a_variant_inherits_what_it_leaves_out() {
-        let campaign = CampaignContent { template_id: Some(Uuid::max()), subject: Some("S"), ..NONE };
-        let own = CampaignContent { body_html: Some("<p>B</p>"), ..NONE }.or_campaign(&campaign);
-        assert!(own.is_same_as(&CampaignContent { body_html: Some("<p>B</p>"), ..campaign }));
-        assert!(NONE.or_campaign(&campaign).is_same_as(&campaign));
+        let campaign = says("S");
+        let own = CampaignContent { body: html("<p>B</p>"), ..CampaignContent::default() };
+        assert_eq!(own.or_campaign(&campaign), CampaignContent { body: html("<p>B</p>"), ..campaign.clone() });
+        assert_eq!(CampaignContent::default().or_campaign(&campaign), campaign);
     }
 
     #[test]
     fn a_variants_own_template_replaces_the_campaigns_parts() {
-        let campaign = CampaignContent { template_id: Some(Uuid::max()), subject: Some("S"), ..NONE };
-        let own = CampaignContent { template_id: Some(Uuid::nil()), ..NONE };
-        assert!(own.or_campaign(&campaign).is_same_as(&own));
+        let own = CampaignContent { template_id: Some(Uuid::nil()), ..CampaignContent::default() };
+        assert_eq!(own.or_campaign(&says("S")), own);
     }
 
     #[test]
-    fn own_html_drops_the_templates_text_part() {
-        let parts = CampaignContent { body_html: Some("<p>Own</p>"), ..NONE }.apply_to(Some(&template()));
-        assert_eq!(parts, TemplateParts { body_html: "<p>Own</p>".into(), body_text: None, ..template() });
+    fn a_variants_body_keeps_the_layout_and_drops_the_text_part() {
+        let campaign = OwnBody { body_text: Some("T".into()), layout: Some("page".into()), ..html("<p>C</p>") };
+        let mjml = OwnBody { mjml: Some("<mjml/>".into()), ..OwnBody::default() };
+        assert_eq!(mjml.or_campaign(&campaign), OwnBody { layout: Some("page".into()), ..mjml });
+        let layout = OwnBody { layout: Some("other".into()), ..OwnBody::default() };
+        assert_eq!(layout.or_campaign(&campaign), OwnBody { layout: Some("other".into()), ..campaign });
     }
 }

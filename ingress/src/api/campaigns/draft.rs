@@ -10,11 +10,11 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    content::{self, CampaignContent},
+    content::{self, CampaignContent, OwnBody, within_variant},
     rows::{CampaignRow, LOCAL_TIME_PATTERN},
     rules::{
-        NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, RulesBody, SOURCE_MAX, VARIANTS_MAX,
-        VARIANTS_MIN, Variant,
+        LAYOUT_MAX, NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, RulesBody, SOURCE_MAX, VARIANTS_MAX,
+        VARIANTS_MIN,
     },
     store::CampaignDraft,
 };
@@ -74,7 +74,7 @@ pub(crate) struct CampaignBody {
     name: Patch<String>,
     #[serde(default)]
     sender_profile_id: Patch<Id>,
-    /// A template, or subject and body_html; the campaign's own content replaces the template's.
+    /// A template, or a subject and a body; the campaign's own subject and preheader replace the template's.
     #[serde(default)]
     template_id: Patch<Id>,
     #[serde(default)]
@@ -83,9 +83,21 @@ pub(crate) struct CampaignBody {
     #[serde(default)]
     #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Patch<String>,
+    /// This or `mjml`: giving one takes the other's place.
     #[serde(default)]
     #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     body_html: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
+    mjml: Patch<String>,
+    /// Default: made of the HTML.
+    #[serde(default)]
+    #[schemars(length(max = SOURCE_MAX))]
+    body_text: Patch<String>,
+    /// The name of the layout around the campaign's own bodies.
+    #[serde(default)]
+    #[schemars(length(max = LAYOUT_MAX))]
+    layout: Patch<String>,
     #[serde(default)]
     #[schemars(extend("enum" = GOALS))]
     campaign_goal: Patch<String>,
@@ -173,7 +185,13 @@ impl CampaignBody {
 
     /// Whether a field is there that decides what the mail says.
     fn has_content(&self) -> bool {
-        self.template_id.is_given() || self.subject.is_given() || self.preheader.is_given() || self.body_html.is_given()
+        self.template_id.is_given()
+            || self.subject.is_given()
+            || self.preheader.is_given()
+            || self.body_html.is_given()
+            || self.mjml.is_given()
+            || self.body_text.is_given()
+            || self.layout.is_given()
     }
 }
 
@@ -182,10 +200,7 @@ impl CampaignBody {
 pub(crate) struct CampaignRequest {
     name: Option<String>,
     sender_profile_id: Option<Uuid>,
-    template_id: Option<Uuid>,
-    subject: Option<String>,
-    preheader: Option<String>,
-    body_html: Option<String>,
+    content: CampaignContent,
     campaign_goal: Option<String>,
     audience_mode: Option<String>,
     list_id: Option<Uuid>,
@@ -207,15 +222,12 @@ impl CampaignRequest {
 
     /// What a PATCH body makes of a campaign.
     pub(crate) fn of(row: CampaignRow, body: CampaignBody) -> Self {
-        let rules = RequestedRules::of(&row);
+        let (rules, content) = (RequestedRules::of(&row), row.content());
         Self {
             rules,
+            content,
             name: Some(row.name),
             sender_profile_id: Some(row.sender_profile_id),
-            template_id: row.template_id,
-            subject: row.subject,
-            preheader: row.preheader,
-            body_html: row.body_html,
             campaign_goal: row.campaign_goal,
             audience_mode: Some(row.audience_mode),
             list_id: row.list_id,
@@ -245,6 +257,12 @@ impl CampaignRequest {
             tripwire: body.tripwire,
         };
         let id = |patch: Patch<Id>, old| patch.into_option().map_or(old, |id| id.map(|id| id.0));
+        let content = CampaignContent {
+            template_id: id(body.template_id, self.content.template_id),
+            subject: body.subject.into_option().unwrap_or(self.content.subject),
+            preheader: body.preheader.into_option().unwrap_or(self.content.preheader),
+            body: self.content.body.changed(body.body_html, body.mjml, body.body_text, body.layout),
+        };
         let tag_ids = body.tag_ids.into_option();
         let mut tag_ids =
             tag_ids.map_or(self.tag_ids, |ids| ids.unwrap_or_default().into_iter().map(|id| id.0).collect());
@@ -252,10 +270,7 @@ impl CampaignRequest {
         Self {
             name: body.name.into_option().unwrap_or(self.name),
             sender_profile_id: id(body.sender_profile_id, self.sender_profile_id),
-            template_id: id(body.template_id, self.template_id),
-            subject: body.subject.into_option().unwrap_or(self.subject),
-            preheader: body.preheader.into_option().unwrap_or(self.preheader),
-            body_html: body.body_html.into_option().unwrap_or(self.body_html),
+            content,
             campaign_goal: body.campaign_goal.into_option().unwrap_or(self.campaign_goal),
             audience_mode: body.audience_mode.into_option().unwrap_or(self.audience_mode),
             list_id: id(body.list_id, self.list_id),
@@ -287,22 +302,20 @@ impl CampaignRequest {
         }
         let says_anew = draft.content_id.is_nil();
         if says_anew {
-            (draft.content_id, draft.warnings) = content::compose_content(ctx, &draft.own_content()).await?;
-            check_one_source(draft.template_id, draft.body_html.as_deref())?;
+            (draft.content_id, draft.warnings) = content::compose_content(ctx, &draft.content).await?;
+            draft.content.check_one_source()?;
         }
         for at in 0..draft.rules.variants.len() {
             let variant = &draft.rules.variants[at];
-            let own = variant.own_content(&draft.own_content());
-            let is_new = says_anew || variant.content_id.is_nil();
-            let one_source = check_one_source(variant.template_id, variant.body_html.as_deref());
-            let content_id = if own.is_same_as(&draft.own_content()) {
+            let content = variant.content.or_campaign(&draft.content);
+            let content_id = if content == draft.content {
                 draft.content_id
-            } else if is_new {
-                let composed = content::compose_content(ctx, &own).await;
-                let composed = composed.and_then(|composed| one_source.map(|()| composed));
+            } else if says_anew || variant.content_id.is_nil() {
+                let composed = content::compose_content(ctx, &content).await;
+                let composed = composed.and_then(|composed| variant.content.check_one_source().map(|()| composed));
                 let (id, warnings) = composed.map_err(|error| within_variant(error, at))?;
                 // A body of the campaign was warned of already.
-                let warnings = warnings.into_iter().filter(|_| variant.body_html.is_some());
+                let warnings = warnings.into_iter().filter(|_| variant.content.body != OwnBody::default());
                 draft.warnings.extend(warnings.map(|warning| warning.within(&format!("variants[{at}]"))));
                 id
             } else {
@@ -318,12 +331,7 @@ impl CampaignRequest {
         let mut faults = Faults::default();
         let name = faults.name("name", self.name);
         let sender = faults.required("sender_profile_id", self.sender_profile_id);
-        // A template has both; the campaign's own parts replace them.
-        for (path, text) in [("subject", &self.subject), ("body_html", &self.body_html)] {
-            if self.template_id.is_none() || text.is_some() {
-                faults.not_blank(path, text.clone());
-            }
-        }
+        self.content.check(&mut faults, "", false);
         let mode = faults.required("audience_mode", self.audience_mode).unwrap_or_default();
         match mode.as_str() {
             "list" => drop(faults.required("list_id", self.list_id)),
@@ -350,10 +358,7 @@ impl CampaignRequest {
         Ok(CampaignDraft {
             name,
             sender_profile_id: sender.unwrap_or_default(),
-            template_id: self.template_id,
-            subject: self.subject,
-            preheader: self.preheader,
-            body_html: self.body_html,
+            content: self.content,
             content_id: self.content_id.unwrap_or_default(),
             campaign_goal: self.campaign_goal,
             audience_mode: mode,
@@ -368,54 +373,6 @@ impl CampaignRequest {
             warnings: Vec::new(),
         })
     }
-}
-
-impl CampaignDraft {
-    /// The campaign's template and its own parts.
-    fn own_content(&self) -> CampaignContent<'_> {
-        CampaignContent {
-            template_id: self.template_id,
-            subject: self.subject.as_deref(),
-            preheader: self.preheader.as_deref(),
-            body_html: self.body_html.as_deref(),
-        }
-    }
-}
-
-impl Variant {
-    /// The variant's template and parts, with the campaign's where it has none.
-    fn own_content<'a>(&'a self, campaign: &CampaignContent<'a>) -> CampaignContent<'a> {
-        let own = CampaignContent {
-            template_id: self.template_id,
-            subject: self.subject.as_deref(),
-            preheader: self.preheader.as_deref(),
-            body_html: self.body_html.as_deref(),
-        };
-        own.or_campaign(campaign)
-    }
-}
-
-/// The body comes from a template or from the caller. Subject and preheader of a template may be replaced.
-fn check_one_source(template: Option<Uuid>, body_html: Option<&str>) -> Result<(), ApiError> {
-    match (template, body_html) {
-        (Some(_), Some(_)) => Err(ApiError::invalid(
-            "body_html",
-            "conflict",
-            "must not be given together with template_id; one of them is null",
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Puts the variant's path before the paths of its faults.
-fn within_variant(mut error: ApiError, at: usize) -> ApiError {
-    if error.fields.is_empty() {
-        return error;
-    }
-    for fault in &mut error.fields {
-        fault.path = format!("variants[{at}].{}", fault.path);
-    }
-    ApiError::validation(error.fields)
 }
 
 fn purpose(faults: &mut Faults, text: Option<&str>) -> MessagePurpose {

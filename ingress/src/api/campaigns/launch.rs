@@ -214,16 +214,18 @@ pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Resul
     Ok(())
 }
 
-/// The contents of campaign and variants, with the current versions of their templates.
+/// The contents of campaign and variants, with the current versions of their templates and snippets.
 async fn refresh_contents(ctx: &mut RequestContext, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
-    let campaign = row.own_content();
+    let campaign = row.content();
     let content_id = content::refresh_content(ctx, &campaign, row.content_id).await?;
     let mut variant_contents = Vec::with_capacity(row.variants.len());
-    for variant in row.variants.iter() {
-        let own = variant.own_content().or_campaign(&campaign);
-        variant_contents.push(match own.is_same_as(&campaign) {
+    for (at, variant) in row.variants.iter().enumerate() {
+        let own = variant.content().or_campaign(&campaign);
+        variant_contents.push(match own == campaign {
             true => content_id,
-            false => content::refresh_content(ctx, &own, variant.content_id).await?,
+            false => content::refresh_content(ctx, &own, variant.content_id)
+                .await
+                .map_err(|error| content::within_variant(error, at))?,
         });
     }
     Ok((content_id, variant_contents))

@@ -64,7 +64,13 @@ pub(crate) fn routes() -> Routes {
         .post(
             "/v1/campaigns",
             write_with_work("campaigns:write", create),
-            Doc::new("createCampaign", "Create a campaign", "A draft: nothing is sent.")
+            Doc::new(
+                "createCampaign",
+                "Create a campaign",
+                "A draft: nothing is sent. It says what its template says, or has a body of its own, as a template has \
+                 (see `POST /v1/templates`): `body_html` or `mjml`, with snippets, and a `layout`. The newest snippets \
+                 are taken at every change of its content and when it is launched; then it stays as it is.",
+            )
                 .example(json!({
                     "name": "Spring", "sender_profile_id": ID, "audience_mode": "list", "list_id": ID,
                     "subject": "Hello {{ first_name }}", "body_html": "<p>Hello {{ first_name }}</p>",
@@ -146,7 +152,7 @@ pub(crate) fn routes() -> Routes {
                 "Preview a campaign for one contact",
                 "The mail that a contact, a `sample` of one, or `test_data` of the template would see, with its footer, \
                  without sending it. Links are the author's own, the unsubscribe address is a placeholder. A draft is \
-                 shown with the current version of its template.",
+                 shown with the current versions of its template and of the snippets in a body of its own.",
             )
             .example(json!({"sample": {"first_name": "Ann"}}))
             .answer::<preview::CampaignPreview>(200, "Rendered")

@@ -73,17 +73,18 @@ async fn rendered(
 ) -> Result<(CampaignRow, MessagePreview, Vec<ContentWarning>), ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let campaign = row.own_content();
+    let campaign = row.content();
     let (own, content_id) = match &body.variant {
         None => (campaign, row.content_id),
         Some(name) => {
             let variant = row.variants.iter().find(|variant| variant.variant == *name);
             let variant =
                 variant.ok_or_else(|| ApiError::invalid("variant", "unknown", "is no variant of this campaign"))?;
-            (variant.own_content().or_campaign(&campaign), variant.content_id)
+            (variant.content().or_campaign(&campaign), variant.content_id)
         }
     };
-    let parts = content::current_parts(ctx, &own, row.status == CampaignStatus::Draft, content_id).await?;
+    let is_draft = row.status == CampaignStatus::Draft;
+    let (parts, known) = content::current_parts(ctx, &own, is_draft, content_id).await?;
     let sample = match &body.test_data {
         Some(name) => testdata::named(ctx.db(), tenant, own.template_id, name).await?.sample,
         None => body.sample,
@@ -93,7 +94,7 @@ async fn rendered(
     let options = MessageOptions { track_links: false, track_opens: false, ..options };
     let source = parts.source(TemplateKind::Marketing);
     let data = MergeData { contact, data: Value::Null, headers: OwnHeaders::default(), event: Value::Null };
-    let work = move || render::preview(&source, &options, &data);
+    let work = move || render::preview(&source, &options, &data, known);
     let (preview, warnings) = ctx.run_blocking("preview".to_owned(), work)??;
     Ok((row, preview, warnings))
 }

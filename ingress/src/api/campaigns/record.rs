@@ -7,6 +7,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::{
+    content::OwnBody,
     rows::{CampaignRow, VariantRow},
     rules::DECIDE_AFTER_MAX,
 };
@@ -17,7 +18,8 @@ use crate::pipeline::{Resource, page::as_optional_time};
 pub(super) struct Campaign {
     #[serde(flatten)]
     fields: CampaignFields,
-    body_html: Option<String>,
+    #[serde(flatten)]
+    body: OwnBody,
     variants: Vec<CampaignVariant>,
 }
 
@@ -83,14 +85,18 @@ struct AbTest {
 struct CampaignVariant {
     #[serde(flatten)]
     summary: VariantRow,
-    body_html: Option<String>,
+    #[serde(flatten)]
+    body: OwnBody,
 }
 
 impl Campaign {
     pub(super) fn of(mut row: CampaignRow) -> Self {
-        let (body_html, variants) = (row.body_html.take(), std::mem::take(&mut row.variants.0));
-        let variant = |mut row: VariantRow| CampaignVariant { body_html: row.body_html.take(), summary: row };
-        Self { fields: CampaignFields::of(row), body_html, variants: variants.into_iter().map(variant).collect() }
+        let body = std::mem::take(&mut row.body.0).with_compiled(row.compiled_html.take());
+        let variants = std::mem::take(&mut row.variants.0).into_iter().map(|mut row| CampaignVariant {
+            body: std::mem::take(&mut row.body).with_compiled(row.compiled_html.take()),
+            summary: row,
+        });
+        Self { body, variants: variants.collect(), fields: CampaignFields::of(row) }
     }
 }
 

@@ -9,6 +9,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::{
+    content::OwnBody,
     draft::{GOALS, MODES, URGENCIES},
     rules::{PACE_MAX, WEIGHT_MAX},
 };
@@ -25,7 +26,9 @@ pub(crate) struct CampaignRow {
     pub(crate) subject: Option<String>,
     pub(crate) preheader: Option<String>,
     #[serde(skip)]
-    pub(crate) body_html: Option<String>,
+    pub(crate) body: Json<OwnBody>,
+    #[serde(skip)]
+    pub(crate) compiled_html: Option<String>,
     #[serde(skip)]
     pub(crate) content_id: Uuid,
     #[schemars(extend("enum" = GOALS))]
@@ -128,7 +131,9 @@ pub(crate) struct VariantRow {
     pub(crate) preheader: Option<String>,
     pub(crate) template_id: Option<Uuid>,
     #[serde(skip_serializing)]
-    pub(crate) body_html: Option<String>,
+    pub(crate) body: OwnBody,
+    #[serde(skip_serializing)]
+    pub(crate) compiled_html: Option<String>,
     #[serde(skip_serializing)]
     pub(crate) content_id: Uuid,
 }

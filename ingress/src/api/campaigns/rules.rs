@@ -6,7 +6,10 @@ use schemas::{OnMiss, WinnerMetric};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::rows::{CampaignRow, VariantRow};
+use super::{
+    content::{CampaignContent, OwnBody},
+    rows::{CampaignRow, VariantRow},
+};
 use crate::pipeline::{
     Faults, Id, Patch,
     types::{Line, Name, Words},
@@ -15,6 +18,8 @@ use crate::pipeline::{
 
 /// Longest source of a part, in bytes.
 pub(super) const SOURCE_MAX: usize = 512 * 1024;
+/// Longest name of a layout, in characters.
+pub(super) const LAYOUT_MAX: usize = 64;
 /// Fewest variants of a test.
 pub(super) const VARIANTS_MIN: usize = 2;
 /// Most variants of a test: one for each of [`ledger::audience::VARIANT_NAMES`].
@@ -46,8 +51,16 @@ pub(crate) struct NewVariant {
     preheader: Option<String>,
     /// Then the campaign's own content does not apply to this variant.
     template_id: Option<Id>,
+    /// This or `mjml`.
     #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     body_html: Option<String>,
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
+    mjml: Option<String>,
+    #[schemars(length(max = SOURCE_MAX))]
+    body_text: Option<String>,
+    /// The name of the layout around the bodies.
+    #[schemars(length(max = LAYOUT_MAX))]
+    layout: Option<String>,
     /// What it said when it was stored; no caller gives it.
     #[serde(skip)]
     content_id: Option<Uuid>,
@@ -84,10 +97,7 @@ pub(crate) struct NewTripwire {
 pub(crate) struct Variant {
     pub(crate) name: String,
     pub(crate) weight: i32,
-    pub(crate) subject: Option<String>,
-    pub(crate) preheader: Option<String>,
-    pub(crate) template_id: Option<Uuid>,
-    pub(crate) body_html: Option<String>,
+    pub(crate) content: CampaignContent,
     pub(crate) content_id: Uuid,
 }
 
@@ -217,13 +227,17 @@ impl RequestedRules {
 
 impl NewVariant {
     fn of(row: &VariantRow) -> Self {
+        let OwnBody { body_html, mjml, body_text, layout } = row.body.clone();
         Self {
             name: Some(row.name.clone()),
             weight: Some(row.weight.into()),
             subject: row.subject.clone(),
             preheader: row.preheader.clone(),
             template_id: row.template_id.map(Id),
-            body_html: row.body_html.clone(),
+            body_html,
+            mjml,
+            body_text,
+            layout,
             content_id: Some(row.content_id),
         }
     }
@@ -232,18 +246,18 @@ impl NewVariant {
         let path = |field: &str| format!("variants[{at}].{field}");
         let name = faults.name(&path("name"), self.name);
         let weight = faults.required(&path("weight"), self.weight).unwrap_or(1);
-        for (field, text) in [("subject", &self.subject), ("body_html", &self.body_html)] {
-            if text.is_some() {
-                faults.not_blank(&path(field), text.clone());
-            }
-        }
+        let Self { body_html, mjml, body_text, layout, .. } = self;
+        let content = CampaignContent {
+            template_id: self.template_id.map(|id| id.0),
+            subject: self.subject,
+            preheader: self.preheader,
+            body: OwnBody { body_html, mjml, body_text, layout },
+        };
+        content.check(faults, &path(""), true);
         Variant {
             name,
             weight: number(faults, &path("weight"), weight, WEIGHT_MAX),
-            subject: self.subject,
-            preheader: self.preheader,
-            template_id: self.template_id.map(|id| id.0),
-            body_html: self.body_html,
+            content,
             content_id: self.content_id.unwrap_or_default(),
         }
     }

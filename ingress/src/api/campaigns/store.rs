@@ -12,6 +12,7 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{
+    content::{CampaignContent, OwnBody},
     rows::{CampaignRow, VariantRow},
     rules::Rules,
     schedule::Schedule,
@@ -24,15 +25,12 @@ use crate::{
     },
 };
 
-/// Everything a caller decides about a campaign, checked; `content_id` is what it would say now.
+/// Everything a caller decides about a campaign, checked; `content_id` is what was made of its content.
 #[derive(Debug, Clone)]
 pub(crate) struct CampaignDraft {
     pub(crate) name: String,
     pub(crate) sender_profile_id: Uuid,
-    pub(crate) template_id: Option<Uuid>,
-    pub(crate) subject: Option<String>,
-    pub(crate) preheader: Option<String>,
-    pub(crate) body_html: Option<String>,
+    pub(crate) content: CampaignContent,
     pub(crate) content_id: Uuid,
     pub(crate) campaign_goal: Option<String>,
     pub(crate) audience_mode: String,
@@ -88,7 +86,7 @@ pub(crate) async fn write(
     origin: CampaignOrigin<'_>,
     draft: &CampaignDraft,
 ) -> sqlx::Result<()> {
-    let rules = &draft.rules;
+    let (rules, content) = (&draft.rules, &draft.content);
     sqlx::query_file!(
         "queries/write_campaign.sql",
         tenant,
@@ -97,10 +95,13 @@ pub(crate) async fn write(
         origin.environment.as_str(),
         draft.name,
         draft.sender_profile_id,
-        draft.template_id,
-        draft.subject,
-        draft.preheader,
-        draft.body_html,
+        content.template_id,
+        content.subject,
+        content.preheader,
+        content.body.body_html,
+        content.body.mjml,
+        content.body.body_text,
+        content.body.layout,
         draft.content_id,
         draft.campaign_goal,
         draft.audience_mode,
@@ -131,19 +132,23 @@ async fn write_variants(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, rul
         .execute(&mut *db)
         .await?;
     for (variant, letter) in rules.variants.iter().zip(ledger::audience::VARIANT_NAMES) {
+        let content = &variant.content;
         sqlx::query!(
             "insert into campaign_variants (tenant_id, campaign_id, variant, name, weight, subject, preheader, template_id,
-                                            body_html, content_id)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+                                            body_html, mjml, body_text, layout, content_id)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
             tenant,
             campaign,
             letter,
             variant.name,
             variant.weight,
-            variant.subject,
-            variant.preheader,
-            variant.template_id,
-            variant.body_html,
+            content.subject,
+            content.preheader,
+            content.template_id,
+            content.body.body_html,
+            content.body.mjml,
+            content.body.body_text,
+            content.body.layout,
             variant.content_id,
         )
         .execute(&mut *db)

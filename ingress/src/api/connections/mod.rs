@@ -3,6 +3,7 @@
 //! A secret is sealed by the vault when it is stored, be it what mail is sent with or what the provider's events are verified with, and the ingress's role cannot read it again. A caller chooses among providers
 //! whose hosts are known; SMTP relays and other hosts are the operator's (`postrider provider`, which uses the same [`store`]).
 
+mod check;
 mod input;
 mod store;
 
@@ -50,7 +51,7 @@ pub(crate) fn routes() -> Routes {
             )
             .example(json!({"provider": "postmark", "name": "Postmark", "secret": "server-token", "stream": "broadcast"}))
             .answer::<ConnectionCreated>(201, "Added")
-            .leads_to("connection_id", &["getConnection", "updateConnection", "deleteConnection"])
+            .leads_to("connection_id", &["getConnection", "updateConnection", "checkConnection", "deleteConnection"])
             .refuses(409, &["connection_limit_reached", "connection_name_taken"]),
         )
         .post(
@@ -99,6 +100,7 @@ pub(crate) fn routes() -> Routes {
                 .refuses(404, &["connection_not_found"])
                 .refuses(409, &["connection_in_use"]),
         )
+        .merge(check::routes())
 }
 
 async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {

@@ -90,7 +90,7 @@ pub(super) async fn upsert_contacts(ctx: &mut RequestContext, body: UpsertContac
         return Err(ApiError::invalid("contacts", "out_of_range", format!("must hold 1 to {BATCH_MAX} contacts")));
     }
     let tenant = ctx.tenant;
-    let defined = fields::defined(ctx.db(), tenant).await?;
+    let defined = fields::defined_for_write(ctx.db(), tenant).await?;
     let wanted = body.contacts.into_iter().map(|contact| read(contact, &defined)).collect();
     let results = upsert::upsert(ctx, wanted, OnExisting::Update).await?;
     let mut counts = BatchCounts::default();

@@ -262,7 +262,7 @@ struct ContactCreated {
 /// A batch of one that keeps what exists, unless the caller says otherwise.
 async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
-    let defined = fields::defined(ctx.db(), tenant).await?;
+    let defined = fields::defined_for_write(ctx.db(), tenant).await?;
     let wanted = body.validate(&defined)?;
     let result = upsert::upsert(ctx, vec![Ok(wanted)], OnExisting::Keep).await?.pop().ok_or_else(ApiError::internal)?;
     let (contact_id, result) = match result? {
@@ -277,7 +277,7 @@ async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<ApiRepl
 
 async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiReply, ApiError> {
     let (tenant, asked) = (ctx.tenant, ctx.id("contact")?);
-    let defined = fields::defined(ctx.db(), tenant).await?;
+    let defined = fields::defined_for_write(ctx.db(), tenant).await?;
     let change = body.validate(&defined)?;
     let before = store::lock(ctx.db(), tenant, asked).await?;
     let id = before.id;

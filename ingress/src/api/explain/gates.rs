@@ -1,8 +1,8 @@
 //! The gates, each as one pure decision over a row.
 
 use chrono::{DateTime, Days, NaiveTime, Utc};
-use ledger::frequency::CapUsage;
-use ledger::gate::{MarketingStatus, QuietRule, RecipientEligibility, decide_recipient, is_capped, zone_named};
+use ledger::frequency::{CapUsage, is_spoken_for};
+use ledger::gate::{MarketingStatus, QuietRule, RecipientEligibility, decide_recipient, zone_named};
 use ledger::quota::QuotaRemaining;
 use ledger::warmup::WarmupState;
 use schemars::JsonSchema;
@@ -185,12 +185,14 @@ pub(super) fn consent(row: &ContactRow, kind: MessageKind, classification: Class
     Gate::new("consent", stop_if(stops), detail).row("contact", row.id, row.consent_at)
 }
 
-/// Whether the frequency cap leaves room for the mail: a campaign skips a contact without room, a sequence waits for it.
-pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, classification: Classification) -> Gate {
-    let Some(usage) = usage.filter(|_| is_capped(kind, classification)) else {
-        return Gate::new("frequency", Decision::Pass, "unlimited");
-    };
+/// Whether the frequency cap, if the mail has one, leaves room for it: a campaign skips a contact without room, a sequence waits for it. Both
+/// wait while running campaigns owe the contact so many mails that are more urgent.
+pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, more_urgent: i64) -> Gate {
+    let Some(usage) = usage else { return Gate::new("frequency", Decision::Pass, "unlimited") };
     let left = (i64::from(usage.messages) - usage.used).max(0);
+    if is_spoken_for(Some(left), more_urgent) {
+        return Gate::new("frequency", Decision::Wait, "spoken_for");
+    }
     let decision = match (left, kind) {
         (0, MessageKind::Sequence) => Decision::Wait,
         (left, _) => stop_if(left == 0),
@@ -327,20 +329,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::room(1, MessageKind::Campaign, Decision::Pass, "1")]
-    #[case::campaign(2, MessageKind::Campaign, Decision::Stop, "0")]
-    #[case::step(3, MessageKind::Sequence, Decision::Wait, "0")]
-    #[case::one_off(3, MessageKind::OneOff, Decision::Pass, "unlimited")]
+    #[case::room(1, MessageKind::Campaign, 0, Decision::Pass, "1")]
+    #[case::spoken_for(1, MessageKind::Campaign, 1, Decision::Wait, "spoken_for")]
+    #[case::campaign(2, MessageKind::Campaign, 1, Decision::Stop, "0")]
+    #[case::step(3, MessageKind::Sequence, 0, Decision::Wait, "0")]
     fn above_the_cap_a_campaign_stops_and_a_sequence_waits(
         #[case] used: i64,
         #[case] kind: MessageKind,
+        #[case] more_urgent: i64,
         #[case] decision: Decision,
         #[case] detail: &str,
     ) {
         let usage = CapUsage { messages: 2, used, opens_at: None };
-        let gate = frequency(Some(&usage), kind, Classification::Marketing);
+        let gate = frequency(Some(&usage), kind, more_urgent);
         assert_eq!((gate.decision, gate.detail.as_str()), (decision, detail));
-        assert_eq!(frequency(None, kind, Classification::Marketing).decision, Decision::Pass);
+        assert_eq!(frequency(None, kind, more_urgent).decision, Decision::Pass);
     }
 
     #[rstest]

@@ -5,6 +5,8 @@ mod gates;
 mod store;
 
 use chrono::Utc;
+use ledger::frequency::{OwedMail, Urgency};
+use ledger::gate::is_capped;
 use ledger::quota::QuotaDefaults;
 use schemars::JsonSchema;
 use schemas::{Address, Classification, MessageKind, SendId, receiver::Receiver};
@@ -195,7 +197,9 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         }
     }];
     if let Some(contact) = &contact {
-        gates.extend(recipient_gates(explainer, contact, address, (MessageKind::Campaign, row.classification)).await?);
+        let urgency = Urgency::from_column(Some(&row.urgency));
+        let mail = (MessageKind::Campaign, row.classification, urgency);
+        gates.extend(recipient_gates(explainer, contact, address, mail).await?);
     }
     let (from, domain) = sender_gates(explainer, row.sender_profile_id, MessageKind::Campaign).await?;
     gates.extend(from);
@@ -234,7 +238,8 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
         Some(_) => gates::recipient(id, send_id.is_some(), message.created_at),
     }];
     if let Some(contact) = &contact {
-        gates.extend(recipient_gates(explainer, contact, address, (kind, message.classification)).await?);
+        let mail = (kind, message.classification, Urgency::Normal);
+        gates.extend(recipient_gates(explainer, contact, address, mail).await?);
     }
     let (from, domain) = sender_gates(explainer, message.sender_id, kind).await?;
     gates.extend(from);
@@ -272,9 +277,8 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         Some(_) => gates::enrollment(enrollment.as_ref()),
     });
     if let Some(contact) = &contact {
-        gates.extend(
-            recipient_gates(explainer, contact, address, (MessageKind::Sequence, Classification::Marketing)).await?,
-        );
+        let mail = (MessageKind::Sequence, Classification::Marketing, Urgency::SEQUENCE);
+        gates.extend(recipient_gates(explainer, contact, address, mail).await?);
     }
     if let Some(profile) = row.sender_profile_id {
         let (from, domain) = sender_gates(explainer, profile, MessageKind::Sequence).await?;
@@ -301,7 +305,7 @@ async fn recipient_gates(
     explainer: &mut Explainer<'_>,
     contact: &store::ContactRow,
     address: &Address,
-    (kind, classification): (MessageKind, Classification),
+    (kind, classification, urgency): (MessageKind, Classification, Urgency),
 ) -> Result<Vec<Gate>, ApiError> {
     let tenant = explainer.tenant;
     let suppressions = store::suppressions(&mut *explainer.db, tenant, address.as_str()).await?;
@@ -309,7 +313,10 @@ async fn recipient_gates(
     gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
     gates.push(gates::consent(contact, kind, classification));
     let usage = ledger::frequency::load_usage(&mut *explainer.db, tenant, contact.id).await?;
-    gates.push(gates::frequency(usage.as_ref(), kind, classification));
+    let usage = usage.filter(|_| is_capped(kind, classification));
+    let asked = usage.map(|_| (tenant, contact.id, urgency));
+    let owed = OwedMail::load(&mut *explainer.db, asked.as_slice()).await?;
+    gates.push(gates::frequency(usage.as_ref(), kind, owed.more_urgent(contact.id, urgency)));
     let rule = ledger::gate::load_rule(&mut *explainer.db, tenant, (kind, classification)).await?;
     gates.push(gates::quiet_hours(rule, contact.timezone.as_deref(), Utc::now()));
     Ok(gates)

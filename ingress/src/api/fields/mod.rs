@@ -20,6 +20,8 @@ const LABEL_MAX_CHARS: usize = 100;
 const FALLBACK_MAX_CHARS: usize = 500;
 const TEXT_MAX_CHARS: usize = 2_000;
 const LIST_MAX_ITEMS: usize = 100;
+/// Contacts that a removal looks at for its answer.
+const COUNTED_MAX: i64 = 10_000;
 /// Fields one tenant may define.
 const FIELDS_MAX: i64 = 200;
 /// Names that contacts and imports use themselves.
@@ -65,7 +67,7 @@ pub(crate) fn routes() -> Routes {
             .example(json!({"key": "plan", "label": "Plan", "type": "string", "fallback": "free"}))
             .answer::<FieldCreated>(201, "Defined")
             .leads_to("field_id", &["getField", "updateField", "deleteField"])
-            .refuses(409, &["field_already_exists", "field_limit_reached"]),
+            .refuses(409, &["field_already_exists", "field_being_removed", "field_limit_reached"]),
         )
         .get(
             "/v1/fields/{id}",
@@ -85,7 +87,8 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "deleteField",
                 "Remove a contact field",
-                "With its values, so that the key can be defined anew. Not while a segment, a template, a campaign that \
+                "With its values, which nobody sees from now on. They are taken out of the contacts after the answer; until then \
+                 a field of the same key is refused with `field_being_removed`. Not while a segment, a template, a campaign that \
                  is not over or a sequence that is not archived uses it.",
             )
             .answer::<FieldRemoved>(200, "Removed")
@@ -196,6 +199,16 @@ pub async fn defined(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeM
     Ok(rows.into_iter().map(|row| (row.key, FieldType::from_column(&row.r#type))).collect())
 }
 
+/// The defined fields of a tenant, by key, for a transaction that stores values of them: the sweep that takes out the values of a removed
+/// field waits for those that still know it.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn defined_for_write(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeMap<String, FieldType>> {
+    sqlx::query!("select hold_fields($1)", tenant).fetch_one(&mut *db).await?;
+    defined(db, tenant).await
+}
+
 /// A field of contacts that the tenant defined.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Field")]
@@ -301,6 +314,17 @@ async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply,
     .fetch_optional(ctx.db())
     .await?
     .ok_or_else(|| ApiError::conflict("field_already_exists"))?;
+    // After the insert, which has waited for a removal of the key at this very moment.
+    let being_removed = sqlx::query_scalar!(
+        r#"select exists (select from removed_fields where tenant_id = $1 and key = $2) as "exists!""#,
+        tenant,
+        body.key,
+    );
+    if being_removed.fetch_one(ctx.db()).await? {
+        return Err(ApiError::conflict("field_being_removed").detail(
+            "the values of a removed field with this key are still being taken out; try again in a few minutes",
+        ));
+    }
     ApiReply::created(&FieldCreated { field_id: id, key: body.key, created_at })
 }
 
@@ -358,11 +382,11 @@ struct FieldRemoved {
     field_id: Uuid,
     #[schemars(extend("const" = "deleted"))]
     status: &'static str,
-    /// How many contacts had a value.
+    /// How many contacts had a value, of the tenant's 10,000 oldest.
     contacts: u64,
 }
 
-/// Removes a field with its values: a field of the same key and another type must not find them.
+/// Removes a field. A sweep of the audience stage takes out its values: a field of the same key and another type must not find them.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("field")?);
     // Writers of segments take turns: none names the field while it goes.
@@ -370,20 +394,22 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let field = find(ctx).await?;
     let references = references::to_field(ctx.db(), tenant, &field.key).await?;
     references::refuse("field", references, "change them, or wait until they are over")?;
-    sqlx::query!("delete from fields where tenant_id = $1 and id = $2", tenant, id).execute(ctx.db()).await?;
-    // In id order, as every writer of contacts locks them.
-    let contacts = sqlx::query!(
-        "with held as (
-             select id from contacts where tenant_id = $1 and fields ? $2 order by id for no key update
-         )
-         update contacts c set fields = c.fields - $2::text, updated_at = now()
-         from held where c.tenant_id = $1 and c.id = held.id",
+    sqlx::query!(
+        "with removed as (delete from fields where tenant_id = $1 and id = $2 returning tenant_id, id, key)
+         insert into removed_fields (tenant_id, id, key) select tenant_id, id, key from removed",
         tenant,
-        field.key,
+        id,
     )
     .execute(ctx.db())
-    .await?
-    .rows_affected();
+    .await?;
+    let contacts = sqlx::query_scalar!(
+        r#"select count(*) filter (where c.fields ? $2) as "count!"
+           from (select fields from contacts where tenant_id = $1 order by id limit $3) c"#,
+        tenant,
+        field.key,
+        COUNTED_MAX,
+    );
+    let contacts = contacts.fetch_one(ctx.db()).await?.unsigned_abs();
     ctx.audit("field.removed", &id.to_string(), json!({"key": field.key, "contacts": contacts})).await?;
     ApiReply::ok(&FieldRemoved { field_id: id, status: "deleted", contacts })
 }

@@ -74,6 +74,17 @@ pub(super) async fn load(db: &mut PgConnection, rows: EncodedRows) -> sqlx::Resu
     stream.finish().await.map(drop)
 }
 
+/// Takes the values of these fields out of the loaded rows.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn leave_out_fields(db: &mut PgConnection, keys: &[String]) -> sqlx::Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    once("update import_rows set fields = fields - $1").bind(keys).execute(db).await.map(drop)
+}
+
 /// Carries an import of so many loaded rows out, without those that are overridden.
 ///
 /// # Errors

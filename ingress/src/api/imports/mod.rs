@@ -7,7 +7,7 @@ pub mod file;
 mod reader;
 pub mod row;
 
-use std::{sync::LazyLock, time::Instant};
+use std::{collections::BTreeMap, sync::LazyLock, time::Instant};
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -23,7 +23,7 @@ use self::{
     reader::{ERRORS_SHOWN, ImportReport},
     row::{ImportRow, RowFault},
 };
-use super::fields;
+use super::fields::{self, FieldType};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::as_time,
     read, shares::Shares, write_large,
@@ -230,6 +230,8 @@ struct PreparedImport {
     start_sequences: bool,
     report: ImportReport,
     rows: EncodedRows,
+    /// The fields that the rows were checked against.
+    defined: BTreeMap<String, FieldType>,
 }
 
 /// Checks an import and reads its file.
@@ -246,20 +248,27 @@ async fn prepare(context: PreparationContext, body: CreateImport) -> Result<Prep
     // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
     let reading = move || {
         let mut rows = EncodedRows::default();
-        reader::read(&csv, &defined, rows_max, |row| rows.take(operation.complete(row))).map(|report| (report, rows))
+        reader::read(&csv, &defined, rows_max, |row| rows.take(operation.complete(row)))
+            .map(|report| (report, rows, defined))
     };
-    let (report, rows) = tokio::task::spawn_blocking(reading).await??;
+    let (report, rows, defined) = tokio::task::spawn_blocking(reading).await??;
     let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
-    Ok(PreparedImport { begun, name, operation, source_slug, compliance, start_sequences, report, rows })
+    Ok(PreparedImport { begun, name, operation, source_slug, compliance, start_sequences, report, rows, defined })
 }
 
 async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiError>) -> Result<ApiReply, ApiError> {
-    let PreparedImport { begun, name, operation, source_slug, compliance, start_sequences, report, rows } = prepared?;
+    let PreparedImport { begun, name, operation, source_slug, compliance, start_sequences, report, rows, defined } =
+        prepared?;
     let tenant = ctx.tenant;
     if !start_sequences {
         sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
     }
+    let still_defined = fields::defined_for_write(ctx.db(), tenant).await?;
     apply::load(ctx.db(), rows).await?;
+    // Removed since the file was read, and perhaps defined anew with another type.
+    let removed: Vec<String> =
+        defined.into_iter().filter(|(key, kind)| still_defined.get(key) != Some(kind)).map(|(key, _)| key).collect();
+    apply::leave_out_fields(ctx.db(), &removed).await?;
     let confirmations = ctx.ingress.settings.confirmations;
     let terms = apply::ImportTerms {
         tenant,

@@ -1,7 +1,8 @@
-//! `/v1/snippets`: pieces that templates include by name, and layouts around their bodies, in versions. A template's version holds the text
-//! that they had when it was made.
+//! `/v1/snippets`: pieces that bodies of templates and campaigns include by name, and layouts around them, in versions. A content holds the
+//! text that they had when it was made.
 
 pub(crate) mod store;
+mod users;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -10,10 +11,13 @@ use serde_json::json;
 use templates::{INCLUDES, Part, check_snippet, compose, mentioned_snippets};
 use uuid::Uuid;
 
-use self::store::{SnippetText, SnippetTexts};
+use self::{
+    store::{SnippetText, SnippetTexts},
+    users::{CampaignUser, TemplateUser},
+};
 use super::{references, templates::content};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Resource, Routes,
+    ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::{ApiError, FieldFault},
     page::as_time,
     read, read_page, resource,
@@ -37,14 +41,14 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "createSnippet",
                 "Create a snippet or a layout",
-                "Templates, layouts and snippets put a snippet in with `{% include 'name' %}`, or with parameters: \
-                 `{% include 'button', href: 'https://acme.example', label: first_name %}`. A layout stands around the \
-                 body of templates that name it, at its one `{{ content }}`. The body is HTML or MJML: templates in \
-                 MJML take both, those in HTML only HTML. `body_text` is for the text parts of templates.",
+                "Bodies of templates and campaigns, layouts and snippets put a snippet in with `{% include 'name' %}`, or \
+                 with parameters: `{% include 'button', href: 'https://acme.example', label: first_name %}`. A layout \
+                 stands around the bodies of templates and campaigns that name it, at its one `{{ content }}`. The body \
+                 is HTML or MJML: those in MJML take both, those in HTML only HTML. `body_text` is for text parts.",
             )
             .example(json!({"name": "button", "body_html": "<a href=\"{{ href }}\">{{ label }}</a>"}))
             .answer::<SnippetSaved>(201, "Created")
-            .leads_to("snippet_id", &["getSnippet", "updateSnippet", "deleteSnippet", "listSnippetTemplates"])
+            .leads_to("snippet_id", &["getSnippet", "updateSnippet", "deleteSnippet", "listSnippetTemplates", "listSnippetCampaigns"])
             .refuses(409, &["snippet_already_exists"]),
         )
         .get(
@@ -61,7 +65,8 @@ pub(crate) fn routes() -> Routes {
                 "updateSnippet",
                 "Change a snippet or a layout",
                 "What is left out stays. A change is a new version. Templates keep the version they hold until they \
-                 get a new version themselves, or `POST /v1/templates/{id}/refresh`.",
+                 get a new version themselves, or `POST /v1/templates/{id}/refresh`; a campaign's own body takes the \
+                 newest when it is launched.",
             )
             .example(json!({"body_html": "<a href=\"{{ href }}\"><b>{{ label }}</b></a>"}))
             .answer::<SnippetSaved>(200, "Changed")
@@ -73,8 +78,8 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "deleteSnippet",
                 "Delete a snippet or a layout",
-                "Its name is free again. Not while the current version of a template that is not archived holds it, \
-                 or another snippet mentions it.",
+                "Its name is free again. Not while the current version of a template that is not archived holds it, a \
+                 campaign that is not over has a body of its own with it, or another snippet mentions it.",
             )
             .answer::<SnippetDeleted>(200, "Deleted")
             .refuses(404, &["snippet_not_found"])
@@ -82,13 +87,24 @@ pub(crate) fn routes() -> Routes {
         )
         .get(
             "/v1/snippets/{id}/templates",
-            read_page("templates:read", users),
+            read_page("templates:read", users::templates),
             Doc::new(
                 "listSnippetTemplates",
                 "List the templates that hold a snippet",
                 "In their current versions, also through other snippets; newest template first.",
             )
-            .page::<SnippetUser>("A page of templates")
+            .page::<TemplateUser>("A page of templates")
+            .refuses(404, &["snippet_not_found"]),
+        )
+        .get(
+            "/v1/snippets/{id}/campaigns",
+            read_page("templates:read", users::campaigns),
+            Doc::new(
+                "listSnippetCampaigns",
+                "List the campaigns that hold a snippet",
+                "Those with a body of their own that are not over, also through other snippets; newest campaign first.",
+            )
+            .page::<CampaignUser>("A page of campaigns")
             .refuses(404, &["snippet_not_found"]),
         )
 }
@@ -99,7 +115,7 @@ pub(crate) fn routes() -> Routes {
 pub(crate) enum SnippetKind {
     /// Included by name.
     Snippet,
-    /// Named by a template as its `layout`.
+    /// Named by a template or a campaign as its `layout`.
     Layout,
 }
 
@@ -155,7 +171,7 @@ resource!(SnippetSummary, "snippet", "snippets", snippet_id);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CreateSnippet {
-    /// For good: templates say it.
+    /// For good: bodies say it.
     #[schemars(regex(pattern = "^[a-z][a-z0-9_-]{0,63}$"))]
     name: String,
     /// Default: snippet.
@@ -348,10 +364,10 @@ struct SnippetDeleted {
     status: &'static str,
 }
 
-/// Takes a snippet away. Its rows stay: old versions of templates name what they were made from.
+/// Takes a snippet away. Its rows stay: old contents name what they were made from.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("snippet")?);
-    // A template that is about to hold it comes before, or finds it gone.
+    // What is about to hold it comes before, or finds it gone.
     let name = sqlx::query_scalar!(
         "select name from snippets where tenant_id = $1 and id = $2 and deleted_at is null for update",
         tenant,
@@ -369,52 +385,4 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     .await?;
     ctx.audit("snippet.removed", &id.to_string(), json!({"name": name})).await?;
     ApiReply::ok(&SnippetDeleted { snippet_id: id, status: "deleted" })
-}
-
-/// A template that holds a snippet.
-#[derive(Debug, Serialize, JsonSchema)]
-struct SnippetUser {
-    template_id: Uuid,
-    name: String,
-    status: String,
-    /// The template's current version.
-    #[schemars(range(min = 1, max = i32::MAX))]
-    version: i32,
-    /// The version of the snippet that it holds.
-    #[schemars(range(min = 1, max = i32::MAX))]
-    snippet_version: i32,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-}
-
-impl Resource for SnippetUser {
-    const ONE: &'static str = "template";
-    const MANY: &'static str = "templates";
-    const NOT_FOUND: &'static str = "snippet_not_found";
-
-    fn position(&self) -> (DateTime<Utc>, Uuid) {
-        (self.created_at, self.template_id)
-    }
-}
-
-async fn users(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let (tenant, id, page) = (ctx.tenant, ctx.id("snippet")?, ctx.page);
-    store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
-    let users = sqlx::query_as!(
-        SnippetUser,
-        "select t.id as template_id, t.name, t.status, t.version, u.snippet_version, t.created_at
-         from template_snippets u
-         join templates t on t.tenant_id = $1 and t.id = u.template_id and t.version = u.version
-         where u.tenant_id = $1 and u.snippet_id = $2
-           and ($3::timestamptz is null or (t.created_at, t.id) < ($3, $4))
-         order by t.created_at desc, t.id desc limit $5",
-        tenant,
-        id,
-        page.before,
-        page.before_id,
-        page.fetch(),
-    )
-    .fetch_all(ctx.db())
-    .await?;
-    ApiReply::page(page, users)
 }

@@ -1,4 +1,4 @@
-//! Rows of `snippets` and `snippet_versions`, and what templates take of them.
+//! Rows of `snippets` and `snippet_versions`, and what bodies take of them.
 
 use std::collections::HashMap;
 
@@ -240,8 +240,8 @@ pub(super) async fn outdated_templates(
     version: i32,
 ) -> sqlx::Result<i64> {
     sqlx::query_scalar!(
-        r#"select count(*) as "count!" from template_snippets u
-           join templates t on t.tenant_id = $1 and t.id = u.template_id and t.version = u.version
+        r#"select count(*) as "count!" from content_snippets u
+           join templates t on t.tenant_id = $1 and t.content_id = u.content_id
            where u.tenant_id = $1 and u.snippet_id = $2 and u.snippet_version < $3 and t.status <> 'archived'"#,
         tenant,
         id,

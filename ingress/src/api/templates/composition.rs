@@ -1,5 +1,5 @@
-//! What an author writes, and what is sent of it: snippets put in, the layout around, MJML compiled. A version of a template holds the
-//! result, so that it stays as it is when a snippet changes.
+//! What an author writes, and what is sent of it: snippets put in, the layout around, MJML compiled. The content of a template's version,
+//! or of a campaign with a body of its own, holds the result, so that it stays as it is when a snippet changes.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// A template as its author writes it: its body is HTML or MJML.
+/// A template, or a campaign with a body of its own, as its author writes it: the body is HTML or MJML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WrittenTemplate {
     pub(crate) subject: String,
@@ -46,17 +46,17 @@ pub(crate) struct WrittenBodies {
     pub(crate) text: Option<String>,
 }
 
-/// What is stored of a template's version.
+/// What is made of a [`WrittenTemplate`].
 #[derive(Debug, Clone)]
-pub(super) struct ComposedTemplate {
-    pub(super) parts: TemplateParts,
+pub(crate) struct ComposedTemplate {
+    pub(crate) parts: TemplateParts,
     pub(super) written: WrittenBodies,
-    pub(super) checked: CheckedTemplate,
+    pub(crate) checked: CheckedTemplate,
     /// The snippets in it, with their versions.
     pub(super) snippets: Vec<(Uuid, i32)>,
 }
 
-/// A snippet or layout that a version of a template holds.
+/// A snippet or layout that a content holds.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct HeldSnippet {
     snippet_id: Uuid,
@@ -91,18 +91,17 @@ impl WrittenTemplate {
     }
 
     /// Rules that need no parser: one body, and lines that are lines.
-    pub(super) fn check_lines(&self, faults: &mut Faults) {
+    pub(crate) fn check_lines(&self, faults: &mut Faults) {
         faults.one_line("subject", &self.subject, crate::pipeline::validate::LINE_MAX);
         content::check_preheader(self.preheader.as_deref(), faults);
         let bodies = [("body_html", &self.body_html), ("mjml", &self.mjml), ("body_text", &self.body_text)];
         bodies.into_iter().for_each(|(path, text)| check_mentions(faults, path, text.as_deref()));
-        match (&self.body_html, &self.mjml) {
-            (Some(_), Some(_)) => faults.add("mjml", "ambiguous", "give either body_html or mjml"),
-            (None, None) => faults.add("body_html", "required", "give either body_html or mjml"),
-            (Some(body), None) if body.trim().is_empty() => faults.add("body_html", "empty", "must not be empty"),
-            (None, Some(body)) if body.trim().is_empty() => faults.add("mjml", "empty", "must not be empty"),
-            _ => {}
-        }
+        check_one_body(faults, "", self.body_html.as_deref(), self.mjml.as_deref(), true);
+    }
+
+    /// True if it may hold snippets, or has a layout.
+    pub(crate) fn may_hold_snippets(&self) -> bool {
+        !self.mentions().is_empty()
     }
 
     fn texts(&self) -> [Option<&str>; 6] {
@@ -130,12 +129,31 @@ impl WrittenTemplate {
     }
 }
 
+/// A body is HTML or MJML, and not blank. `prefix` stands before the names of the two fields.
+pub(crate) fn check_one_body(
+    faults: &mut Faults,
+    prefix: &str,
+    body_html: Option<&str>,
+    mjml: Option<&str>,
+    is_required: bool,
+) {
+    let mut fault =
+        |field: &str, code: &'static str, detail: &str| faults.add(format!("{prefix}{field}"), code, detail);
+    match (body_html, mjml) {
+        (Some(_), Some(_)) => fault("mjml", "ambiguous", "give either body_html or mjml"),
+        (None, None) if is_required => fault("body_html", "required", "give either body_html or mjml"),
+        (Some(body), None) if body.trim().is_empty() => fault("body_html", "empty", "must not be empty"),
+        (None, Some(body)) if body.trim().is_empty() => fault("mjml", "empty", "must not be empty"),
+        _ => {}
+    }
+}
+
 /// Makes what is sent from what was written, with the snippets as they are, and checks it. It runs
 /// [without a connection](RequestContext::run_blocking).
 ///
 /// # Errors
 /// 400 `validation_failed` with every fault, its line and column.
-pub(super) async fn compose_template(
+pub(crate) async fn compose_template(
     ctx: &mut RequestContext,
     written: &WrittenTemplate,
     kind: TemplateKind,
@@ -149,21 +167,19 @@ pub(super) async fn compose_template(
         .map_err(ApiError::validation)
 }
 
-/// Notes which snippets, in which versions, a version of a template holds.
+/// Notes which snippets, in which versions, a content holds.
 pub(super) async fn insert_held(
     db: &mut PgConnection,
     tenant: Uuid,
-    template: Uuid,
-    version: i32,
+    content: Uuid,
     held: &[(Uuid, i32)],
 ) -> sqlx::Result<()> {
     let (ids, versions): (Vec<Uuid>, Vec<i32>) = held.iter().copied().unzip();
     sqlx::query!(
-        "insert into template_snippets (tenant_id, template_id, version, snippet_id, snippet_version)
-         select $1, $2, $3, id, of from unnest($4::uuid[], $5::integer[]) as held (id, of)",
+        "insert into content_snippets (tenant_id, content_id, snippet_id, snippet_version)
+         select $1, $2, id, version from unnest($3::uuid[], $4::integer[]) as held (id, version)",
         tenant,
-        template,
-        version,
+        content,
         &ids,
         &versions,
     )
@@ -172,23 +188,17 @@ pub(super) async fn insert_held(
     .map(drop)
 }
 
-/// The snippets and the layout that a version of a template holds, by name.
-pub(super) async fn held(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    template: Uuid,
-    version: i32,
-) -> sqlx::Result<Vec<HeldSnippet>> {
+/// The snippets and the layout that a content holds, by name.
+pub(super) async fn held(db: &mut PgConnection, tenant: Uuid, content: Uuid) -> sqlx::Result<Vec<HeldSnippet>> {
     sqlx::query_as!(
         HeldSnippet,
         "select h.snippet_id, s.name, h.snippet_version as version, s.version as current_version
-         from template_snippets h
+         from content_snippets h
          join snippets s on s.tenant_id = $1 and s.id = h.snippet_id
-         where h.tenant_id = $1 and h.template_id = $2 and h.version = $3
+         where h.tenant_id = $1 and h.content_id = $2
          order by s.name",
         tenant,
-        template,
-        version,
+        content,
     )
     .fetch_all(db)
     .await

@@ -120,7 +120,7 @@ pub(crate) struct ContentWarning {
     /// `dead_link`, `dead_image`, `missing_alt`, or `html_clipped`: Gmail shows 102 KB of HTML.
     #[schemars(extend("enum" = ["dead_link", "dead_image", "missing_alt", "html_clipped"]))]
     code: &'static str,
-    /// `body_html`, or that of a campaign's variant.
+    /// `body_html` (of MJML, what it was compiled to), or that of a campaign's variant.
     path: String,
     line: u32,
     column: u32,

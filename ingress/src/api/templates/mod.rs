@@ -218,11 +218,10 @@ async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<ApiRep
     faults.finish()?;
 
     let composed = compose_template(ctx, &written, content::kind(&template_type)).await?;
-    let variables = &composed.checked.variables;
-    let content_id = store::insert_content(ctx.db(), tenant, &template_type, &composed.parts, variables).await?;
+    let content_id = store::insert_composed(ctx.db(), tenant, &template_type, &composed).await?;
     let id = store::insert(ctx.db(), tenant, &name, &template_type, &status, content_id, &composed).await?;
     testdata::replace(ctx.db(), tenant, id, &sets).await?;
-    let test_data_misfits = testdata::misfits(&sets, variables);
+    let test_data_misfits = testdata::misfits(&sets, &composed.checked.variables);
     let warnings = ContentWarning::all(composed.checked.warnings);
     ApiReply::created(&TemplateSaved { template_id: id, status, version: 1, warnings, test_data_misfits })
 }
@@ -340,9 +339,8 @@ async fn insert_version(
     composed: ComposedTemplate,
 ) -> Result<SavedContent, ApiError> {
     let version = row.version + 1;
-    let (tenant, kind) = (ctx.tenant, &row.template_type);
-    let variables = &composed.checked.variables;
-    let content_id = store::insert_content(ctx.db(), tenant, kind, &composed.parts, variables).await?;
+    let tenant = ctx.tenant;
+    let content_id = store::insert_composed(ctx.db(), tenant, &row.template_type, &composed).await?;
     store::insert_version(ctx.db(), tenant, row.id, version, content_id, &composed).await?;
     let CheckedTemplate { variables, warnings } = composed.checked;
     Ok(SavedContent { version, content_id, variables, warnings: ContentWarning::all(warnings) })
@@ -356,7 +354,7 @@ async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiE
     }
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
     let mut saved = SavedContent::of(&row);
-    let held = composition::held(ctx.db(), tenant, id, row.version).await?;
+    let held = composition::held(ctx.db(), tenant, row.content_id).await?;
     if held.iter().any(HeldSnippet::is_outdated) {
         let written = WrittenTemplate::of(row.parts.clone(), row.written.clone());
         let composed = compose_template(ctx, &written, content::kind(&row.template_type)).await?;
@@ -429,7 +427,7 @@ async fn one(ctx: &mut RequestContext, query: ShowTemplate) -> Result<ApiReply, 
     if let Some(version) = query.version {
         template = versions::as_of(ctx.db(), tenant, template, version).await?;
     }
-    let snippets = composition::held(ctx.db(), tenant, id, template.version).await?;
+    let snippets = composition::held(ctx.db(), tenant, template.content_id).await?;
     let test_data = testdata::of_template(ctx.db(), tenant, id).await?.into_iter().map(Into::into).collect();
     template.show_written();
     ApiReply::ok(&TemplateAnswer { template, snippets, test_data })

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use templates::{
     Contact, LinkBases, MergeData, MessageOptions, MessagePreview, Named, OwnHeaders, PreviewFault, Sender,
-    TemplateLimits, TemplateSource, WarningCode,
+    TemplateLimits, TemplateSource, TemplateWarning, WarningCode,
 };
 use uuid::Uuid;
 
@@ -187,12 +187,13 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
     let data = data.map_or(Value::Null, Value::Object);
     let data = MergeData { contact, data, event, headers: OwnHeaders::default() };
     let source = row.parts.source(content::kind(&row.template_type));
-    let work = move || preview(&source, &options, &data);
+    let work = move || preview(&source, &options, &data, None);
     let (MessagePreview { subject, html, text }, warnings) = ctx.run_blocking("render".to_owned(), work)??;
     ApiReply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text, warnings })
 }
 
-/// Renders a mail whose links lead nowhere. With warnings about its template, and the length of the HTML as it was rendered.
+/// Renders a mail whose links lead nowhere. With warnings about its template, and the length of the HTML as it was rendered. `known` are
+/// those about the template where its author wrote it; else they have their places in the source.
 ///
 /// # Errors
 /// 400 for faults of the template, 422 for data that it cannot be rendered with.
@@ -200,6 +201,7 @@ pub(crate) fn preview(
     source: &TemplateSource,
     options: &MessageOptions,
     data: &MergeData,
+    known: Option<Vec<TemplateWarning>>,
 ) -> Result<(MessagePreview, Vec<ContentWarning>), ApiError> {
     let shown = templates::preview(source, options, data, &PreviewLinks).map_err(|fault| match fault {
         PreviewFault::Template(faults) => content::refusal(&faults, None),
@@ -208,7 +210,7 @@ pub(crate) fn preview(
         }
     })?;
     // What is printed makes the HTML longer or shorter than its source.
-    let mut warnings = templates::warnings(source);
+    let mut warnings = known.unwrap_or_else(|| templates::warnings(source));
     warnings.retain(|warning| warning.code != WarningCode::HtmlClipped);
     warnings.extend(templates::clipped(shown.html.len()));
     Ok((shown, ContentWarning::all(warnings)))

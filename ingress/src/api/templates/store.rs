@@ -103,6 +103,21 @@ pub(crate) async fn insert_content(
     Ok(id)
 }
 
+/// Stores what was composed as a content, and which snippets it holds.
+pub(crate) async fn insert_composed(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    kind: &str,
+    composed: &ComposedTemplate,
+) -> sqlx::Result<Uuid> {
+    let content = insert_content(db, tenant, kind, &composed.parts, &composed.checked.variables).await?;
+    // Most contents hold none.
+    if !composed.snippets.is_empty() {
+        insert_held(db, tenant, content, &composed.snippets).await?;
+    }
+    Ok(content)
+}
+
 /// The parts of a content.
 pub(crate) async fn parts_of(
     db: &mut PgConnection,
@@ -167,9 +182,9 @@ pub(super) async fn insert_version(
         composed.written.mjml,
         composed.written.layout,
     )
-    .execute(&mut *db)
-    .await?;
-    insert_held(db, tenant, template, version, &composed.snippets).await
+    .execute(db)
+    .await
+    .map(drop)
 }
 
 /// Holds the template until the transaction ends, so that two changes make two versions. `false`: there is none.

@@ -19,6 +19,7 @@ use schemas::{
 
 use crate::{
     pipeline::{Doc, Routes, error::ApiError, open, peer::Peer},
+    public::unsubscribe,
     state::Ingress,
 };
 
@@ -35,8 +36,12 @@ pub(crate) const QUIET: [(HeaderName, HeaderValue); 4] = [
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    let pixel = |id, summary| describe(id, summary).other(200, "A transparent GIF", "image/gif");
-    let link = |id, summary| describe(id, summary).empty(302, "To the address the sender wrote, in `Location`");
+    let pixel =
+        |id, summary| describe(id, summary).other(200, "A transparent GIF", "image/gif").refuses(404, &["not_found"]);
+    let link = |id, summary| {
+        let link = describe(id, summary).empty(302, "To the address the sender wrote, in `Location`");
+        link.other(404, "No such link", unsubscribe::PAGE)
+    };
     Routes::new()
         .get("/t/o/{token}", open(opened), pixel("getOpenPixel", "The open pixel"))
         .head("/t/o/{token}", open(would_open), pixel("headOpenPixel", "The open pixel, headers only"))
@@ -55,7 +60,6 @@ pub(crate) struct LinkPath {
 fn describe(id: &'static str, summary: &'static str) -> Doc {
     Doc::new(id, summary, "Called by mail programs. A HEAD is answered like a GET and noted as nothing.")
         .path_parameters::<LinkPath>()
-        .refuses(404, &["not_found"])
 }
 
 async fn opened(
@@ -69,12 +73,12 @@ async fn opened(
             signals::record(&ingress, &claims, SignalKind::Opened, peer, &headers);
             pixel()
         }
-        Err(_) => no_such_link(),
+        Err(_) => no_such_pixel(),
     }
 }
 
 async fn would_open(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>) -> Response {
-    ingress.tokens.open(Purpose::Open, &token).map_or_else(|_| no_such_link(), |_| pixel())
+    ingress.tokens.open(Purpose::Open, &token).map_or_else(|_| no_such_pixel(), |_| pixel())
 }
 
 async fn clicked(
@@ -89,15 +93,16 @@ async fn clicked(
         let target = location(&url)?;
         Some((claims, link, url, target))
     }) else {
-        return no_such_link();
+        return unsubscribe::no_such_link(&headers);
     };
     signals::record(&ingress, &claims, SignalKind::Clicked { url, link }, peer, &headers);
     redirect(target)
 }
 
-async fn would_click(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>) -> Response {
+async fn would_click(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> Response {
     let claims = ingress.tokens.open(Purpose::Click, &token).ok();
-    claims.and_then(|claims| location(&click(&claims)?.1)).map_or_else(no_such_link, redirect)
+    let target = claims.and_then(|claims| location(&click(&claims)?.1));
+    target.map_or_else(|| unsubscribe::no_such_link(&headers), redirect)
 }
 
 fn click(claims: &TokenClaims) -> Option<(u16, String)> {
@@ -121,7 +126,7 @@ fn redirect(target: HeaderValue) -> Response {
 }
 
 /// A token that is forged, cut or made for something else names nothing.
-fn no_such_link() -> Response {
+fn no_such_pixel() -> Response {
     (QUIET, ApiError::new(StatusCode::NOT_FOUND, "not_found")).into_response()
 }
 

@@ -160,10 +160,8 @@ async fn clear(
     // Audited also if some failed.
     let outcome = format!("{done} {} of {}", cleared.len(), chosen.len());
     let detail = Some(json!({"numbers": cleared}));
-    let mut db = pool.acquire().await?;
-    AuditEntry { action, subject: "dead letters", outcome: Some(&outcome), detail, ..AuditEntry::default() }
-        .audit(&mut db)
-        .await?;
+    let (subject, outcome) = ("dead letters", Some(outcome.as_str()));
+    AuditEntry { action, subject, outcome, detail, ..AuditEntry::default() }.audit(&pool).await?;
     if !invocation::wants_json() && chosen.is_empty() {
         println!("none fits");
     }

@@ -15,10 +15,13 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use nkeys::KeyPair;
-use schemas::{Environment, key};
-use serde_json::{Value, json};
+use schemas::Environment;
+use serde_json::json;
 
-use crate::key::environment;
+use crate::{
+    key::{environment, product},
+    operator,
+};
 
 /// Longest name of a consumer.
 const CONSUMER_MAX: usize = 32;
@@ -26,9 +29,6 @@ const CONSUMER_MAX: usize = 32;
 /// Users of the NATS servers: keys, and the configuration with their rights.
 #[derive(Debug, clap::Args)]
 pub struct NatsUserArgs {
-    /// One JSON object instead of the configuration's text.
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: NatsUserCommand,
 }
@@ -48,6 +48,7 @@ enum NatsUserCommand {
 #[derive(Debug, clap::Args)]
 struct Product {
     /// The product's slug.
+    #[arg(value_parser = product)]
     product: String,
     /// production or sandbox.
     #[arg(value_parser = environment)]
@@ -82,23 +83,15 @@ struct Pair {
 
 pub fn run(args: NatsUserArgs) -> anyhow::Result<()> {
     match args.command {
-        NatsUserCommand::Product(product) => add_product(&product, args.json),
-        NatsUserCommand::Stage(stage) => add_stage(&stage, args.json),
-        NatsUserCommand::Accounts => {
-            print!("{}", conf::accounts());
-            Ok(())
-        }
-        NatsUserCommand::Template => {
-            print!("{}", conf::template());
-            Ok(())
-        }
+        NatsUserCommand::Product(product) => return add_product(&product),
+        NatsUserCommand::Stage(stage) => return add_stage(&stage),
+        NatsUserCommand::Accounts => print!("{}", conf::accounts()),
+        NatsUserCommand::Template => print!("{}", conf::template()),
     }
+    Ok(())
 }
 
-fn add_product(asked: &Product, as_json: bool) -> anyhow::Result<()> {
-    if !key::is_slug(&asked.product) {
-        bail!("a product's slug is 2 to 32 of a-z, 0-9 and dashes inside");
-    }
+fn add_product(asked: &Product) -> anyhow::Result<()> {
     if let Some(bad) = asked.consumers.iter().find(|name| !is_consumer(name)) {
         bail!("{bad:?} is no name of a consumer: 1 to {CONSUMER_MAX} of a-z, 0-9 and dashes");
     }
@@ -113,53 +106,48 @@ fn add_product(asked: &Product, as_json: bool) -> anyhow::Result<()> {
     }
     let durables: Vec<String> =
         asked.consumers.iter().map(|name| format!("{}_{environment}_{name}", asked.product)).collect();
+    let inbox = rights::inbox(&asked.product, environment);
     let record = json!({
         "product": asked.product, "environment": environment, "public_key": made.public_key, "seed_file": made.seed,
-        "inbox_prefix": rights::inbox(&asked.product, environment), "api_prefix": rights::FOLLOW, "consumers": durables, "config": asked.config,
-        "user": user,
+        "inbox_prefix": inbox, "api_prefix": rights::FOLLOW, "consumers": durables, "config": asked.config, "user": user,
     });
-    if as_json {
-        println!("{record}");
-        return Ok(());
-    }
-    println!("public key    {}", made.public_key);
-    if let Some(seed) = &made.seed {
-        println!("seed          {} (0600; it is the product's secret)", seed.display());
-    }
-    println!("inbox prefix  {}", rights::inbox(&asked.product, environment));
-    println!("API prefix    {}", rights::FOLLOW);
-    println!("consumers     {}", durables.join(", "));
-    match &asked.config {
-        Some(path) => println!(
-            "\nThe user stands in {}. Now let the servers read it: nats-server --signal reload",
-            path.display()
+    let seed = made.seed.map(|path| format!("seed          {} (0600; it is the product's secret)\n", path.display()));
+    let next = match &asked.config {
+        Some(path) => {
+            format!("The user stands in {}. Now let the servers read it: nats-server --signal reload", path.display())
+        }
+        None => format!(
+            "Put this between the brackets of `users: [ ]` in products.conf, and let the servers reload:\n\n{}",
+            user.trim_end()
         ),
-        None => print!(
-            "\nPut this between the brackets of `users: [ ]` in products.conf, and let the servers reload:\n\n{user}"
-        ),
-    }
+    };
+    let text = format!(
+        "public key    {}\n{}inbox prefix  {inbox}\nAPI prefix    {}\nconsumers     {}\n\n{next}",
+        made.public_key,
+        seed.unwrap_or_default(),
+        rights::FOLLOW,
+        durables.join(", "),
+    );
+    operator::print_result(&record, &text);
     Ok(())
 }
 
-fn add_stage(asked: &Stage, as_json: bool) -> anyhow::Result<()> {
+fn add_stage(asked: &Stage) -> anyhow::Result<()> {
     let names = || rights::ROLES.iter().map(|role| role.name).chain(["engine_all", "operator", "sys"]);
     if !names().any(|name| name == asked.name) {
         bail!("{} is none of {}", asked.name, names().collect::<Vec<_>>().join(", "));
     }
     let made = asked.pair.make(&asked.name)?;
     let variable = conf::variable(&asked.name).trim_start_matches('$').to_owned();
-    if as_json {
-        let record: Value = json!({
-            "name": asked.name, "public_key": made.public_key, "seed_file": made.seed, "variable": variable,
-        });
-        println!("{record}");
-        return Ok(());
-    }
+    let record = json!({
+        "name": asked.name, "public_key": made.public_key, "seed_file": made.seed, "variable": variable,
+    });
     // The first line alone can be put into the servers' environment.
-    println!("{variable}={}", made.public_key);
+    let mut text = format!("{variable}={}", made.public_key);
     if let Some(seed) = &made.seed {
-        println!("# its process: --nats-credentials {}", seed.display());
+        text += &format!("\n# its process: --nats-credentials {}", seed.display());
     }
+    operator::print_result(&record, &text);
     Ok(())
 }
 

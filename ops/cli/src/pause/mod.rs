@@ -11,11 +11,11 @@ use std::time::Duration;
 use clap::Subcommand;
 use runtime::Bus;
 use schemas::{Control, subjects};
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    operator::{self, BusArgs, DatabaseArgs},
+    operator::{BusArgs, CommandOutput, DatabaseArgs, list_records},
     process::StageName,
 };
 
@@ -116,41 +116,43 @@ pub struct DrainArgs {
 }
 
 pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
-    let (pool, options) = (args.options.database.pool()?, args.options);
+    let (database, reason) = (&args.options.database, args.options.reason());
     match args.what {
         Pause::Stage { names } => {
             let stages: Vec<&str> = names.into_iter().map(StageName::as_str).collect();
-            stage::pause(&pool, &stages, options.reason()).await?;
-            notify_processes(&options.bus.connect().await?).await;
-            stage::list(&pool, &stages).await
+            database.operate(async |db| stage::pause(db, &stages, reason).await).await?;
+            notify_processes(&args.options.bus.connect().await?).await;
+            Ok(())
         }
-        Pause::Tenant { id } => tenant::set_paused(&pool, id, true, options.reason()).await,
-        Pause::Campaign { id } => campaign::set_paused(&pool, id, true, options.reason()).await,
-        Pause::List => list(&pool).await,
+        Pause::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, true, reason).await).await,
+        Pause::Campaign { id } => database.operate(async |db| campaign::set_paused(db, id, true, reason).await).await,
+        Pause::List => database.operate(list).await,
     }
 }
 
 pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
-    let (pool, options) = (args.options.database.pool()?, args.options);
+    let (database, reason) = (&args.options.database, args.options.reason());
     match args.what {
         Resume::Stage { names, all } => {
             let stages: Vec<&str> = match all {
                 true => runtime::pause_switches::STAGES.to_vec(),
                 false => names.into_iter().map(StageName::as_str).collect(),
             };
-            stage::resume(&pool, &stages, all, options.reason()).await?;
-            notify_processes(&options.bus.connect().await?).await;
-            stage::list(&pool, &stages).await
+            database.operate(async |db| stage::resume(db, &stages, all, reason).await).await?;
+            notify_processes(&args.options.bus.connect().await?).await;
+            Ok(())
         }
-        Resume::Tenant { id } => tenant::set_paused(&pool, id, false, options.reason()).await,
-        Resume::Campaign { id } => campaign::set_paused(&pool, id, false, options.reason()).await,
+        Resume::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, false, reason).await).await,
+        Resume::Campaign { id } => database.operate(async |db| campaign::set_paused(db, id, false, reason).await).await,
     }
 }
 
 pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
     let pool = args.options.database.pool()?;
     let stage = args.stage.as_str();
-    stage::pause(&pool, &[stage], args.options.reason()).await?;
+    let mut tx = pool.begin().await?;
+    stage::pause(&mut tx, &[stage], args.options.reason()).await?;
+    tx.commit().await?;
     let bus = args.options.bus.connect().await?;
     notify_processes(&bus).await;
     drain::wait(&pool, &bus, stage, args.wait).await
@@ -179,8 +181,8 @@ pub async fn notify_processes(bus: &Bus) {
 }
 
 /// Lists everything that is paused, the ledger first.
-async fn list(pool: &PgPool) -> anyhow::Result<()> {
-    let records = sqlx::query_scalar!(
+async fn list(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select 'ledger' as what, l.id::text as which, l.held_at as since, l.held_by as by, l.held_reason as reason
                from ledger l where l.held_at is not null
@@ -192,9 +194,6 @@ async fn list(pool: &PgPool) -> anyhow::Result<()> {
                select 'campaign', c.id::text, c.updated_at, null, c.pause_reason
                from campaigns c where c.paused and c.status in ('sending', 'scheduled') and c.completed_at is null) r
            order by what desc, since"#
-    )
-    .fetch_all(pool)
-    .await?;
-    operator::print(&records, &["what", "which", "since", "by", "reason"]);
-    Ok(())
+    );
+    list_records(db, query, &["what", "which", "since", "by", "reason"]).await
 }

@@ -2,23 +2,27 @@
 
 use anyhow::Context;
 use serde_json::json;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::outcome;
 use crate::{
     invocation::{self, AuditEntry},
-    operator,
+    operator::CommandOutput,
 };
 
 /// Pauses or resumes a tenant. When a pause returns, nothing of the tenant is fenced any more; what was put aside is announced by the
 /// audience stage after a resumption.
-pub(super) async fn set_paused(pool: &PgPool, id: Uuid, paused: bool, reason: Option<&str>) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
+pub(super) async fn set_paused(
+    db: &mut PgConnection,
+    id: Uuid,
+    paused: bool,
+    reason: Option<&str>,
+) -> anyhow::Result<CommandOutput> {
     if paused {
-        block_fences(&mut tx, id).await?;
+        block_fences(db, id).await?;
     }
-    let was = lock(&mut tx, id).await?;
+    let was = lock(db, id).await?;
     if was != paused {
         sqlx::query!(
             "update tenants set paused_at = case when $2 then now() end, pause_actor = case when $2 then $3::text end,
@@ -29,17 +33,13 @@ pub(super) async fn set_paused(pool: &PgPool, id: Uuid, paused: bool, reason: Op
             invocation::actor(),
             reason,
         )
-        .execute(&mut *tx)
+        .execute(&mut *db)
         .await?;
     }
-    let (subject, outcome) = (id.to_string(), outcome(was, paused));
+    let (subject, outcome) = (&id.to_string(), outcome(was, paused));
     let action = if paused { "tenant.pause" } else { "tenant.resume" };
-    AuditEntry { tenant: Some(id), action, subject: &subject, reason, outcome: Some(outcome), detail: None }
-        .audit(&mut tx)
-        .await?;
-    tx.commit().await?;
-    operator::print_result(&json!({"tenant": id, "paused": paused, "was_paused": was}), outcome);
-    Ok(())
+    AuditEntry { tenant: Some(id), action, subject, reason, outcome: Some(outcome), detail: None }.audit(db).await?;
+    Ok(CommandOutput::done(json!({"tenant": id, "paused": paused, "was_paused": was}), outcome))
 }
 
 /// Holds the tenant's row; answers whether it is paused.

@@ -72,21 +72,13 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     };
     let in_doubt = doubtful.len() as u64 - decided;
     let words = requeued.summary(decided, args.unknown_as, in_doubt);
-    let mut db = pool.acquire().await?;
-    let subject = scope.subject();
-    let entry = AuditEntry {
-        tenant: Some(scope.tenant()),
-        action: "requeue",
-        subject: &subject,
-        reason: args.reason.as_deref(),
-        outcome: Some(&words),
-        detail: Some(
-            json!({"announced": requeued.batches, "decided": decided, "as": args.unknown_as.map(OperatorOutcome::as_str)}),
-        ),
-    };
-    entry.audit(&mut db).await?;
+    let (tenant, subject) = (Some(scope.tenant()), &scope.subject());
+    let (reason, outcome) = (args.reason.as_deref(), Some(words.as_str()));
+    let decision = args.unknown_as.map(OperatorOutcome::as_str);
+    let detail = Some(json!({"announced": requeued.batches, "decided": decided, "as": decision}));
+    AuditEntry { tenant, action: "requeue", subject, reason, outcome, detail }.audit(&pool).await?;
     let record = json!({
-        "what": subject, "tenant": scope.tenant(), "announced": requeued.batches, "requests": requeued.requests, "brought_forward": requeued.forward,
+        "what": subject, "tenant": tenant, "announced": requeued.batches, "requests": requeued.requests, "brought_forward": requeued.forward,
         "left_alone": requeued.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,
     });
     operator::print_result(&record, &words);

@@ -44,18 +44,9 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool, reason:
         if dry_run { "nothing was marked".to_owned() } else { format!("{marked} marked as sent") }
     );
     if !dry_run {
-        let mut db = pool.acquire().await?;
+        let (action, subject, outcome) = ("restore.reconcile", "ledger", Some(words.as_str()));
         let detail = Some(json!({"read": ids.len(), "marked": marked}));
-        AuditEntry {
-            action: "restore.reconcile",
-            subject: "ledger",
-            reason,
-            outcome: Some(&words),
-            detail,
-            ..AuditEntry::default()
-        }
-        .audit(&mut db)
-        .await?;
+        AuditEntry { action, subject, reason, outcome, detail, ..AuditEntry::default() }.audit(pool).await?;
     }
     let record = json!({
         "read": ids.len(), "in_open_batches": shown.len(), "elsewhere": elsewhere, "marked": marked, "dry_run": dry_run,

@@ -10,12 +10,11 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 
 use crate::{
     invocation::{self, AuditEntry},
-    operator,
-    operator::{BusArgs, DatabaseArgs},
+    operator::{BusArgs, CommandOutput, DatabaseArgs},
     pause,
 };
 
@@ -61,28 +60,20 @@ enum RestoreCommand {
 }
 
 pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
+    let database = &args.database;
     match args.command {
-        RestoreCommand::Status => status::print(&pool).await,
-        RestoreCommand::Begin { reason } => {
-            begin(&pool, reason.as_deref()).await?;
-            pause::notify_processes(&args.bus.connect().await?).await;
-            status::print(&pool).await
-        }
+        RestoreCommand::Status => return database.operate(status::report).await,
+        RestoreCommand::Begin { reason } => database.operate(async |db| begin(db, reason.as_deref()).await).await?,
         RestoreCommand::Reconcile { sent, dry_run, reason } => {
-            evidence::reconcile(&pool, &sent, dry_run, reason.as_deref()).await
+            return evidence::reconcile(&database.pool()?, &sent, dry_run, reason.as_deref()).await;
         }
-        RestoreCommand::Release { reason } => {
-            release(&pool, &reason).await?;
-            pause::notify_processes(&args.bus.connect().await?).await;
-            operator::print_result(&json!({"held": false}), "released: what is open is sent from now on");
-            Ok(())
-        }
+        RestoreCommand::Release { reason } => database.operate(async |db| release(db, &reason).await).await?,
     }
+    pause::notify_processes(&args.bus.connect().await?).await;
+    Ok(())
 }
 
-async fn begin(pool: &PgPool, reason: Option<&str>) -> anyhow::Result<()> {
-    let mut tx = pool.begin().await?;
+async fn begin(db: &mut PgConnection, reason: Option<&str>) -> anyhow::Result<CommandOutput> {
     let reason = reason.or(invocation::because());
     let held = sqlx::query!(
         "update ledger
@@ -92,40 +83,29 @@ async fn begin(pool: &PgPool, reason: Option<&str>) -> anyhow::Result<()> {
         invocation::actor(),
         reason,
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&mut *db)
     .await?;
     let outcome = Some(if held.is_some() { "held" } else { "was held already" });
-    AuditEntry { action: "restore.hold", subject: "ledger", reason, outcome, ..AuditEntry::default() }
-        .audit(&mut tx)
-        .await?;
-    tx.commit().await?;
-    Ok(())
+    let entry = AuditEntry { action: "restore.hold", subject: "ledger", reason, outcome, ..AuditEntry::default() };
+    entry.audit(&mut *db).await?;
+    status::report(db).await
 }
 
-async fn release(pool: &PgPool, reason: &str) -> anyhow::Result<()> {
+async fn release(db: &mut PgConnection, reason: &str) -> anyhow::Result<CommandOutput> {
     if reason.trim().is_empty() {
         bail!("say how the gap was closed");
     }
-    let mut tx = pool.begin().await?;
     let held = sqlx::query!("select gap_from, gap_to from ledger where held_at is not null for update")
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut *db)
         .await?
         .context("the ledger is not held")?;
     sqlx::query!(
         "update ledger set held_at = null, held_by = null, held_reason = null, gap_from = null, gap_to = null"
     )
-    .execute(&mut *tx)
+    .execute(&mut *db)
     .await?;
+    let (action, subject, reason, outcome) = ("restore.release", "ledger", Some(reason), Some("released"));
     let detail = Some(json!({"gap_from": held.gap_from, "gap_to": held.gap_to}));
-    let entry = AuditEntry {
-        action: "restore.release",
-        subject: "ledger",
-        reason: Some(reason),
-        outcome: Some("released"),
-        detail,
-        ..AuditEntry::default()
-    };
-    entry.audit(&mut tx).await?;
-    tx.commit().await?;
-    Ok(())
+    AuditEntry { action, subject, reason, outcome, detail, ..AuditEntry::default() }.audit(db).await?;
+    Ok(CommandOutput::done(json!({"held": false}), "released: what is open is sent from now on"))
 }

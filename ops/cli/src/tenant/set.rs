@@ -5,14 +5,18 @@ use ingress::{
     pipeline::json,
 };
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{api::argument, invocation::AuditEntry, operator};
+use crate::{
+    api::argument,
+    invocation::AuditEntry,
+    operator::{self, CommandOutput},
+};
 
 /// What is not named stays as it is. Without fields, shows the profile.
 #[derive(Debug, clap::Args)]
-pub(super) struct SetArgs {
+pub struct SetArgs {
     /// The engine tenant.
     id: Uuid,
     /// Fields as `PATCH /v1/tenant` takes them: `timezone=Europe/Paris`, `attribution:='{"model":"linear"}'`.
@@ -20,18 +24,15 @@ pub(super) struct SetArgs {
     fields: Vec<(String, Value)>,
 }
 
-pub(super) async fn run(pool: &PgPool, args: SetArgs) -> anyhow::Result<()> {
+pub(super) async fn run(db: &mut PgConnection, args: SetArgs) -> anyhow::Result<CommandOutput> {
     let id = args.id;
     let change: ProfileChange = json::decode(args.fields.into_iter().collect()).map_err(operator::refused)?;
     let fields = change.fields();
-    let mut tx = pool.begin().await?;
-    let profile = tenants::change(&mut tx, id, change).await.map_err(operator::refused)?;
+    let profile = tenants::change(db, id, change).await.map_err(operator::refused)?;
     if !fields.is_empty() {
-        let (subject, detail) = (id.to_string(), Some(json!({"fields": fields})));
-        AuditEntry { tenant: Some(id), action: "tenant.changed", subject: &subject, detail, ..AuditEntry::default() }
-            .audit(&mut tx)
-            .await?;
+        let (tenant, action, subject) = (Some(id), "tenant.changed", &id.to_string());
+        let detail = Some(json!({"fields": fields}));
+        AuditEntry { tenant, action, subject, detail, ..AuditEntry::default() }.audit(&mut *db).await?;
     }
-    tx.commit().await?;
-    operator::show(&serde_json::to_value(&profile)?)
+    Ok(CommandOutput::Record(serde_json::to_value(&profile)?))
 }

@@ -4,6 +4,7 @@
 mod audit;
 mod complete;
 mod decide;
+mod fields;
 mod partitions;
 mod quota;
 mod tripwire;
@@ -30,6 +31,12 @@ pub fn warn_quotas(pool: PgPool, defaults: QuotaDefaults) -> impl Sweep {
     quota::WarnQuotas::new(pool, defaults)
 }
 
+/// The sweep that takes the values of removed fields out of contacts, so many contacts at a time.
+#[must_use]
+pub fn remove_fields(pool: PgPool, slice: i64) -> impl Sweep {
+    fields::RemoveFields::new(pool, slice)
+}
+
 /// Starts all of them, in the name of the stage.
 pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launched: &Notifier) {
     let (pool, bus) = (&deps.pool, &deps.bus);
@@ -38,7 +45,7 @@ pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launc
         connection_backlog: settings.audience_connection_backlog,
         reannounce: settings.audience_reannounce,
     };
-    let sweeps: [Arc<dyn Sweep>; 13] = [
+    let sweeps: [Arc<dyn Sweep>; 14] = [
         Arc::new(Dispatch::new(pool.clone(), deps.by_key.bulk(stage), bus.clone(), limits, launched.clone())),
         Arc::new(ReannounceBatches::new(
             pool.clone(),
@@ -55,6 +62,7 @@ pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launc
         Arc::new(warn_quotas(pool.clone(), settings.quota)),
         Arc::new(partitions::CreatePartitions::new(pool.clone())),
         Arc::new(Retention::new(pool.clone(), settings.retention.clone())),
+        Arc::new(remove_fields(pool.clone(), fields::SLICE)),
         Arc::new(Erasures(deps.by_key.bulk(stage))),
         Arc::new(SendConfirmations::new(pool.clone(), settings.confirmations)),
     ];

@@ -4,6 +4,7 @@
 mod confirmations;
 mod count;
 mod dispatch;
+mod fields;
 mod launch;
 mod message;
 mod pace;

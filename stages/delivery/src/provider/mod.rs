@@ -7,7 +7,6 @@
 
 mod http;
 mod open;
-mod ping;
 mod rate_limit;
 mod relay;
 
@@ -20,11 +19,12 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 pub use open::open;
-pub use ping::PingFault;
 pub(crate) use relay::{SmtpProvider, answer as smtp_answer};
 
 pub use ledger::fence::Answer;
-pub use providers::{Connection, ConnectionFault, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, ProviderKind};
+pub use providers::{
+    Connection, ConnectionFault, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, PingFault, ProviderKind,
+};
 use smtp::classify::{Class, ReplyDecision};
 use smtp::{Envelope, SmtpMessage};
 

@@ -6,6 +6,7 @@
 //! passes the fence.
 
 mod attachments;
+mod checks;
 mod circuit_breaker;
 mod health;
 mod notifier;
@@ -93,6 +94,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let share = PaceShare::new(deps.pool.clone(), stage.transmitter.pacer.clone());
     let pings = ping::RelayPing::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
     let health = health::ReportHealth::new(deps.pool.clone(), stage.routes.clone());
+    let checks = checks::CheckConnections::new(deps.pool.clone(), stage.routes.clone());
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
         stream: streams::RENDERED,
@@ -109,6 +111,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(health));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(share));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(checks));
     tokio::spawn(report_connections(relay, deps.shutdown.clone()));
     Ok(())
 }

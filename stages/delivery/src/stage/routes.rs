@@ -25,8 +25,8 @@ use super::{
     prepare,
 };
 use crate::provider::{
-    self, BrokenConnection, ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, Provider,
-    ProviderKind, SmtpProvider,
+    self, BrokenConnection, ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, PingFault,
+    Provider, ProviderKind, SmtpProvider,
 };
 
 /// How long a tenant's route is cached. A disabled connection takes no more mail after this time.
@@ -110,7 +110,7 @@ pub(crate) struct RouteSettings {
 }
 
 /// A tenant's connection since a change: tenant, connection, time of the change.
-type ConnectionVersion = (Uuid, Uuid, DateTime<Utc>);
+pub(super) type ConnectionVersion = (Uuid, Uuid, DateTime<Utc>);
 
 /// Finds the route of each message.
 pub(crate) struct ProviderRoutes {
@@ -278,6 +278,15 @@ impl ProviderRoutes {
         let lanes = Arc::new(lanes);
         self.connections.insert(key, lanes.clone()).await;
         Ok(lanes)
+    }
+
+    /// Connects to the provider of a tenant's connection and authenticates, also while its circuit is open.
+    ///
+    /// # Errors
+    /// If Postgres is unavailable. What the provider says is the answer.
+    pub async fn ping(&self, key: ConnectionVersion) -> Result<Result<(), PingFault>, StageError> {
+        let breaker = self.breaker(key).await;
+        Ok(self.tenant_lanes(key, &breaker).await?.priority.provider.ping().await)
     }
 
     /// What is new of the circuits of tenants' connections.

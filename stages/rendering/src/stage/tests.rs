@@ -430,6 +430,21 @@ async fn a_field_without_a_value_prints_the_tenant_s_fallback() {
 }
 
 #[tokio::test]
+async fn a_value_of_a_removed_field_is_not_printed() {
+    let world = World::new().await;
+    sqlx::query("insert into removed_fields (tenant_id, id, key) values ($1, $2, 'plan')")
+        .bind(world.tenant)
+        .bind(new_id())
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    let content = world.content("{{ contact.fields.plan }}{{ contact.fields.seats }}", "x").await;
+    let batch = world.batch(Lane::Bulk, content, &[world.contact("a", json!({"plan": "pro", "seats": 3})).await]).await;
+    let rendered = world.render(&[batch]).await;
+    assert!(String::from_utf8(world.message(&rendered[0], 0).await).unwrap().contains("Subject: 3\r\n"));
+}
+
+#[tokio::test]
 async fn another_tenant_s_content_is_unknown() {
     let world = World::new().await;
     let content = world.content("s", "x").await;

@@ -1,6 +1,6 @@
 //! `update_field`, `update_lifecycle_stage`, and the lock that all changes of contacts take first.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -31,6 +31,20 @@ pub(super) fn is_locked(item: &DueStep<'_>, locked: &HashSet<(Uuid, Uuid)>) -> b
     locked.contains(&(item.due.tenant_id, item.due.contact_id))
 }
 
+/// Holds the fields of the tenants whose own fields the items set, before contacts are locked, as every writer of their values does.
+async fn hold_fields(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<()> {
+    let sets_own = |item: &&DueStep<'_>| change(item).is_some_and(|(field, _)| !is_column(field));
+    let tenants: BTreeSet<Uuid> = items.iter().filter(sets_own).map(|item| item.due.tenant_id).collect();
+    if tenants.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = tenants.into_iter().collect();
+    sqlx::query!("select hold_fields(w.tenant_id) from unnest($1::uuid[]) as w (tenant_id)", &tenants)
+        .execute(db)
+        .await
+        .map(drop)
+}
+
 /// What an item sets.
 fn change<'a>(item: &DueStep<'a>) -> Option<(&'a str, Value)> {
     match &item.step.action {
@@ -42,6 +56,7 @@ fn change<'a>(item: &DueStep<'a>) -> Option<(&'a str, Value)> {
 
 /// Sets a field of each contact: one of its own columns, or a defined field, where null deletes the key.
 pub(super) async fn update(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
+    hold_fields(&mut *db, items).await?;
     let locked = lock(db, items).await?;
     let ready: Vec<&DueStep<'_>> =
         items.iter().filter(|item| is_locked(item, &locked) && change(item).is_some()).collect();

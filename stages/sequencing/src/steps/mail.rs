@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use ledger::fence::CAP_WAIT;
+use ledger::frequency::{OwedMail, Urgency, YIELD_WAIT, is_spoken_for};
 use ledger::gate::decide_recipient;
 use ledger::sequence_sends::{self, SequenceBatch, SequenceSend};
 use runtime::{Publication, trace};
@@ -33,7 +34,8 @@ pub(super) async fn send(
     announce: &mut Announcements,
 ) -> sqlx::Result<Vec<StepResult>> {
     let now = Utc::now();
-    let holds: Vec<Option<(StepHold, DateTime<Utc>)>> = items.iter().map(|item| hold(item, now)).collect();
+    let owed = OwedMail::load(&mut *db, &with_cap_left(items)).await?;
+    let holds: Vec<Option<(StepHold, DateTime<Utc>)>> = items.iter().map(|item| hold(item, &owed, now)).collect();
     let free = items.iter().enumerate().zip(&holds).filter(|(_, hold)| hold.is_none()).map(|(item, _)| item);
     let batches = cut(items, free);
     sequence_sends::insert_batches(&mut *db, batches.iter().map(|new| &new.batch)).await?;
@@ -61,8 +63,15 @@ pub(super) async fn send(
     Ok(taken)
 }
 
+/// The contacts that the frequency cap leaves room.
+fn with_cap_left(items: &[DueStep<'_>]) -> Vec<(Uuid, Uuid, Urgency)> {
+    let has_room = |item: &&DueStep<'_>| item.person.eligibility.cap_left.is_some_and(|left| left > 0);
+    let asked = |item: &DueStep<'_>| (item.due.tenant_id, item.due.contact_id, Urgency::SEQUENCE);
+    items.iter().filter(has_room).map(asked).collect()
+}
+
 /// What the mail to a contact waits for, and when it is looked at again. Mail that is withheld for good does not wait: the gate says so.
-fn hold(item: &DueStep<'_>, now: DateTime<Utc>) -> Option<(StepHold, DateTime<Utc>)> {
+fn hold(item: &DueStep<'_>, owed: &OwedMail, now: DateTime<Utc>) -> Option<(StepHold, DateTime<Utc>)> {
     let eligibility = &item.person.eligibility;
     match decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing) {
         Some(SkipReason::FrequencyCap) => Some((StepHold::FrequencyCap, now + CAP_WAIT)),
@@ -72,8 +81,11 @@ fn hold(item: &DueStep<'_>, now: DateTime<Utc>) -> Option<(StepHold, DateTime<Ut
         }
         Some(_) => None,
         None => {
-            let until = item.sequence.quiet.and_then(|rule| rule.until(eligibility.zone, now));
-            until.map(|until| (StepHold::QuietHours, until))
+            let quiet = item.sequence.quiet.and_then(|rule| rule.until(eligibility.zone, now));
+            let spoken_for =
+                is_spoken_for(eligibility.cap_left, owed.more_urgent(item.due.contact_id, Urgency::SEQUENCE));
+            let until = quiet.map(|until| (StepHold::QuietHours, until));
+            until.or(spoken_for.then_some((StepHold::FrequencyCap, now + YIELD_WAIT)))
         }
     }
 }

@@ -241,6 +241,21 @@ async fn a_date_that_has_come_starts_once_however_often_it_is_looked_at() {
     .unwrap();
     look_again(&world).await;
     assert_eq!(world.number(started).await, 3);
+    // A date of a field that is being removed starts nothing.
+    sqlx::query("insert into removed_fields (tenant_id, id, key) values ($1, $1, 'renewal')")
+        .bind(world.tenant.id)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    sqlx::query(sqlx::AssertSqlSafe(format!(
+        "update contacts set fields = jsonb_build_object('renewal', {soon}) where id = $1"
+    )))
+    .bind(people[1].id)
+    .execute(world.pool())
+    .await
+    .unwrap();
+    look_again(&world).await;
+    assert_eq!(world.number(started).await, 3);
     assert_eq!(world.number("select count(*) from trigger_occurrences").await, 3);
 }
 

@@ -4,7 +4,7 @@ use ledger::{
     confirmations::{ConfirmationLink, confirm},
     preferences::ConsentEvidence,
 };
-use schemas::{Resolved, new_id, subjects::stream};
+use schemas::{Classification, Resolved, month_of, new_id, subjects::stream};
 use serde_json::json;
 use stage_rig::until;
 use uuid::Uuid;
@@ -98,6 +98,18 @@ async fn every_step_does_its_work_and_the_sequence_completes() {
     assert_eq!((data["payload"]["a"].as_i64(), post.body["type"].as_str()), (Some(1), Some("sequence.step")));
     assert_eq!(post.header("x-service-event"), Some("sequence.step"));
     assert!(post.header("x-service-signature").unwrap().starts_with("t=") && post.header("webhook-id").is_some());
+}
+
+#[tokio::test]
+async fn no_step_stores_a_value_of_a_removed_field() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[step("update_field", json!({"field": "plan", "value": "pro"}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.text("select outcome from enrollment_steps").await, "unchanged");
+    assert_eq!(world.number("select count(*) from contacts where fields = '{}'").await, 1);
 }
 
 #[tokio::test]
@@ -337,6 +349,39 @@ async fn a_mail_step_waits_while_the_frequency_cap_leaves_no_room() {
     world.over().await;
     assert_eq!(world.states().await, ["completed", "completed"]);
     assert_eq!(world.number("select count(*) from sends").await, 2);
+}
+
+#[tokio::test]
+async fn a_mail_step_waits_while_a_more_urgent_campaign_needs_the_room() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    world.execute("update tenants set frequency_cap_messages = 1, frequency_cap_days = 7").await;
+    let list = world.rig.audience(&world.tenant, "list", &[]).await;
+    for (person, urgency) in people.iter().zip(["normal", "important"]) {
+        let campaign = world.rig.campaign(&world.tenant, list).await;
+        let owed =
+            world.rig.batch(&world.tenant, campaign, Classification::Marketing, std::slice::from_ref(person)).await;
+        sqlx::query("update campaigns set urgency = $2, month = $3, materialized_at = now() where id = $1")
+            .bind(campaign)
+            .bind(urgency)
+            .bind(month_of(owed.batch_id))
+            .execute(world.pool())
+            .await
+            .unwrap();
+    }
+    let sequence = world.sequence(&[step("send_email", json!({}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    let held = "select count(*) from enrollments where held_by = 'frequency_cap' and attempts = 0";
+    until("one mailed and one held", async || {
+        world.number("select count(*) from enrollments where status = 'completed'").await == 1
+            && world.number(held).await == 1
+    })
+    .await;
+    world.execute("update campaigns set paused = true").await;
+    world.execute("update enrollments set next_action_at = now() where status = 'active'").await;
+    world.over().await;
+    assert_eq!(world.states().await, ["completed", "completed"]);
 }
 
 #[tokio::test]

@@ -6,7 +6,10 @@ use schemas::{SendId, SkipReason, month_of};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::{gate::BatchFacts, hours::shard_of};
+use crate::{
+    gate::{BatchFacts, Hold},
+    hours::shard_of,
+};
 
 /// Skips these sends, unless a worker has fenced them by now.
 pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
@@ -46,12 +49,14 @@ pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, Skip
     Ok(())
 }
 
-/// Puts sends off to the end of quiet hours, unless a worker has fenced them by now.
+/// Puts sends off until these times, unless a worker has fenced them by now.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn put_off(pool: &PgPool, batch: &BatchFacts, quiet: &[(Uuid, DateTime<Utc>)]) -> sqlx::Result<()> {
-    let (ids, until): (Vec<Uuid>, Vec<DateTime<Utc>>) = quiet.iter().copied().unzip();
+pub async fn put_off(pool: &PgPool, batch: &BatchFacts, held: &[(Uuid, Hold, DateTime<Utc>)]) -> sqlx::Result<()> {
+    let ids: Vec<Uuid> = held.iter().map(|(id, ..)| *id).collect();
+    let until: Vec<DateTime<Utc>> = held.iter().map(|(.., until)| *until).collect();
+    let reasons: Vec<&str> = held.iter().map(|(_, hold, _)| hold.as_str()).collect();
     let mut tx = pool.begin().await?;
     lock_batch(&mut tx, batch).await?;
     sqlx::query_file!(
@@ -61,7 +66,8 @@ pub async fn put_off(pool: &PgPool, batch: &BatchFacts, quiet: &[(Uuid, DateTime
         SendId::last_of(batch.batch_id),
         month_of(batch.batch_id),
         &ids,
-        &until
+        &until,
+        &reasons as &[&str]
     )
     .execute(&mut *tx)
     .await?;

@@ -3,9 +3,11 @@
 
 mod connection;
 mod host_policy;
+mod ping;
 
 pub use connection::{Connection, ConnectionFault, ConnectionSettings, SECRET_MAX_BYTES, check_secret};
 pub use host_policy::HostPolicy;
+pub use ping::PingFault;
 
 schemas::named_enum! {
     /// The kinds of providers. The ledger, settings and metrics use the same word for each.

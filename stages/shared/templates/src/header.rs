@@ -1,5 +1,6 @@
 //! Header fields, by lettre: RFC 5322 folding, RFC 2047 encoded words, display names.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use lettre::Address;
 use lettre::message::header::{Header as _, HeaderName, HeaderValue, Headers, To};
 use lettre::message::{Mailbox, Mailboxes};
@@ -10,10 +11,29 @@ use super::escape;
 const SUBJECT: HeaderName = HeaderName::new_from_ascii_str("Subject");
 /// Longest display name that is kept, in characters.
 const NAME_CHARACTERS: usize = 150;
+/// Longest word of a subject that is written as it is, in bytes: it fits a line (RFC 5322 §2.1.1 allows 998).
+const WORD_BYTES: usize = 900;
+/// Bytes of an encoded word: with `Subject: ` before the first, lines have at most 76 characters (RFC 2047 §2).
+const ENCODED_BYTES: usize = 39;
 
 /// A subject: one logical line, folded.
 pub(super) fn subject(text: &str) -> String {
-    written(HeaderValue::new(SUBJECT, escape::header(text)))
+    let text = escape::header(text);
+    if text.split(' ').any(|word| word.len() > WORD_BYTES) {
+        return encoded(&text);
+    }
+    written(HeaderValue::new(SUBJECT, text))
+}
+
+/// Encoded words alone: they are folded anywhere, where lettre folds between words.
+fn encoded(text: &str) -> String {
+    let (mut words, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let (word, left) = rest.split_at(rest.floor_char_boundary(ENCODED_BYTES));
+        words.push(format!("=?utf-8?b?{}?=", STANDARD.encode(word)));
+        rest = left;
+    }
+    words.join("\r\n ")
 }
 
 /// `"Display Name" <address>`, or the address alone.

@@ -7,7 +7,7 @@ use runner::Sweep;
 use stage_rig::until;
 
 use super::{
-    super::{health::ReportHealth, ping::RelayPing},
+    super::{checks::CheckConnections, health::ReportHealth, ping::RelayPing},
     world::{Handle, World, row},
 };
 use crate::provider::tests::stand_in::{Act, StandIn};
@@ -311,4 +311,38 @@ async fn the_platforms_relay_is_pinged() {
     assert_eq!(ping(&[]).await, (true, None, true));
     let away = ping(&["--smtp-url", "smtp://127.0.0.1:1?tls=none"]).await;
     assert_eq!(away, (false, Some("unreachable".to_owned()), true));
+}
+
+#[tokio::test]
+async fn a_check_asks_the_provider_with_the_stored_secret() {
+    let world = World::new().await;
+    let well = Act::Answer(200, "", r#"{"data":[]}"#.to_owned());
+    let refused = Act::Answer(401, "", r#"{"name":"invalid_api_key","message":"the-key of Acme"}"#.to_owned());
+    let stand_in = StandIn::playing(vec![well, refused]).await;
+    let connection = world.connection("resend", &stand_in.host()).await;
+    let check = async |more: &[&str]| {
+        sqlx::query(
+            "insert into connection_checks (tenant_id, connection_id) values ($1, $2)
+             on conflict (tenant_id, connection_id) do update set asked_at = now(), taken_at = null, answered_at = null",
+        )
+        .bind(world.tenant)
+        .bind(connection)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+        let sweep = CheckConnections::new(world.pool.clone(), world.stage_with(more).routes.clone());
+        assert_eq!((sweep.sweep().await.unwrap(), sweep.sweep().await.unwrap()), (1, 0), "once");
+        sqlx::query_as::<_, (bool, Option<String>)>(
+            "select answered_at is not null and latency_ms is not null, error_code from connection_checks",
+        )
+        .fetch_one(&world.pool)
+        .await
+        .unwrap()
+    };
+    let allowed = ["--provider-allow-hosts", &stand_in.host()];
+    assert_eq!(check(&allowed).await, (true, None));
+    assert_eq!(stand_in.only().header("authorization"), "Bearer the-key");
+    assert_eq!(check(&allowed).await, (true, Some("credentials".to_owned())));
+    assert_eq!(check(&[]).await, (true, Some("settings".to_owned())), "a host that may not be reached is not");
+    assert_eq!(stand_in.seen().len(), 2);
 }

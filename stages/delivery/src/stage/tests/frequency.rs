@@ -7,7 +7,7 @@ use ledger::{
     frequency::load_usage,
 };
 use rstest::rstest;
-use schemas::{Lane, MessageKind};
+use schemas::{Lane, MessageKind, month_of};
 use uuid::Uuid;
 
 use super::world::{Batch, Handle, World, row};
@@ -208,4 +208,148 @@ async fn a_fence_waits_for_another_that_may_use_up_the_cap() {
     delivered.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("skipped", Some("frequency_cap"), 0));
     assert_eq!(world.sink.inbox().stats().accepted, 0);
+}
+
+/// A batch of a campaign of this urgency that was just launched, to the recipients of `first`, if there is one.
+async fn urgent_batch(world: &World, urgency: &str, addresses: &[&str], first: Option<&Batch>) -> (Uuid, Batch) {
+    let (campaign, batch) = world.campaign_batch(addresses).await;
+    sqlx::query("update campaigns set urgency = $2, month = $3, materialized_at = now() where id = $1")
+        .bind(campaign)
+        .bind(urgency)
+        .bind(month_of(batch.id))
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    if let Some(first) = first {
+        to_the_same(world, &batch, first).await;
+    }
+    (campaign, batch)
+}
+
+/// The wait of what is put off is over.
+async fn make_due(world: &World) {
+    world.run("update sends set next_attempt_at = now() where tenant_id = $1 and reason = 'frequency_cap'").await;
+}
+
+#[rstest]
+#[case::more_urgent("important", "deferred")]
+#[case::equal("normal", "sent")]
+#[case::less_urgent("low", "sent")]
+#[tokio::test]
+async fn mail_waits_for_more_urgent_campaigns_alone(#[case] urgency: &str, #[case] state: &str) {
+    let world = World::new().await;
+    cap(&world, 1).await;
+    let (_, other) = urgent_batch(&world, urgency, &["ann@example.com", "bob@example.com"], None).await;
+    let (_, campaign) = urgent_batch(&world, "normal", &["ann+2@example.com"], Some(&other)).await;
+    let step = step_to_the_same(&world, &campaign).await;
+    // The campaign's mail is to Ann, and the step's to Bob.
+    sqlx::query("update sends set contact_id = (select contact_id from sends where id = $1) where id = $2")
+        .bind(other.send(1))
+        .bind(step.send(0))
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    let stage = world.stage();
+    stage.deliver(&[&campaign]).await.unwrap();
+    stage.deliver(&[&step]).await.unwrap();
+    let (reason, attempts) = if state == "sent" { (None, 1) } else { (Some("frequency_cap"), 0) };
+    for batch in [&campaign, &step] {
+        assert_eq!(world.row(batch.send(0)).await, row(state, reason, attempts));
+    }
+    let soon = "select count(*) from sends where tenant_id = $1 and reason = 'frequency_cap'
+                and next_attempt_at between now() + interval '4 minutes' and now() + interval '5 minutes'";
+    assert_eq!(world.number(soon).await, if state == "sent" { 0 } else { 2 });
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::cancelled("update campaigns set status = 'cancelled' where tenant_id = $1 and urgency = 'urgent'")]
+#[case::paused("update campaigns set paused = true where tenant_id = $1 and urgency = 'urgent'")]
+#[case::window_closed(
+    "update campaigns set closes_at = now(), on_miss = 'hold' where tenant_id = $1 and urgency = 'urgent'"
+)]
+#[case::three_days(
+    "update campaigns set materialized_at = now() - interval '3 days' where tenant_id = $1 and urgency = 'urgent'"
+)]
+#[case::put_off(
+    "update sends s set state = 'deferred', next_attempt_at = now() + interval '61 minutes'
+                 from campaigns c where s.tenant_id = $1 and s.campaign_id = c.id and c.urgency = 'urgent'"
+)]
+#[case::failed(
+    "update sends s set state = 'failed' from campaigns c
+                where s.tenant_id = $1 and s.campaign_id = c.id and c.urgency = 'urgent'"
+)]
+#[case::no_cap_any_more("update tenants set frequency_cap_messages = null, frequency_cap_days = null where id = $1")]
+#[tokio::test]
+async fn a_wait_ends_with_what_it_waits_for(#[case] end: &'static str) {
+    let world = World::new().await;
+    cap(&world, 1).await;
+    let (_, urgent) = urgent_batch(&world, "urgent", &["ann@example.com"], None).await;
+    let (_, low) = urgent_batch(&world, "low", &["ann+2@example.com"], Some(&urgent)).await;
+    let stage = world.stage();
+    // However often it is decided: it waits, and no attempt is counted.
+    for _ in 0..2 {
+        make_due(&world).await;
+        stage.deliver(&[&low]).await.unwrap();
+        assert_eq!(world.row(low.send(0)).await, row("deferred", Some("frequency_cap"), 0));
+    }
+    world.run(end).await;
+    make_due(&world).await;
+    stage.deliver(&[&low]).await.unwrap();
+    assert_eq!(world.row(low.send(0)).await, row("sent", None, 1));
+    assert_eq!(world.sink.inbox().stats().accepted, 1);
+}
+
+#[tokio::test]
+async fn mail_that_waited_is_skipped_when_the_last_room_is_taken() {
+    let world = World::new().await;
+    cap(&world, 2).await;
+    let (_, urgent) = urgent_batch(&world, "urgent", &["ann@example.com"], None).await;
+    let (_, important) = urgent_batch(&world, "important", &["ann+2@example.com"], Some(&urgent)).await;
+    let (_, low) = urgent_batch(&world, "low", &["ann+3@example.com"], Some(&urgent)).await;
+    let stage = world.stage();
+    stage.deliver(&[&low]).await.unwrap();
+    stage.deliver(&[&urgent]).await.unwrap();
+    assert_eq!(world.row(low.send(0)).await, row("deferred", Some("frequency_cap"), 0));
+    make_due(&world).await;
+    stage.deliver(&[&low]).await.unwrap();
+    assert_eq!(world.row(low.send(0)).await, row("deferred", Some("frequency_cap"), 0), "one of two is still owed");
+    stage.deliver(&[&important]).await.unwrap();
+    make_due(&world).await;
+    stage.deliver(&[&low]).await.unwrap();
+    assert_eq!(world.row(low.send(0)).await, row("skipped", Some("frequency_cap"), 0));
+    for batch in [&urgent, &important] {
+        assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    }
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::for_one(1, 0)]
+#[case::for_both(2, 30)]
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_campaigns_at_once_the_more_urgent_has_the_room(#[case] messages: i32, #[case] less_urgent: i64) {
+    let world = World::new().await;
+    cap(&world, messages).await;
+    let addresses: Vec<String> = (0..30).map(|number| format!("user{number}@example.com")).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let (_, urgent) = urgent_batch(&world, "urgent", &addresses, None).await;
+    let others: Vec<String> = (0..30).map(|number| format!("other{number}@example.com")).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    let (_, low) = urgent_batch(&world, "low", &others, Some(&urgent)).await;
+    let (one, two) = (world.stage(), world.stage());
+    // In one process their fences share commits, in two they do not.
+    let (both, again) = ([&low, &urgent], [&low]);
+    let (first, second) = tokio::join!(one.deliver(&both), two.deliver(&again));
+    first.and(second).unwrap();
+    let sent: (i64, i64) = sqlx::query_as(
+        "select count(*) filter (where c.urgency = 'urgent'), count(*) filter (where c.urgency = 'low')
+         from sends s join campaigns c on c.id = s.campaign_id where s.tenant_id = $1 and s.state = 'sent'",
+    )
+    .bind(world.tenant)
+    .fetch_one(&world.pool)
+    .await
+    .unwrap();
+    assert_eq!(sent, (30, less_urgent));
+    world.assert_counters_are_right().await;
 }

@@ -19,7 +19,7 @@ const TEXTS: [ConfirmationTexts; 4] = [
         language: "en",
         subject: "Please confirm your subscription to {{ data.organisation }}",
         reminder: "Reminder: ",
-        request: "The address {{ email }} was entered to get e-mail from {{ data.organisation }}. Please confirm that this is what you want.",
+        request: "The address {{ email }} was entered to get email from {{ data.organisation }}. Please confirm that this is what you want.",
         button: "Confirm",
         ignore: "If it was not you, there is nothing to do: without your confirmation you get no newsletter.",
     },

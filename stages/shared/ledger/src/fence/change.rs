@@ -221,7 +221,7 @@ impl Change {
     pub fn held(send: SendAttempt, hold: Hold) -> Self {
         match hold {
             Hold::FrequencyCap => Self::waiting(send, hold.as_str(), CAP_WAIT),
-            Hold::QuietHours { until } => {
+            Hold::QuietHours { until } | Hold::MoreUrgent { until } => {
                 Self::waiting(send, hold.as_str(), (until - Utc::now()).to_std().unwrap_or_default())
             }
         }

@@ -18,11 +18,12 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Change, Fence, GateDecision, LedgerSettings, SendAttempt,
+    Change, Fence, GateDecision, LedgerSettings, SendAttempt, capped,
     meter::Meter,
     sql::{self, CounterDelta, FenceBatch, Moved, Totals},
     warming::Warming,
 };
+use crate::frequency::OwedMail;
 use crate::gate;
 use crate::hours::BatchKey;
 use crate::quota::QuotaDefaults;
@@ -79,7 +80,7 @@ impl Commits {
         let all_moved = || all.iter().copied().zip(&moved).filter_map(|(change, moved)| moved.map(|_| change));
         let usage = meter.usage(all_moved(), self.shard);
         sql::move_counters(&mut tx, &self.deltas(&all, &moved), (&totals(&all, &moved), self.shard), &usage).await?;
-        sql::count_capped(&mut tx, &all, &moved).await?;
+        capped::count(&mut tx, &all, &moved).await?;
         sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
         if !suppressing.is_empty() {
             sql::suppress(&mut tx, &suppressing).await?;
@@ -116,10 +117,11 @@ impl Commits {
         let (tenants, contacts) = contact_keys(fences.iter());
         let locked = sql::lock_for_fence(db, group, (&tenants, &contacts)).await?;
         let batches = sql::read_batches(db, &batch_keys(fences.iter())).await?;
-        let capped = batches.values().filter(|batch| batch.is_capped).map(|batch| batch.tenant_id).collect();
+        let capped = batches.values().filter(|batch| batch.capped.is_some()).map(|batch| batch.tenant_id).collect();
         let mut meter = Meter::open(db, batches.values(), capped, &self.quota).await?;
         // After the tenants with a frequency cap were locked: the room that their contacts have cannot change meanwhile.
         let mut recipients = sql::read_contacts(db, &tenants, &contacts).await?;
+        let mut owed = OwedMail::load(db, &capped::with_cap_left(fences, &batches, &recipients)).await?;
         let opted_out = sql::read_topic_opt_outs(db, &topic_members(fences, &batches)).await?;
         let mut warming = Warming::open(db, fences).await?;
         let decide = |send: &SendAttempt| {
@@ -130,8 +132,14 @@ impl Commits {
             let batch = batches.get(&send.batch.batch_id);
             let has_left =
                 batch.and_then(|batch| batch.topic).is_some_and(|topic| opted_out.contains(&(topic, send.contact_id)));
-            let mut change = meter.admit(warming.admit(gated(send, batch, eligibility.as_deref(), has_left)));
-            change.is_capped = change.to == SendState::Fenced && batch.is_some_and(|batch| batch.is_capped);
+            let urgency = batch.and_then(|batch| batch.capped);
+            let more_urgent = urgency.map_or(0, |urgency| owed.more_urgent(send.contact_id, urgency));
+            let decided = gated(send, batch, eligibility.as_deref(), has_left, more_urgent);
+            let mut change = meter.admit(warming.admit(decided));
+            change.is_capped = change.to == SendState::Fenced && urgency.is_some();
+            if change.to != SendState::Deferred {
+                owed.decided(send.contact_id, send.id);
+            }
             // Two mails to one contact in this commit.
             if let Some(left) =
                 eligibility.as_mut().and_then(|known| known.cap_left.as_mut()).filter(|_| change.is_capped)
@@ -244,12 +252,14 @@ fn gated(
     batch: Option<&FenceBatch>,
     eligibility: Option<&RecipientEligibility>,
     has_left: bool,
+    more_urgent: i64,
 ) -> Change {
     let send = send.clone();
     let eligibility =
         eligibility.map(|known| RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known });
     let mail = (send.batch.kind, send.batch.classification);
-    match gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail, Utc::now()) {
+    match gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail, more_urgent, Utc::now())
+    {
         GateDecision::Pass => Change::fenced(send),
         GateDecision::Skip(reason) => Change::skipped(send, reason),
         GateDecision::Cancel => Change::cancelled(send),

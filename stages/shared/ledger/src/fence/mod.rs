@@ -9,6 +9,7 @@
 //! repeated: a worker that waited for one drops its connection.
 
 mod answer;
+mod capped;
 mod change;
 mod commit;
 mod meter;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use crate::frequency::Urgency;
 use crate::gate::{MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, is_capped, zone_named};
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
 use chrono::NaiveDate;
@@ -9,7 +10,7 @@ use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss,
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::change::{Change, NextAnnouncement, SendAttempt};
+use super::change::{Change, NextAnnouncement};
 use crate::gate::BatchEligibility;
 use crate::hours::BatchKey;
 
@@ -147,8 +148,8 @@ pub(super) struct FenceBatch {
     pub eligibility: BatchEligibility,
     /// The topic whose members the campaign is for.
     pub topic: Option<Uuid>,
-    /// Its mail counts against a frequency cap of the tenant.
-    pub is_capped: bool,
+    /// How urgent it is, if its mail counts against a frequency cap of the tenant.
+    pub capped: Option<Urgency>,
     /// The tenant's own send limits, as set.
     pub monthly: Option<i64>,
     pub daily: Option<i64>,
@@ -184,7 +185,8 @@ pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sq
             tenant_id: row.tenant_id,
             eligibility,
             topic: row.topic_id,
-            is_capped: row.has_cap && is_capped(row.kind, row.classification),
+            capped: (row.has_cap && is_capped(row.kind, row.classification))
+                .then(|| Urgency::from_column(row.urgency.as_deref())),
             monthly: row.monthly,
             daily: row.daily,
             today: row.today,
@@ -422,44 +424,6 @@ pub type Totals = BTreeMap<(Uuid, &'static str, &'static str), i64>;
 /// Locks tenants with a limit or a frequency cap.
 pub(super) async fn lock_tenants(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<()> {
     sqlx::query_file!("queries/fence/lock_tenants.sql", tenants).fetch_all(db).await.map(drop)
-}
-
-/// Counts the mails against the frequency cap that were fenced, and no longer those of which nothing left. Their tenants are locked, or
-/// it is a subtraction.
-pub(super) async fn count_capped(
-    db: &mut PgConnection,
-    changes: &[&Change],
-    moved: &[Option<Moved>],
-) -> sqlx::Result<()> {
-    let moved = || changes.iter().zip(moved).filter_map(|(change, moved)| Some((&change.send, change, (*moved)?)));
-    let counted: Vec<&SendAttempt> = moved().filter(|(_, change, _)| change.is_capped).map(|(send, ..)| send).collect();
-    if !counted.is_empty() {
-        let column = |of: fn(&SendAttempt) -> Uuid| counted.iter().map(|send| of(send)).collect::<Vec<Uuid>>();
-        sqlx::query!(
-            "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
-             select u.tenant_id, u.send_id, u.contact_id, now()
-             from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as u (tenant_id, send_id, contact_id)
-             on conflict (tenant_id, send_id) do update set contact_id = excluded.contact_id, fenced_at = excluded.fenced_at",
-            &column(|send| send.batch.tenant_id),
-            &column(|send| send.id),
-            &column(|send| send.contact_id)
-        )
-        .execute(&mut *db)
-        .await?;
-    }
-    let given_back = moved().filter(|(_, change, moved)| change.gives_back(moved.from));
-    let (tenants, sends): (Vec<Uuid>, Vec<Uuid>) = given_back.map(|(send, ..)| (send.batch.tenant_id, send.id)).unzip();
-    if !sends.is_empty() {
-        sqlx::query!(
-            "delete from capped_sends c using unnest($1::uuid[], $2::uuid[]) as u (tenant_id, send_id)
-             where c.tenant_id = u.tenant_id and c.send_id = u.send_id",
-            &tenants,
-            &sends
-        )
-        .execute(db)
-        .await?;
-    }
-    Ok(())
 }
 
 /// Quota used, by tenant, day (`None`: today) and shard: sorted, the order rows are locked in.

@@ -2,7 +2,8 @@
 //!
 //! A reason that stops for good goes before one that makes the batch wait; explanations name them in the same order.
 
-use crate::gate::{QuietRule, RecipientEligibility, decide_recipient, decide_sender};
+use crate::frequency::{YIELD_WAIT, is_spoken_for};
+use crate::gate::{QuietRule, RecipientEligibility, decide_recipient, decide_sender, is_capped};
 use chrono::{DateTime, Utc};
 use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SkipReason};
 
@@ -49,6 +50,11 @@ pub enum GateDecision {
 pub enum Hold {
     /// The contact has had as many mails as the frequency cap allows. A campaign skips the contact; the mail of a sequence waits for room.
     FrequencyCap,
+    /// The room that the frequency cap leaves is spoken for: running campaigns that are more urgent owe the contact mail.
+    MoreUrgent {
+        /// When it is decided again.
+        until: DateTime<Utc>,
+    },
     /// It is quiet where the contact is.
     QuietHours {
         /// When it is not any more.
@@ -61,7 +67,7 @@ impl Hold {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::FrequencyCap => SkipReason::FrequencyCap.as_str(),
+            Self::FrequencyCap | Self::MoreUrgent { .. } => SkipReason::FrequencyCap.as_str(),
             Self::QuietHours { .. } => "quiet_hours",
         }
     }
@@ -90,12 +96,14 @@ impl BatchEligibility {
     }
 }
 
-/// The decision for one send. A contact that cannot be found, or was erased, is not mailed.
+/// The decision for one send. A contact that cannot be found, or was erased, is not mailed. `more_urgent`: how many mails running campaigns owe
+/// the contact that are more urgent than this one; they matter under a frequency cap.
 #[must_use]
 pub fn decide_send(
     batch: Option<&BatchEligibility>,
     contact: Option<&RecipientEligibility>,
     (kind, classification): (MessageKind, Classification),
+    more_urgent: i64,
     now: DateTime<Utc>,
 ) -> GateDecision {
     let Some(batch) = batch else { return GateDecision::Paused };
@@ -109,6 +117,9 @@ pub fn decide_send(
         Some(reason) => GateDecision::Skip(reason),
         None => match batch.quiet.and_then(|rule| rule.until(contact.zone, now)) {
             Some(until) => GateDecision::Wait(Hold::QuietHours { until }),
+            None if is_capped(kind, classification) && is_spoken_for(contact.cap_left, more_urgent) => {
+                GateDecision::Wait(Hold::MoreUrgent { until: now + YIELD_WAIT })
+            }
             None => GateDecision::Pass,
         },
     }
@@ -137,8 +148,14 @@ mod tests {
     const CAMPAIGN: (MessageKind, Classification) = (MessageKind::Campaign, Classification::Marketing);
     const RECEIPT: (MessageKind, Classification) = (MessageKind::Transactional, Classification::Transactional);
 
+    /// Put off, because the room is spoken for.
+    const YIELDS: GateDecision =
+        GateDecision::Wait(Hold::MoreUrgent { until: DateTime::from_timestamp_nanos(NOON_NANOS + 300_000_000_000) });
+
+    const NOON_NANOS: i64 = 1_782_907_200_000_000_000;
+
     /// Noon, UTC.
-    const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_782_907_200_000_000_000);
+    const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(NOON_NANOS);
 
     #[rstest]
     #[case::open(OPEN, GateDecision::Pass)]
@@ -162,22 +179,61 @@ mod tests {
     #[case::domain_failed(BatchEligibility { domain: DomainStatus::Failed, ..OPEN }, GateDecision::Skip(SkipReason::DomainUnverified))]
     #[case::domain_suspended(BatchEligibility { domain: DomainStatus::Suspended, ..OPEN }, GateDecision::Skip(SkipReason::DomainUnverified))]
     fn what_stops_a_batch_stops_its_sends(#[case] batch: BatchEligibility, #[case] expected: GateDecision) {
-        assert_eq!(decide_send(Some(&batch), Some(&RecipientEligibility::CLEAN), CAMPAIGN, NOON), expected);
+        assert_eq!(decide_send(Some(&batch), Some(&RecipientEligibility::CLEAN), CAMPAIGN, 0, NOON), expected);
     }
 
     #[test]
     fn a_batch_that_may_send_still_asks_the_recipients_gate() {
         let left = RecipientEligibility { unsubscribed: true, ..RecipientEligibility::CLEAN };
-        assert_eq!(decide_send(Some(&OPEN), Some(&left), CAMPAIGN, NOON), GateDecision::Skip(SkipReason::Unsubscribed));
-        assert_eq!(decide_send(Some(&OPEN), Some(&left), RECEIPT, NOON), GateDecision::Pass);
+        assert_eq!(
+            decide_send(Some(&OPEN), Some(&left), CAMPAIGN, 0, NOON),
+            GateDecision::Skip(SkipReason::Unsubscribed)
+        );
+        assert_eq!(decide_send(Some(&OPEN), Some(&left), RECEIPT, 0, NOON), GateDecision::Pass);
     }
 
     #[test]
     fn above_the_cap_a_campaign_skips_and_a_sequence_waits() {
         let full = RecipientEligibility { cap_left: Some(0), ..RecipientEligibility::CLEAN };
-        let decided = |kind| decide_send(Some(&OPEN), Some(&full), (kind, Classification::Marketing), NOON);
+        let decided = |kind| decide_send(Some(&OPEN), Some(&full), (kind, Classification::Marketing), 0, NOON);
         assert_eq!(decided(MessageKind::Campaign), GateDecision::Skip(SkipReason::FrequencyCap));
         assert_eq!(decided(MessageKind::Sequence), GateDecision::Wait(Hold::FrequencyCap));
+    }
+
+    #[rstest]
+    #[case::room_for_both(MessageKind::Campaign, Classification::Marketing, 2, 1, GateDecision::Pass)]
+    #[case::the_last_room(MessageKind::Campaign, Classification::Marketing, 1, 1, YIELDS)]
+    #[case::step(MessageKind::Sequence, Classification::Marketing, 1, 1, YIELDS)]
+    #[case::no_room(
+        MessageKind::Campaign,
+        Classification::Marketing,
+        0,
+        1,
+        GateDecision::Skip(SkipReason::FrequencyCap)
+    )]
+    #[case::step_without_room(
+        MessageKind::Sequence,
+        Classification::Marketing,
+        0,
+        1,
+        GateDecision::Wait(Hold::FrequencyCap)
+    )]
+    #[case::notice_to_many(MessageKind::Campaign, Classification::Operational, 1, 1, GateDecision::Pass)]
+    #[case::one_off(MessageKind::OneOff, Classification::Marketing, 1, 1, GateDecision::Pass)]
+    fn capped_mail_waits_while_more_urgent_mail_needs_the_room(
+        #[case] kind: MessageKind,
+        #[case] classification: Classification,
+        #[case] left: i64,
+        #[case] more_urgent: i64,
+        #[case] expected: GateDecision,
+    ) {
+        let contact = RecipientEligibility { cap_left: Some(left), ..RecipientEligibility::CLEAN };
+        let decide = |contact| decide_send(Some(&OPEN), Some(contact), (kind, classification), more_urgent, NOON);
+        assert_eq!(decide(&contact), expected);
+        // What stops the mail for good goes first; without a cap there is nothing to wait for.
+        let gone = RecipientEligibility { hard_bounced: true, ..contact };
+        assert_eq!(decide(&gone), GateDecision::Skip(SkipReason::HardBounced));
+        assert_eq!(decide(&RecipientEligibility::CLEAN), GateDecision::Pass);
     }
 
     /// Quiet from 21:00 to 08:00, in Berlin unless the contact's zone counts.
@@ -200,12 +256,15 @@ mod tests {
         let contact = RecipientEligibility { zone, ..RecipientEligibility::CLEAN };
         let hold = |until: &str| GateDecision::Wait(Hold::QuietHours { until: until.parse().unwrap() });
         let expected = until.map_or(GateDecision::Pass, hold);
-        assert_eq!(decide_send(Some(&batch), Some(&contact), CAMPAIGN, NOON), expected);
+        assert_eq!(decide_send(Some(&batch), Some(&contact), CAMPAIGN, 0, NOON), expected);
         // What stops the mail for good goes first, and so does a pause.
         let gone = RecipientEligibility { complained: true, ..contact };
-        assert_eq!(decide_send(Some(&batch), Some(&gone), CAMPAIGN, NOON), GateDecision::Skip(SkipReason::Complained));
+        assert_eq!(
+            decide_send(Some(&batch), Some(&gone), CAMPAIGN, 0, NOON),
+            GateDecision::Skip(SkipReason::Complained)
+        );
         let paused = BatchEligibility { paused: true, ..batch };
-        assert_eq!(decide_send(Some(&paused), Some(&contact), CAMPAIGN, NOON), GateDecision::Paused);
+        assert_eq!(decide_send(Some(&paused), Some(&contact), CAMPAIGN, 0, NOON), GateDecision::Paused);
     }
 
     #[rstest]
@@ -227,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_missing_contact_is_not_mailed() {
-        assert_eq!(decide_send(Some(&OPEN), None, RECEIPT, NOON), GateDecision::Skip(SkipReason::ContactArchived));
-        assert_eq!(decide_send(None, Some(&RecipientEligibility::CLEAN), RECEIPT, NOON), GateDecision::Paused);
+        assert_eq!(decide_send(Some(&OPEN), None, RECEIPT, 0, NOON), GateDecision::Skip(SkipReason::ContactArchived));
+        assert_eq!(decide_send(None, Some(&RecipientEligibility::CLEAN), RECEIPT, 0, NOON), GateDecision::Paused);
     }
 }

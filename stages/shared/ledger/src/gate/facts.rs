@@ -3,7 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::gate::{BatchEligibility, MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, zone_named};
+use crate::frequency::{OwedMail, Urgency};
+use crate::gate::{
+    BatchEligibility, MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, is_capped, zone_named,
+};
 use schemas::{CampaignStatus, Classification, DomainStatus, Lane, MessageKind, OnMiss, Resolved, SendId, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -21,6 +24,8 @@ pub struct BatchFacts {
     pub kind: MessageKind,
     /// Marketing or not.
     pub classification: Classification,
+    /// How urgent it is under the frequency cap.
+    pub urgency: Urgency,
     /// Its campaign.
     pub campaign_id: Option<Uuid>,
     /// The topic of its campaign: the list it goes to, if that list has a public name.
@@ -46,6 +51,8 @@ pub struct OwedSend {
     pub contact_id: Uuid,
     /// `None`: the contact was erased.
     pub eligibility: Option<RecipientEligibility>,
+    /// How many mails running campaigns owe the contact that are more urgent; 0 if it is not capped.
+    pub more_urgent: i64,
 }
 
 /// The batches of these messages, from key to key, on a connection for that: looking for the best order of six tables takes the planner
@@ -57,7 +64,7 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
     let tenants: Vec<Uuid> = inputs.iter().map(|input| input.tenant_id).collect();
     let ids: Vec<Uuid> = inputs.iter().map(|input| input.batch_id).collect();
     let rows = sqlx::query!(
-        r#"select distinct b.tenant_id as "tenant_id!", b.id as "id!", b.lane as "lane!: Lane", b.kind as "kind!: MessageKind",
+        r#"select distinct b.tenant_id as "tenant_id!", b.id as "id!", b.lane as "lane!: Lane", b.kind as "kind!: MessageKind", c.urgency as "urgency?",
                   b.classification as "classification!: Classification", b.campaign_id, b.content_id as "content_id!",
                   b.sender_id as "sender_id!", b.state = 'done' as "is_done!", b.fenced + b.deferred > 0 as "is_begun!",
                   c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "campaign_paused!",
@@ -83,6 +90,7 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
         lane: row.lane,
         kind: row.kind,
         classification: row.classification,
+        urgency: Urgency::from_column(row.urgency.as_deref()),
         campaign_id: row.campaign_id,
         topic_id: row.topic_id,
         content_id: row.content_id,
@@ -149,6 +157,17 @@ pub async fn load_owed_sends(
     for (tenant, contacts) in contacts {
         known.extend(load_eligibility(db, tenant, &contacts).await?);
     }
+    let capped: HashMap<(Uuid, Uuid), Urgency> = batches
+        .iter()
+        .filter(|batch| is_capped(batch.kind, batch.classification))
+        .map(|batch| ((batch.tenant_id, batch.batch_id), batch.urgency))
+        .collect();
+    let with_room = sends.iter().filter_map(|send| {
+        let urgency = capped.get(&(send.tenant_id, SendId(send.id).batch()))?;
+        let left = known.get(&(send.tenant_id, send.contact_id))?.cap_left?;
+        (left > 0).then_some((send.tenant_id, send.contact_id, *urgency))
+    });
+    let owed_before = OwedMail::load(db, &with_room.collect::<Vec<_>>()).await?;
     let topics: HashMap<(Uuid, Uuid), Uuid> =
         batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.topic_id?))).collect();
     let on_topics = sends.iter().filter_map(|send| {
@@ -163,10 +182,13 @@ pub async fn load_owed_sends(
         if let (Some(eligibility), Some(topic)) = (&mut eligibility, topic) {
             eligibility.unsubscribed |= opted_out.contains(&(send.tenant_id, *topic, send.contact_id));
         }
-        owed.entry((send.tenant_id, SendId(send.id).batch())).or_default().push(OwedSend {
+        let batch = (send.tenant_id, SendId(send.id).batch());
+        let more_urgent = capped.get(&batch).map_or(0, |urgency| owed_before.more_urgent(send.contact_id, *urgency));
+        owed.entry(batch).or_default().push(OwedSend {
             send_id: send.id,
             contact_id: send.contact_id,
             eligibility,
+            more_urgent,
         });
     }
     Ok(owed)

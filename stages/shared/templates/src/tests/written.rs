@@ -51,6 +51,16 @@ fn a_subject_cannot_start_a_header() {
 }
 
 #[rstest]
+#[case::without_a_space("0".repeat(998))]
+#[case::in_another_script("ж".repeat(998))]
+#[case::of_words("offer ".repeat(166).trim_end().to_owned())]
+fn a_long_subject_fits_the_lines_of_a_message(#[case] subject: String) {
+    let message = sent(&written(&subject, "x"), &[]);
+    assert_eq!(MessageParser::default().parse(&message).unwrap().subject(), Some(subject.as_str()));
+    assert!(message.is_ascii() && message.split(|byte| *byte == b'\n').all(|line| line.len() < 999));
+}
+
+#[rstest]
 #[case("certificate.pdf")]
 #[case("Übersicht 2026 (endgültig).pdf")]
 #[case("100% sure; maybe=no.pdf")]
