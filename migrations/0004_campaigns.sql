@@ -102,6 +102,16 @@ create table campaign_variants (
 );
 select enable_row_security('campaign_variants');
 
+-- Which snippets campaigns hold: in bodies of their own, or of their variants. What a campaign has through its template is the template's.
+create view campaign_snippets with (security_invoker = true) as
+select own.tenant_id, own.campaign_id, u.snippet_id, u.snippet_version
+from (select tenant_id, id as campaign_id, content_id from campaigns
+      union all
+      select tenant_id, campaign_id, content_id from campaign_variants) own
+join content_snippets u on u.tenant_id = own.tenant_id and u.content_id = own.content_id
+where not exists (select from template_versions t where t.tenant_id = own.tenant_id and t.content_id = own.content_id);
+grant select on campaign_snippets to postrider_ingress, postrider_stages;
+
 -- The draw of a contact in a campaign's test, from 0 to 2^32 - 1: the first four bytes of SHA-256 over both ids. It never changes,
 -- so that a dry run, the launch and an explanation agree.
 create function ab_draw(of_campaign uuid, of_contact uuid) returns bigint

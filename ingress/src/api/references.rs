@@ -169,11 +169,7 @@ pub(crate) async fn to_snippet(
            union all
            select 'campaign', k.id, k.name from campaigns k
            where k.tenant_id = $1 and k.status in ('draft', 'scheduled', 'sending') and exists (
-               select from (select k.content_id
-                            union all
-                            select v.content_id from campaign_variants v where v.tenant_id = $1 and v.campaign_id = k.id) own
-               join content_snippets u on u.tenant_id = $1 and u.content_id = own.content_id and u.snippet_id = $2
-               where not exists (select from template_versions t where t.tenant_id = $1 and t.content_id = own.content_id))
+               select from campaign_snippets h where h.tenant_id = $1 and h.campaign_id = k.id and h.snippet_id = $2)
            union all
            select 'snippet', s.id, s.name
            from snippets s

@@ -50,9 +50,8 @@ pub(crate) struct ServedContracts {
 impl ServedContracts {
     /// Of what they are made from, which takes many times their size, nothing is kept.
     pub(crate) fn new(contracts: Contracts) -> Self {
-        let [openapi, asyncapi] = [contracts.openapi, contracts.asyncapi.text()];
-        let [openapi, asyncapi] = [openapi, asyncapi].map(|text| ServedFile::new("application/json", text));
-        Self { openapi, asyncapi }
+        let json = |text: String| ServedFile::new("application/json", text);
+        Self { asyncapi: json(contracts.asyncapi.text()), openapi: json(contracts.openapi) }
     }
 
     /// The contract of the bus.

@@ -3,18 +3,19 @@
 use std::collections::HashSet;
 
 use chrono::Utc;
+use ledger::frequency::Urgency;
 use schemars::JsonSchema;
 use schemas::{Classification, MessagePurpose, OnMiss};
 use serde::Deserialize;
 use sqlx::PgConnection;
+use templates::SNIPPET_NAME_MAX;
 use uuid::Uuid;
 
 use super::{
     content::{self, CampaignContent, OwnBody, within_variant},
     rows::{CampaignRow, LOCAL_TIME_PATTERN},
     rules::{
-        LAYOUT_MAX, NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, RulesBody, SOURCE_MAX, VARIANTS_MAX,
-        VARIANTS_MIN,
+        NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, RulesBody, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN,
     },
     store::CampaignDraft,
 };
@@ -33,7 +34,13 @@ pub(super) const TAGS_MAX: usize = 100;
 /// Longest audience reason, in characters.
 pub(super) const REASON_MAX: usize = 1_000;
 pub(super) const MODES: [&str; 3] = ["list", "segment", "tags"];
-pub(super) const URGENCIES: [&str; 5] = ["low", "normal", "important", "urgent", "emergency"];
+pub(super) const URGENCIES: [&str; 5] = [
+    Urgency::Low.as_str(),
+    Urgency::Normal.as_str(),
+    Urgency::Important.as_str(),
+    Urgency::Urgent.as_str(),
+    Urgency::Emergency.as_str(),
+];
 pub(super) const GOALS: [&str; 12] = [
     "newsletter",
     "announcement",
@@ -96,7 +103,7 @@ pub(crate) struct CampaignBody {
     body_text: Patch<String>,
     /// The name of the layout around the campaign's own bodies.
     #[serde(default)]
-    #[schemars(length(max = LAYOUT_MAX))]
+    #[schemars(length(max = SNIPPET_NAME_MAX))]
     layout: Patch<String>,
     #[serde(default)]
     #[schemars(extend("enum" = GOALS))]

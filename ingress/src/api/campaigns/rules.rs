@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::{OnMiss, WinnerMetric};
 use serde::Deserialize;
+use templates::SNIPPET_NAME_MAX;
 use uuid::Uuid;
 
 use super::{
@@ -18,8 +19,6 @@ use crate::pipeline::{
 
 /// Longest source of a part, in bytes.
 pub(super) const SOURCE_MAX: usize = 512 * 1024;
-/// Longest name of a layout, in characters.
-pub(super) const LAYOUT_MAX: usize = 64;
 /// Fewest variants of a test.
 pub(super) const VARIANTS_MIN: usize = 2;
 /// Most variants of a test: one for each of [`ledger::audience::VARIANT_NAMES`].
@@ -59,7 +58,7 @@ pub(crate) struct NewVariant {
     #[schemars(length(max = SOURCE_MAX))]
     body_text: Option<String>,
     /// The name of the layout around the bodies.
-    #[schemars(length(max = LAYOUT_MAX))]
+    #[schemars(length(max = SNIPPET_NAME_MAX))]
     layout: Option<String>,
     /// What it said when it was stored; no caller gives it.
     #[serde(skip)]

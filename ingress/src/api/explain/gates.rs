@@ -189,7 +189,7 @@ pub(super) fn consent(row: &ContactRow, kind: MessageKind, classification: Class
 /// wait while running campaigns owe the contact so many mails that are more urgent.
 pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, more_urgent: i64) -> Gate {
     let Some(usage) = usage else { return Gate::new("frequency", Decision::Pass, "unlimited") };
-    let left = (i64::from(usage.messages) - usage.used).max(0);
+    let left = usage.left();
     if is_spoken_for(Some(left), more_urgent) {
         return Gate::new("frequency", Decision::Wait, "spoken_for");
     }

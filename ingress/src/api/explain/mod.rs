@@ -5,7 +5,7 @@ mod gates;
 mod store;
 
 use chrono::Utc;
-use ledger::frequency::{OwedMail, Urgency};
+use ledger::frequency::{CappedMail, OwedMail, Urgency};
 use ledger::gate::is_capped;
 use ledger::quota::QuotaDefaults;
 use schemars::JsonSchema;
@@ -314,8 +314,13 @@ async fn recipient_gates(
     gates.push(gates::consent(contact, kind, classification));
     let usage = ledger::frequency::load_usage(&mut *explainer.db, tenant, contact.id).await?;
     let usage = usage.filter(|_| is_capped(kind, classification));
-    let asked = usage.map(|_| (tenant, contact.id, urgency));
-    let owed = OwedMail::load(&mut *explainer.db, asked.as_slice()).await?;
+    let mail = usage.map(|usage| CappedMail {
+        tenant_id: tenant,
+        contact_id: contact.id,
+        urgency,
+        cap_left: Some(usage.left()),
+    });
+    let owed = OwedMail::load(&mut *explainer.db, mail).await?;
     gates.push(gates::frequency(usage.as_ref(), kind, owed.more_urgent(contact.id, urgency)));
     let rule = ledger::gate::load_rule(&mut *explainer.db, tenant, (kind, classification)).await?;
     gates.push(gates::quiet_hours(rule, contact.timezone.as_deref(), Utc::now()));

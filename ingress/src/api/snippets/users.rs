@@ -84,8 +84,7 @@ pub(super) async fn templates(ctx: &mut RequestContext, _: NoParameters) -> Resu
     ApiReply::page(page, users)
 }
 
-/// Campaigns that are not over and whose own body, or that of a variant, holds the snippet. Served by `campaigns_by_status`. What a campaign
-/// has through its template is the template's.
+/// Campaigns that are not over and whose own body, or that of a variant, holds the snippet. Served by `campaigns_by_status`.
 pub(super) async fn campaigns(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id, page) = (ctx.tenant, ctx.id("snippet")?, ctx.page);
     store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
@@ -94,12 +93,8 @@ pub(super) async fn campaigns(ctx: &mut RequestContext, _: NoParameters) -> Resu
         r#"select k.id as campaign_id, k.name, k.status, held.version as "snippet_version!", k.created_at
            from campaigns k
            cross join lateral (
-               select min(u.snippet_version) as version
-               from (select k.content_id
-                     union all
-                     select v.content_id from campaign_variants v where v.tenant_id = $1 and v.campaign_id = k.id) own
-               join content_snippets u on u.tenant_id = $1 and u.content_id = own.content_id and u.snippet_id = $2
-               where not exists (select from template_versions t where t.tenant_id = $1 and t.content_id = own.content_id)
+               select min(h.snippet_version) as version from campaign_snippets h
+               where h.tenant_id = $1 and h.campaign_id = k.id and h.snippet_id = $2
            ) held
            where k.tenant_id = $1 and k.status in ('draft', 'scheduled', 'sending') and held.version is not null
              and ($3::timestamptz is null or (k.created_at, k.id) < ($3, $4))

@@ -11,7 +11,7 @@ mod versions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use templates::CheckedTemplate;
+use templates::{CheckedTemplate, SNIPPET_NAME_MAX};
 use uuid::Uuid;
 
 use self::{
@@ -168,7 +168,7 @@ struct CreateTemplate {
     #[schemars(length(max = SOURCE_MAX))]
     body_text: Option<String>,
     /// The name of the layout around the bodies.
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = SNIPPET_NAME_MAX))]
     layout: Option<String>,
     /// Sample data under names, for previews and tests.
     #[schemars(length(max = SETS_MAX))]
@@ -251,7 +251,7 @@ struct ChangeTemplate {
     body_text: Patch<String>,
     /// `null` takes the layout away.
     #[serde(default)]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = SNIPPET_NAME_MAX))]
     layout: Patch<String>,
     /// All of it, in the place of what there is. No new version.
     #[serde(default)]

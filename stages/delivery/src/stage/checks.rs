@@ -88,10 +88,7 @@ impl CheckConnections {
 impl Sweep for CheckConnections {
     fn schedule(&self) -> SweepSchedule {
         SweepSchedule::every("check_connections", Duration::from_secs(1))
-            .when(
-                "exists (select from connection_checks
-                         where answered_at is null and (taken_at is null or taken_at < now() - interval '30 seconds'))",
-            )
+            .when("exists (select from connection_checks where answered_at is null)")
             .also_when_paused()
     }
 

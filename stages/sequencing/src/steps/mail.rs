@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use ledger::fence::CAP_WAIT;
-use ledger::frequency::{OwedMail, Urgency, YIELD_WAIT, is_spoken_for};
-use ledger::gate::decide_recipient;
+use ledger::frequency::{CappedMail, OwedMail, Urgency};
+use ledger::gate::{Hold, decide_hold, decide_recipient};
 use ledger::sequence_sends::{self, SequenceBatch, SequenceSend};
 use runtime::{Publication, trace};
 use schemas::{
@@ -34,7 +34,7 @@ pub(super) async fn send(
     announce: &mut Announcements,
 ) -> sqlx::Result<Vec<StepResult>> {
     let now = Utc::now();
-    let owed = OwedMail::load(&mut *db, &with_cap_left(items)).await?;
+    let owed = OwedMail::load(&mut *db, items.iter().map(capped_mail)).await?;
     let holds: Vec<Option<(StepHold, DateTime<Utc>)>> = items.iter().map(|item| hold(item, &owed, now)).collect();
     let free = items.iter().enumerate().zip(&holds).filter(|(_, hold)| hold.is_none()).map(|(item, _)| item);
     let batches = cut(items, free);
@@ -63,17 +63,20 @@ pub(super) async fn send(
     Ok(taken)
 }
 
-/// The contacts that the frequency cap leaves room.
-fn with_cap_left(items: &[DueStep<'_>]) -> Vec<(Uuid, Uuid, Urgency)> {
-    let has_room = |item: &&DueStep<'_>| item.person.eligibility.cap_left.is_some_and(|left| left > 0);
-    let asked = |item: &DueStep<'_>| (item.due.tenant_id, item.due.contact_id, Urgency::SEQUENCE);
-    items.iter().filter(has_room).map(asked).collect()
+fn capped_mail(item: &DueStep<'_>) -> CappedMail {
+    CappedMail {
+        tenant_id: item.due.tenant_id,
+        contact_id: item.due.contact_id,
+        urgency: Urgency::SEQUENCE,
+        cap_left: item.person.eligibility.cap_left,
+    }
 }
 
 /// What the mail to a contact waits for, and when it is looked at again. Mail that is withheld for good does not wait: the gate says so.
 fn hold(item: &DueStep<'_>, owed: &OwedMail, now: DateTime<Utc>) -> Option<(StepHold, DateTime<Utc>)> {
     let eligibility = &item.person.eligibility;
-    match decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing) {
+    let mail = (MessageKind::Sequence, Classification::Marketing);
+    match decide_recipient(eligibility, mail.0, mail.1) {
         Some(SkipReason::FrequencyCap) => Some((StepHold::FrequencyCap, now + CAP_WAIT)),
         // The confirmation wakes it; or it expires.
         Some(SkipReason::NoConsent) if item.person.is_asked_to_confirm => {
@@ -81,11 +84,12 @@ fn hold(item: &DueStep<'_>, owed: &OwedMail, now: DateTime<Utc>) -> Option<(Step
         }
         Some(_) => None,
         None => {
-            let quiet = item.sequence.quiet.and_then(|rule| rule.until(eligibility.zone, now));
-            let spoken_for =
-                is_spoken_for(eligibility.cap_left, owed.more_urgent(item.due.contact_id, Urgency::SEQUENCE));
-            let until = quiet.map(|until| (StepHold::QuietHours, until));
-            until.or(spoken_for.then_some((StepHold::FrequencyCap, now + YIELD_WAIT)))
+            let more_urgent = owed.more_urgent(item.due.contact_id, Urgency::SEQUENCE);
+            match decide_hold(eligibility, item.sequence.quiet, mail, more_urgent, now)? {
+                Hold::QuietHours { until } => Some((StepHold::QuietHours, until)),
+                Hold::MoreUrgent { until } => Some((StepHold::FrequencyCap, until)),
+                Hold::FrequencyCap => Some((StepHold::FrequencyCap, now + CAP_WAIT)),
+            }
         }
     }
 }

@@ -40,6 +40,14 @@ pub struct CapUsage {
     pub opens_at: Option<DateTime<Utc>>,
 }
 
+impl CapUsage {
+    /// Mails that the cap leaves.
+    #[must_use]
+    pub fn left(&self) -> i64 {
+        (i64::from(self.messages) - self.used).max(0)
+    }
+}
+
 /// What a contact has used of its tenant's cap. `None`: the tenant has none. Works in either role.
 ///
 /// # Errors
@@ -82,6 +90,19 @@ pub fn is_spoken_for(left: Option<i64>, more_urgent: i64) -> bool {
     left.is_some_and(|left| left > 0 && left <= more_urgent)
 }
 
+/// A mail under the frequency cap that is to be decided.
+#[derive(Debug, Clone, Copy)]
+pub struct CappedMail {
+    /// Whose cap it is.
+    pub tenant_id: Uuid,
+    /// The recipient.
+    pub contact_id: Uuid,
+    /// How urgent the mail is.
+    pub urgency: Urgency,
+    /// Mails that the cap leaves the recipient; `None`: the tenant has no cap.
+    pub cap_left: Option<i64>,
+}
+
 /// The mails that running campaigns owe contacts of capped tenants.
 #[derive(Debug, Default)]
 pub struct OwedMail {
@@ -89,13 +110,14 @@ pub struct OwedMail {
 }
 
 impl OwedMail {
-    /// Reads what is more urgent than the mails that are asked about: each with its tenant and its contact, which has room. Works in either
-    /// role.
+    /// Reads what is more urgent than these mails. Asks nothing where the cap leaves nothing anyway, or does not exist. Works in either role.
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn load(db: &mut PgConnection, asked: &[(Uuid, Uuid, Urgency)]) -> sqlx::Result<Self> {
-        let least = asked.iter().map(|(.., urgency)| *urgency).max();
+    pub async fn load(db: &mut PgConnection, mails: impl IntoIterator<Item = CappedMail>) -> sqlx::Result<Self> {
+        let asked: Vec<CappedMail> =
+            mails.into_iter().filter(|mail| mail.cap_left.is_some_and(|left| left > 0)).collect();
+        let least = asked.iter().map(|mail| mail.urgency).max();
         let names: Vec<&str> =
             Urgency::ALL.iter().filter(|urgency| Some(**urgency) < least).map(|urgency| urgency.as_str()).collect();
         let mut owed = Self::default();
@@ -103,7 +125,7 @@ impl OwedMail {
             return Ok(owed);
         }
         let (tenants, contacts): (Vec<Uuid>, Vec<Uuid>) =
-            asked.iter().map(|(tenant, contact, _)| (*tenant, *contact)).unzip();
+            asked.iter().map(|mail| (mail.tenant_id, mail.contact_id)).unzip();
         let rows = sqlx::query_file!("queries/gate/owed_by_urgency.sql", &tenants, &contacts, &names as &[&str])
             .fetch_all(db)
             .await?;

@@ -61,7 +61,7 @@ pub use attachment::Attached;
 pub use check::{CheckedTemplate, check, check_liquid};
 pub use compose::{Composed, Layout, check_snippet, compose, mentioned_snippets};
 pub use fault::{FaultCode, Part, Position, RenderFault, TemplateFault};
-pub use limits::{INCLUDE_DEPTH, INCLUDES, TemplateLimits};
+pub use limits::{INCLUDE_DEPTH, INCLUDES, SNIPPET_NAME_MAX, TemplateLimits};
 pub use links::{LinkBases, SendLinks};
 pub use merge::{Contact, DataFault, DataLimits, Links, MergeData, OwnHeaders};
 pub use message::{CompiledMessage, MessagePreview, PreviewFault, compile, preview};

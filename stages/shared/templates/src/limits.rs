@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Longest name of a snippet or a layout, in characters.
+pub const SNIPPET_NAME_MAX: usize = 64;
+
 /// Bounds on a template. The defaults suit mail: Gmail clips messages at 102 KB of HTML.
 #[derive(Debug, Clone)]
 pub struct TemplateLimits {

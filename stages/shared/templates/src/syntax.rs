@@ -4,7 +4,9 @@ use liquid::model::{State, Value};
 
 use super::fault::{FaultCode, Problem};
 use super::lexer::{Comparison, LiquidToken, brief, tokens};
-use super::limits::{ALTERNATIVES, CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, PATH_PARTS, TemplateLimits};
+use super::limits::{
+    ALTERNATIVES, CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, PATH_PARTS, SNIPPET_NAME_MAX, TemplateLimits,
+};
 
 /// A literal or a path to a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -197,10 +199,10 @@ fn between_commas(markup: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Whether a snippet can have this name: lower-case letters, digits, `_` and `-`, at most 64, the first a letter.
+/// Whether a snippet can have this name: lower-case letters, digits, `_` and `-`, at most [`SNIPPET_NAME_MAX`], the first a letter.
 #[must_use]
 pub fn is_snippet_name(name: &str) -> bool {
-    name.len() <= 64
+    name.len() <= SNIPPET_NAME_MAX
         && name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
 }

@@ -7,21 +7,23 @@ use uuid::Uuid;
 
 use super::change::{Change, SendAttempt};
 use super::sql::{FenceBatch, Moved};
-use crate::frequency::Urgency;
+use crate::frequency::CappedMail;
 use crate::gate::RecipientEligibility;
 
-/// The capped sends whose contacts have room: tenant, contact, urgency.
-pub(super) fn with_cap_left(
+/// The sends that count against a frequency cap.
+pub(super) fn mails(
     fences: &[SendAttempt],
     batches: &HashMap<Uuid, FenceBatch>,
     recipients: &HashMap<Uuid, RecipientEligibility>,
-) -> Vec<(Uuid, Uuid, Urgency)> {
-    let urgency = |send: &SendAttempt| batches.get(&send.batch.batch_id).and_then(|batch| batch.capped);
-    let has_room = |send: &&SendAttempt| {
-        recipients.get(&send.contact_id).and_then(|known| known.cap_left).is_some_and(|left| left > 0)
-    };
-    let asked = |send: &SendAttempt| Some((send.batch.tenant_id, send.contact_id, urgency(send)?));
-    fences.iter().filter(has_room).filter_map(asked).collect()
+) -> impl Iterator<Item = CappedMail> {
+    fences.iter().filter_map(|send| {
+        Some(CappedMail {
+            tenant_id: send.batch.tenant_id,
+            contact_id: send.contact_id,
+            urgency: batches.get(&send.batch.batch_id)?.capped?,
+            cap_left: recipients.get(&send.contact_id)?.cap_left,
+        })
+    })
 }
 
 /// Counts the mails against the frequency cap that were fenced, and no longer those of which nothing left. Their tenants are locked, or

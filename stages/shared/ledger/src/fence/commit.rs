@@ -121,7 +121,7 @@ impl Commits {
         let mut meter = Meter::open(db, batches.values(), capped, &self.quota).await?;
         // After the tenants with a frequency cap were locked: the room that their contacts have cannot change meanwhile.
         let mut recipients = sql::read_contacts(db, &tenants, &contacts).await?;
-        let mut owed = OwedMail::load(db, &capped::with_cap_left(fences, &batches, &recipients)).await?;
+        let mut owed = OwedMail::load(db, capped::mails(fences, &batches, &recipients)).await?;
         let opted_out = sql::read_topic_opt_outs(db, &topic_members(fences, &batches)).await?;
         let mut warming = Warming::open(db, fences).await?;
         let decide = |send: &SendAttempt| {

@@ -115,14 +115,25 @@ pub fn decide_send(
     match decide_recipient(contact, kind, classification) {
         Some(SkipReason::FrequencyCap) if kind == MessageKind::Sequence => GateDecision::Wait(Hold::FrequencyCap),
         Some(reason) => GateDecision::Skip(reason),
-        None => match batch.quiet.and_then(|rule| rule.until(contact.zone, now)) {
-            Some(until) => GateDecision::Wait(Hold::QuietHours { until }),
-            None if is_capped(kind, classification) && is_spoken_for(contact.cap_left, more_urgent) => {
-                GateDecision::Wait(Hold::MoreUrgent { until: now + YIELD_WAIT })
-            }
-            None => GateDecision::Pass,
-        },
+        None => {
+            let hold = decide_hold(contact, batch.quiet, (kind, classification), more_urgent, now);
+            hold.map_or(GateDecision::Pass, GateDecision::Wait)
+        }
     }
+}
+
+/// What a mail waits for that its recipient may get, with the time when it is decided again. `more_urgent`: as in [`decide_send`].
+#[must_use]
+pub fn decide_hold(
+    contact: &RecipientEligibility,
+    quiet: Option<QuietRule>,
+    (kind, classification): (MessageKind, Classification),
+    more_urgent: i64,
+    now: DateTime<Utc>,
+) -> Option<Hold> {
+    let quiet = quiet.and_then(|rule| rule.until(contact.zone, now)).map(|until| Hold::QuietHours { until });
+    let yields = is_capped(kind, classification) && is_spoken_for(contact.cap_left, more_urgent);
+    quiet.or_else(|| yields.then(|| Hold::MoreUrgent { until: now + YIELD_WAIT }))
 }
 
 #[cfg(test)]

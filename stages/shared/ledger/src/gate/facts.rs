@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::frequency::{OwedMail, Urgency};
+use crate::frequency::{CappedMail, OwedMail, Urgency};
 use crate::gate::{
     BatchEligibility, MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, is_capped, zone_named,
 };
@@ -162,12 +162,15 @@ pub async fn load_owed_sends(
         .filter(|batch| is_capped(batch.kind, batch.classification))
         .map(|batch| ((batch.tenant_id, batch.batch_id), batch.urgency))
         .collect();
-    let with_room = sends.iter().filter_map(|send| {
-        let urgency = capped.get(&(send.tenant_id, SendId(send.id).batch()))?;
-        let left = known.get(&(send.tenant_id, send.contact_id))?.cap_left?;
-        (left > 0).then_some((send.tenant_id, send.contact_id, *urgency))
+    let capped_mails = sends.iter().filter_map(|send| {
+        Some(CappedMail {
+            tenant_id: send.tenant_id,
+            contact_id: send.contact_id,
+            urgency: *capped.get(&(send.tenant_id, SendId(send.id).batch()))?,
+            cap_left: known.get(&(send.tenant_id, send.contact_id))?.cap_left,
+        })
     });
-    let owed_before = OwedMail::load(db, &with_room.collect::<Vec<_>>()).await?;
+    let owed_mail = OwedMail::load(db, capped_mails).await?;
     let topics: HashMap<(Uuid, Uuid), Uuid> =
         batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.topic_id?))).collect();
     let on_topics = sends.iter().filter_map(|send| {
@@ -183,7 +186,7 @@ pub async fn load_owed_sends(
             eligibility.unsubscribed |= opted_out.contains(&(send.tenant_id, *topic, send.contact_id));
         }
         let batch = (send.tenant_id, SendId(send.id).batch());
-        let more_urgent = capped.get(&batch).map_or(0, |urgency| owed_before.more_urgent(send.contact_id, *urgency));
+        let more_urgent = capped.get(&batch).map_or(0, |urgency| owed_mail.more_urgent(send.contact_id, *urgency));
         owed.entry(batch).or_default().push(OwedSend {
             send_id: send.id,
             contact_id: send.contact_id,

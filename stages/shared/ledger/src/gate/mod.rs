@@ -5,7 +5,7 @@ mod facts;
 mod quiet;
 mod recipient;
 
-pub use batch::{BatchEligibility, GateDecision, Hold, decide_send};
+pub use batch::{BatchEligibility, GateDecision, Hold, decide_hold, decide_send};
 pub(crate) use facts::load_eligibility;
 pub use facts::{BatchFacts, OwedSend, load_batches, load_owed_sends};
 pub use quiet::{QuietColumns, QuietRule, load_rule, zone_named};
