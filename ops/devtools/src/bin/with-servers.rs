@@ -33,11 +33,11 @@ async fn main() -> anyhow::Result<ExitCode> {
         tokio::select! {
             status = command.wait() => break status?,
             _ = interrupt.recv() => {}
-            // Sent to us alone: the command is not told by anyone else.
+            // Sent to us alone: we pass it on to the command.
             _ = terminate.recv() => command.start_kill()?,
         }
     };
-    // What failed for want of a server is told by the server's own log.
+    // A server that ended explains failures of the command: its log is printed.
     servers.check_running()?;
     servers.stop_all().await?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());

@@ -90,19 +90,14 @@ impl Child {
             let gone = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))
                 .is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')));
             if gone || Instant::now() >= deadline {
-                bail!("the {} did not start; its log ends:\n{}", self.name, self.last_lines());
+                let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+                bail!("the {} did not start; its log ends:\n{}", self.name, servers::last_lines(&log, LOG_LINES));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    fn last_lines(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
-    }
-
-    /// Asks it to drain, waits, and ends it if it does not. Answers whether it drained.
+    /// Asks it to drain and waits. Answers whether it drained; one that did not is killed when it is dropped here.
     pub async fn stop(mut self, within: Duration) -> bool {
         servers::ask_to_stop(&self.process);
         let deadline = Instant::now() + within;
@@ -112,8 +107,6 @@ impl Child {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        let _ = self.process.kill();
-        let _ = self.process.wait();
         false
     }
 }

@@ -17,8 +17,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use crate::servers::{self, Data, ServerOptions, Servers};
@@ -56,7 +55,7 @@ pub struct Options {
 }
 
 /// The demo tenant, as `postrider seed` prints it.
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct Seeded {
     product: String,
     environment: String,
@@ -66,10 +65,12 @@ struct Seeded {
     domain: String,
     live_key: String,
     test_key: String,
+    #[serde(skip_serializing)]
     master_key: String,
 }
 
-/// Where everything is.
+/// Where everything is, as the ready file has it.
+#[derive(Serialize)]
 struct Facts {
     base_url: String,
     admin_url: String,
@@ -77,6 +78,7 @@ struct Facts {
     database_url: String,
     inbox_url: String,
     smtp_url: String,
+    #[serde(flatten)]
     seeded: Seeded,
     /// The settings further processes are started with.
     env: BTreeMap<String, String>,
@@ -212,14 +214,7 @@ async fn command(arguments: &[&str], settings: &[(&str, &str)]) -> anyhow::Resul
 }
 
 fn write_ready_file(path: &Path, facts: &Facts) -> anyhow::Result<()> {
-    let seeded = &facts.seeded;
-    let text = serde_json::to_string_pretty(&json!({
-        "base_url": facts.base_url, "admin_url": facts.admin_url, "nats_url": facts.nats_url,
-        "database_url": facts.database_url, "inbox_url": facts.inbox_url, "smtp_url": facts.smtp_url,
-        "product": seeded.product, "environment": seeded.environment, "product_tenant_id": seeded.product_tenant_id,
-        "engine_tenant_id": seeded.engine_tenant_id, "sender_id": seeded.sender_id, "domain": seeded.domain,
-        "live_key": seeded.live_key, "test_key": seeded.test_key, "env": facts.env,
-    }))?;
+    let text = serde_json::to_string_pretty(facts)?;
     let partial = path.with_extension("partial");
     std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path)).context("ready-file")
 }

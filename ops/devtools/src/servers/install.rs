@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 use sha2::{Digest, Sha256};
 
 use crate::servers::error::{During, ServersError};
-use crate::servers::process::last_lines;
-use crate::servers::sys;
+use crate::servers::{last_lines, sys};
 
 /// Where downloaded programs are kept. Every copy in it is complete: it is put there by one rename, so several
 /// processes may install the same program at once and all end with a good one.

@@ -25,6 +25,7 @@ pub use nats::NatsServer;
 pub use ports::free_port;
 pub use postgres::PostgresServer;
 pub use process::Server;
+pub(crate) use process::last_lines;
 pub use shared::{SharedServers, TEST_DATABASE_URL_VARIABLE, TEST_NATS_URL_VARIABLE, TestDatabase, shared};
 
 use place::DataDirectory;
@@ -123,7 +124,7 @@ impl Servers {
         self.postgres.database_url(database)
     }
 
-    /// The same by the server's Unix socket, where it has one: what processes of this machine and user spend less with.
+    /// The database's URL by the server's Unix socket, where it has one: a round trip costs processes of this machine and user less.
     pub fn local_database_url(&self, database: &str) -> String {
         self.postgres.local_database_url(database)
     }

@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::statvfs;
+
 use crate::servers::Data;
 use crate::servers::error::{During, ServersError};
 use crate::servers::sys;
@@ -17,6 +19,10 @@ const EPHEMERAL_PREFIX: &str = "postrider-run-";
 /// Data that Postgres must own because we are root. A link in the data directory leads to it.
 const OWNED_PREFIX: &str = "postrider-data-";
 const LOCK_FILE: &str = "lock";
+/// The file system in memory that Linux has.
+const MEMORY: &str = "/dev/shm";
+/// Room that it has to have: what is written there is memory.
+const MEMORY_MIN_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 /// Servers of a process that was just killed need a moment to leave.
 const LOCKED_FOR_AT_MOST: Duration = Duration::from_secs(10);
 
@@ -43,7 +49,7 @@ impl DataDirectory {
             }
             Data::Ephemeral => {
                 sweep();
-                Self::claim(new_directory(EPHEMERAL_PREFIX)?, true, synced)
+                Self::claim(new_directory(&base(synced), EPHEMERAL_PREFIX)?, true, synced)
             }
         }
     }
@@ -93,7 +99,7 @@ impl DataDirectory {
         if let Ok(existing) = link.canonicalize() {
             return Ok(existing);
         }
-        let target = new_directory(OWNED_PREFIX)?;
+        let target = new_directory(&lasting(), OWNED_PREFIX)?;
         // A dangling link: the data was cleared away behind our back.
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink(&target, &link).during(|| format!("linking {}", link.display()))?;
@@ -106,7 +112,7 @@ impl Drop for DataDirectory {
         let deleted = match (self.ephemeral, self.synced) {
             (false, _) => Ok(()),
             (true, true) => fs::remove_dir_all(&self.root),
-            (true, false) => delete_behind(&self.root),
+            (true, false) => spawn_deletion(&self.root),
         };
         if let Err(error) = deleted {
             tracing::warn!(directory = %self.root.display(), %error, "could not be deleted");
@@ -114,9 +120,9 @@ impl Drop for DataDirectory {
     }
 }
 
-/// Deletes a directory in a process that outlives this one. A database for each test makes a million files, and deleting them
+/// Starts a process that deletes a directory and outlives this one. A database for each test makes a million files, and deleting them
 /// takes minutes.
-fn delete_behind(directory: &Path) -> std::io::Result<()> {
+fn spawn_deletion(directory: &Path) -> std::io::Result<()> {
     let mut delete = Command::new("rm");
     delete.arg("-rf").arg(directory).process_group(0);
     delete.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
@@ -133,14 +139,21 @@ fn open_lock(root: &Path) -> Result<File, ServersError> {
         .during(|| format!("opening {}", path.display()))
 }
 
+/// Where ephemeral directories are made. A file system in memory makes and deletes the files of a database in half the time.
+fn base(synced: bool) -> PathBuf {
+    let in_memory = Path::new(MEMORY);
+    let room = statvfs(in_memory).map_or(0, |system| system.f_bavail * system.f_frsize);
+    if !synced && room >= MEMORY_MIN_BYTES { in_memory.to_owned() } else { lasting() }
+}
+
 /// Survives a reboot, is not in memory, and every user can reach it.
-fn base() -> PathBuf {
+fn lasting() -> PathBuf {
     let base = PathBuf::from("/var/tmp");
     if base.is_dir() { base } else { std::env::temp_dir() }
 }
 
-fn new_directory(prefix: &str) -> Result<PathBuf, ServersError> {
-    let path = base().join(format!("{prefix}{}", hex::encode(rand::random::<[u8; 8]>())));
+fn new_directory(base: &Path, prefix: &str) -> Result<PathBuf, ServersError> {
+    let path = base.join(format!("{prefix}{}", hex::encode(rand::random::<[u8; 8]>())));
     // As root, the user that Postgres runs as must get through; Postgres's own directory is closed to others.
     let mode = if sys::effective_user() == 0 { 0o711 } else { 0o700 };
     DirBuilder::new().mode(mode).create(&path).during(|| format!("creating {}", path.display()))?;
@@ -149,9 +162,7 @@ fn new_directory(prefix: &str) -> Result<PathBuf, ServersError> {
 
 /// Deletes the ephemeral directories of crashed runs: ours, and with no process left that holds the lock.
 fn sweep() {
-    let Ok(entries) = fs::read_dir(base()) else {
-        return;
-    };
+    let entries = [lasting(), MEMORY.into()].into_iter().filter_map(|base| fs::read_dir(base).ok()).flatten();
     for entry in entries.flatten() {
         let is_run = entry.file_name().to_str().is_some_and(|name| name.starts_with(EPHEMERAL_PREFIX));
         // Not through a link, and nothing of other users.
@@ -169,7 +180,7 @@ fn sweep() {
             continue;
         }
         if is_abandoned(&entry.path()) {
-            let _ = delete_behind(&entry.path());
+            let _ = spawn_deletion(&entry.path());
         }
     }
 }

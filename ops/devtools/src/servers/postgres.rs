@@ -60,8 +60,13 @@ const SOCKET_PATH_MAX: usize = 103;
 
 /// Where data need not outlive the machine. A database for each test, of which none lives for minutes: vacuuming them all costs more
 /// than their tests.
-const UNSYNCED: [(&str, &str); 4] =
-    [("fsync", "off"), ("full_page_writes", "off"), ("autovacuum", "off"), ("max_connections", "600")];
+const UNSYNCED: [(&str, &str); 5] = [
+    ("fsync", "off"),
+    ("full_page_writes", "off"),
+    ("autovacuum", "off"),
+    ("max_connections", "600"),
+    ("max_wal_size", "512MB"),
+];
 
 /// The Postgres server of a pair.
 pub type PostgresServer = Server<PostgresProgram>;
@@ -105,8 +110,8 @@ impl Server<PostgresProgram> {
         format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", program.password.0, program.port)
     }
 
-    /// The same by its Unix socket, for processes of this machine: a round trip costs a quarter less than over TCP. For the user that
-    /// started the server, and over TCP where there is no socket.
+    /// The database's URL by the server's Unix socket, for processes of this machine: a round trip costs a quarter less than over TCP. For
+    /// the user that started the server; over TCP where there is no socket.
     pub fn local_database_url(&self, database: &str) -> String {
         let tcp = self.database_url(database);
         match (&self.program().socket_dir, Url::parse(&tcp)) {
@@ -136,7 +141,8 @@ pub(crate) async fn create_database(
     const DUPLICATE_DATABASE: &str = "42P04";
     let name = checked_name(name)?;
     let template = checked_name(template.unwrap_or("template0"))?;
-    let statement = format!(r#"create database "{name}" template "{template}""#);
+    // Copies files, instead of writing each page of the template to the log as well.
+    let statement = format!(r#"create database "{name}" template "{template}" strategy file_copy"#);
     match sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await {
         Ok(_) => Ok(true),
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(DUPLICATE_DATABASE) => Ok(false),

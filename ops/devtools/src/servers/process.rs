@@ -170,7 +170,7 @@ impl<P: Program> Inner<P> {
         let mut command = self.program.command();
         command
             // Holding the lock of the data directory open, the server keeps it locked until it is gone, also
-            // when we are gone first: nobody starts a second server on the same data meanwhile.
+            // when we are gone first: no second server starts on the same data meanwhile.
             .stdin(Stdio::from(again(self.program.lock())?))
             .stdout(Stdio::from(again(&log)?))
             .stderr(Stdio::from(log))

@@ -104,15 +104,18 @@ impl TestDatabase {
 
     /// A database with the schema of `migrator`. They run once per test run, into a template that is then copied.
     pub async fn migrated(migrator: &Migrator) -> Result<Self, ServersError> {
-        let template = template_of(migrator).await?;
-        Self::from_template(Some(&template)).await
+        Self::from_template(Some(migrator)).await
     }
 
-    async fn from_template(template: Option<&str>) -> Result<Self, ServersError> {
+    async fn from_template(migrator: Option<&Migrator>) -> Result<Self, ServersError> {
         let database =
             Self { name: format!("test_{}", hex::encode(rand::random::<[u8; 8]>())), servers: shared().await? };
         let mut connection = maintenance(&database.servers).await?;
-        create_database(&mut connection, &database.name, template).await?;
+        let template = match migrator {
+            Some(migrator) => Some(template_of(&database.servers, &mut connection, migrator).await?),
+            None => None,
+        };
+        create_database(&mut connection, &database.name, template.as_deref()).await?;
         connection.close().await?;
         Ok(database)
     }
@@ -134,14 +137,14 @@ impl TestDatabase {
 }
 
 impl Drop for TestDatabase {
-    /// Deletes it behind the test, whoever is connected: thousands of them, each of 14 MB in 700 files, fill a disk.
+    /// Deletes it in the background, even while clients are connected: thousands of them, each of 14 MB in 700 files, fill a disk.
     fn drop(&mut self) {
-        delete_behind(self.servers.clone(), std::mem::take(&mut self.name));
+        queue_deletion(self.servers.clone(), std::mem::take(&mut self.name));
     }
 }
 
-/// Deletes a database on a thread of its own, one after another. What is left when the process ends goes with the servers.
-fn delete_behind(servers: SharedServers, name: String) {
+/// Hands a database to the thread that deletes them, one after another. What is left when the process ends goes with the servers.
+fn queue_deletion(servers: SharedServers, name: String) {
     static DELETER: OnceLock<mpsc::Sender<(SharedServers, String)>> = OnceLock::new();
 
     let deleter = DELETER.get_or_init(|| {
@@ -169,31 +172,38 @@ async fn maintenance(servers: &SharedServers) -> Result<PgConnection, ServersErr
     Ok(PgConnection::connect(&servers.database_url("postgres")).await?)
 }
 
-/// The template database with this schema, made by whoever comes first.
-async fn template_of(migrator: &Migrator) -> Result<String, ServersError> {
+/// The template database with this schema, made by the first process that asks for it.
+async fn template_of(
+    servers: &SharedServers,
+    connection: &mut PgConnection,
+    migrator: &Migrator,
+) -> Result<String, ServersError> {
     /// Key of the advisory lock under which a template is made; any number that no one else uses on this server.
     const MAKING_A_TEMPLATE: i64 = 0x706f_7374_7269;
 
-    let servers = shared().await?;
     let mut hasher = Sha256::new();
     for migration in migrator.iter() {
         hasher.update(migration.version.to_be_bytes());
         hasher.update(&migration.checksum);
     }
     let name = format!("template_{}", hex::encode(&hasher.finalize()[..8]));
-
-    let mut connection = maintenance(&servers).await?;
-    // Released with the connection, also when something fails half-way.
-    sqlx::query("select pg_advisory_lock($1)").bind(MAKING_A_TEMPLATE).execute(&mut connection).await?;
-    let exists: bool = sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
-        .bind(&name)
-        .fetch_one(&mut connection)
-        .await?;
-    if !exists {
-        make_template(&servers, &mut connection, migrator, &name).await?;
+    if exists(connection, &name).await? {
+        return Ok(name);
     }
-    connection.close().await?;
+    // Released with the connection, too, when something fails half-way.
+    sqlx::query("select pg_advisory_lock($1)").bind(MAKING_A_TEMPLATE).execute(&mut *connection).await?;
+    if !exists(connection, &name).await? {
+        make_template(servers, connection, migrator, &name).await?;
+    }
+    sqlx::query("select pg_advisory_unlock($1)").bind(MAKING_A_TEMPLATE).execute(connection).await?;
     Ok(name)
+}
+
+async fn exists(connection: &mut PgConnection, database: &str) -> sqlx::Result<bool> {
+    sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
+        .bind(database)
+        .fetch_one(connection)
+        .await
 }
 
 /// Migrates under another name and renames at the end, so that a template is whole or not there.

@@ -84,6 +84,16 @@ pub(crate) struct Behaviour {
 }
 
 impl Behaviour {
+    /// Ends a stage like this.
+    pub(crate) fn end(stage: TransactionStage, outcome: FailureOutcome) -> Self {
+        Self { stage: Some(stage), times: None, delay: None, outcome: Some(outcome) }
+    }
+
+    /// Answers late, and well.
+    pub(crate) fn late(stage: Option<TransactionStage>, delay: Duration) -> Self {
+        Self { stage, times: None, delay: Some(delay), outcome: None }
+    }
+
     /// Whether it has a say at `stage`.
     pub(crate) fn acts_at(&self, stage: TransactionStage) -> bool {
         match self.stage {

@@ -19,7 +19,7 @@ pub struct StoredMessage {
 }
 
 /// A mail as a reader sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Parsed {
     /// The decoded subject.
     pub subject: String,
@@ -64,15 +64,7 @@ impl StoredMessage {
     /// Reads it. Never fails: what cannot be read is left out.
     pub fn parse(&self) -> Parsed {
         let parser = MessageParser::new().with_mime_headers().default_header_text();
-        let Some(message) = parser.parse(&self.source) else {
-            return Parsed {
-                subject: String::new(),
-                headers: Vec::new(),
-                text: None,
-                html: None,
-                attachments: Vec::new(),
-            };
-        };
+        let Some(message) = parser.parse(&self.source) else { return Parsed::default() };
         let headers = message
             .headers()
             .iter()

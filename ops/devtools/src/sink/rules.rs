@@ -72,14 +72,12 @@ pub struct SinkRule {
 impl SinkRule {
     /// Ends `stage` with `outcome` for the addresses of `matches`.
     pub fn new(matches: Match, stage: TransactionStage, outcome: FailureOutcome) -> Result<Self, RuleError> {
-        Self { matches, behaviour: Behaviour { stage: Some(stage), times: None, delay: None, outcome: Some(outcome) } }
-            .checked()
+        Self { matches, behaviour: Behaviour::end(stage, outcome) }.checked()
     }
 
     /// Delays the answer at `stage`, which is otherwise a good one.
     pub fn slow(matches: Match, stage: TransactionStage, delay: Duration) -> Result<Self, RuleError> {
-        Self { matches, behaviour: Behaviour { stage: Some(stage), times: None, delay: Some(delay), outcome: None } }
-            .checked()
+        Self { matches, behaviour: Behaviour::late(Some(stage), delay) }.checked()
     }
 
     /// Only for the first `times` attempts of each address.

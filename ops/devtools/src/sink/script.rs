@@ -37,16 +37,11 @@ fn behaviour(words: &[&str]) -> Option<Behaviour> {
         ["greylist", ref rest @ ..] => fail(450, "4.7.1", Some(1), rest),
         ["defer", code, ref rest @ ..] => coded(code, 400..500, rest),
         ["reject", code, ref rest @ ..] => coded(code, 500..600, rest),
-        ["tarpit", delay] => Some(Behaviour { stage: None, times: None, delay: Some(duration(delay)?), outcome: None }),
-        ["slow", stage, delay] => Some(Behaviour {
-            stage: Some(answering_stage(stage)?),
-            times: None,
-            delay: Some(duration(delay)?),
-            outcome: None,
-        }),
-        ["drop", "before", "dot"] => Some(drop_at(TransactionStage::Body, FailureOutcome::Drop)),
-        ["drop", "after", "dot"] => Some(drop_at(TransactionStage::Dot, FailureOutcome::DropAfterAccept)),
-        ["drop", "at", stage] => Some(drop_at(answering_stage(stage)?, FailureOutcome::Drop)),
+        ["tarpit", delay] => Some(Behaviour::late(None, duration(delay)?)),
+        ["slow", stage, delay] => Some(Behaviour::late(Some(answering_stage(stage)?), duration(delay)?)),
+        ["drop", "before", "dot"] => Some(Behaviour::end(TransactionStage::Body, FailureOutcome::Drop)),
+        ["drop", "after", "dot"] => Some(Behaviour::end(TransactionStage::Dot, FailureOutcome::DropAfterAccept)),
+        ["drop", "at", stage] => Some(Behaviour::end(answering_stage(stage)?, FailureOutcome::Drop)),
         _ => None,
     }
 }
@@ -66,11 +61,7 @@ fn fail(code: u16, enhanced: &str, times: Option<u32>, rest: &[&str]) -> Option<
         _ => return None,
     };
     let reply = FailureReply::new(code, &format!("{enhanced} As the address asked for"))?;
-    Some(Behaviour { stage: Some(stage), times, delay: None, outcome: Some(FailureOutcome::Reply(reply)) })
-}
-
-fn drop_at(stage: TransactionStage, outcome: FailureOutcome) -> Behaviour {
-    Behaviour { stage: Some(stage), times: None, delay: None, outcome: Some(outcome) }
+    Some(Behaviour { times, ..Behaviour::end(stage, FailureOutcome::Reply(reply)) })
 }
 
 fn answering_stage(word: &str) -> Option<TransactionStage> {

@@ -74,8 +74,8 @@ fn programs_in(directory: &Path) -> Option<Programs> {
 
 fn from_debian() -> Result<Programs, ServersError> {
     tracing::info!("installing Debian's package postgresql");
-    // Debian's package makes a cluster of its own and starts it. We do not use it: say so before, where nobody
-    // has said anything yet.
+    // Debian's package makes a cluster of its own and starts it. We do not use it: say so before, unless the
+    // file is there.
     let settings = Path::new("/etc/postgresql-common/createcluster.conf");
     if let Some(directory) = settings.parent()
         && !settings.exists()
