@@ -349,10 +349,23 @@ select enable_row_security('capped_sends');
 -- The merge of two contacts moves rows to the one that stays.
 revoke insert, delete on capped_sends from postrider_ingress;
 
+-- The bit of a live suppression, by what it withholds. An `invalid` suppression for marketing stays for marketing only: it is how a full
+-- mailbox gets no marketing mail for a while, and it must not keep a password reset from the mailbox's owner.
+create function suppression_bit(reason text, scope text) returns integer
+language sql immutable parallel safe
+as $$
+    select case reason
+        when 'hard_bounce' then 1
+        when 'complaint' then 2
+        when 'invalid' then case scope when 'all' then 4 else 32 end
+        when 'unsubscribe' then 8
+        else case scope when 'all' then 16 else 32 end
+    end
+$$;
+grant execute on function suppression_bit(text, text) to postrider_ingress, postrider_stages;
+
 -- The facts about these contacts that the gate decides by: one definition for compliance and fence.
 -- Erased contacts are left out: there is no address to mail. An archived contact is included: mail it asked for still reaches it.
--- An `invalid` suppression for marketing stays for marketing only: it is how a full mailbox gets no marketing mail for a while, and
--- it must not keep a password reset from the mailbox's owner.
 -- Run it in a statement of its own after locking: READ COMMITTED takes its snapshot when the statement starts.
 -- Written so that the only plan is two look-ups by primary key per contact (`offset 0` keeps the planner from turning them
 -- into joins). With statistics missing, as after a first import, the planner would read all contacts of the tenant for each
@@ -388,13 +401,7 @@ as $$
         offset 0
     ) c
     cross join lateral (
-        select coalesce(bit_or(case s.reason
-                      when 'hard_bounce' then 1
-                      when 'complaint' then 2
-                      when 'invalid' then case s.scope when 'all' then 4 else 32 end
-                      when 'unsubscribe' then 8
-                      else case s.scope when 'all' then 16 else 32 end
-                  end), 0) as held
+        select coalesce(bit_or(suppression_bit(s.reason, s.scope)), 0) as held
         from suppressions s
         where s.tenant_id = of_tenant and s.address = c.address and (s.expires_at is null or s.expires_at > now())
     ) s

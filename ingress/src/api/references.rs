@@ -1,13 +1,10 @@
-//! What refers to an object that is to be removed. A campaign that is over, an archived sequence, steps of a sequence that nobody goes
+//! What refers to an object that is to be removed. A campaign that is over, an archived sequence, steps of a sequence that no contact goes
 //! through any more, and an archived template keep nothing.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::error::{ApiError, Reference};
-
-/// Most references that a refusal names.
-const REFERENCES_MAX: i64 = 20;
 
 /// 409 `<object>_in_use` with what refers to the object, unless nothing does. `way_out` says what the caller can do.
 ///
@@ -23,10 +20,38 @@ pub(crate) fn refuse(object: &str, references: Vec<Reference>, way_out: &str) ->
     Err(ApiError::conflict(format!("{object}_in_use")).detail(format!("{who}: {way_out}")).referred_by(references))
 }
 
+/// What a statement finds, at most twenty: of a tenant (`$1`) what refers to an object (`$2`). In the second form the statement goes on
+/// with a condition on the steps `p` of the sequence `q`: a step counts while its version is the newest, or a contact is on its way through
+/// it.
+macro_rules! references {
+    ($db:ident, [$($value:expr),+], $statement:tt) => {
+        sqlx::query_as!(Reference, $statement + " limit 20", $($value),+).fetch_all($db).await
+    };
+    ($db:ident, [$($value:expr),+], $statement:tt step $condition:tt) => {
+        sqlx::query_as!(
+            Reference,
+            $statement
+                + " exists (
+                       select from sequence_steps p
+                       where p.tenant_id = $1 and p.sequence_id = q.id and (p.version = q.version or exists (
+                             select from enrollments e
+                             where e.tenant_id = $1 and e.sequence_id = q.id and e.version = p.version
+                               and e.status in ('active', 'paused')))
+                         and "
+                + $condition
+                + " limit 20",
+            $($value),+
+        )
+        .fetch_all($db)
+        .await
+    };
+}
+
 /// What refers to a list or tag.
 pub(crate) async fn to_audience(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
-    sqlx::query_as!(
-        Reference,
+    references!(
+        db,
+        [tenant, id],
         r#"select 'campaign' as "object!", id as "id!", name as "name!" from campaigns
            where tenant_id = $1 and status not in ('sent', 'cancelled') and (list_id = $2 or $2 = any (tag_ids))
            union all
@@ -37,26 +62,16 @@ pub(crate) async fn to_audience(db: &mut PgConnection, tenant: Uuid, id: Uuid) -
            select 'sequence', q.id, q.name from sequences q
            where q.tenant_id = $1 and q.status <> 'archived' and (
                $2::uuid::text in (q.trigger_config ->> 'tag_id', q.trigger_config ->> 'list_id')
-               or exists (
-                   select from sequence_steps p
-                   where p.tenant_id = $1 and p.sequence_id = q.id and (p.version = q.version or exists (
-                         select from enrollments e
-                         where e.tenant_id = $1 and e.sequence_id = q.id and e.version = p.version
-                           and e.status in ('active', 'paused')))
-                     and $2::uuid::text in (p.action_config ->> 'tag_id', p.action_config ->> 'list_id')))
-           limit $3"#,
-        tenant,
-        id,
-        REFERENCES_MAX,
+               or"#
+        step "$2::uuid::text in (p.action_config ->> 'tag_id', p.action_config ->> 'list_id')))"
     )
-    .fetch_all(db)
-    .await
 }
 
 /// What refers to a contact field.
 pub(crate) async fn to_field(db: &mut PgConnection, tenant: Uuid, key: &str) -> sqlx::Result<Vec<Reference>> {
-    sqlx::query_as!(
-        Reference,
+    references!(
+        db,
+        [tenant, key],
         r#"with using_it as (
                select c.id from contents c
                where c.tenant_id = $1 and exists (
@@ -79,26 +94,16 @@ pub(crate) async fn to_field(db: &mut PgConnection, tenant: Uuid, key: &str) -> 
            select 'sequence', q.id, q.name from sequences q
            where q.tenant_id = $1 and q.status <> 'archived' and (
                q.trigger_config ->> 'field' = $2
-               or exists (
-                   select from sequence_steps p
-                   where p.tenant_id = $1 and p.sequence_id = q.id and (p.version = q.version or exists (
-                         select from enrollments e
-                         where e.tenant_id = $1 and e.sequence_id = q.id and e.version = p.version
-                           and e.status in ('active', 'paused')))
-                     and p.step_type = 'update_field' and p.action_config ->> 'field' = $2))
-           limit $3"#,
-        tenant,
-        key,
-        REFERENCES_MAX,
+               or"#
+        step "p.step_type = 'update_field' and p.action_config ->> 'field' = $2))"
     )
-    .fetch_all(db)
-    .await
 }
 
 /// What refers to a segment: another segment, a sequence whose trigger names it, or a campaign that is not over.
 pub(crate) async fn to_segment(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
-    sqlx::query_as!(
-        Reference,
+    references!(
+        db,
+        [tenant, id],
         r#"select 'segment' as "object!", s.id as "id!", s.name as "name!"
            from segment_uses u join segments s on s.tenant_id = $1 and s.id = u.segment_id
            where u.tenant_id = $1 and u.uses = $2
@@ -107,49 +112,33 @@ pub(crate) async fn to_segment(db: &mut PgConnection, tenant: Uuid, id: Uuid) ->
            where tenant_id = $1 and trigger_config ->> 'segment_id' = $2::uuid::text and status <> 'archived'
            union all
            select 'campaign', id, name from campaigns
-           where tenant_id = $1 and segment_id = $2 and status not in ('sent', 'cancelled')
-           limit $3"#,
-        tenant,
-        id,
-        REFERENCES_MAX,
+           where tenant_id = $1 and segment_id = $2 and status not in ('sent', 'cancelled')"#
     )
-    .fetch_all(db)
-    .await
 }
 
 /// What refers to a sender: campaigns, also past ones, and sequences.
 pub(crate) async fn to_sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
-    sqlx::query_as!(
-        Reference,
+    references!(
+        db,
+        [tenant, id],
         r#"select 'campaign' as "object!", id as "id!", name as "name!" from campaigns
            where tenant_id = $1 and sender_profile_id = $2
            union all
            select 'sequence', id, name from sequences
-           where tenant_id = $1 and sender_profile_id = $2 and deleted_at is null
-           limit $3"#,
-        tenant,
-        id,
-        REFERENCES_MAX,
+           where tenant_id = $1 and sender_profile_id = $2 and deleted_at is null"#
     )
-    .fetch_all(db)
-    .await
 }
 
 /// What refers to a domain: senders, and the tenant that has chosen it for tracking.
 pub(crate) async fn to_domain(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
-    sqlx::query_as!(
-        Reference,
+    references!(
+        db,
+        [tenant, id],
         r#"select 'tenant' as "object!", id as "id!", coalesce(org_name, '') as "name!" from tenants
            where id = $1 and tracking_domain_id = $2
            union all
-           select 'sender', id, email from senders where tenant_id = $1 and domain_id = $2
-           limit $3"#,
-        tenant,
-        id,
-        REFERENCES_MAX,
+           select 'sender', id, email from senders where tenant_id = $1 and domain_id = $2"#
     )
-    .fetch_all(db)
-    .await
 }
 
 /// What refers to a snippet or a layout: templates whose current version holds it, campaigns that are not over and have a body of their own
@@ -160,8 +149,9 @@ pub(crate) async fn to_snippet(
     id: Uuid,
     name: &str,
 ) -> sqlx::Result<Vec<Reference>> {
-    sqlx::query_as!(
-        Reference,
+    references!(
+        db,
+        [tenant, id, name],
         r#"select 'template' as "object!", t.id as "id!", t.name as "name!"
            from content_snippets u
            join templates t on t.tenant_id = $1 and t.content_id = u.content_id
@@ -174,55 +164,33 @@ pub(crate) async fn to_snippet(
            select 'snippet', s.id, s.name
            from snippets s
            join snippet_versions v on v.tenant_id = $1 and v.snippet_id = s.id and v.version = s.version
-           where s.tenant_id = $1 and s.id <> $2 and s.deleted_at is null and $3 = any (v.mentions)
-           limit $4"#,
-        tenant,
-        id,
-        name,
-        REFERENCES_MAX,
+           where s.tenant_id = $1 and s.id <> $2 and s.deleted_at is null and $3 = any (v.mentions)"#
     )
-    .fetch_all(db)
-    .await
 }
 
 /// What needs a template: the tenant that asks for consent with it, and sequences whose contacts will get it.
 pub(crate) async fn to_template(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
-    sqlx::query_as!(
-        Reference,
+    references!(
+        db,
+        [tenant, id],
         r#"select 'tenant' as "object!", id as "id!", coalesce(org_name, '') as "name!" from tenants
            where id = $1 and confirmation_template_id = $2
            union all
            select 'sequence', q.id, q.name from sequences q
-           where q.tenant_id = $1 and q.status in ('active', 'paused') and exists (
-               select from sequence_steps p
-               where p.tenant_id = $1 and p.sequence_id = q.id and p.template_id = $2
-                 and (p.version = q.version or exists (
-                     select from enrollments e
-                     where e.tenant_id = $1 and e.sequence_id = q.id and e.version = p.version
-                       and e.status in ('active', 'paused'))))
-           limit $3"#,
-        tenant,
-        id,
-        REFERENCES_MAX,
+           where q.tenant_id = $1 and q.status in ('active', 'paused') and"#
+        step "p.template_id = $2)"
     )
-    .fetch_all(db)
-    .await
 }
 
 /// What refers to a draft campaign: segments ask what happened to its mail.
 pub(crate) async fn to_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
-    sqlx::query_as!(
-        Reference,
+    references!(
+        db,
+        [tenant, id],
         r#"select 'segment' as "object!", id as "id!", name as "name!" from segments
            where tenant_id = $1 and deleted_at is null
-             and jsonb_path_exists(rule, '$.** ? (@ == $id)', jsonb_build_object('id', $2::uuid::text))
-           limit $3"#,
-        tenant,
-        id,
-        REFERENCES_MAX,
+             and jsonb_path_exists(rule, '$.** ? (@ == $id)', jsonb_build_object('id', $2::uuid::text))"#
     )
-    .fetch_all(db)
-    .await
 }
 
 #[cfg(test)]

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::{Router, body::Body};
 use bytes::Bytes;
-use http::{Method, Request, header};
+use http::{Method, Request, header, response};
 use schemas::Environment;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tower::ServiceExt;
 use uuid::Uuid;
 
 use crate::pipeline::{
     IdempotencyKey, Operation, Verb,
     auth::{TrustedCaller, keys::Caller},
-    body::BODY_MAX_BYTES,
+    body::{BODY_MAX_BYTES, CALL_MAX_BYTES},
     error::ApiError,
     json, may_read_call,
 };
@@ -43,6 +44,25 @@ impl Publisher {
             self.environment,
         ))
     }
+}
+
+/// Product and environment as they stand in `.<product>.<environment>.<rest>`, known or not.
+pub(super) fn publisher_in(tokens: &str) -> &str {
+    let tokens = tokens.trim_start_matches('.');
+    tokens.match_indices('.').nth(1).map_or(tokens, |(end, _)| &tokens[..end])
+}
+
+/// Sends a request through the same router as HTTP.
+pub(super) async fn route(router: &Router, request: Request<Body>) -> (response::Parts, Body) {
+    match router.clone().oneshot(request).await {
+        Ok(response) => response.into_parts(),
+        Err(never) => match never {},
+    }
+}
+
+/// Reads an answer of the router.
+pub(super) async fn read_answer(body: Body) -> Result<Bytes, ApiError> {
+    axum::body::to_bytes(body, CALL_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))
 }
 
 /// How a request is handled and answered.

@@ -19,7 +19,6 @@ use http::StatusCode;
 use runtime::trace::{self, TraceContext};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt as _;
 
 use self::{
     call::{CallMode, Publisher},
@@ -208,17 +207,10 @@ impl BusApi {
         if payload.len() > call.max_bytes() {
             return Err(body::too_large(call.max_bytes()));
         }
-        let product = self.product_of(subject);
+        let product = call::publisher_in(subject.strip_prefix(self.prefix.as_str()).unwrap_or_default());
         let too_many = || ApiError::unavailable().detail("too many calls at once");
         let permit = self.calls.try_take(product, 1).ok_or_else(too_many)?;
         Ok((permit, body::hold_call(payload, product)?))
-    }
-
-    /// The product and environment of a call, as its subject says.
-    fn product_of<'a>(&self, subject: &'a str) -> &'a str {
-        let tokens = subject.strip_prefix(self.prefix.as_str()).unwrap_or_default().trim_start_matches('.');
-        let end = tokens.match_indices('.').nth(1).map_or(tokens.len(), |(end, _)| end);
-        &tokens[..end]
     }
 
     async fn handle_call(
@@ -256,14 +248,9 @@ impl BusApi {
         }
     }
 
-    /// Sends the request through the same router as HTTP.
     async fn call_router(&self, request: http::Request<axum::body::Body>) -> Result<CallAnswer, ApiError> {
-        let response = match self.router.clone().oneshot(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        };
-        let (parts, content) = response.into_parts();
-        let body = axum::body::to_bytes(content, CALL_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
+        let (parts, content) = call::route(&self.router, request).await;
+        let body = call::read_answer(content).await?;
         let error = (!parts.status.is_success()).then(|| code_of(&body));
         Ok(CallAnswer { status: parts.status, body, error })
     }

@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc};
 
 use runtime::Publication;
-use schemas::parse_id;
+use schemas::{RequestAnnounced, parse_id, subjects};
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -27,6 +27,12 @@ pub struct RequestContext {
     pub(super) commits_facts: bool,
     pub(super) path: Vec<(String, String)>,
     pub(super) deferred: DeferredWork,
+}
+
+/// A notice for the stage that handles a request.
+pub(crate) fn request_notice(subject: String, notice: &RequestAnnounced) -> Result<Publication, ApiError> {
+    Publication::json(subject, format!("request-{}", notice.request_id.simple()), notice)
+        .map_err(|error| ApiError::unexpected(&error))
 }
 
 impl std::fmt::Debug for RequestContext {
@@ -60,6 +66,16 @@ impl RequestContext {
     /// the announcement is lost.
     pub fn announce(&mut self, publication: Publication) {
         self.announcements.push(publication);
+    }
+
+    /// Announces a request of the caller that is due, after the commit.
+    ///
+    /// # Errors
+    /// 500 for a notice that does not serialise: never for our types.
+    pub(crate) fn announce_request(&mut self, notice: &RequestAnnounced) -> Result<(), ApiError> {
+        let subject = subjects::accepted(&self.caller.product, self.caller.environment, notice.kind);
+        self.announce(request_notice(subject, notice)?);
+        Ok(())
     }
 
     /// This write commits no facts: the webhooks stage is not notified.
@@ -110,21 +126,35 @@ impl RequestContext {
         if subjects.is_empty() {
             return Ok(());
         }
-        let tenant = (!self.tenant.is_nil()).then_some(self.tenant);
-        let ids: Vec<Uuid> = subjects.iter().map(|_| schemas::new_id()).collect();
-        let (subjects, details): (Vec<String>, Vec<Value>) = subjects.into_iter().unzip();
-        sqlx::query!(
-            "insert into audit_log (id, tenant_id, actor, action, subject, detail)
-             select id, $1, $2, $3, subject, detail from unnest($4::uuid[], $5::text[], $6::jsonb[]) as n (id, subject, detail)",
-            tenant,
-            self.caller.actor(),
-            action,
-            &ids,
-            &subjects,
-            &details,
-        )
-        .execute(self.db())
-        .await
-        .map(drop)
+        let (tenant, actor) = ((!self.tenant.is_nil()).then_some(self.tenant), self.caller.actor());
+        write_audit_log(self.db(), tenant, &actor, action, subjects).await
     }
+}
+
+/// Writes what an actor did into the audit log, for each subject with its detail.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn write_audit_log(
+    db: &mut PgConnection,
+    tenant: Option<Uuid>,
+    actor: &str,
+    action: &str,
+    subjects: Vec<(String, Value)>,
+) -> sqlx::Result<()> {
+    let ids: Vec<Uuid> = subjects.iter().map(|_| schemas::new_id()).collect();
+    let (subjects, details): (Vec<String>, Vec<Value>) = subjects.into_iter().unzip();
+    sqlx::query!(
+        "insert into audit_log (id, tenant_id, actor, action, subject, detail)
+         select id, $1, $2, $3, subject, detail from unnest($4::uuid[], $5::text[], $6::jsonb[]) as n (id, subject, detail)",
+        tenant,
+        actor,
+        action,
+        &ids,
+        &subjects,
+        &details,
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }

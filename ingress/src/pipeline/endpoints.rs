@@ -7,16 +7,15 @@ use axum::{
     response::Response,
 };
 use runtime::plans::AccessPattern;
-use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
 
 use super::{
     body,
     doc::RouteInput,
-    handler::{Handler, Preparation, PreparationContext, Preparer, QueryReader, prepared, refused},
+    handler::{HandlerOf, Preparation, PreparationContext, Preparer, QueryReader, RequestInput, prepared, refused},
     json,
     later::OutcomeWaiter,
     perform,
+    query::decode_query,
     route::{Access, RouteEndpoint},
 };
 use crate::state::Ingress;
@@ -25,40 +24,24 @@ use crate::state::Ingress;
 type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// A GET: `product_tenant_id` is a query parameter, the others are `Query`'s fields (which should `deny_unknown_fields`).
-pub fn read<Query, H>(scope: &'static str, handler: H) -> RouteEndpoint
-where
-    Query: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Query> + 'static,
-{
+pub fn read<Query: RequestInput>(scope: &'static str, handler: impl HandlerOf<Query>) -> RouteEndpoint {
     reading(perform::Read { scope, in_tenant: true, in_pages: false }, handler)
 }
 
 /// A [`read`] of a list: `limit` and `cursor` are taken out of the query, and [`RequestContext::page`](super::RequestContext::page) has
 /// them.
-pub fn read_page<Query, H>(scope: &'static str, handler: H) -> RouteEndpoint
-where
-    Query: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Query> + 'static,
-{
+pub fn read_page<Query: RequestInput>(scope: &'static str, handler: impl HandlerOf<Query>) -> RouteEndpoint {
     reading(perform::Read { scope, in_tenant: true, in_pages: true }, handler).reads(RouteInput::page_query::<Query>())
 }
 
 /// A GET without a tenant: no `product_tenant_id`, and the transaction sees no tenant's rows. For the operations integration.
-pub fn platform_read<Query, H>(scope: &'static str, handler: H) -> RouteEndpoint
-where
-    Query: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Query> + 'static,
-{
+pub fn platform_read<Query: RequestInput>(scope: &'static str, handler: impl HandlerOf<Query>) -> RouteEndpoint {
     reading(perform::Read { scope, in_tenant: false, in_pages: false }, handler)
 }
 
-fn reading<Query, H>(spec: perform::Read, handler: H) -> RouteEndpoint
-where
-    Query: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Query> + 'static,
-{
+fn reading<Query: RequestInput>(spec: perform::Read, handler: impl HandlerOf<Query>) -> RouteEndpoint {
     let handler = Arc::new(handler);
-    let reader: QueryReader = Arc::new(move |query| match perform::decode_query::<Query>(&query) {
+    let reader: QueryReader = Arc::new(move |query| match decode_query::<Query>(&query) {
         Ok(query) => prepared(Arc::clone(&handler), query),
         Err(error) => refused(error),
     });
@@ -75,50 +58,32 @@ where
 
 /// A POST, PATCH or DELETE within a tenant: `product_tenant_id` is a body field and taken out before `Body` is read (which should
 /// `deny_unknown_fields`). It runs in a task of its own, with idempotency, in one transaction.
-pub fn write<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Body> + 'static,
-{
+pub fn write<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
     writing(perform::Write { scope, ..perform::Write::default() }, handler)
 }
 
 /// A [`write`] that is frequent and finds all its rows by key: its statements keep their plans.
-pub fn write_by_key<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Body> + 'static,
-{
+pub fn write_by_key<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
     writing(perform::Write { scope, access: AccessPattern::ByKey, ..perform::Write::default() }, handler)
 }
 
 /// A [`write`] with the body limit of imports. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
-pub fn write_large<Body, Input, H>(
+pub fn write_large<Body: RequestInput, Input: Send + 'static>(
     scope: &'static str,
     prepare: fn(PreparationContext, Body) -> Preparation<Input>,
-    handler: H,
-) -> RouteEndpoint
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    Input: Send + 'static,
-    H: for<'a> Handler<'a, Input> + 'static,
-{
+    handler: impl HandlerOf<Input>,
+) -> RouteEndpoint {
     let body_max_bytes = body::IMPORT_BODY_MAX_BYTES;
     let spec = perform::Write { scope, body_max_bytes, ..perform::Write::default() };
     prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::body::<Body>())
 }
 
 /// A [`write_by_key`] with the body limit of one-off messages. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
-pub fn write_with_files<Body, Input, H>(
+pub fn write_with_files<Body: RequestInput, Input: Send + 'static>(
     scope: &'static str,
     prepare: fn(PreparationContext, Body) -> Preparation<Input>,
-    handler: H,
-) -> RouteEndpoint
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    Input: Send + 'static,
-    H: for<'a> Handler<'a, Input> + 'static,
-{
+    handler: impl HandlerOf<Input>,
+) -> RouteEndpoint {
     let (body_max_bytes, access) = (body::MESSAGE_BODY_MAX_BYTES, AccessPattern::ByKey);
     let spec = perform::Write { scope, body_max_bytes, access, ..perform::Write::default() };
     prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::body::<Body>())
@@ -127,11 +92,7 @@ where
 /// A [`write`] whose handler parses or renders templates, or makes network requests: see
 /// [`RequestContext::run_blocking`](super::RequestContext::run_blocking) and
 /// [`RequestContext::wait_without_connection`](super::RequestContext::wait_without_connection).
-pub fn write_with_work<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Body> + 'static,
-{
+pub fn write_with_work<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
     writing(perform::Write { scope, has_work: true, ..perform::Write::default() }, handler)
 }
 
@@ -140,18 +101,13 @@ where
 ///
 /// `prepare` makes the handler's input from the body while no connection to Postgres is held, such as the inspection of attachments. Its
 /// errors are part of the input, so that they are answered and stored for a repeat like errors of the handler.
-pub fn write_and_wait<Body, Input, H>(
+pub fn write_and_wait<Body: RequestInput, Input: Send + 'static>(
     scope: &'static str,
     body_max_bytes: usize,
     prepare: fn(PreparationContext, Body) -> Preparation<Input>,
-    handler: H,
+    handler: impl HandlerOf<Input>,
     later: OutcomeWaiter,
-) -> RouteEndpoint
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    Input: Send + 'static,
-    H: for<'a> Handler<'a, Input> + 'static,
-{
+) -> RouteEndpoint {
     let later = Some(later);
     prepared_writing(
         perform::Write {
@@ -167,12 +123,10 @@ where
     .reads(RouteInput::body::<Body>())
 }
 
-fn preparer<Body, Input, H>(prepare: fn(PreparationContext, Body) -> Preparation<Input>, handler: H) -> Preparer
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    Input: Send + 'static,
-    H: for<'a> Handler<'a, Input> + 'static,
-{
+fn preparer<Body: RequestInput, Input: Send + 'static>(
+    prepare: fn(PreparationContext, Body) -> Preparation<Input>,
+    handler: impl HandlerOf<Input>,
+) -> Preparer {
     let handler = Arc::new(handler);
     Arc::new(move |before, object| {
         let handler = Arc::clone(&handler);
@@ -186,19 +140,11 @@ where
 }
 
 /// A [`write`] without a tenant: the body keeps its `product_tenant_id`, and the transaction sees no tenant's rows.
-pub fn provision<Body, H>(scope: &'static str, handler: H) -> RouteEndpoint
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Body> + 'static,
-{
+pub fn provision<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
     writing(perform::Write { scope, in_tenant: false, ..perform::Write::default() }, handler)
 }
 
-fn writing<Body, H>(spec: perform::Write, handler: H) -> RouteEndpoint
-where
-    Body: DeserializeOwned + JsonSchema + Send + 'static,
-    H: for<'a> Handler<'a, Body> + 'static,
-{
+fn writing<Body: RequestInput>(spec: perform::Write, handler: impl HandlerOf<Body>) -> RouteEndpoint {
     let handler = Arc::new(handler);
     let preparer: Preparer = Arc::new(move |_, object| {
         let prepared = match json::decode::<Body>(object) {

@@ -3,6 +3,8 @@
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use runtime::plans::PreparedTransaction;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -34,6 +36,16 @@ where
         self(ctx, input)
     }
 }
+
+/// A [`Handler`] of a route, whatever the lifetime of its request.
+pub trait HandlerOf<Input>: for<'a> Handler<'a, Input> + 'static {}
+
+impl<Input, H: for<'a> Handler<'a, Input> + 'static> HandlerOf<Input> for H {}
+
+/// What a route reads: the parameters of a query, or a body.
+pub trait RequestInput: DeserializeOwned + JsonSchema + Send + 'static {}
+
+impl<T: DeserializeOwned + JsonSchema + Send + 'static> RequestInput for T {}
 
 /// The body of a GET handler without further query parameters.
 #[derive(Debug, Clone, Copy, serde::Deserialize, schemars::JsonSchema)]
@@ -88,11 +100,7 @@ pub(super) type Preparer =
     Arc<dyn Fn(PreparationContext, Map<String, Value>) -> Preparation<PreparedHandler> + Send + Sync>;
 
 /// Calls the handler with the input, once there is a transaction.
-pub(super) fn prepared<Input, H>(handler: Arc<H>, input: Input) -> PreparedHandler
-where
-    Input: Send + 'static,
-    H: for<'a> Handler<'a, Input> + 'static,
-{
+pub(super) fn prepared<Input: Send + 'static>(handler: Arc<impl HandlerOf<Input>>, input: Input) -> PreparedHandler {
     Box::new(move |ctx| Box::pin(handler.call(ctx, input)))
 }
 

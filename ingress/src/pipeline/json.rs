@@ -1,17 +1,14 @@
 //! Strict JSON: every parser reads a body the same way. Duplicate keys, NUL characters, trailing bytes, unknown fields and anything but
 //! an object at the top are refused.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use runtime::{Budget, Limits, Spent};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use schemas::parse_id;
 use serde::{
-    Deserialize, Deserializer,
+    Deserializer,
     de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Map, Number, Value};
-use uuid::Uuid;
 
 use super::{body::IMPORT_BODY_MAX_BYTES, plain::Plain};
 use crate::pipeline::error::{ApiError, FieldFault};
@@ -246,97 +243,18 @@ pub(super) fn fault(path: &str, message: &str) -> ApiError {
     ApiError::validation(vec![fault])
 }
 
-/// An id in canonical form only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Id(pub Uuid);
-
-impl JsonSchema for Id {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Id".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Uuid::json_schema(generator)
-    }
-}
-
-impl<'de> Deserialize<'de> for Id {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_id(&text).map(Self).map_err(D::Error::custom)
-    }
-}
-
-/// A field of a PATCH: left out, cleared by `null`, or set. Needs `#[serde(default)]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Patch<T> {
-    /// Not in the body: stays as it is.
-    #[default]
-    Absent,
-    /// `null`: is cleared.
-    Null,
-    /// Gets this value.
-    Value(T),
-}
-
-impl<T> Patch<T> {
-    /// The new value, if one is set.
-    pub fn value(&self) -> Option<&T> {
-        match self {
-            Self::Value(value) => Some(value),
-            Self::Absent | Self::Null => None,
-        }
-    }
-
-    /// Whether the body says anything about the field.
-    #[must_use]
-    pub fn is_given(&self) -> bool {
-        !matches!(self, Self::Absent)
-    }
-
-    /// `None`: leave; `Some(None)`: clear; `Some(Some(…))`: set.
-    pub fn into_option(self) -> Option<Option<T>> {
-        match self {
-            Self::Absent => None,
-            Self::Null => Some(None),
-            Self::Value(value) => Some(Some(value)),
-        }
-    }
-}
-
-/// May be left out, and be null.
-impl<T: JsonSchema> JsonSchema for Patch<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("{}Patch", T::schema_name()).into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Option::<T>::json_schema(generator)
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Patch<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Option::deserialize(deserializer)?.map_or(Self::Null, Self::Value))
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::*;
+    use super::{
+        super::patch::{Id, Patch},
+        *,
+    };
     use hostile::{Shape, check_growth, fuzz};
     use proptest::prelude::*;
     use rstest::rstest;
     use runtime::Used;
+    use serde::Deserialize;
     use serde_json::json;
 
     fn cost(body: &[u8]) -> Used {

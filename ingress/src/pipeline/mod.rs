@@ -6,6 +6,7 @@
 
 pub mod auth;
 pub mod body;
+mod capacity;
 pub(crate) mod connection;
 mod context;
 mod deferred_work;
@@ -18,9 +19,11 @@ pub mod json;
 mod later;
 pub(crate) mod observe;
 pub mod page;
+mod patch;
 pub(crate) mod peer;
 mod perform;
 mod plain;
+mod query;
 mod reply;
 pub mod route;
 pub mod schema;
@@ -30,20 +33,23 @@ mod transaction;
 pub(crate) mod types;
 pub mod validate;
 
+pub(crate) use capacity::may_read_call;
 pub use context::RequestContext;
+pub(crate) use context::{request_notice, write_audit_log};
 pub use doc::Doc;
 pub use endpoints::{
     platform_read, provision, read, read_page, write, write_and_wait, write_by_key, write_large, write_with_files,
     write_with_work,
 };
-pub use handler::{Handler, NoFields, NoParameters, Preparation, PreparationContext};
+pub use handler::{Handler, HandlerOf, NoFields, NoParameters, Preparation, PreparationContext, RequestInput};
 pub use idempotency::{IdempotencyKey, KeyClaim};
-pub use json::{Id, Patch};
 pub use later::{Awaited, OutcomeWaiter};
 pub(crate) use page::resource;
 pub use page::{ListPage, Resource, time};
-pub(crate) use perform::{WRITE_STATEMENT_MAX, WouldAnswer, announce, may_read_call};
+pub use patch::{Id, Patch};
+pub(crate) use perform::{WRITE_STATEMENT_MAX, WouldAnswer, announce};
 pub use reply::ApiReply;
+pub(crate) use reply::status_answer;
 pub use route::{Access, Operation, RouteEndpoint, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;
 pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};

@@ -1,6 +1,6 @@
 //! Lists: newest first, keyset on (created_at, id), an opaque cursor.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Deref};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -48,16 +48,20 @@ pub trait Resource: Serialize + JsonSchema {
     fn position(&self) -> (DateTime<Utc>, Uuid);
 }
 
-/// Makes a type with `created_at` and an id a [`Resource`]: its names, and the field of the id.
+/// Makes a type a [`Resource`]: its names, and either the field of its id, beside `created_at`, or its place in a list.
 macro_rules! resource {
     ($view:ty, $one:literal, $many:literal, $id:ident) => {
+        $crate::pipeline::page::resource!($view, $one, $many, row => (*row.created_at, row.$id));
+    };
+    ($view:ty, $one:literal, $many:literal, $row:ident => $position:expr) => {
         impl $crate::pipeline::page::Resource for $view {
             const ONE: &'static str = $one;
             const MANY: &'static str = $many;
             const NOT_FOUND: &'static str = concat!($one, "_not_found");
 
             fn position(&self) -> (chrono::DateTime<chrono::Utc>, uuid::Uuid) {
-                (self.created_at, self.$id)
+                let $row = self;
+                $position
             }
         }
     };
@@ -132,6 +136,9 @@ pub struct ListPage {
 }
 
 impl ListPage {
+    /// The first row alone.
+    pub(crate) const ONE: Self = Self { limit: 0, before: None, before_id: None };
+
     /// The first page, with the default limit.
     pub(super) fn first() -> Self {
         Self { limit: LIMIT_DEFAULT, before: None, before_id: None }
@@ -154,6 +161,13 @@ impl ListPage {
         Ok(Self { limit, before: position.map(|(at, _)| at), before_id: position.map(|(_, id)| id) })
     }
 
+    /// Of a list of versions: only those before this one, when a cursor is given.
+    #[must_use]
+    pub fn before_version(&self) -> Option<i32> {
+        // Not one of our cursors: nothing is before it.
+        self.before_id.map(|id| i32::try_from(id.as_u128()).unwrap_or(0))
+    }
+
     /// How many rows to fetch: one more than the limit, to know whether there is a next page.
     #[must_use]
     pub fn fetch(&self) -> i64 {
@@ -171,6 +185,11 @@ impl ListPage {
         });
         ResourcePage { rows, next_cursor }
     }
+}
+
+/// The place of a version in a cursor, which names a row by an id: its number.
+pub(crate) fn numbered(version: i32) -> Uuid {
+    Uuid::from_u128(u128::from(version.unsigned_abs()))
 }
 
 fn seal(at: DateTime<Utc>, id: Uuid) -> String {
@@ -193,22 +212,53 @@ pub fn time(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// For `#[serde(serialize_with)]`: as [`time`].
-///
-/// # Errors
-/// Those of the serializer.
-pub fn as_time<S: Serializer>(at: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&time(*at))
+/// A time of an answer, or a time that may be null: written as by [`time`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(transparent)]
+pub struct AnswerTime<T>(pub T);
+
+/// A time of an answer.
+pub type Time = AnswerTime<DateTime<Utc>>;
+/// A time of an answer, or null.
+pub type OptionalTime = AnswerTime<Option<DateTime<Utc>>>;
+
+impl<T> From<T> for AnswerTime<T> {
+    fn from(at: T) -> Self {
+        Self(at)
+    }
 }
 
-/// For `#[serde(serialize_with)]`: as [`time`], or null.
-///
-/// # Errors
-/// Those of the serializer.
-pub fn as_optional_time<S: Serializer>(at: &Option<DateTime<Utc>>, serializer: S) -> Result<S::Ok, S::Error> {
-    match at {
-        Some(at) => as_time(at, serializer),
-        None => serializer.serialize_none(),
+impl<T> Deref for AnswerTime<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&time(self.0))
+    }
+}
+
+impl Serialize for OptionalTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.map(time).serialize(serializer)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for AnswerTime<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
     }
 }
 
@@ -245,6 +295,12 @@ mod tests {
     fn the_last_page_has_no_cursor() {
         let rows = vec![(Utc::now(), Uuid::now_v7())];
         assert_eq!(ListPage::new(Some(1), None).unwrap().answer(rows).next_cursor, None);
+    }
+
+    #[test]
+    fn a_cursor_carries_the_number_of_a_version() {
+        let before = |id| ListPage { before_id: Some(id), ..ListPage::first() }.before_version();
+        assert_eq!((before(numbered(7)), before(Uuid::max())), (Some(7), Some(0)));
     }
 
     #[test]

@@ -1,9 +1,6 @@
 //! The pipeline of a request: admit, find the tenant, replay or run the handler, commit, announce.
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{MatchedPath, Request},
@@ -13,13 +10,14 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header, request::Parts};
 use runtime::{Publication, plans::AccessPattern, trace};
 use schemars::JsonSchema;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{
     auth::{self, AdmissionTerms, AdmittedRequest, RateState, keys::Caller},
     body::{self, BODY_MAX_BYTES},
+    capacity::{ParseCapacity, READ_IMPORTS, READ_MESSAGES, STORE_MESSAGES, WORK_ON_BODIES},
     context::RequestContext,
     deferred_work::DeferredWork,
     error::ApiError,
@@ -29,8 +27,8 @@ use super::{
     later::{self, Awaited, OutcomeWaiter},
     observe::RequestTrace,
     page::{ListPage, PageQuery},
+    query::{decode_query, split_page, split_query},
     reply::ApiReply,
-    shares::{Share, Shares},
     tenant::{self, TenantClaim},
     transaction::{self, Tx},
 };
@@ -40,15 +38,6 @@ use crate::state::Ingress;
 pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 /// How long an announcement is tried after a commit; then the sweep announces.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
-
-/// Memory for what is parsed from large bodies at a time, beside the bodies themselves: of each product one of the largest, or several
-/// smaller ones, and twice that in all. Other requests wait with their bodies. Imports and messages have their own, so that no message waits for an import. So do messages that are
-/// being stored, so that a wait for Postgres delays no parsing, and work on a body (a template rendered over it), which takes longest and
-/// holds the body more than once.
-static READ_IMPORTS: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(body::IMPORT_BODY_MAX_BYTES));
-static READ_MESSAGES: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(body::MESSAGE_BODY_MAX_BYTES));
-static STORE_MESSAGES: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(body::MESSAGE_BODY_MAX_BYTES));
-static WORK_ON_BODIES: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(8 * BODY_MAX_BYTES));
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -95,49 +84,6 @@ impl Default for Write {
             has_work: false,
         }
     }
-}
-
-/// Reads the query parameters into a type.
-pub(super) fn decode_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
-    let pairs = serde_urlencoded::Deserializer::new(url::form_urlencoded::parse(query.as_bytes()));
-    serde_path_to_error::deserialize(pairs).map_err(|error| {
-        let path = error.path().to_string();
-        json::fault(if path == "." { "" } else { &path }, &error.inner().to_string())
-    })
-}
-
-/// Separates the tenant from the other query parameters.
-fn split_query(query: Option<&str>) -> Result<(TenantClaim, String), ApiError> {
-    let (mut product, mut engine) = (None, None);
-    let mut rest = url::form_urlencoded::Serializer::new(String::new());
-    for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        if value.contains('\0') {
-            return Err(ApiError::invalid(name, "invalid", "contains a NUL character"));
-        }
-        let slot = match name.as_ref() {
-            "product_tenant_id" => &mut product,
-            "engine_tenant_id" => &mut engine,
-            _ => {
-                rest.append_pair(&name, &value);
-                continue;
-            }
-        };
-        if slot.replace(value.into_owned()).is_some() {
-            return Err(ApiError::invalid(name, "duplicate", "is given twice"));
-        }
-    }
-    Ok((TenantClaim::new(product, engine.as_deref())?, rest.finish()))
-}
-
-/// Separates the parameters of a page from the other query parameters.
-fn split_page(query: &str) -> (String, String) {
-    let mut parts = [(); 2].map(|()| url::form_urlencoded::Serializer::new(String::new()));
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let of_page = matches!(name.as_ref(), "limit" | "cursor");
-        parts[usize::from(!of_page)].append_pair(&name, &value);
-    }
-    let [mut page, mut rest] = parts;
-    (page.finish(), rest.finish())
 }
 
 /// Answers a GET.
@@ -413,30 +359,6 @@ impl PendingWrite<'_> {
     }
 }
 
-/// Limits the memory for what is parsed from bodies, in KiB.
-struct ParseCapacity(Shares);
-
-impl ParseCapacity {
-    /// So much for one product, and twice that in all.
-    fn new(bytes: usize) -> Self {
-        Self(Shares::new(2 * bytes / 1024, bytes / 1024))
-    }
-
-    /// Waits until a body of this [`json::weight`] may be parsed. A small one needs no permit; one above the product's share takes all of
-    /// the share.
-    async fn acquire(&self, weight: usize, product: &str) -> Option<Share> {
-        if weight <= BODY_MAX_BYTES {
-            return None;
-        }
-        Some(self.0.take(product, weight / 1024).await)
-    }
-}
-
-/// Waits until a call over the bus may be parsed before it becomes a request.
-pub(crate) async fn may_read_call(body: &[u8], product: &str) -> Option<Share> {
-    READ_MESSAGES.acquire(json::weight(body), product).await
-}
-
 /// Parses a body; a large one on a blocking thread, since it would hold up the reactor.
 async fn parse(body: &Bytes) -> Result<Map<String, Value>, ApiError> {
     if body.len() <= BODY_MAX_BYTES {
@@ -557,39 +479,4 @@ fn add_rate_headers(headers: &mut http::HeaderMap, rate: RateState) {
     headers.insert("x-ratelimit-limit", HeaderValue::from(rate.limit));
     headers.insert("x-ratelimit-remaining", HeaderValue::from(rate.remaining()));
     headers.insert("x-ratelimit-reset", HeaderValue::from(now + u64::from(rate.resets_in)));
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    #[derive(Debug, serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Query {
-        limit: Option<i64>,
-        email: Option<String>,
-    }
-
-    #[test]
-    fn the_tenant_is_split_from_the_other_parameters() {
-        let (claim, rest) = split_query(Some("limit=5&product_tenant_id=a%20b&email=x%2By%40example.com")).unwrap();
-        assert_eq!(claim.product_tenant_id, "a b");
-        let query = decode_query::<Query>(&rest).unwrap();
-        assert_eq!((query.limit, query.email.as_deref()), (Some(5), Some("x+y@example.com")));
-    }
-
-    #[rstest]
-    #[case("", "product_tenant_id", "required")]
-    #[case("product_tenant_id=", "product_tenant_id", "invalid")]
-    #[case("product_tenant_id=a&product_tenant_id=a", "product_tenant_id", "duplicate")]
-    #[case("product_tenant_id=a&engine_tenant_id=x", "engine_tenant_id", "invalid")]
-    #[case("product_tenant_id=a&email=%00", "email", "invalid")]
-    #[case("product_tenant_id=a&limit=many", "limit", "invalid")]
-    #[case("product_tenant_id=a&colour=red", "colour", "unknown_field")]
-    fn a_bad_query_is_refused_with_its_parameter(#[case] query: &str, #[case] path: &str, #[case] code: &str) {
-        let error = split_query(Some(query)).and_then(|(_, rest)| decode_query::<Query>(&rest).map(drop)).unwrap_err();
-        assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
-    }
 }

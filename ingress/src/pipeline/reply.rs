@@ -145,6 +145,25 @@ impl ApiReply {
     }
 }
 
+/// Makes an answer that has the id of an object, and the one status that it has now. `Answer::reply(id)` answers it.
+macro_rules! status_answer {
+    ($vis:vis $answer:ident, $id:ident, $status:expr) => {
+        #[derive(Debug, serde::Serialize, schemars::JsonSchema)]
+        $vis struct $answer {
+            $id: uuid::Uuid,
+            #[schemars(extend("const" = $status))]
+            status: &'static str,
+        }
+
+        impl $answer {
+            $vis fn reply($id: uuid::Uuid) -> Result<$crate::pipeline::ApiReply, $crate::pipeline::error::ApiError> {
+                $crate::pipeline::ApiReply::ok(&Self { $id, status: $status })
+            }
+        }
+    };
+}
+pub(crate) use status_answer;
+
 /// `ok: true` and the fields of the answer.
 #[derive(Serialize)]
 struct Success<'a, T> {

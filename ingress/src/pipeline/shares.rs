@@ -67,7 +67,7 @@ impl Shares {
         own
     }
 
-    /// The permits that nobody has.
+    /// The free permits.
     #[cfg(test)]
     pub fn free(&self) -> usize {
         self.all.available_permits()

@@ -118,6 +118,15 @@ impl Faults {
         }
     }
 
+    /// The member of an enum that a word names.
+    pub fn word<T: Copy>(&mut self, path: &str, text: &str, all: &[T], name: fn(T) -> &'static str) -> Option<T> {
+        let found = all.iter().copied().find(|member| name(*member) == text);
+        if found.is_none() {
+            self.one_of(path, text, &all.iter().map(|member| name(*member)).collect::<Vec<_>>());
+        }
+        found
+    }
+
     /// Whether nothing was found.
     #[must_use]
     pub fn is_empty(&self) -> bool {

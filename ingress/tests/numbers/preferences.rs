@@ -63,6 +63,27 @@ async fn who_leaves_a_topic_stays_away_whoever_adds_him_until_he_comes_back_hims
 }
 
 #[tokio::test]
+async fn the_link_of_a_merged_contact_shows_and_changes_the_topics_of_the_survivor() {
+    let reader = Reader::start().await;
+    let news = reader.topic("News", true).await;
+    let client = &reader.ready.client;
+    let survivor = client.post("/v1/contacts", json!({"email": "survivor@example.org"})).await.text("contact_id");
+    let merged = client.post(&format!("/v1/contacts/{survivor}/merge"), json!({"contact_id": reader.contact})).await;
+    assert_eq!(merged.status, 200, "{}", merged.body);
+    let page = reader.look().await;
+    assert!(page.contains(&format!("value=\"{news}\" checked")), "{page}");
+    assert!(
+        page.contains("r…@example.com") && !page.contains("example.org"),
+        "the address is that of the mail: {page}"
+    );
+    reader.submit(&format!("shown={news}&action=save")).await;
+    let left =
+        "select count(*) from topic_opt_outs d join contacts c on c.id = d.contact_id where c.merged_into is null";
+    assert_eq!(reader.count(left).await, 1);
+    assert_eq!(reader.count("select count(*) from audience_members m join audiences a on a.id = m.audience_id where a.public_name is not null").await, 0);
+}
+
+#[tokio::test]
 async fn a_list_without_a_public_name_cannot_be_left_or_joined_here() {
     let reader = Reader::start().await;
     let plain = reader.ready.list;

@@ -1,4 +1,4 @@
-//! `postrider audit list`: who did what, to what, why, and what came of it.
+//! `postrider audit list`: acts with their actor, subject, reason and outcome.
 
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::operator::{CommandOutput, list_records};
 
+/// What operators did.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
     /// Lists acts, newest first: of operators, of callers, and what the engine decided by itself.

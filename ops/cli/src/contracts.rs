@@ -12,6 +12,7 @@ pub struct DocumentArgs {
     output: Option<PathBuf>,
 }
 
+/// The contract of the bus as an AsyncAPI 3.0 document.
 #[derive(Debug, clap::Args)]
 pub struct AsyncapiArgs {
     #[command(flatten)]

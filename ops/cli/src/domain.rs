@@ -12,6 +12,7 @@ use crate::{
     operator::{CommandOutput, list_records},
 };
 
+/// Sending domains: stopping one, and letting it go on.
 #[derive(Debug, Subcommand)]
 pub enum DomainCommand {
     /// Lists domains by name.

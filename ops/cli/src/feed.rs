@@ -11,6 +11,7 @@ use crate::{
     operator::{CommandOutput, list_records},
 };
 
+/// Which products' events go to the bus.
 #[derive(Debug, Subcommand)]
 pub enum FeedCommand {
     /// Publishes the product's events from now on: of all tenants it is linked to. Processes know within seconds.

@@ -28,6 +28,7 @@ pub struct HookArgs {
     command: HookCommand,
 }
 
+/// Events of providers about mail that was sent through tenants' own accounts.
 #[derive(Debug, Subcommand)]
 enum HookCommand {
     /// Sets how a connection's events are verified, and prints the URL to enter at the provider. Replaces the previous setting.

@@ -15,6 +15,7 @@ use crate::{
     table,
 };
 
+/// API keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
     /// Makes a key and shows it, once.

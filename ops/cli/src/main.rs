@@ -57,6 +57,7 @@ struct Cli {
     command: CliCommand,
 }
 
+/// Postrider, the multi-tenant email engine.
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Everything on this machine for development: servers, demo tenant, all stages, a mail sink with an inbox page.

@@ -13,6 +13,7 @@ use crate::{
     operator::{CommandOutput, list_records},
 };
 
+/// AI assistants: who may ask, and what they proposed.
 #[derive(Debug, Subcommand)]
 pub enum McpCommand {
     /// Lets one user ask about one workspace through one client.

@@ -127,7 +127,7 @@ pub struct SecretSource {
 }
 
 impl SecretSource {
-    /// The secret, if a source is given: never from the command line, which everybody on the machine may read.
+    /// The secret, if a source is given: never from the command line, which every user of the machine may read.
     pub fn read(&self) -> anyhow::Result<Option<String>> {
         match (&self.secret_file, &self.secret_env) {
             (Some(path), _) => std::fs::read_to_string(path).context("secret-file").map(Some),

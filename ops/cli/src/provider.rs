@@ -32,6 +32,7 @@ pub struct ProviderArgs {
     command: ProviderCommand,
 }
 
+/// Tenants' own accounts with mail providers.
 #[derive(Debug, Subcommand)]
 enum ProviderCommand {
     /// Adds a connection. Its secret is read from standard input, a file or an environment variable, never from the command line.

@@ -21,7 +21,7 @@ use crate::operator::{CommandOutput, DatabaseArgs};
 const PRODUCT: &str = "demo";
 /// The product's own id of its tenant.
 const PRODUCT_TENANT_ID: &str = "demo-tenant";
-/// The tenant's sending domain. `.example` is reserved: it belongs to nobody (RFC 2606).
+/// The tenant's sending domain. `.example` is reserved: it has no owner (RFC 2606).
 const DOMAIN: &str = "acme.example";
 const SENDER: &str = "news@acme.example";
 const OWNER: &str = "owner@acme.example";

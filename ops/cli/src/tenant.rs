@@ -16,6 +16,7 @@ use crate::{
     pause::tenant::block_fences,
 };
 
+/// Tenants and their links.
 #[derive(Debug, Subcommand)]
 pub enum TenantCommand {
     /// Lists tenants, newest first.

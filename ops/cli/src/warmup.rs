@@ -11,6 +11,7 @@ use crate::{
     operator::CommandOutput,
 };
 
+/// How many mails a day a new sending domain may send.
 #[derive(Debug, Subcommand)]
 pub enum WarmupCommand {
     /// The domains that are warmed up, with what is left for today.

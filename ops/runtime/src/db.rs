@@ -12,20 +12,18 @@ use uuid::Uuid;
 /// The migrations, embedded.
 pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
 
-/// Longest wait for a connection before a caller hears "unavailable".
+/// Longest wait for a connection before a caller is answered "unavailable".
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a connection is used before another one takes its place.
 const MAX_LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Postgres ends a transaction that a vanished task left open after this long: the third wall behind hook and spawn.
 const IDLE_IN_TRANSACTION: &str = "30s";
 
-/// Begins a transaction whose commit waits for no disk. For what nobody outside has heard of, and is done again should a crash of
-/// Postgres take it back. Whatever leaves does so after a commit that does wait, later in the same log: it takes this one to the disk
-/// along.
+/// Begins a transaction with an asynchronous commit. Use it only for work that nothing outside has seen yet, and that is redone after a crash
+/// of Postgres. A mail or an answer leaves after a synchronous commit, later in the same log, which also brings this one to the disk.
 pub const BEGIN_ASYNC_COMMIT: &str = "begin; set local synchronous_commit = off";
 
-/// Begins a transaction that holds what others need and waits for what others hold: it gives up after a second (55P03) and lets them go
-/// on.
+/// Begins a transaction that holds locks others need and waits for locks others hold: it gives up after a second (55P03) and releases its own.
 pub const BEGIN_BRIEFLY: &str = "begin; set local lock_timeout = '1s'";
 
 /// A connection that was idle for longer is tried before it is used.
@@ -49,6 +47,11 @@ impl Role {
             Self::Stages => "postrider_stages",
         }
     }
+}
+
+/// One column of rows, as the array that an `unnest` statement takes for it.
+pub fn column<I: IntoIterator, T>(rows: I, value: impl FnMut(I::Item) -> T) -> Vec<T> {
+    rows.into_iter().map(value).collect()
 }
 
 /// Opens pools. A thin name space, so that callers read `Database::pool(…)`.

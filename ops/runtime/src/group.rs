@@ -21,7 +21,7 @@ const UNDECIDED_PAUSE: Duration = Duration::from_millis(10);
 pub struct Gathering {
     /// The most of one group.
     pub most: usize,
-    /// A group of so many says that there is load: then the next one gathers for `window`. Where there is none, nobody waits.
+    /// A group of this size is a sign of load: then the next one gathers for `window`. Without load, no work waits.
     pub busy: usize,
     /// How long a group gathers under load: those who were just answered come back within it.
     pub window: Duration,

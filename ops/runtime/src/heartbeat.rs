@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::db::column;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -85,10 +86,6 @@ impl Heartbeat {
     /// If Postgres is unavailable.
     pub async fn beat(&self, beats: &[Beat]) -> sqlx::Result<()> {
         // An array of arrays is a matrix in Postgres, so each list travels as one text.
-        let stages: Vec<String> = beats.iter().map(|beat| beat.stage.to_owned()).collect();
-        let failing: Vec<String> = beats.iter().map(|beat| beat.failing_sweeps.join(",")).collect();
-        let paused: Vec<bool> = beats.iter().map(|beat| beat.is_paused).collect();
-        let in_hand: Vec<i32> = beats.iter().map(|beat| i32::try_from(beat.in_hand).unwrap_or(i32::MAX)).collect();
         sqlx::query!(
             "with silent as (
                  delete from heartbeats where (process_id, stage) in (
@@ -103,12 +100,12 @@ impl Heartbeat {
                  in_hand = excluded.in_hand",
             self.process_id,
             env!("CARGO_PKG_VERSION"),
-            &stages,
-            &failing,
+            &column(beats, |beat| beat.stage.to_owned()),
+            &column(beats, |beat| beat.failing_sweeps.join(",")),
             &self.settings,
             self.name,
-            &paused,
-            &in_hand,
+            &column(beats, |beat| beat.is_paused),
+            &column(beats, |beat| i32::try_from(beat.in_hand).unwrap_or(i32::MAX)),
         )
         .execute(&self.pool)
         .await

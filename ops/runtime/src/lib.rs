@@ -27,7 +27,7 @@ pub mod vault;
 pub use backoff::Backoff;
 pub use budget::{Budget, Limits, Spent, Used};
 pub use bus::{Bus, BusError, Publication};
-pub use db::{Database, Role};
+pub use db::{Database, Role, column};
 pub use group::{Commit, Gathering, GroupCommitter, NotCommitted, commit_each};
 pub use heartbeat::{Beat, Heartbeat};
 pub use metric::{Counter, Gauge, Histogram};

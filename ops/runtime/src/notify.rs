@@ -1,5 +1,5 @@
-//! "Look now", said within a process and over the bus: coalesced, and without any guarantee. What there is to find stands in the ledger, so
-//! whoever was not told finds it a moment later.
+//! Notifications ("something was committed, look") within a process and over the bus: coalesced, and without any guarantee. The work itself
+//! stands in the ledger, so a listener that misses one finds it a moment later.
 
 use std::{
     sync::{
@@ -19,41 +19,41 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Bus;
 
-/// Commits within this time are one notification: whoever hears takes all there is.
+/// Commits within this time are one notification: its listener takes all the work there is.
 const GATHER: Duration = Duration::from_millis(5);
-/// How soon a process knows that somebody listens.
+/// How soon a process knows that there are listeners.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Notifies one listener; what is said before it listens is heard once. Cheap to clone.
+/// Notifies one listener. Notifications before it listens are delivered as one. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Notifier(Arc<Notify>);
 
 impl Notifier {
-    /// Says it. Never waits.
+    /// Notifies. Never waits.
     pub fn notify(&self) {
         self.0.notify_one();
     }
 
-    /// Returns when it is said; at once, if it was said since.
+    /// Returns at the next notification; at once, if there was one since the last call.
     pub async fn notified(&self) {
         self.0.notified().await;
     }
 
-    /// Carries what is said to a subject of the bus, at most once in `gather`, until shut down.
+    /// Publishes notifications to a subject of the bus, at most once in `gather`, until shut down.
     pub async fn carry<M: Message>(self, bus: Bus, subject: String, gather: Duration, shutdown: CancellationToken) {
         let subject = bus.prefixed(&subject);
         let mut headers = async_nats::HeaderMap::new();
         headers.insert(header::SCHEMA, M::SCHEMA);
         while shutdown.run_until_cancelled(self.notified()).await.is_some() {
             if let Err(error) = bus.client().publish_with_headers(subject.clone(), headers.clone(), "{}".into()).await {
-                tracing::debug!(%error, "nobody was notified; a sweep finds it");
+                tracing::debug!(%error, "a notification was not published; a sweep finds the work");
             }
             tokio::time::sleep(gather).await;
         }
     }
 }
 
-/// Notifies the webhooks stage of facts that were committed: they stand in `outbox`. While nobody listens for any tenant, it says nothing.
+/// Notifies the webhooks stage of facts that were committed: they stand in `outbox`. While no tenant has a listener, it publishes nothing.
 #[derive(Debug, Clone, Default)]
 pub struct CommitNotifier {
     committed: Notifier,

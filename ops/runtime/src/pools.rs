@@ -35,7 +35,7 @@ impl From<PreparedPool> for Watched {
 }
 
 impl Watched {
-    /// The most there may be, those there are, and how many of these nobody uses.
+    /// The limit of connections, those that are open, and how many of these are idle.
     fn counts(&self) -> (u32, u32, u32) {
         match self {
             Self::Pool(pool) => {
@@ -63,7 +63,7 @@ pub async fn watch(connections: impl Into<Watched>, role: &'static str, shutdown
         Gauge::PoolConnectionsMax.set(f64::from(most), [("role", role)]);
         Gauge::PoolConnections.set(f64::from(idle), [("role", role), ("state", "idle")]);
         Gauge::PoolConnections.set(f64::from(size.saturating_sub(idle)), [("role", role), ("state", "busy")]);
-        // One that nobody uses is not waited for.
+        // With an idle connection there is no wait.
         if idle > 0 {
             Histogram::PoolWaitSeconds.record(0.0, [("role", role)]);
             continue;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use runtime::{Counter, plans::PreparedPool};
+use runtime::{Counter, column, plans::PreparedPool};
 use schemas::MessageKind;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -347,33 +347,22 @@ async fn replace_credits(db: &mut PgConnection, changed: &[&CreditChange<'_>]) -
     .await?;
     let lines: Vec<(&DueOutcome, &CreditLine)> =
         changed.iter().flat_map(|change| change.after.iter().map(|line| (change.due, line))).collect();
-    let tenants: Vec<Uuid> = lines.iter().map(|(due, _)| due.tenant_id).collect();
-    let outcomes: Vec<Uuid> = lines.iter().map(|(due, _)| due.id).collect();
-    let sends: Vec<Uuid> = lines.iter().map(|(_, line)| line.send_id).collect();
-    let campaigns: Vec<Option<Uuid>> = lines.iter().map(|(_, line)| line.campaign_id).collect();
-    let kinds: Vec<&str> = lines.iter().map(|(_, line)| line.kind.as_str()).collect();
-    let contacts: Vec<Uuid> = lines.iter().map(|(_, line)| line.contact_id).collect();
-    let shares: Vec<i32> = lines.iter().map(|(_, line)| line.share).collect();
-    let premiums: Vec<Option<i64>> = lines.iter().map(|(_, line)| line.premium).collect();
-    let values: Vec<Option<i64>> = lines.iter().map(|(_, line)| line.value_cents).collect();
-    let times: Vec<DateTime<Utc>> = lines.iter().map(|(_, line)| line.touched_at).collect();
-    let evidence: Vec<Value> = lines.iter().map(|(_, line)| line.evidence.clone()).collect();
     sqlx::query!(
         "insert into outcome_credits
              (tenant_id, outcome_id, send_id, campaign_id, kind, contact_id, share, premium, value_cents, touched_at, evidence)
          select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::uuid[], $7::int[], $8::bigint[],
                               $9::bigint[], $10::timestamptz[], $11::jsonb[])",
-        &tenants,
-        &outcomes,
-        &sends,
-        &campaigns as &[Option<Uuid>],
-        &kinds as &[&str],
-        &contacts,
-        &shares,
-        &premiums as &[Option<i64>],
-        &values as &[Option<i64>],
-        &times,
-        &evidence,
+        &column(&lines, |(due, _)| due.tenant_id),
+        &column(&lines, |(due, _)| due.id),
+        &column(&lines, |(_, line)| line.send_id),
+        &column(&lines, |(_, line)| line.campaign_id) as &[Option<Uuid>],
+        &column(&lines, |(_, line)| line.kind.as_str()) as &[&str],
+        &column(&lines, |(_, line)| line.contact_id),
+        &column(&lines, |(_, line)| line.share),
+        &column(&lines, |(_, line)| line.premium) as &[Option<i64>],
+        &column(&lines, |(_, line)| line.value_cents) as &[Option<i64>],
+        &column(&lines, |(_, line)| line.touched_at),
+        &column(&lines, |(_, line)| line.evidence.clone()),
     )
     .execute(db)
     .await
@@ -381,27 +370,18 @@ async fn replace_credits(db: &mut PgConnection, changed: &[&CreditChange<'_>]) -
 }
 
 async fn insert_restatements(db: &mut PgConnection, restated: &[&CreditChange<'_>]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = restated.iter().map(|change| change.due.tenant_id).collect();
-    let outcomes: Vec<Uuid> = restated.iter().map(|change| change.due.id).collect();
-    let revisions: Vec<i32> = restated.iter().map(|change| change.due.revision + 1).collect();
-    let reasons: Vec<&str> = restated.iter().map(|change| change.due.credit_reason.as_str()).collect();
-    let models: Vec<&str> = restated.iter().map(|change| change.policy.model.as_str()).collect();
-    let click_days: Vec<i32> = restated.iter().map(|change| change.policy.click_days).collect();
-    let delivery_days: Vec<i32> = restated.iter().map(|change| change.policy.delivery_days).collect();
-    let rules: Vec<Option<&str>> = restated.iter().map(|change| change.rule.map(model::CreditRule::as_str)).collect();
-    let credits: Vec<Value> = restated.iter().map(|change| with_amounts(&change.after)).collect();
     sqlx::query!(
         "insert into outcome_restatements (tenant_id, outcome_id, revision, reason, model, click_days, delivery_days, rule, credits)
          select * from unnest($1::uuid[], $2::uuid[], $3::int[], $4::text[], $5::text[], $6::int[], $7::int[], $8::text[], $9::jsonb[])",
-        &tenants,
-        &outcomes,
-        &revisions,
-        &reasons as &[&str],
-        &models as &[&str],
-        &click_days,
-        &delivery_days,
-        &rules as &[Option<&str>],
-        &credits,
+        &column(restated, |change| change.due.tenant_id),
+        &column(restated, |change| change.due.id),
+        &column(restated, |change| change.due.revision + 1),
+        &column(restated, |change| change.due.credit_reason.as_str()) as &[&str],
+        &column(restated, |change| change.policy.model.as_str()) as &[&str],
+        &column(restated, |change| change.policy.click_days),
+        &column(restated, |change| change.policy.delivery_days),
+        &column(restated, |change| change.rule.map(model::CreditRule::as_str)) as &[Option<&str>],
+        &column(restated, |change| with_amounts(&change.after)),
     )
     .execute(db)
     .await
@@ -421,25 +401,16 @@ fn with_amounts(lines: &[CreditLine]) -> Value {
 
 /// Inserts the notices that become `outcome.credited` events: one for each restatement, with an id derived from it.
 async fn insert_notices(db: &mut PgConnection, restated: &[&CreditChange<'_>]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = restated.iter().map(|change| change.due.tenant_id).collect();
-    let ids: Vec<Uuid> = restated
-        .iter()
-        .map(|change| Uuid::new_v5(&change.due.id, format!("credit-{}", change.due.revision + 1).as_bytes()))
-        .collect();
-    let contacts: Vec<Option<Uuid>> =
-        restated.iter().map(|change| change.contact.as_ref().map(|(contact, _)| *contact)).collect();
-    let outcomes: Vec<Uuid> = restated.iter().map(|change| change.due.id).collect();
-    let data: Vec<Value> = restated.iter().map(|change| notice_data(change)).collect();
     sqlx::query!(
         "insert into notices (tenant_id, id, type, contact_id, subject_id, data)
          select w.tenant_id, w.id, 'outcome.credited', w.contact_id, w.subject_id, w.data
          from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::jsonb[]) as w (tenant_id, id, contact_id, subject_id, data)
          on conflict do nothing",
-        &tenants,
-        &ids,
-        &contacts as &[Option<Uuid>],
-        &outcomes,
-        &data,
+        &column(restated, |change| change.due.tenant_id),
+        &column(restated, |change| Uuid::new_v5(&change.due.id, format!("credit-{}", change.due.revision + 1).as_bytes())),
+        &column(restated, |change| change.contact.as_ref().map(|(contact, _)| *contact)) as &[Option<Uuid>],
+        &column(restated, |change| change.due.id),
+        &column(restated, |change| notice_data(change)),
     )
     .execute(db)
     .await
@@ -465,39 +436,23 @@ fn notice_data(change: &CreditChange<'_>) -> Value {
 }
 
 async fn finish_outcomes(db: &mut PgConnection, changes: &[CreditChange<'_>]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = changes.iter().map(|change| change.due.tenant_id).collect();
-    let ids: Vec<Uuid> = changes.iter().map(|change| change.due.id).collect();
-    let contacts: Vec<Option<Uuid>> =
-        changes.iter().map(|change| change.contact.as_ref().map(|(contact, _)| *contact)).collect();
-    let keys: Vec<Option<&str>> =
-        changes.iter().map(|change| change.contact.as_ref().map(|(_, key)| key.as_str())).collect();
-    let next: Vec<Option<i32>> = changes.iter().map(CreditChange::next_check_minutes).collect();
-    let restated: Vec<bool> = changes.iter().map(CreditChange::is_restated).collect();
-    let models: Vec<&str> = changes.iter().map(|change| change.policy.model.as_str()).collect();
-    let click_days: Vec<i32> = changes.iter().map(|change| change.policy.click_days).collect();
-    let delivery_days: Vec<i32> = changes.iter().map(|change| change.policy.delivery_days).collect();
-    let rules: Vec<Option<&str>> = changes.iter().map(|change| change.rule.map(model::CreditRule::as_str)).collect();
     let booked: Vec<CountedOutcome> = changes.iter().map(CreditChange::counted_after).collect();
-    let types: Vec<&str> = booked.iter().map(|booked| booked.outcome_type.as_str()).collect();
-    let hours: Vec<DateTime<Utc>> = booked.iter().map(|booked| booked.hour).collect();
-    let premiums: Vec<i64> = booked.iter().map(|booked| booked.premium).collect();
-    let values: Vec<i64> = booked.iter().map(|booked| booked.value_cents).collect();
     sqlx::query_file!(
         "queries/finish_outcomes.sql",
-        &tenants,
-        &ids,
-        &contacts as &[Option<Uuid>],
-        &keys as &[Option<&str>],
-        &next as &[Option<i32>],
-        &restated,
-        &models as &[&str],
-        &click_days,
-        &delivery_days,
-        &rules as &[Option<&str>],
-        &types as &[&str],
-        &hours,
-        &premiums,
-        &values,
+        &column(changes, |change| change.due.tenant_id),
+        &column(changes, |change| change.due.id),
+        &column(changes, |change| change.contact.as_ref().map(|(contact, _)| *contact)) as &[Option<Uuid>],
+        &column(changes, |change| change.contact.as_ref().map(|(_, key)| key.as_str())) as &[Option<&str>],
+        &column(changes, CreditChange::next_check_minutes) as &[Option<i32>],
+        &column(changes, CreditChange::is_restated),
+        &column(changes, |change| change.policy.model.as_str()) as &[&str],
+        &column(changes, |change| change.policy.click_days),
+        &column(changes, |change| change.policy.delivery_days),
+        &column(changes, |change| change.rule.map(model::CreditRule::as_str)) as &[Option<&str>],
+        &column(&booked, |booked| booked.outcome_type.as_str()) as &[&str],
+        &column(&booked, |booked| booked.hour),
+        &column(&booked, |booked| booked.premium),
+        &column(&booked, |booked| booked.value_cents),
     )
     .execute(db)
     .await

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -112,9 +113,6 @@ impl OutcomeTotals {
     }
 
     async fn write_campaigns(&self, db: &mut PgConnection) -> sqlx::Result<()> {
-        let tenants: Vec<Uuid> = self.campaigns.keys().map(|(tenant, ..)| *tenant).collect();
-        let campaigns: Vec<Uuid> = self.campaigns.keys().map(|(_, campaign, _)| *campaign).collect();
-        let types: Vec<String> = self.campaigns.keys().map(|(.., outcome_type)| outcome_type.clone()).collect();
         let [outcomes, shares, premiums, values] = columns(self.campaigns.values());
         sqlx::query!(
             "insert into campaign_outcomes as t (tenant_id, campaign_id, outcome_type, outcomes, share, premium, value_cents)
@@ -122,9 +120,9 @@ impl OutcomeTotals {
              on conflict (tenant_id, campaign_id, outcome_type) do update
              set outcomes = t.outcomes + excluded.outcomes, share = t.share + excluded.share,
                  premium = t.premium + excluded.premium, value_cents = t.value_cents + excluded.value_cents",
-            &tenants,
-            &campaigns,
-            &types,
+            &column(self.campaigns.keys(), |(tenant, ..)| *tenant),
+            &column(self.campaigns.keys(), |(_, campaign, _)| *campaign),
+            &column(self.campaigns.keys(), |(.., outcome_type)| outcome_type.clone()),
             &outcomes,
             &shares,
             &premiums,
@@ -136,10 +134,6 @@ impl OutcomeTotals {
     }
 
     async fn write_hours(&self, db: &mut PgConnection) -> sqlx::Result<()> {
-        let tenants: Vec<Uuid> = self.hours.keys().map(|(tenant, ..)| *tenant).collect();
-        let hours: Vec<DateTime<Utc>> = self.hours.keys().map(|(_, hour, ..)| *hour).collect();
-        let kinds: Vec<String> = self.hours.keys().map(|(_, _, kind, _)| kind.clone()).collect();
-        let types: Vec<String> = self.hours.keys().map(|(.., outcome_type)| outcome_type.clone()).collect();
         let [outcomes, shares, premiums, values] = columns(self.hours.values());
         sqlx::query!(
             "insert into outcome_hours as t (tenant_id, hour, kind, outcome_type, outcomes, share, premium, value_cents)
@@ -148,10 +142,10 @@ impl OutcomeTotals {
              on conflict (tenant_id, hour, kind, outcome_type) do update
              set outcomes = t.outcomes + excluded.outcomes, share = t.share + excluded.share,
                  premium = t.premium + excluded.premium, value_cents = t.value_cents + excluded.value_cents",
-            &tenants,
-            &hours,
-            &kinds,
-            &types,
+            &column(self.hours.keys(), |(tenant, ..)| *tenant),
+            &column(self.hours.keys(), |(_, hour, ..)| *hour),
+            &column(self.hours.keys(), |(_, _, kind, _)| kind.clone()),
+            &column(self.hours.keys(), |(.., outcome_type)| outcome_type.clone()),
             &outcomes,
             &shares,
             &premiums,

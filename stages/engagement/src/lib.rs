@@ -101,7 +101,7 @@ impl Stage for Engagement {
         // It holds batches that delivery needs when it comes to the contacts, which an import may hold for seconds.
         let mut tx = self.by_key.begin_with(BEGIN_BRIEFLY).await?;
         let facts::RecordedSignals { fresh, unknown, .. } = facts::record(&mut tx, inputs, &[], self.shard).await?;
-        // A send nobody knows may come yet; until then its facts wait, and cost nobody else's.
+        // An unknown send may come yet; until then its facts wait, and delay no others.
         let pending = inbound::add_pending_signals(&mut tx, inputs, &unknown).await?;
         tx.commit().await?;
         for (kind, count) in fresh.by_kind() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::{Counter, plans::PreparedPool};
+use runtime::{Counter, column, plans::PreparedPool};
 use schemas::ExitReason;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -95,17 +95,14 @@ async fn leaving(db: &mut PgConnection, live: &[Due]) -> sqlx::Result<Vec<(Uuid,
 }
 
 async fn end(db: &mut PgConnection, leaving: &[(Uuid, Uuid, ExitReason)]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = leaving.iter().map(|(tenant, ..)| *tenant).collect();
-    let ids: Vec<Uuid> = leaving.iter().map(|(_, id, _)| *id).collect();
-    let reasons: Vec<&str> = leaving.iter().map(|(.., reason)| reason.as_str()).collect();
     sqlx::query!(
         "update enrollments e
          set status = 'exited', exit_reason = w.reason, next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
          from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, reason)
          where e.tenant_id = w.tenant_id and e.id = w.id",
-        &tenants,
-        &ids,
-        &reasons as &[&str],
+        &column(leaving, |(tenant, ..)| *tenant),
+        &column(leaving, |(_, id, _)| *id),
+        &column(leaving, |(.., reason)| reason.as_str()) as &[&str],
     )
     .execute(db)
     .await

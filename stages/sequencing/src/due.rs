@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use ledger::gate::{MarketingStatus, RecipientEligibility, zone_named};
+use ledger::{gate::RecipientEligibility, recipient_eligibility};
+use runtime::column;
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -71,12 +72,11 @@ pub(crate) async fn people(
     let exits = due.iter().map(|due| sequences.get(&(due.tenant_id, due.sequence_id))?.exit_event.as_ref());
     let (exit_names, exit_properties): (Vec<Option<&str>>, Vec<Option<&Value>>) =
         exits.map(|exit| exit.map(|exit| (exit.event.as_str(), &exit.properties)).unzip()).unzip();
-    let column = |of: fn(&Due) -> Uuid| due.iter().map(of).collect::<Vec<Uuid>>();
     let rows = sqlx::query_file!(
         "queries/people.sql",
-        &column(|due| due.tenant_id),
-        &column(|due| due.contact_id),
-        &column(|due| due.id),
+        &column(due, |due| due.tenant_id),
+        &column(due, |due| due.contact_id),
+        &column(due, |due| due.id),
         &exit_names as &[Option<&str>],
         &exit_properties as &[Option<&Value>],
     )
@@ -84,18 +84,7 @@ pub(crate) async fn people(
     .await?;
     let mut people = vec![None; due.len()];
     for row in rows {
-        let eligibility = RecipientEligibility {
-            contact_active: row.contact_active,
-            marketing: MarketingStatus::from_column(&row.marketing_status),
-            hard_bounced: row.hard_bounced,
-            complained: row.complained,
-            unsubscribed: row.unsubscribed,
-            invalid: row.invalid,
-            suppressed_all: row.suppressed_all,
-            suppressed_marketing: row.suppressed_marketing,
-            cap_left: row.cap_left,
-            zone: zone_named(row.quiet_zone.as_deref()),
-        };
+        let eligibility = recipient_eligibility!(row, quiet_zone);
         let place = usize::try_from(row.place - 1).ok().and_then(|place| people.get_mut(place));
         if let Some(place) = place {
             *place = Some(EnrolledContact {

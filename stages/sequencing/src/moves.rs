@@ -1,6 +1,7 @@
 //! Writes the cursors of enrollments and the log of their steps. A trigger of the table makes the event when an enrollment ends.
 
 use chrono::{DateTime, Utc};
+use runtime::column;
 use schemas::{EnrollmentStatus, ExitReason, StepType};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -51,17 +52,17 @@ impl Move {
         Self { next_step: due.next_step + 1, next_action_at: Some(at), attempts: 0, ..Self::stay(due) }
     }
 
-    /// The same step at another time; no attempt is counted.
+    /// Tries the step again at another time; no attempt is counted.
     pub(crate) fn again(due: &Due, at: DateTime<Utc>) -> Self {
         Self { next_action_at: Some(at), ..Self::stay(due) }
     }
 
-    /// The same step, which waits for something and is looked at again then.
+    /// The step waits for something, and is tried again at this time.
     pub(crate) fn hold(due: &Due, hold: StepHold, at: DateTime<Utc>) -> Self {
         Self { held_by: Some(hold.as_str()), ..Self::again(due, at) }
     }
 
-    /// The same step after a failed attempt.
+    /// Tries the step again after a failed attempt.
     pub(crate) fn retry(due: &Due, at: DateTime<Utc>, code: &'static str) -> Self {
         let attempts = due.attempts.saturating_add(1);
         Self { next_action_at: Some(at), attempts, last_error: Some(code), ..Self::stay(due) }
@@ -164,32 +165,20 @@ pub(crate) async fn write(db: &mut PgConnection, moves: &[Move], log: &[Log]) ->
 }
 
 async fn write_moves(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = moves.iter().map(|to| to.tenant_id).collect();
-    let ids: Vec<Uuid> = moves.iter().map(|to| to.id).collect();
-    let statuses: Vec<&str> = moves.iter().map(|to| to.status.as_str()).collect();
-    let reasons: Vec<Option<&str>> = moves.iter().map(|to| to.exit_reason.map(ExitReason::as_str)).collect();
-    let steps: Vec<i16> = moves.iter().map(|to| to.next_step).collect();
-    let times: Vec<Option<DateTime<Utc>>> = moves.iter().map(|to| to.next_action_at).collect();
-    let attempts: Vec<i16> = moves.iter().map(|to| to.attempts).collect();
-    let errors: Vec<Option<&str>> = moves.iter().map(|to| to.last_error).collect();
-    let tokens: Vec<Option<Uuid>> = moves.iter().map(|to| to.claim_token).collect();
-    let opted_out: Vec<bool> = moves.iter().map(|to| to.opted_out).collect();
-    let today: Vec<i16> = moves.iter().map(|to| to.steps_today).collect();
-    let held: Vec<Option<&str>> = moves.iter().map(|to| to.held_by).collect();
     sqlx::query_file!(
         "queries/move.sql",
-        &tenants,
-        &ids,
-        &statuses as &[&str],
-        &reasons as &[Option<&str>],
-        &steps,
-        &times as &[Option<DateTime<Utc>>],
-        &attempts,
-        &errors as &[Option<&str>],
-        &tokens as &[Option<Uuid>],
-        &opted_out,
-        &today,
-        &held as &[Option<&str>],
+        &column(moves, |to| to.tenant_id),
+        &column(moves, |to| to.id),
+        &column(moves, |to| to.status.as_str()) as &[&str],
+        &column(moves, |to| to.exit_reason.map(ExitReason::as_str)) as &[Option<&str>],
+        &column(moves, |to| to.next_step),
+        &column(moves, |to| to.next_action_at) as &[Option<DateTime<Utc>>],
+        &column(moves, |to| to.attempts),
+        &column(moves, |to| to.last_error) as &[Option<&str>],
+        &column(moves, |to| to.claim_token) as &[Option<Uuid>],
+        &column(moves, |to| to.opted_out),
+        &column(moves, |to| to.steps_today),
+        &column(moves, |to| to.held_by) as &[Option<&str>],
     )
     .execute(db)
     .await
@@ -197,28 +186,19 @@ async fn write_moves(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> 
 }
 
 async fn write_log(db: &mut PgConnection, log: &[Log]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = log.iter().map(|entry| entry.tenant_id).collect();
-    let enrollments: Vec<Uuid> = log.iter().map(|entry| entry.enrollment_id).collect();
-    let orders: Vec<i16> = log.iter().map(|entry| entry.step_order).collect();
-    let steps: Vec<Uuid> = log.iter().map(|entry| entry.step_id).collect();
-    let types: Vec<&str> = log.iter().map(|entry| entry.kind.as_str()).collect();
-    let outcomes: Vec<&str> = log.iter().map(|entry| entry.outcome).collect();
-    let details: Vec<Value> = log.iter().map(|entry| entry.detail.clone()).collect();
-    let sends: Vec<Option<Uuid>> = log.iter().map(|entry| entry.send_id).collect();
-    let dues: Vec<DateTime<Utc>> = log.iter().map(|entry| entry.due_at).collect();
     sqlx::query!(
         "insert into enrollment_steps (tenant_id, enrollment_id, step_order, step_id, step_type, outcome, detail, send_id, due_at)
          select * from unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::jsonb[], $8::uuid[],
                               $9::timestamptz[])",
-        &tenants,
-        &enrollments,
-        &orders,
-        &steps,
-        &types as &[&str],
-        &outcomes as &[&str],
-        &details,
-        &sends as &[Option<Uuid>],
-        &dues,
+        &column(log, |entry| entry.tenant_id),
+        &column(log, |entry| entry.enrollment_id),
+        &column(log, |entry| entry.step_order),
+        &column(log, |entry| entry.step_id),
+        &column(log, |entry| entry.kind.as_str()) as &[&str],
+        &column(log, |entry| entry.outcome) as &[&str],
+        &column(log, |entry| entry.detail.clone()),
+        &column(log, |entry| entry.send_id) as &[Option<Uuid>],
+        &column(log, |entry| entry.due_at),
     )
     .execute(db)
     .await

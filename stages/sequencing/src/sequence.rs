@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use ledger::gate::{QuietColumns, QuietRule};
+use ledger::gate::QuietRule;
 use schemas::{Classification, DelayUnit, Environment, MessageKind, SequenceStatus, StepType};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -101,12 +101,8 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Seq
             on_complaint: row.exit_on_complaint,
             opted_out_by_step: false,
         };
-        let quiet = QuietColumns {
-            quiet_from: row.quiet_from,
-            quiet_to: row.quiet_to,
-            quiet_for: row.quiet_for,
-            timezone: row.timezone.clone(),
-        };
+        let mail = (MessageKind::Sequence, Classification::Marketing);
+        let quiet = QuietRule::of((row.quiet_from, row.quiet_to), row.quiet_for.as_deref(), &row.timezone, mail);
         let sequence = Sequence {
             status: row.status,
             name: row.name,
@@ -115,7 +111,7 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Seq
             exit_event: row.exit_event.map(|exit| exit.0),
             tenant_active: row.tenant_active,
             timezone: row.timezone,
-            quiet: QuietRule::of(&quiet, MessageKind::Sequence, Classification::Marketing),
+            quiet,
             owner_email: row.owner_email,
             environment: row.environment,
             steps: Vec::new(),

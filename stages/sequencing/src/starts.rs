@@ -1,4 +1,4 @@
-//! Starts sequences by their triggers. Whoever records what happened notes an occurrence in the same transaction
+//! Starts sequences by their triggers. The writer of what happened notes an occurrence in the same transaction
 //! (`trigger_occurrences`); the key of its row decides that it counts once, and this sweep decides whether the contact is enrolled.
 
 use std::{collections::HashSet, time::Duration};
@@ -6,6 +6,7 @@ use std::{collections::HashSet, time::Duration};
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{StageError, Sweep, SweepSchedule};
+use runtime::column;
 use runtime::plans::PreparedPool;
 use schemas::{DelayUnit, SequenceStatus, delay, new_id};
 use sqlx::PgConnection;
@@ -67,14 +68,12 @@ async fn lock(db: &mut PgConnection) -> sqlx::Result<Vec<Occurrence>> {
     let mut occurrences =
         sqlx::query_file_as!(Occurrence, "queries/occurrences_in_turn.sql", AT_ONCE).fetch_all(&mut *db).await?;
     occurrences.sort_by_key(|one| (one.place(), one.noted_at));
-    let sequences: Vec<Uuid> = occurrences.iter().map(|one| one.sequence_id).collect();
-    let contacts: Vec<Uuid> = occurrences.iter().map(|one| one.contact_id).collect();
     // The order of the locks is the same in every process.
     sqlx::query!(
         "select pg_advisory_xact_lock(hashtextextended('start ' || w.sequence_id || w.contact_id, 0))
          from unnest($1::uuid[], $2::uuid[]) as w (sequence_id, contact_id)",
-        &sequences,
-        &contacts,
+        &column(&occurrences, |one| one.sequence_id),
+        &column(&occurrences, |one| one.contact_id),
     )
     .fetch_all(db)
     .await?;
@@ -128,8 +127,7 @@ impl StartFacts {
 /// Reads what decides. The sequences are held as they are: one that is being paused or archived waits, and the enrollments made here
 /// follow it then.
 async fn facts(db: &mut PgConnection, occurrences: &[Occurrence]) -> sqlx::Result<Vec<StartFacts>> {
-    let column = |of: fn(&Occurrence) -> Uuid| occurrences.iter().map(of).collect::<Vec<Uuid>>();
-    let (tenants, sequences) = (column(|one| one.tenant_id), column(|one| one.sequence_id));
+    let (tenants, sequences) = (column(occurrences, |one| one.tenant_id), column(occurrences, |one| one.sequence_id));
     sqlx::query!(
         "select s.id from sequences s
          where (s.tenant_id, s.id) in (select * from unnest($1::uuid[], $2::uuid[])) order by s.tenant_id, s.id for share",
@@ -138,9 +136,8 @@ async fn facts(db: &mut PgConnection, occurrences: &[Occurrence]) -> sqlx::Resul
     )
     .fetch_all(&mut *db)
     .await?;
-    sqlx::query_file_as!(StartFacts, "queries/start_facts.sql", &tenants, &sequences, &column(|one| one.contact_id))
-        .fetch_all(db)
-        .await
+    let contacts = column(occurrences, |one| one.contact_id);
+    sqlx::query_file_as!(StartFacts, "queries/start_facts.sql", &tenants, &sequences, &contacts).fetch_all(db).await
 }
 
 /// A decided occurrence: the enrollment to be, or why there is none.
@@ -202,26 +199,18 @@ async fn enroll(db: &mut PgConnection, starts: &[Start<'_>]) -> sqlx::Result<Has
     }
     let tenants: Vec<Uuid> = new.iter().map(|(one, _)| one.tenant_id).collect();
     let ids: Vec<Uuid> = new.iter().map(|(_, start)| start.enrollment_id).collect();
-    let sequences: Vec<Uuid> = new.iter().map(|(one, _)| one.sequence_id).collect();
-    let contacts: Vec<Uuid> = new.iter().map(|(one, _)| one.contact_id).collect();
-    let products: Vec<&str> = new.iter().map(|(_, start)| start.product.as_str()).collect();
-    let steps: Vec<i16> = new.iter().map(|(_, start)| start.next_step).collect();
-    let times: Vec<DateTime<Utc>> = new.iter().map(|(_, start)| start.next_action_at).collect();
-    let events: Vec<Option<Uuid>> = new.iter().map(|(one, _)| one.event_id).collect();
-    let parallel: Vec<bool> = new.iter().map(|(_, start)| start.is_parallel).collect();
-    let started: Vec<DateTime<Utc>> = new.iter().map(|(one, _)| one.noted_at).collect();
     let made = sqlx::query_file_scalar!(
         "queries/start_enrollments.sql",
         &tenants,
         &ids,
-        &sequences,
-        &contacts,
-        &products as &[&str],
-        &steps,
-        &times,
-        &events as &[Option<Uuid>],
-        &parallel,
-        &started,
+        &column(&new, |(one, _)| one.sequence_id),
+        &column(&new, |(one, _)| one.contact_id),
+        &column(&new, |(_, start)| start.product.as_str()) as &[&str],
+        &column(&new, |(_, start)| start.next_step),
+        &column(&new, |(_, start)| start.next_action_at),
+        &column(&new, |(one, _)| one.event_id) as &[Option<Uuid>],
+        &column(&new, |(_, start)| start.is_parallel),
+        &column(&new, |(one, _)| one.noted_at),
     )
     .fetch_all(&mut *db)
     .await?;
@@ -239,8 +228,6 @@ async fn enroll(db: &mut PgConnection, starts: &[Start<'_>]) -> sqlx::Result<Has
 }
 
 async fn write_outcomes(db: &mut PgConnection, starts: &[Start<'_>], enrolled: &HashSet<Uuid>) -> sqlx::Result<()> {
-    let column = |of: fn(&Occurrence) -> Uuid| starts.iter().map(|start| of(start.occurrence)).collect::<Vec<Uuid>>();
-    let keys: Vec<&str> = starts.iter().map(|start| start.occurrence.occurrence.as_str()).collect();
     let decided = starts.iter().map(|start| match &start.decision {
         Ok(new) if enrolled.contains(&new.enrollment_id) => ("enrolled", Some(new.enrollment_id)),
         Ok(_) => ("reentry", None),
@@ -253,10 +240,10 @@ async fn write_outcomes(db: &mut PgConnection, starts: &[Start<'_>], enrolled: &
              as w (tenant_id, sequence_id, contact_id, occurrence, outcome, enrollment_id)
          where o.tenant_id = w.tenant_id and o.sequence_id = w.sequence_id and o.contact_id = w.contact_id
            and o.occurrence = w.occurrence",
-        &column(|one| one.tenant_id),
-        &column(|one| one.sequence_id),
-        &column(|one| one.contact_id),
-        &keys as &[&str],
+        &column(starts, |start| start.occurrence.tenant_id),
+        &column(starts, |start| start.occurrence.sequence_id),
+        &column(starts, |start| start.occurrence.contact_id),
+        &column(starts, |start| start.occurrence.occurrence.as_str()) as &[&str],
         &outcomes as &[&str],
         &enrollments as &[Option<Uuid>],
     )

@@ -45,7 +45,14 @@ struct Replay {
     step_seconds: f64,
 }
 
+/// A notice or a contact of a slice.
+struct ReplayedRow {
+    at: DateTime<Utc>,
+    id: Uuid,
+}
+
 /// The result of a slice: how many deliveries it started, and where the next slice begins.
+#[derive(Clone, Copy)]
 struct ReplaySlice {
     deliveries: i64,
     source: &'static str,
@@ -106,6 +113,14 @@ impl Sweep for Replays {
         replay.save_progress(&mut tx, &slice).await?;
         tx.commit().await?;
         Ok(1)
+    }
+}
+
+impl ReplaySlice {
+    /// The next slice begins after the last of these rows; `None`: the table has no more.
+    fn after(self, rows: &[ReplayedRow]) -> Option<Self> {
+        let last = rows.last().filter(|_| rows.len() == SLICE)?;
+        Some(Self { cursor_at: last.at, cursor_id: last.id, ..self })
     }
 }
 
@@ -196,8 +211,9 @@ impl Replay {
     }
 
     async fn notices(&self, db: &mut PgConnection) -> Result<ReplaySlice, StageError> {
-        let rows: Vec<(DateTime<Utc>, Uuid)> = sqlx::query!(
-            "select recorded_at, id from notices
+        let rows = sqlx::query_as!(
+            ReplayedRow,
+            "select recorded_at as at, id from notices
              where tenant_id = $1 and (recorded_at, id) > ($2, $3) and recorded_at < $4
              order by recorded_at, id limit $5",
             self.tenant_id,
@@ -207,22 +223,16 @@ impl Replay {
             SLICE as i64
         )
         .fetch_all(&mut *db)
-        .await?
-        .into_iter()
-        .map(|row| (row.recorded_at, row.id))
-        .collect();
+        .await?;
         let deliveries = self.repeat_events(db, &EventKeys::default(), &self.keys(&rows), &Keys::default()).await?;
-        Ok(match rows.last() {
-            Some((at, id)) if rows.len() == SLICE => {
-                ReplaySlice { cursor_at: *at, cursor_id: *id, ..self.slice("notices", deliveries) }
-            }
-            _ => self.start_table("contacts", deliveries),
-        })
+        let next = self.slice("notices", deliveries);
+        Ok(next.after(&rows).unwrap_or_else(|| self.start_table("contacts", deliveries)))
     }
 
     async fn contacts(&self, db: &mut PgConnection) -> Result<ReplaySlice, StageError> {
-        let rows: Vec<(DateTime<Utc>, Uuid)> = sqlx::query!(
-            "select created_at, id from contacts
+        let rows = sqlx::query_as!(
+            ReplayedRow,
+            "select created_at as at, id from contacts
              where tenant_id = $1 and (created_at, id) > ($2, $3) and created_at < $4
              order by created_at, id limit $5",
             self.tenant_id,
@@ -232,22 +242,15 @@ impl Replay {
             SLICE as i64
         )
         .fetch_all(&mut *db)
-        .await?
-        .into_iter()
-        .map(|row| (row.created_at, row.id))
-        .collect();
+        .await?;
         let deliveries = self.repeat_events(db, &EventKeys::default(), &Keys::default(), &self.keys(&rows)).await?;
-        Ok(match rows.last() {
-            Some((at, id)) if rows.len() == SLICE => {
-                ReplaySlice { cursor_at: *at, cursor_id: *id, ..self.slice("contacts", deliveries) }
-            }
-            _ => ReplaySlice { status: "completed", ..self.slice("contacts", deliveries) },
-        })
+        let next = self.slice("contacts", deliveries);
+        Ok(next.after(&rows).unwrap_or(ReplaySlice { status: "completed", ..next }))
     }
 
-    fn keys(&self, rows: &[(DateTime<Utc>, Uuid)]) -> Keys {
+    fn keys(&self, rows: &[ReplayedRow]) -> Keys {
         let mut keys = Keys::default();
-        rows.iter().for_each(|(_, id)| keys.push(self.tenant_id, *id));
+        rows.iter().for_each(|row| keys.push(self.tenant_id, row.id));
         keys
     }
 

@@ -1,6 +1,5 @@
 //! `GET /v1/analytics/campaigns/{id}`: statistics of one campaign and its A/B test.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{WinnerMetric, WinnerReason};
 use serde::Serialize;
@@ -12,7 +11,7 @@ use super::{
     store::{self, AnalysedCampaign},
     totals::{DELIVERED_NOTE, DeliveredBasis, MessageTotals, OPENS_NOTE, RATES_NOTE, Rates},
 };
-use crate::pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::as_optional_time, types::counts};
+use crate::pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::OptionalTime, types::counts};
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
@@ -49,8 +48,7 @@ struct VariantReport {
 struct AbTestWinner {
     variant: String,
     name: Option<String>,
-    #[serde(serialize_with = "as_optional_time")]
-    decided_at: Option<DateTime<Utc>>,
+    decided_at: OptionalTime,
 }
 
 pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
@@ -92,7 +90,7 @@ pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Resul
 fn winner(campaign: &AnalysedCampaign, names: &[(String, String)]) -> Option<AbTestWinner> {
     let letter = campaign.winner.as_ref().filter(|_| campaign.winner_reason == Some(WinnerReason::HighestRate))?;
     let name = names.iter().find(|(variant, _)| variant == letter).map(|(_, name)| name.clone());
-    Some(AbTestWinner { variant: letter.clone(), name, decided_at: campaign.decided_at })
+    Some(AbTestWinner { variant: letter.clone(), name, decided_at: campaign.decided_at.into() })
 }
 
 fn notes(campaign: &AnalysedCampaign) -> Vec<String> {

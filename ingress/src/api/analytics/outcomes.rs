@@ -8,13 +8,10 @@ use serde_json::Number;
 
 use crate::pipeline::types::counts;
 
-/// The kind under which totals hold all outcomes, credited or not.
-const RECORDED: &str = "recorded";
-
 /// A sum of outcomes of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OutcomeTypeSum {
-    /// [`RECORDED`], or the kind of mail they are credited to.
+    /// The kind of mail that they are credited to; `None`: all outcomes, credited or not.
     pub(super) kind: Option<MessageKind>,
     pub(super) outcome_type: OutcomeType,
     pub(super) outcomes: i64,
@@ -22,11 +19,6 @@ pub(super) struct OutcomeTypeSum {
     pub(super) share: i64,
     pub(super) premium: i64,
     pub(super) value_cents: i64,
-}
-
-/// The kind of a total's word; `None` for all outcomes.
-pub(super) fn kind(word: &str) -> Option<MessageKind> {
-    MessageKind::parse(word).filter(|_| word != RECORDED)
 }
 
 /// Outcomes of a type that a campaign is credited with.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Datelike, NaiveDate, Utc, Weekday};
+use chrono::{Datelike, NaiveDate, Utc, Weekday};
 use chrono_tz::Tz;
 use schemars::JsonSchema;
 use schemas::{BounceClass, MessageKind};
@@ -18,7 +18,7 @@ use super::{
 use crate::pipeline::{
     ApiReply, RequestContext,
     error::ApiError,
-    page::{as_optional_time, as_time},
+    page::{OptionalTime, Time},
     types::counts,
 };
 
@@ -47,7 +47,7 @@ pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Re
     let outcomes = store::outcomes(ctx.db(), tenant, &window).await?;
     let report = AnalyticsReport::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
     ApiReply::ok(&AnalyticsOverview {
-        window: ReportWindow { from: window.from, to: window.to, timezone: window.timezone.name() },
+        window: ReportWindow { from: window.from.into(), to: window.to.into(), timezone: window.timezone.name() },
         report,
         notes: notes(&window, known.is_none().then_some(zone.as_str())),
     })
@@ -62,10 +62,8 @@ pub(super) struct AnalyticsOverview {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct ReportWindow {
-    #[serde(serialize_with = "as_time")]
-    from: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    to: DateTime<Utc>,
+    from: Time,
+    to: Time,
     /// The tenant's; its days are those of the report.
     timezone: &'static str,
 }
@@ -185,8 +183,7 @@ struct TopMessage {
     /// The sequence whose mail the template was.
     sequence_id: Option<Uuid>,
     name: String,
-    #[serde(serialize_with = "as_optional_time")]
-    launched_at: Option<DateTime<Utc>>,
+    launched_at: OptionalTime,
     totals: MessageTotals,
     rates: Rates,
 }
@@ -293,7 +290,7 @@ impl TopMessage {
             template_id: message.template_id,
             sequence_id: message.sequence_id,
             name: message.name,
-            launched_at: message.launched_at,
+            launched_at: message.launched_at.into(),
             totals: message.totals,
             rates,
         }

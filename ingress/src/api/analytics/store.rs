@@ -1,15 +1,11 @@
 //! What the reports read: totals and batches, never sends.
 
 use chrono::{DateTime, NaiveDate, Utc};
-use schemas::{OutcomeType, WinnerMetric, WinnerReason};
+use schemas::{MessageKind, OutcomeType, WinnerMetric, WinnerReason};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{
-    outcomes::{self, OutcomeTypeSum},
-    totals::MessageTotals,
-    window::HourWindow,
-};
+use super::{outcomes::OutcomeTypeSum, totals::MessageTotals, window::HourWindow};
 
 /// Messages in the list of the best.
 pub(super) const TOP: usize = 10;
@@ -198,19 +194,9 @@ pub(super) async fn outcomes(
     tenant: Uuid,
     window: &HourWindow,
 ) -> sqlx::Result<Vec<OutcomeTypeSum>> {
-    let rows =
-        sqlx::query_file!("queries/analytics_outcomes.sql", tenant, window.from, window.to).fetch_all(db).await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| OutcomeTypeSum {
-            kind: outcomes::kind(&row.kind),
-            outcome_type: row.outcome_type,
-            outcomes: row.outcomes,
-            share: row.share,
-            premium: row.premium,
-            value_cents: row.value_cents,
-        })
-        .collect())
+    sqlx::query_file_as!(OutcomeTypeSum, "queries/analytics_outcomes.sql", tenant, window.from, window.to)
+        .fetch_all(db)
+        .await
 }
 
 /// Outcomes that a campaign is credited with.
@@ -219,23 +205,13 @@ pub(super) async fn campaign_outcomes(
     tenant: Uuid,
     campaign: Uuid,
 ) -> sqlx::Result<Vec<OutcomeTypeSum>> {
-    let rows = sqlx::query!(
-        r#"select outcome_type as "outcome_type: OutcomeType", outcomes, share, premium, value_cents from campaign_outcomes
-           where tenant_id = $1 and campaign_id = $2"#,
+    sqlx::query_as!(
+        OutcomeTypeSum,
+        r#"select 'campaign' as "kind: MessageKind", outcome_type as "outcome_type: OutcomeType", outcomes, share, premium, value_cents
+           from campaign_outcomes where tenant_id = $1 and campaign_id = $2"#,
         tenant,
         campaign,
     )
     .fetch_all(db)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| OutcomeTypeSum {
-            kind: Some(schemas::MessageKind::Campaign),
-            outcome_type: row.outcome_type,
-            outcomes: row.outcomes,
-            share: row.share,
-            premium: row.premium,
-            value_cents: row.value_cents,
-        })
-        .collect())
+    .await
 }

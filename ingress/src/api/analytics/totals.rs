@@ -5,65 +5,65 @@ use serde::Serialize;
 
 use crate::pipeline::types::counts;
 
-/// Totals of messages. Unique facts count a message once, however often it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(transform = counts)]
-pub(super) struct MessageTotals {
-    /// Every recipient who was meant to get one.
-    pub(super) total: i64,
+/// Makes [`MessageTotals`] of its fields, each with the event that it counts.
+macro_rules! message_totals {
+    ($($(#[$about:meta])* $field:ident = $event:literal,)+) => {
+        /// Totals of messages. Unique facts count a message once, however often it was opened.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+        #[schemars(transform = counts)]
+        pub(super) struct MessageTotals {
+            /// Every recipient who was meant to get one.
+            pub(super) total: i64,
+            $($(#[$about])* pub(super) $field: i64,)+
+        }
+
+        impl MessageTotals {
+            /// Both together.
+            pub(super) fn plus(&self, other: &Self) -> Self {
+                Self { total: self.total + other.total, $($field: self.$field + other.$field,)+ }
+            }
+
+            /// The number that counts this event.
+            fn counter(&mut self, event: &str) -> Option<&mut i64> {
+                match event { $($event => Some(&mut self.$field),)+ _ => None }
+            }
+        }
+    };
+}
+
+message_totals! {
     /// Accepted by a receiving server or the relay.
-    pub(super) sent: i64,
+    sent = "sent",
     /// Confirmed by the provider where it can, otherwise accepted by the receiving server; not bounced since. As
     /// `email.delivered` events.
-    pub(super) delivered: i64,
+    delivered = "delivered",
     /// Of these, those that a provider has confirmed.
-    pub(super) delivered_confirmed: i64,
+    delivered_confirmed = "confirmed",
     /// Refused for good, not renderable, or out of time.
-    pub(super) failed: i64,
+    failed = "failed",
     /// May have left; no answer came.
-    pub(super) unknown: i64,
+    unknown = "unknown",
     /// Withheld on purpose, or cancelled.
-    pub(super) skipped: i64,
+    skipped = "skipped",
     /// Refused because the mailbox does not exist.
-    pub(super) bounced: i64,
+    bounced = "bounced",
     /// Reported as spam.
-    pub(super) complained: i64,
+    complained = "complained",
     /// Unique, by people and machines.
-    pub(super) opened: i64,
+    opened = "opened",
     /// Unique, by a person as far as can be told.
-    pub(super) opened_human: i64,
+    opened_human = "opened_human",
     /// Unique, by people and machines.
-    pub(super) clicked: i64,
+    clicked = "clicked",
     /// Unique, by a person as far as can be told.
-    pub(super) clicked_human: i64,
+    clicked_human = "clicked_human",
     /// Unique.
-    pub(super) unsubscribed: i64,
+    unsubscribed = "unsubscribed",
     /// Unique, answered by a person.
-    pub(super) replied: i64,
+    replied = "replied",
 }
 
 impl MessageTotals {
-    /// Both together.
-    pub(super) fn plus(&self, other: &Self) -> Self {
-        Self {
-            total: self.total + other.total,
-            sent: self.sent + other.sent,
-            delivered: self.delivered + other.delivered,
-            delivered_confirmed: self.delivered_confirmed + other.delivered_confirmed,
-            failed: self.failed + other.failed,
-            unknown: self.unknown + other.unknown,
-            skipped: self.skipped + other.skipped,
-            bounced: self.bounced + other.bounced,
-            complained: self.complained + other.complained,
-            opened: self.opened + other.opened,
-            opened_human: self.opened_human + other.opened_human,
-            clicked: self.clicked + other.clicked,
-            clicked_human: self.clicked_human + other.clicked_human,
-            unsubscribed: self.unsubscribed + other.unsubscribed,
-            replied: self.replied + other.replied,
-        }
-    }
-
     /// What `delivered` rests on; `None` while nothing was delivered.
     pub(super) fn delivered_basis(&self) -> Option<DeliveredBasis> {
         match (self.delivered - self.delivered_confirmed, self.delivered_confirmed) {
@@ -76,26 +76,9 @@ impl MessageTotals {
 
     /// Adds a total of an hour. `false`: the event is none of these.
     pub(super) fn add(&mut self, event: &str, count: i64) -> bool {
-        let decided = matches!(event, "sent" | "failed" | "unknown" | "skipped");
-        let slot = match event {
-            "sent" => &mut self.sent,
-            "delivered" => &mut self.delivered,
-            "confirmed" => &mut self.delivered_confirmed,
-            "failed" => &mut self.failed,
-            "unknown" => &mut self.unknown,
-            "skipped" => &mut self.skipped,
-            "bounced" => &mut self.bounced,
-            "complained" => &mut self.complained,
-            "opened" => &mut self.opened,
-            "opened_human" => &mut self.opened_human,
-            "clicked" => &mut self.clicked,
-            "clicked_human" => &mut self.clicked_human,
-            "unsubscribed" => &mut self.unsubscribed,
-            "replied" => &mut self.replied,
-            _ => return false,
-        };
-        *slot += count;
-        if decided {
+        let Some(counter) = self.counter(event) else { return false };
+        *counter += count;
+        if matches!(event, "sent" | "failed" | "unknown" | "skipped") {
             self.total += count;
         }
         true

@@ -1,7 +1,6 @@
 //! `/v1/audiences`: static lists and tags, and their members. A list with a public name is a topic: its members see it on their
 //! preferences page, and a contact that leaves it there is not added again by others.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{Address, new_id, parse_id};
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use super::{references, segments};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
     error::ApiError,
-    page::as_time,
+    page::Time,
     read, read_page, resource,
     types::{Email, Words},
     validate::AUDIENCE_NAME_MAX,
@@ -117,10 +116,8 @@ struct AudienceView {
     public_description: Option<String>,
     #[schemars(range(min = 0))]
     member_count: i64,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    created_at: Time,
+    updated_at: Time,
 }
 
 resource!(AudienceView, "audience", "audiences", audience_id);
@@ -178,15 +175,12 @@ struct CreateAudience {
     /// Must not look like an id.
     #[schemars(with = "Words<AUDIENCE_NAME_MAX>")]
     name: String,
-    #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Option<String>,
     /// Of a list only: makes it a topic on preferences pages.
-    #[serde(default)]
     #[schemars(with = "Option<Words<AUDIENCE_NAME_MAX>>")]
     public_name: Option<String>,
     /// Only with a public name.
-    #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     public_description: Option<String>,
 }
@@ -242,18 +236,15 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
     ApiReply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: body.name.trim() })
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 struct ChangeAudience {
     #[schemars(with = "Option<Words<AUDIENCE_NAME_MAX>>")]
     name: Option<String>,
-    #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Patch<String>,
-    #[serde(default)]
     #[schemars(with = "Option<Words<AUDIENCE_NAME_MAX>>")]
     public_name: Patch<String>,
-    #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     public_description: Patch<String>,
 }

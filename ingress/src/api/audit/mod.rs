@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, RequestContext, Resource, Routes, error::ApiError, page::as_time, read_page, types::Line,
+    ApiReply, Doc, RequestContext, Routes, error::ApiError, page::Time, read_page, resource, types::Line,
 };
 
 /// Longest name of an action, in characters.
@@ -40,19 +40,10 @@ struct AuditRecord {
     /// Ids, codes and names of fields.
     #[schemars(with = "Map<String, Value>")]
     detail: Value,
-    #[serde(serialize_with = "as_time")]
-    at: DateTime<Utc>,
+    at: Time,
 }
 
-impl Resource for AuditRecord {
-    const ONE: &'static str = "entry";
-    const MANY: &'static str = "entries";
-    const NOT_FOUND: &'static str = "entry_not_found";
-
-    fn position(&self) -> (DateTime<Utc>, Uuid) {
-        (self.at, self.entry_id)
-    }
-}
+resource!(AuditRecord, "entry", "entries", row => (*row.at, row.entry_id));
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     api::{references, segments},
-    pipeline::{ApiReply, NoFields, RequestContext, error::ApiError, types::Name, validate::NAME_MAX},
+    pipeline::{ApiReply, NoFields, RequestContext, error::ApiError, status_answer, types::Name, validate::NAME_MAX},
 };
 
 /// What the name of a copy ends with.
@@ -56,33 +56,24 @@ pub(super) async fn duplicate(ctx: &mut RequestContext, body: DuplicateCampaign)
     })
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct CampaignDeleted {
-    campaign_id: Uuid,
-    #[schemars(extend("const" = "deleted"))]
-    status: &'static str,
-}
+status_answer!(pub(super) CampaignDeleted, campaign_id, "deleted");
 
 /// Removes a draft. A campaign that was launched stays: its mails refer to it.
 pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
-    let not_found = || ApiError::not_found("campaign");
     if !store::begin_preflight(ctx.db(), tenant, id).await? {
         return Err(already(CampaignStatus::Preflight));
     }
     // Writers of segments take turns: none names the campaign while it goes.
     segments::lock_all(ctx.db(), tenant).await?;
-    if !store::lock(ctx.db(), tenant, id).await? {
-        return Err(not_found());
-    }
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let detail = match row.status {
         CampaignStatus::Draft => {
             let references = references::to_campaign(ctx.db(), tenant, id).await?;
             references::refuse("campaign", references, "change them first")?;
             store::delete_draft(ctx.db(), tenant, id).await?;
             ctx.audit("campaign.deleted", &id.to_string(), json!({})).await?;
-            return ApiReply::ok(&CampaignDeleted { campaign_id: id, status: "deleted" });
+            return CampaignDeleted::reply(id);
         }
         CampaignStatus::Preflight | CampaignStatus::Scheduled => "take it back to draft first (PATCH status: draft)",
         CampaignStatus::Sending => "cancel it instead (PATCH status: cancelled)",

@@ -14,9 +14,7 @@ use uuid::Uuid;
 use super::{
     content::{self, CampaignContent, OwnBody, within_variant},
     rows::{CampaignRow, LOCAL_TIME_PATTERN},
-    rules::{
-        NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, RulesBody, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN,
-    },
+    rules::{NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN},
     store::CampaignDraft,
 };
 use crate::{
@@ -73,97 +71,70 @@ pub(crate) struct ChangeCampaign(pub(crate) CampaignBody);
 
 /// The fields of create and of PATCH. `status`, `paused`, `schedule_for` and `schedule_for_local` belong to PATCH only.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 #[schemars(inline)]
 pub(crate) struct CampaignBody {
-    #[serde(default)]
     #[schemars(with = "Option<Name<NAME_MAX>>")]
     name: Patch<String>,
-    #[serde(default)]
     sender_profile_id: Patch<Id>,
     /// A template, or a subject and a body; the campaign's own subject and preheader replace the template's.
-    #[serde(default)]
     template_id: Patch<Id>,
-    #[serde(default)]
     #[schemars(with = "Option<Name<LINE_MAX>>")]
     subject: Patch<String>,
-    #[serde(default)]
     #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Patch<String>,
     /// This or `mjml`: giving one takes the other's place.
-    #[serde(default)]
     #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     body_html: Patch<String>,
-    #[serde(default)]
     #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     mjml: Patch<String>,
     /// Default: made of the HTML.
-    #[serde(default)]
     #[schemars(length(max = SOURCE_MAX))]
     body_text: Patch<String>,
     /// The name of the layout around the campaign's own bodies.
-    #[serde(default)]
     #[schemars(length(max = SNIPPET_NAME_MAX))]
     layout: Patch<String>,
-    #[serde(default)]
     #[schemars(extend("enum" = GOALS))]
     campaign_goal: Patch<String>,
-    #[serde(default)]
     #[schemars(extend("enum" = MODES))]
     audience_mode: Patch<String>,
     /// With audience_mode list.
-    #[serde(default)]
     list_id: Patch<Id>,
     /// With audience_mode segment.
-    #[serde(default)]
     segment_id: Patch<Id>,
     /// With audience_mode tags: any of them.
-    #[serde(default)]
     #[schemars(length(max = TAGS_MAX))]
     tag_ids: Patch<Vec<Id>>,
     /// Default: marketing_campaign. The classification follows from it.
-    #[serde(default)]
     #[schemars(with = "Option<MessagePurpose>")]
     message_purpose: Patch<String>,
     /// Default: normal.
-    #[serde(default)]
     #[schemars(extend("enum" = URGENCIES))]
     urgency: Patch<String>,
     /// Required when message_purpose is not marketing.
-    #[serde(default)]
     #[schemars(length(max = REASON_MAX))]
     audience_reason: Patch<String>,
     /// Which contact gets which is a stable hash of campaign and contact. What a variant leaves out, the campaign says.
-    #[serde(default)]
     #[schemars(length(min = VARIANTS_MIN, max = VARIANTS_MAX))]
-    variants: Patch<Vec<NewVariant>>,
-    #[serde(default)]
-    ab_test: Patch<NewAbTest>,
+    pub(super) variants: Patch<Vec<NewVariant>>,
+    pub(super) ab_test: Patch<NewAbTest>,
     /// What is not sent by then is missed.
-    #[serde(default)]
     #[schemars(extend("format" = "date-time"))]
-    not_after: Patch<String>,
+    pub(super) not_after: Patch<String>,
     /// What is missed is skipped as `window_missed`, sent late, or held: the campaign is paused.
-    #[serde(default)]
     #[schemars(with = "Option<OnMiss>", extend("default" = "skip"))]
-    on_miss: Patch<String>,
+    pub(super) on_miss: Patch<String>,
     /// No minute sees more mails of this campaign.
-    #[serde(default)]
     #[schemars(range(min = 1, max = PACE_MAX))]
-    max_per_minute: Patch<i64>,
-    #[serde(default)]
-    tripwire: Patch<NewTripwire>,
-    #[serde(default)]
+    pub(super) max_per_minute: Patch<i64>,
+    pub(super) tripwire: Patch<NewTripwire>,
     #[schemars(extend("enum" = ["cancelled", "draft"]))]
     pub(crate) status: Patch<String>,
-    #[serde(default)]
     pub(crate) paused: Patch<bool>,
     /// Not more than 5 minutes past nor a year ahead.
-    #[serde(default)]
     #[schemars(extend("format" = "date-time"))]
     pub(crate) schedule_for: Patch<String>,
     /// A time of the day in each recipient's time zone.
-    #[serde(default)]
     #[schemars(regex(pattern = LOCAL_TIME_PATTERN))]
     pub(crate) schedule_for_local: Patch<String>,
 }
@@ -253,16 +224,9 @@ impl CampaignRequest {
         Self { name: Some(name), ..self }
     }
 
-    fn changed(self, body: CampaignBody) -> Self {
+    fn changed(self, mut body: CampaignBody) -> Self {
         let content_id = if body.has_content() { None } else { self.content_id };
-        let rules = RulesBody {
-            variants: body.variants,
-            ab_test: body.ab_test,
-            not_after: body.not_after,
-            on_miss: body.on_miss,
-            max_per_minute: body.max_per_minute,
-            tripwire: body.tripwire,
-        };
+        let rules = self.rules.changed(&mut body);
         let id = |patch: Patch<Id>, old| patch.into_option().map_or(old, |id| id.map(|id| id.0));
         let content = CampaignContent {
             template_id: id(body.template_id, self.content.template_id),
@@ -286,7 +250,7 @@ impl CampaignRequest {
             message_purpose: body.message_purpose.into_option().unwrap_or(self.message_purpose),
             urgency: body.urgency.into_option().unwrap_or(self.urgency),
             audience_reason: body.audience_reason.into_option().unwrap_or(self.audience_reason),
-            rules: self.rules.changed(rules),
+            rules,
             content_id,
         }
     }
@@ -357,7 +321,10 @@ impl CampaignRequest {
         }
         let urgency = self.urgency.unwrap_or_else(|| "normal".to_owned());
         faults.one_of("urgency", &urgency, &URGENCIES);
-        let purpose = purpose(&mut faults, self.message_purpose.as_deref());
+        let purpose = self.message_purpose.as_deref();
+        let purpose =
+            purpose.and_then(|text| faults.word("message_purpose", text, MessagePurpose::ALL, MessagePurpose::as_str));
+        let purpose = purpose.unwrap_or(MessagePurpose::MarketingCampaign);
         let classification = purpose.classification();
         check_reason(&mut faults, classification, self.audience_reason.as_deref());
         let rules = self.rules.validate(&mut faults, Utc::now());
@@ -380,15 +347,6 @@ impl CampaignRequest {
             warnings: Vec::new(),
         })
     }
-}
-
-fn purpose(faults: &mut Faults, text: Option<&str>) -> MessagePurpose {
-    let Some(text) = text else { return MessagePurpose::MarketingCampaign };
-    MessagePurpose::parse(text).unwrap_or_else(|| {
-        let words: Vec<&str> = MessagePurpose::ALL.iter().map(|purpose| purpose.as_str()).collect();
-        faults.one_of("message_purpose", text, &words);
-        MessagePurpose::MarketingCampaign
-    })
 }
 
 /// A campaign that ignores marketing opt-outs needs a reason.

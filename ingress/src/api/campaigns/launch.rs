@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 use ledger::audience::{AudienceCount, AudienceSelector};
-use runtime::{Publication, trace};
+use runtime::trace;
 use schemars::JsonSchema;
 use schemas::{
     CampaignStatus, Environment, MessageKind, OnMiss, RequestAnnounced, RequestKind, SkipReason,
@@ -28,7 +28,8 @@ use crate::{
     pipeline::{
         ApiReply, RequestContext,
         error::ApiError,
-        page::{as_optional_time, as_time},
+        page::{OptionalTime, Time},
+        request_notice,
         types::counts,
     },
 };
@@ -55,8 +56,7 @@ pub(super) struct CampaignLaunched {
     queued: i64,
     /// Suppressed, opted out or invalid at this moment.
     skipped: i64,
-    #[serde(serialize_with = "as_optional_time")]
-    scheduled_for: Option<DateTime<Utc>>,
+    scheduled_for: OptionalTime,
     #[serde(serialize_with = "as_local_time")]
     #[schemars(with = "Option<String>")]
     scheduled_for_local: Option<NaiveDateTime>,
@@ -96,8 +96,7 @@ pub(super) struct LaunchPreview {
 struct QuotaPreview {
     /// Null: no limit.
     remaining: Option<i64>,
-    #[serde(serialize_with = "as_time")]
-    resets_at: DateTime<Utc>,
+    resets_at: Time,
     /// The launch would be answered 429.
     exceeded: bool,
 }
@@ -121,10 +120,8 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
     let id = ctx.id("campaign")?;
     let schedule = ScheduleText { at: body.schedule_for, local: body.schedule_for_local };
     let dry_run = body.dry_run.unwrap_or(false);
-    if !dry_run {
-        begin(ctx, id).await?;
-    }
-    let launch = prepare(ctx, id, schedule, body.digest, dry_run).await?;
+    let row = if dry_run { find(ctx, id).await? } else { begin(ctx, id).await? };
+    let launch = prepare(ctx, row, schedule, body.digest, dry_run).await?;
     let left = quota::remaining(ctx).await?;
     let answer = launch.answer();
     if let Some(sample) = launch.sample {
@@ -137,7 +134,7 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
             render_faults: sample.faults,
             send_quota: QuotaPreview {
                 remaining: left.remaining,
-                resets_at: left.resets_at,
+                resets_at: left.resets_at.into(),
                 exceeded: !quota::fits(&left, launch.count.queued),
             },
         });
@@ -147,26 +144,27 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
     ApiReply::accepted(&answer)
 }
 
+async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<CampaignRow, ApiError> {
+    let tenant = ctx.tenant;
+    store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))
+}
+
 /// Checks everything a launch needs, and counts.
 async fn prepare(
     ctx: &mut RequestContext,
-    id: Uuid,
+    row: CampaignRow,
     schedule: ScheduleText,
     digest: Option<String>,
     dry_run: bool,
 ) -> Result<Launch, ApiError> {
     let tenant = ctx.tenant;
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     if row.status != CampaignStatus::Draft {
         return Err(already(row.status));
     }
     let now = Utc::now();
     let schedule = schedule.read(&row, now)?;
     check_window(&row, schedule.due.unwrap_or(now))?;
-    let sender = senders::readiness(ctx.db(), tenant, Some(row.sender_profile_id)).await?;
-    if !sender.is_some_and(|sender| sender.may_send()) {
-        return Err(ApiError::unprocessable("sender_missing_verified_domain"));
-    }
+    senders::require_ready(ctx.db(), tenant, row.sender_profile_id).await?;
     // A draft only names audiences that exist; a missing one is empty.
     let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)
         .ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
@@ -178,7 +176,7 @@ async fn prepare(
         quiet: ledger::gate::load_rule(ctx.db(), tenant, mail).await?,
         tenant_zone: store::tenant_zone(ctx.db(), tenant).await?,
     };
-    let split = (id, &row.split());
+    let split = (row.id, &row.split());
     let by_zone = schedule.local.is_some() || times.quiet.is_some_and(|(_, by_contact)| by_contact);
     let count = ledger::audience::count_split(ctx.db(), tenant, &selector, row.classification, split, by_zone).await?;
     check(&count, digest.as_deref())?;
@@ -197,7 +195,7 @@ impl Launch {
             campaign_id: self.row.id,
             queued: self.count.queued,
             skipped: self.count.total - self.count.queued,
-            scheduled_for: self.schedule.due,
+            scheduled_for: self.schedule.due.into(),
             scheduled_for_local: self.schedule.local,
             ab_variants: variants.collect(),
             waiting: self.times.waiting(&self.count.zones, &self.schedule, Utc::now()),
@@ -233,15 +231,14 @@ async fn refresh_contents(ctx: &mut RequestContext, row: &CampaignRow) -> Result
 
 /// Puts the campaign into preflight, then waits for its row: a change of the draft takes a moment, and this launch is the only one
 /// that waits.
-async fn begin(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
+async fn begin(ctx: &mut RequestContext, id: Uuid) -> Result<CampaignRow, ApiError> {
     let tenant = ctx.tenant;
-    let not_found = || ApiError::not_found("campaign");
     if !store::begin_preflight(ctx.db(), tenant, id).await? {
-        let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+        let row = find(ctx, id).await?;
         // A draft by now: the other launch has just ended.
         return Err(already(if row.status == CampaignStatus::Draft { CampaignStatus::Preflight } else { row.status }));
     }
-    if store::lock(ctx.db(), tenant, id).await? { Ok(()) } else { Err(not_found()) }
+    store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))
 }
 
 fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
@@ -291,7 +288,7 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
     Ok(())
 }
 
-/// Tells the audience stage of a launch that is due, after the commit.
+/// Announces a launch that is due to the audience stage, after the commit.
 pub(super) fn announce(
     ctx: &mut RequestContext,
     product: &str,
@@ -300,9 +297,7 @@ pub(super) fn announce(
 ) -> Result<(), ApiError> {
     let kind = RequestKind::CampaignLaunch;
     let notice = RequestAnnounced::of(ctx.tenant, request_id, kind);
-    let subject = subjects::accepted(product, environment, kind);
-    let notice = Publication::json(subject, format!("request-{}", request_id.simple()), &notice);
-    ctx.announce(notice.map_err(|error| ApiError::unexpected(&error))?);
+    ctx.announce(request_notice(subjects::accepted(product, environment, kind), &notice)?);
     Ok(())
 }
 

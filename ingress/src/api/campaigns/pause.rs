@@ -4,7 +4,10 @@ use schemas::CampaignStatus;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{CampaignChange, allows, store};
+use super::{
+    change::{CampaignChange, allows},
+    store,
+};
 
 /// Why a campaign is not paused or resumed.
 #[derive(Debug, thiserror::Error)]
@@ -25,10 +28,7 @@ pub enum PauseRefused {
 /// # Errors
 /// [`PauseRefused`]
 pub async fn set_paused(db: &mut PgConnection, tenant: Uuid, id: Uuid, paused: bool) -> Result<bool, PauseRefused> {
-    if !store::lock(db, tenant, id).await? {
-        return Err(PauseRefused::NotFound);
-    }
-    let row = store::get(db, tenant, id).await?.ok_or(PauseRefused::NotFound)?;
+    let row = store::lock(&mut *db, tenant, id).await?.ok_or(PauseRefused::NotFound)?;
     if !allows(row.status, &CampaignChange::Pause(paused)) {
         return Err(PauseRefused::Already(row.status));
     }

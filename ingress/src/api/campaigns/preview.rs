@@ -2,7 +2,7 @@
 //! addresses.
 //!
 //! A test travels like a one-off message: what was rendered for one contact is sent as written. Its kind `test` keeps it out of every
-//! report, and its bounces and complaints suppress nobody. Its links are the author's own, so nobody is tracked.
+//! report, and its bounces and complaints suppress no address. Its links are the author's own, so no recipient is tracked.
 
 use schemars::JsonSchema;
 use schemas::{CampaignStatus, MessageKind, SendId, SkipReason};
@@ -148,10 +148,7 @@ pub(super) async fn send_test(ctx: &mut RequestContext, body: TestCampaign) -> R
     };
     let (row, mail, _) = rendered(ctx, wanted).await?;
     let tenant = ctx.tenant;
-    let sender = senders::readiness(ctx.db(), tenant, Some(row.sender_profile_id)).await?;
-    if !sender.is_some_and(|sender| sender.may_send()) {
-        return Err(ApiError::unprocessable("sender_missing_verified_domain"));
-    }
+    senders::require_ready(ctx.db(), tenant, row.sender_profile_id).await?;
     let draft = MessageDraft {
         sender_id: row.sender_profile_id,
         recipients,

@@ -1,17 +1,15 @@
 //! A campaign as callers see it.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{WinnerMetric, WinnerReason};
 use serde::Serialize;
-use uuid::Uuid;
 
 use super::{
     content::OwnBody,
     rows::{CampaignRow, VariantRow},
     rules::DECIDE_AFTER_MAX,
 };
-use crate::pipeline::{Resource, page::as_optional_time};
+use crate::pipeline::{page::OptionalTime, resource};
 
 /// One campaign, with its bodies.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -31,15 +29,7 @@ pub(super) struct CampaignSummary {
     variants: Vec<VariantRow>,
 }
 
-impl Resource for CampaignSummary {
-    const ONE: &'static str = "campaign";
-    const MANY: &'static str = "campaigns";
-    const NOT_FOUND: &'static str = "campaign_not_found";
-
-    fn position(&self) -> (DateTime<Utc>, Uuid) {
-        (self.fields.row.created_at, self.fields.row.id)
-    }
-}
+resource!(CampaignSummary, "campaign", "campaigns", view => (*view.fields.row.created_at, view.fields.row.id));
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct CampaignFields {
@@ -70,10 +60,8 @@ struct AbTest {
     #[schemars(with = "i32", range(min = 1, max = DECIDE_AFTER_MAX))]
     decide_after_minutes: Option<i32>,
     /// When the test's mail was out: the clock starts.
-    #[serde(serialize_with = "as_optional_time")]
-    tested_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    decided_at: Option<DateTime<Utc>>,
+    tested_at: OptionalTime,
+    decided_at: OptionalTime,
     #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
     winner: Option<String>,
     /// `highest_rate`; `tie`: the first of those that tied; `too_little_data`: the first variant, because one had sent fewer than 20
@@ -113,8 +101,8 @@ impl CampaignFields {
             test_percent,
             winner_metric: row.winner_metric,
             decide_after_minutes: row.decide_after_minutes,
-            tested_at: row.tested_at,
-            decided_at: row.decided_at,
+            tested_at: row.tested_at.into(),
+            decided_at: row.decided_at.into(),
             winner: row.winner.take(),
             winner_reason: row.winner_reason,
         });

@@ -39,18 +39,11 @@ pub(super) struct FailedSendsRetried {
 
 pub(super) async fn retry_failed(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
-    let not_found = || ApiError::not_found("campaign");
-    if !store::lock(ctx.db(), tenant, id).await? {
-        return Err(not_found());
-    }
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     if !matches!(row.status, CampaignStatus::Sent | CampaignStatus::Sending) {
         return Err(already(row.status));
     }
-    let sender = senders::readiness(ctx.db(), tenant, Some(row.sender_profile_id)).await?;
-    if !sender.is_some_and(|sender| sender.may_send()) {
-        return Err(ApiError::unprocessable("sender_missing_verified_domain"));
-    }
+    senders::require_ready(ctx.db(), tenant, row.sender_profile_id).await?;
     if store::is_closed(ctx.db(), tenant, id).await? {
         return Err(ApiError::unprocessable("window_missed").detail("not_after has passed"));
     }

@@ -13,7 +13,7 @@ use super::{
     draft::{GOALS, MODES, URGENCIES},
     rules::{PACE_MAX, WEIGHT_MAX},
 };
-use crate::pipeline::page::{as_optional_time, as_time};
+use crate::pipeline::page::{OptionalTime, Time};
 
 /// A campaign. What is skipped has a form of its own in answers: see [`super::record`].
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -66,8 +66,7 @@ pub(crate) struct CampaignRow {
     pub(crate) winner_reason: Option<WinnerReason>,
     #[serde(skip)]
     pub(crate) decided_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    pub(crate) not_after: Option<DateTime<Utc>>,
+    pub(crate) not_after: OptionalTime,
     pub(crate) on_miss: OnMiss,
     #[serde(skip)]
     pub(crate) closes_at: Option<DateTime<Utc>>,
@@ -79,28 +78,23 @@ pub(crate) struct CampaignRow {
     pub(crate) complaint_percent: f64,
     #[serde(skip)]
     pub(crate) tripwire: String,
-    #[serde(serialize_with = "as_optional_time")]
-    pub(crate) scheduled_for: Option<DateTime<Utc>>,
+    pub(crate) scheduled_for: OptionalTime,
     /// The time of the day in each recipient's time zone; `scheduled_for` is then when the first zone of the world reaches it.
     #[serde(serialize_with = "as_local_time")]
     #[schemars(with = "Option<String>")]
     pub(crate) scheduled_for_local: Option<NaiveDateTime>,
-    #[serde(serialize_with = "as_optional_time")]
-    pub(crate) launched_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    pub(crate) completed_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) updated_at: DateTime<Utc>,
+    pub(crate) launched_at: OptionalTime,
+    pub(crate) completed_at: OptionalTime,
+    pub(crate) created_at: Time,
+    pub(crate) updated_at: Time,
 }
 
 /// A time of the day as callers write it: without a zone.
 pub(super) const LOCAL_TIME_PATTERN: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}$";
-/// The same for chrono.
+/// The same form for chrono.
 pub(super) const LOCAL_TIME_FORMAT: &str = "%Y-%m-%dT%H:%M:%S";
 
-/// Its length.
+/// The length of a local time.
 pub(super) const LOCAL_TIME_LEN: usize = 19;
 
 /// Writes a local time.

@@ -1,5 +1,7 @@
 //! How a campaign is sent, as its caller decides it: variants and their test, window, pace, tripwire.
 
+use std::mem::take;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::{OnMiss, WinnerMetric};
@@ -9,10 +11,11 @@ use uuid::Uuid;
 
 use super::{
     content::{CampaignContent, OwnBody},
+    draft::CampaignBody,
     rows::{CampaignRow, VariantRow},
 };
 use crate::pipeline::{
-    Faults, Id, Patch,
+    Faults, Id,
     types::{Line, Name, Words},
     validate::{LINE_MAX, NAME_MAX},
 };
@@ -123,17 +126,6 @@ pub(crate) struct Rules {
 /// What stops a campaign when its caller says nothing, in percent: bounces and complaints.
 pub(super) const TRIPWIRE: (f64, f64) = (5.0, 0.3);
 
-/// The rules of a body: each absent, null or given.
-#[derive(Debug, Default)]
-pub(crate) struct RulesBody {
-    pub(crate) variants: Patch<Vec<NewVariant>>,
-    pub(crate) ab_test: Patch<NewAbTest>,
-    pub(crate) not_after: Patch<String>,
-    pub(crate) on_miss: Patch<String>,
-    pub(crate) max_per_minute: Patch<i64>,
-    pub(crate) tripwire: Patch<NewTripwire>,
-}
-
 /// The requested rules, before validation.
 #[derive(Debug, Default)]
 pub(crate) struct RequestedRules {
@@ -175,8 +167,8 @@ impl RequestedRules {
     }
 
     /// What a body makes of it. A tripwire's two limits change one by one; null goes back to the defaults.
-    pub(crate) fn changed(self, body: RulesBody) -> Self {
-        let tripwire = match body.tripwire.into_option() {
+    pub(crate) fn changed(self, body: &mut CampaignBody) -> Self {
+        let tripwire = match take(&mut body.tripwire).into_option() {
             None => self.tripwire,
             Some(None) => NewTripwire::default(),
             Some(Some(given)) => NewTripwire {
@@ -184,14 +176,12 @@ impl RequestedRules {
                 complaint_percent: given.complaint_percent.or(self.tripwire.complaint_percent),
             },
         };
+        let not_after = take(&mut body.not_after).into_option();
         Self {
-            variants: body.variants.into_option().unwrap_or(self.variants),
-            test: body.ab_test.into_option().unwrap_or(self.test),
-            not_after: body
-                .not_after
-                .into_option()
-                .map_or(self.not_after, |given| given.map_or(NotAfter::Never, NotAfter::Asked)),
-            on_miss: body.on_miss.into_option().unwrap_or(self.on_miss),
+            variants: take(&mut body.variants).into_option().unwrap_or(self.variants),
+            test: take(&mut body.ab_test).into_option().unwrap_or(self.test),
+            not_after: not_after.map_or(self.not_after, |given| given.map_or(NotAfter::Never, NotAfter::Asked)),
+            on_miss: take(&mut body.on_miss).into_option().unwrap_or(self.on_miss),
             max_per_minute: body.max_per_minute.into_option().unwrap_or(self.max_per_minute),
             tripwire,
         }
@@ -207,11 +197,15 @@ impl RequestedRules {
             "variants_required",
             "tests variants, and there are none",
         );
+        let test = self.test.map(|test| test.validate(faults));
+        let not_after = self.not_after.validate(faults, now);
+        let on_miss = self.on_miss.as_deref();
+        let on_miss = on_miss.and_then(|text| faults.word("on_miss", text, OnMiss::ALL, OnMiss::as_str));
         Rules {
             variants,
-            test: self.test.map(|test| test.validate(faults)),
-            not_after: self.not_after.validate(faults, now),
-            on_miss: on_miss(faults, self.on_miss.as_deref()),
+            test,
+            not_after,
+            on_miss: on_miss.unwrap_or(OnMiss::Skip),
             max_per_minute: self.max_per_minute.map(|pace| number(faults, "max_per_minute", pace, PACE_MAX)),
             bounce_percent: percent(faults, "tripwire.bounce_percent", self.tripwire.bounce_percent, TRIPWIRE.0),
             complaint_percent: percent(
@@ -282,11 +276,10 @@ impl NewAbTest {
     fn validate(self, faults: &mut Faults) -> AbTestRules {
         let test_percent = faults.required("ab_test.test_percent", self.test_percent).unwrap_or(1);
         let percent: i32 = number(faults, "ab_test.test_percent", test_percent, 100);
-        let metric = self.winner_metric.as_deref().map_or(Some(WinnerMetric::ClickRate), WinnerMetric::parse);
-        if metric.is_none() {
-            let words: Vec<&str> = WinnerMetric::ALL.iter().map(|metric| metric.as_str()).collect();
-            faults.one_of("ab_test.winner_metric", "", &words);
-        }
+        let metric = self
+            .winner_metric
+            .as_deref()
+            .and_then(|text| faults.word("ab_test.winner_metric", text, WinnerMetric::ALL, WinnerMetric::as_str));
         let minutes = self.decide_after_minutes.unwrap_or(DECIDE_AFTER);
         AbTestRules {
             percent: i16::try_from(percent).unwrap_or(100),
@@ -312,15 +305,6 @@ impl NotAfter {
         faults.require(at <= now + NOT_AFTER_MAX, "not_after", "too_far_ahead", "is more than two years ahead");
         Some(at)
     }
-}
-
-fn on_miss(faults: &mut Faults, text: Option<&str>) -> OnMiss {
-    let Some(text) = text else { return OnMiss::Skip };
-    OnMiss::parse(text).unwrap_or_else(|| {
-        let words: Vec<&str> = OnMiss::ALL.iter().map(|word| word.as_str()).collect();
-        faults.one_of("on_miss", text, &words);
-        OnMiss::Skip
-    })
 }
 
 /// A number from 1 to `max`, and `max` fits.

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::rows::{CampaignRow, LOCAL_TIME_FORMAT, LOCAL_TIME_LEN};
-use crate::pipeline::{error::ApiError, page::as_time, types::counts};
+use crate::pipeline::{error::ApiError, page::Time, types::counts};
 
 /// How far a time may be in the past: clocks differ, and requests are repeated.
 const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
@@ -93,8 +93,7 @@ pub(super) struct WaitingContacts {
     /// `time_zone`: for the time of the day where they are. `quiet_hours`: for the end of the tenant's quiet hours.
     #[schemars(extend("enum" = ["quiet_hours", "time_zone"]))]
     reason: &'static str,
-    #[serde(serialize_with = "as_time")]
-    until: DateTime<Utc>,
+    until: Time,
     count: i64,
 }
 
@@ -130,7 +129,10 @@ impl ContactTimes {
                 None => {}
             }
         }
-        counts.into_iter().map(|((until, reason), count)| WaitingContacts { reason, until, count }).collect()
+        counts
+            .into_iter()
+            .map(|((until, reason), count)| WaitingContacts { reason, until: until.into(), count })
+            .collect()
     }
 }
 
@@ -164,7 +166,11 @@ mod tests {
             [(None, 1), (Some("America/New_York".to_owned()), 2), (Some("Asia/Tokyo".to_owned()), 4)].into();
         let times = ContactTimes { quiet: None, tenant_zone: Tz::UTC };
         let local = |text: &str| Schedule { due: None, local: Some(text.parse().unwrap()) };
-        let until = |reason, at: &str, count| WaitingContacts { reason, until: at.parse().unwrap(), count };
+        let until = |reason, at: &str, count| WaitingContacts {
+            reason,
+            until: Time::from(at.parse::<DateTime<Utc>>().unwrap()),
+            count,
+        };
         assert_eq!(times.waiting(&zones, &Schedule { due: None, local: None }, now), []);
         // In New York it is six in the morning, in Tokyo seven in the evening, and half past nine was half an hour ago where the tenant is.
         let expected = [until("time_zone", "2026-07-01T13:30:00Z", 2), until("time_zone", "2026-07-02T00:30:00Z", 4)];

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     api::templates::content::ContentWarning,
     pipeline::{
-        page::{ListPage, as_time},
+        page::{ListPage, Time},
         types,
     },
 };
@@ -179,19 +179,7 @@ pub(crate) async fn set_variant_content(
 
 /// One campaign.
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CampaignRow>> {
-    let none: Option<&str> = None;
-    sqlx::query_file_as!(
-        CampaignRow,
-        "queries/campaigns.sql",
-        tenant,
-        Some(id),
-        none,
-        None::<DateTime<Utc>>,
-        None::<Uuid>,
-        1_i64
-    )
-    .fetch_optional(db)
-    .await
+    Ok(read(db, tenant, Some(id), None, &ListPage::ONE).await?.pop())
 }
 
 /// Campaigns, newest first, one page; without their bodies, which may be half a megabyte each.
@@ -201,11 +189,21 @@ pub(crate) async fn list(
     status: Option<CampaignStatus>,
     page: &ListPage,
 ) -> sqlx::Result<Vec<CampaignRow>> {
+    read(db, tenant, None, status, page).await
+}
+
+async fn read(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Option<Uuid>,
+    status: Option<CampaignStatus>,
+    page: &ListPage,
+) -> sqlx::Result<Vec<CampaignRow>> {
     sqlx::query_file_as!(
         CampaignRow,
         "queries/campaigns.sql",
         tenant,
-        None::<Uuid>,
+        id,
         status.map(CampaignStatus::as_str),
         page.before,
         page.before_id,
@@ -225,8 +223,7 @@ pub(crate) async fn tenant_zone(db: &mut PgConnection, tenant: Uuid) -> sqlx::Re
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(transform = types::counts)]
 pub(crate) struct TimedSends {
-    #[serde(serialize_with = "as_time")]
-    pub(crate) until: DateTime<Utc>,
+    pub(crate) until: Time,
     pub(crate) count: i64,
 }
 
@@ -265,12 +262,12 @@ pub(crate) async fn counts(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .await
 }
 
-/// Locks the campaign until the transaction ends, after any other lock. `false`: there is no such campaign.
-pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+/// Locks the campaign until the transaction ends, after any other lock, and reads it.
+pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CampaignRow>> {
     sqlx::query_scalar!("select id from campaigns where tenant_id = $1 and id = $2 for no key update", tenant, id)
-        .fetch_optional(db)
-        .await
-        .map(|row| row.is_some())
+        .fetch_optional(&mut *db)
+        .await?;
+    get(db, tenant, id).await
 }
 
 /// Puts the campaign into preflight until the transaction ends. `false`: another transaction works on a launch of it. A launch counts

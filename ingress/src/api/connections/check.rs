@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 use http::StatusCode;
 use providers::PingFault;
 use schemars::JsonSchema;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::find;
 use crate::{
     pipeline::{
-        ApiReply, Awaited, Doc, NoFields, RequestContext, Routes, body::BODY_MAX_BYTES, error::ApiError, page::as_time,
+        ApiReply, Awaited, Doc, NoFields, RequestContext, Routes, body::BODY_MAX_BYTES, error::ApiError, page::Time,
         write_and_wait,
     },
     state::Ingress,
@@ -71,8 +71,7 @@ struct ConnectionCheck {
     /// How long the provider took.
     #[schemars(with = "Option<u32>")]
     latency_ms: Option<i32>,
-    #[serde(serialize_with = "as_time")]
-    checked_at: DateTime<Utc>,
+    checked_at: Time,
 }
 
 /// The values of `error`.
@@ -85,7 +84,7 @@ async fn check(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiErr
     find(ctx, id).await?;
     ctx.audit("provider.check", &id.to_string(), json!({})).await?;
     if ctx.caller.environment == Environment::Sandbox {
-        let checked_at = Utc::now();
+        let checked_at = Utc::now().into();
         return ApiReply::ok(&ConnectionCheck {
             connection_id: id,
             ok: true,
@@ -148,6 +147,6 @@ async fn read(ingress: &Ingress, tenant: Uuid, id: Uuid) -> Result<Option<Connec
         ok: row.error_code.is_none(),
         error: row.error_code,
         latency_ms: row.latency_ms,
-        checked_at,
+        checked_at: checked_at.into(),
     }))
 }

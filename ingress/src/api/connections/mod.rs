@@ -28,7 +28,7 @@ use crate::{
 const CONNECTIONS_MAX: i64 = 20;
 /// Connections that may carry a tenant's mail: the first and its fallbacks.
 const ORDER_MAX: usize = 5;
-/// How long a provider reports what became of mail: events of a connection that is removed reach nobody.
+/// How long a provider reports what became of mail: events of a connection that is removed are lost.
 const LATE_EVENTS_DAYS: i32 = 7;
 
 /// The routes.

@@ -1,11 +1,9 @@
 //! Rows of `provider_connections`, and what delivery reports about them. The ingress's role reads everything but the secrets.
 
-use chrono::{DateTime, Utc};
 use providers::{ConnectionSettings, ProviderKind};
 use schemars::JsonSchema;
 use schemas::new_id;
 use serde::Serialize;
-use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -13,7 +11,7 @@ use super::input::WantedConnection;
 use crate::{
     pipeline::{
         error::ApiError,
-        page::{ListPage, as_optional_time, as_time},
+        page::{ListPage, OptionalTime, Time},
         resource,
     },
     public::hooks,
@@ -51,10 +49,8 @@ pub struct ProviderConnection {
     /// Whether events can be verified. Those that cannot are refused.
     hook_is_checked: bool,
     health: ConnectionHealth,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    created_at: Time,
+    updated_at: Time,
 }
 
 resource!(ProviderConnection, "connection", "connections", id);
@@ -66,72 +62,18 @@ struct ConnectionHealth {
     #[schemars(extend("enum" = ["closed", "open"]))]
     circuit: &'static str,
     /// When an open one is tried again.
-    #[serde(serialize_with = "as_optional_time")]
-    open_until: Option<DateTime<Utc>>,
+    open_until: OptionalTime,
     /// The class of the last failure.
     last_error: Option<String>,
-    #[serde(serialize_with = "as_optional_time")]
-    last_error_at: Option<DateTime<Utc>>,
+    last_error_at: OptionalTime,
     /// When it last served, to the minute.
-    #[serde(serialize_with = "as_optional_time")]
-    last_success_at: Option<DateTime<Utc>>,
-}
-
-/// A row as it is read.
-struct ConnectionRow {
-    id: Uuid,
-    provider: String,
-    name: String,
-    status: String,
-    position: Option<i64>,
-    settings: Value,
-    has_hook_secret: bool,
-    hook_topics: Vec<String>,
-    created_at: DateTime<Utc>,
-    updated_at: DateTime<Utc>,
-    open_until: Option<DateTime<Utc>>,
-    error_class: Option<String>,
-    failed_at: Option<DateTime<Utc>>,
-    served_at: Option<DateTime<Utc>>,
-}
-
-impl From<ConnectionRow> for ProviderConnection {
-    fn from(row: ConnectionRow) -> Self {
-        let settings: ConnectionSettings = serde_json::from_value(row.settings).unwrap_or_default();
-        let health = ConnectionHealth {
-            circuit: if row.open_until.is_some() { "open" } else { "closed" },
-            open_until: row.open_until,
-            last_error: row.error_class,
-            last_error_at: row.failed_at,
-            last_success_at: row.served_at,
-        };
-        let hook_is_checked = row.has_hook_secret || !row.hook_topics.is_empty();
-        Self {
-            id: row.id,
-            hook_path: hooks::path_of(&row.provider, row.id),
-            hook_topics: row.hook_topics,
-            hook_is_checked,
-            provider: row.provider,
-            name: row.name,
-            status: row.status,
-            position: row.position,
-            region: settings.region,
-            domain: settings.domain,
-            stream: settings.stream,
-            configuration_set: settings.configuration_set,
-            max_per_second: settings.max_per_second,
-            health,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        }
-    }
+    last_success_at: OptionalTime,
 }
 
 /// Connections of a tenant (`$1`), and which of them.
 macro_rules! select {
     ($which:tt $(, $value:expr)+ $(,)?) => {
-        sqlx::query_as!(
-            ConnectionRow,
+        sqlx::query!(
             r#"select c.id, c.provider, c.name, c.status,
                       case when c.is_default then 1 else c.fallback_rank + 1 end::bigint as position,
                       c.settings, c.has_hook_secret, c.hook_topics, c.created_at, c.updated_at,
@@ -142,6 +84,33 @@ macro_rules! select {
                where c.tenant_id = $1 "# + $which,
             $($value),+
         )
+        .map(|row| {
+            let settings: ConnectionSettings = serde_json::from_value(row.settings).unwrap_or_default();
+            ProviderConnection {
+                id: row.id,
+                hook_path: hooks::path_of(&row.provider, row.id),
+                hook_is_checked: row.has_hook_secret || !row.hook_topics.is_empty(),
+                hook_topics: row.hook_topics,
+                provider: row.provider,
+                name: row.name,
+                status: row.status,
+                position: row.position,
+                region: settings.region,
+                domain: settings.domain,
+                stream: settings.stream,
+                configuration_set: settings.configuration_set,
+                max_per_second: settings.max_per_second,
+                health: ConnectionHealth {
+                    circuit: if row.open_until.is_some() { "open" } else { "closed" },
+                    open_until: row.open_until.into(),
+                    last_error: row.error_class,
+                    last_error_at: row.failed_at.into(),
+                    last_success_at: row.served_at.into(),
+                },
+                created_at: row.created_at.into(),
+                updated_at: row.updated_at.into(),
+            }
+        })
     };
 }
 
@@ -151,7 +120,7 @@ pub(super) async fn list(
     tenant: Uuid,
     page: &ListPage,
 ) -> sqlx::Result<Vec<ProviderConnection>> {
-    let rows = select!(
+    select!(
         "and ($2::timestamptz is null or (c.created_at, c.id) < ($2, $3::uuid)) order by c.created_at desc, c.id desc limit $4",
         tenant,
         page.before,
@@ -159,12 +128,11 @@ pub(super) async fn list(
         page.fetch(),
     )
     .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(ProviderConnection::from).collect())
+    .await
 }
 
 pub(super) async fn find(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<ProviderConnection>> {
-    Ok(select!("and c.id = $2", tenant, id).fetch_optional(db).await?.map(ProviderConnection::from))
+    select!("and c.id = $2", tenant, id).fetch_optional(db).await
 }
 
 /// How many connections a tenant has. Locks the tenant's row, so that they are made one after the other.

@@ -15,7 +15,7 @@ use super::{
 use crate::pipeline::{
     ApiReply, NoFields, RequestContext,
     error::ApiError,
-    page::{as_optional_time, as_time},
+    page::{OptionalTime, Time},
 };
 
 /// How far the confirmation of a contact's consent is.
@@ -24,20 +24,16 @@ pub(super) struct ContactConfirmation {
     /// `withdrawn`: the consent was stated or ended otherwise before it was confirmed.
     #[schemars(extend("enum" = ["pending", "confirmed", "expired", "withdrawn"]))]
     state: String,
-    #[serde(serialize_with = "as_time")]
-    requested_at: DateTime<Utc>,
+    requested_at: Time,
     /// When the last mail was made; null while the first is due.
-    #[serde(serialize_with = "as_optional_time")]
-    sent_at: Option<DateTime<Utc>>,
+    sent_at: OptionalTime,
     /// The last mail.
     send_id: Option<Uuid>,
     /// Of the mails since `requested_at`.
     reminders: i32,
     /// When the links expire.
-    #[serde(serialize_with = "as_optional_time")]
-    expires_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    confirmed_at: Option<DateTime<Utc>>,
+    expires_at: OptionalTime,
+    confirmed_at: OptionalTime,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -1,7 +1,6 @@
 //! `POST /v1/contacts/{id}/data`: everything that is held about a person, for an access request. A POST, because it is written into the
 //! audit log.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::parse_id;
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use super::{
     record::{self, ContactView},
     store, survivor,
 };
-use crate::pipeline::{ApiReply, RequestContext, error::ApiError, page::as_time};
+use crate::pipeline::{ApiReply, RequestContext, error::ApiError, page::Time};
 
 /// Records of one page.
 const PAGE_MAX: i64 = 200;
@@ -44,8 +43,7 @@ struct DataSuppression {
     scope: String,
     source: String,
     note: Option<String>,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
 /// A topic that the person left on the preferences page.
@@ -53,8 +51,7 @@ struct DataSuppression {
 struct LeftTopic {
     list_id: Uuid,
     name: String,
-    #[serde(serialize_with = "as_time")]
-    left_at: DateTime<Utc>,
+    left_at: Time,
 }
 
 /// What is held about a person.

@@ -35,23 +35,15 @@ const LOCALE_PATTERN: &str = "^[A-Za-z]{2,3}([_-][A-Za-z0-9]{2,8})*$";
 /// How far ahead of us a caller's clock may be.
 pub(crate) const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 
-/// Whether a contact has agreed to marketing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "MarketingStatus")]
-pub(crate) enum ContactMarketingStatus {
-    Subscribed,
-    Unsubscribed,
-    Pending,
-}
-
-impl ContactMarketingStatus {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Subscribed => "subscribed",
-            Self::Unsubscribed => "unsubscribed",
-            Self::Pending => "pending",
-        }
+schemas::named_enum! {
+    /// Whether a contact has agreed to marketing.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    #[schemars(rename = "MarketingStatus")]
+    pub(crate) enum ContactMarketingStatus {
+        Subscribed = "subscribed",
+        Unsubscribed = "unsubscribed",
+        Pending = "pending",
     }
 }
 
@@ -139,54 +131,101 @@ pub(crate) enum OnExisting {
     Update,
 }
 
-/// The body of a creation, and a contact of a batch.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schemars(
-    description = "A contact by its address, by the product's own id, or by both. A new contact needs an address."
-)]
-pub(crate) struct CreateContact {
-    #[schemars(with = "Option<Email>")]
-    pub email: Option<String>,
-    /// The contact's id in the product, unique for the tenant.
-    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
-    pub external_id: Option<String>,
-    /// Default: `keep`; in a batch `update`.
-    pub on_existing: Option<OnExisting>,
-    #[schemars(length(max = NAME_MAX_CHARS))]
-    pub first_name: Patch<String>,
-    #[schemars(length(max = NAME_MAX_CHARS))]
-    pub last_name: Patch<String>,
-    #[schemars(length(max = NAME_MAX_CHARS))]
-    pub title: Patch<String>,
-    #[schemars(length(max = PHONE_MAX_CHARS))]
-    pub phone: Patch<String>,
-    #[schemars(length(max = COMPANY_MAX_CHARS))]
-    pub company: Patch<String>,
-    #[schemars(range(min = 1, max = i64::MAX))]
-    pub dot_number: Patch<i64>,
-    /// Defined fields by key.
-    #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
-    pub fields: Map<String, Value>,
-    /// Ids, or names; a name that is new makes a tag.
-    #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
-    pub tags: Vec<String>,
-    /// Ids, or names; a name that is new makes a list.
-    #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
-    pub lists: Vec<String>,
-    /// An IANA time zone, such as Europe/Paris.
-    pub timezone: Patch<String>,
-    /// A language tag, such as en or pt-BR.
-    #[schemars(length(max = WORD_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
-    pub locale: Patch<String>,
-    #[schemars(length(max = WORD_MAX_CHARS))]
-    pub lifecycle_stage: Patch<String>,
-    pub marketing_status: Option<ContactMarketingStatus>,
-    /// Double opt-in: whoever is not subscribed yet is `pending`, and is subscribed by the link in a confirmation mail.
-    pub require_verification: bool,
-    #[schemars(length(max = NAME_MAX_CHARS))]
-    pub source: Patch<String>,
-    pub consent: Option<Consent>,
+/// Makes a body with the columns of a contact that callers may set, beside its own fields.
+macro_rules! contact_body {
+    ($(#[$about:meta])* struct $body:ident { $($own:tt)* }) => {
+        #[derive(Debug, Default, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        $(#[$about])*
+        pub(crate) struct $body {
+            $($own)*
+            #[schemars(length(max = NAME_MAX_CHARS))]
+            pub first_name: Patch<String>,
+            #[schemars(length(max = NAME_MAX_CHARS))]
+            pub last_name: Patch<String>,
+            #[schemars(length(max = NAME_MAX_CHARS))]
+            pub title: Patch<String>,
+            #[schemars(length(max = PHONE_MAX_CHARS))]
+            pub phone: Patch<String>,
+            #[schemars(length(max = COMPANY_MAX_CHARS))]
+            pub company: Patch<String>,
+            #[schemars(range(min = 1, max = i64::MAX))]
+            pub dot_number: Patch<i64>,
+            /// An IANA time zone, such as Europe/Paris.
+            pub timezone: Patch<String>,
+            /// A language tag, such as en or pt-BR.
+            #[schemars(length(max = WORD_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
+            pub locale: Patch<String>,
+            #[schemars(length(max = WORD_MAX_CHARS))]
+            pub lifecycle_stage: Patch<String>,
+            #[schemars(length(max = NAME_MAX_CHARS))]
+            pub source: Patch<String>,
+        }
+
+        impl $body {
+            fn check_columns(&self, faults: &mut Faults) {
+                for (path, patch, max_chars) in [
+                    ("first_name", &self.first_name, NAME_MAX_CHARS),
+                    ("last_name", &self.last_name, NAME_MAX_CHARS),
+                    ("title", &self.title, NAME_MAX_CHARS),
+                    ("phone", &self.phone, PHONE_MAX_CHARS),
+                    ("company", &self.company, COMPANY_MAX_CHARS),
+                    ("lifecycle_stage", &self.lifecycle_stage, WORD_MAX_CHARS),
+                    ("source", &self.source, NAME_MAX_CHARS),
+                ] {
+                    faults.one_line(path, line(patch).unwrap_or_default(), max_chars);
+                }
+                let number = self.dot_number.value().copied();
+                check_words(faults, line(&self.timezone), line(&self.locale), number);
+            }
+
+            /// The columns that a caller names, with their new values.
+            fn take_columns(&mut self) -> Map<String, Value> {
+                let texts = [
+                    ("first_name", &mut self.first_name),
+                    ("last_name", &mut self.last_name),
+                    ("title", &mut self.title),
+                    ("phone", &mut self.phone),
+                    ("company", &mut self.company),
+                    ("timezone", &mut self.timezone),
+                    ("locale", &mut self.locale),
+                    ("lifecycle_stage", &mut self.lifecycle_stage),
+                    ("source", &mut self.source),
+                ];
+                let texts = texts.into_iter().map(|(name, patch)| column(name, std::mem::take(patch)));
+                texts.chain([column("dot_number", std::mem::take(&mut self.dot_number))]).flatten().collect()
+            }
+        }
+    };
+}
+
+contact_body! {
+    /// The body of a creation, and a contact of a batch.
+    #[schemars(
+        description = "A contact by its address, by the product's own id, or by both. A new contact needs an address."
+    )]
+    struct CreateContact {
+        #[schemars(with = "Option<Email>")]
+        pub email: Option<String>,
+        /// The contact's id in the product, unique for the tenant.
+        #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+        pub external_id: Option<String>,
+        /// Default: `keep`; in a batch `update`.
+        pub on_existing: Option<OnExisting>,
+        /// Defined fields by key.
+        #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
+        pub fields: Map<String, Value>,
+        /// Ids, or names; a name that is new makes a tag.
+        #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
+        pub tags: Vec<String>,
+        /// Ids, or names; a name that is new makes a list.
+        #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
+        pub lists: Vec<String>,
+        pub marketing_status: Option<ContactMarketingStatus>,
+        /// Double opt-in: whoever is not subscribed yet is `pending`, and is subscribed by the link in a confirmation mail.
+        pub require_verification: bool,
+        pub consent: Option<Consent>,
+    }
 }
 
 /// A contact as a caller wants it, checked.
@@ -215,25 +254,14 @@ impl CreateContact {
     ///
     /// # Errors
     /// 400 with every fault.
-    pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<WantedContact, ApiError> {
+    pub(crate) fn validate(mut self, defined: &BTreeMap<String, FieldType>) -> Result<WantedContact, ApiError> {
         let mut faults = Faults::default();
         let address = self.email.as_deref().and_then(|text| faults.address("email", text));
         if self.email.is_none() && self.external_id.is_none() {
             faults.add("email", "required", "email or external_id is required");
         }
         check_external_id(&mut faults, self.external_id.as_deref());
-        let texts = [
-            &self.first_name,
-            &self.last_name,
-            &self.title,
-            &self.phone,
-            &self.company,
-            &self.lifecycle_stage,
-            &self.source,
-        ];
-        check_texts(&mut faults, texts.map(line));
-        let number = self.dot_number.value().copied();
-        check_words(&mut faults, line(&self.timezone), line(&self.locale), number);
+        self.check_columns(&mut faults);
         check_fields(&self.fields, defined, &mut faults);
         check_audiences("tags", &self.tags, &mut faults);
         check_audiences("lists", &self.lists, &mut faults);
@@ -244,22 +272,12 @@ impl CreateContact {
             consent.check(&mut faults);
         }
         faults.finish()?;
-        let columns = columns([
-            ("first_name", self.first_name),
-            ("last_name", self.last_name),
-            ("title", self.title),
-            ("phone", self.phone),
-            ("company", self.company),
-            ("timezone", self.timezone),
-            ("locale", self.locale),
-            ("lifecycle_stage", self.lifecycle_stage),
-            ("source", self.source),
-        ]);
+        let columns = self.take_columns();
         Ok(WantedContact {
             address: address.map(schemas::Address::into_string),
             external_id: self.external_id,
             on_existing: self.on_existing,
-            columns: with_number(columns, self.dot_number),
+            columns,
             fields: self.fields,
             tags: self.tags,
             lists: self.lists,
@@ -270,17 +288,9 @@ impl CreateContact {
     }
 }
 
-/// The columns that a caller names, with their new values.
-fn columns<const N: usize>(patches: [(&str, Patch<String>); N]) -> Map<String, Value> {
-    let named = patches.into_iter().filter_map(|(name, patch)| Some((name.to_owned(), json!(patch.into_option()?))));
-    named.collect()
-}
-
-fn with_number(mut columns: Map<String, Value>, number: Patch<i64>) -> Map<String, Value> {
-    if let Some(number) = number.into_option() {
-        columns.insert("dot_number".to_owned(), json!(number));
-    }
-    columns
+/// A column with its new value, if the caller names it.
+fn column<T: Serialize>(name: &str, patch: Patch<T>) -> Option<(String, Value)> {
+    Some((name.to_owned(), json!(patch.into_option()?)))
 }
 
 fn check_external_id(faults: &mut Faults, id: Option<&str>) {
@@ -289,80 +299,35 @@ fn check_external_id(faults: &mut Faults, id: Option<&str>) {
     }
 }
 
-/// The body of a change. The address is not among it: what is known of an address (suppressions, sends on their way) would
-/// stay behind.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schemars(description = "A change of a contact, without the address.")]
-pub(crate) struct ChangeContact {
-    /// The contact's id in the product, unique for the tenant.
-    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
-    pub external_id: Patch<String>,
-    #[schemars(length(max = NAME_MAX_CHARS))]
-    pub first_name: Patch<String>,
-    #[schemars(length(max = NAME_MAX_CHARS))]
-    pub last_name: Patch<String>,
-    #[schemars(length(max = NAME_MAX_CHARS))]
-    pub title: Patch<String>,
-    #[schemars(length(max = PHONE_MAX_CHARS))]
-    pub phone: Patch<String>,
-    #[schemars(length(max = COMPANY_MAX_CHARS))]
-    pub company: Patch<String>,
-    #[schemars(range(min = 1, max = i64::MAX))]
-    pub dot_number: Patch<i64>,
-    /// Defined fields by key; null deletes one.
-    #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
-    pub fields: Map<String, Value>,
-    /// An IANA time zone, such as Europe/Paris.
-    pub timezone: Patch<String>,
-    /// A language tag, such as en or pt-BR.
-    #[schemars(length(max = WORD_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
-    pub locale: Patch<String>,
-    #[schemars(length(max = WORD_MAX_CHARS))]
-    pub lifecycle_stage: Patch<String>,
-    #[schemars(length(max = NAME_MAX_CHARS))]
-    pub source: Patch<String>,
-    pub status: Option<super::ContactStatus>,
-    pub marketing_status: Option<ContactMarketingStatus>,
-    pub consent: Option<Consent>,
+contact_body! {
+    /// The body of a change. The address is not among it: what is known of an address (suppressions, sends on their way) would
+    /// stay behind.
+    #[schemars(description = "A change of a contact, without the address.")]
+    struct ChangeContact {
+        /// The contact's id in the product, unique for the tenant.
+        #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+        pub external_id: Patch<String>,
+        /// Defined fields by key; null deletes one.
+        #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
+        pub fields: Map<String, Value>,
+        pub status: Option<super::ContactStatus>,
+        pub marketing_status: Option<ContactMarketingStatus>,
+        pub consent: Option<Consent>,
+    }
 }
 
 impl ChangeContact {
-    pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<ContactChange, ApiError> {
+    pub(crate) fn validate(mut self, defined: &BTreeMap<String, FieldType>) -> Result<ContactChange, ApiError> {
         let mut faults = Faults::default();
         check_external_id(&mut faults, line(&self.external_id));
-        let texts = [
-            &self.first_name,
-            &self.last_name,
-            &self.title,
-            &self.phone,
-            &self.company,
-            &self.lifecycle_stage,
-            &self.source,
-        ];
-        check_texts(&mut faults, texts.map(line));
-        let number = self.dot_number.value().copied();
-        check_words(&mut faults, line(&self.timezone), line(&self.locale), number);
+        self.check_columns(&mut faults);
         check_fields(&self.fields, defined, &mut faults);
         if let Some(consent) = &self.consent {
             consent.check(&mut faults);
         }
         faults.finish()?;
-        let mut columns = with_number(
-            columns([
-                ("external_id", self.external_id),
-                ("first_name", self.first_name),
-                ("last_name", self.last_name),
-                ("title", self.title),
-                ("phone", self.phone),
-                ("company", self.company),
-                ("timezone", self.timezone),
-                ("locale", self.locale),
-                ("lifecycle_stage", self.lifecycle_stage),
-                ("source", self.source),
-            ]),
-            self.dot_number,
-        );
+        let mut columns = self.take_columns();
+        columns.extend(column("external_id", self.external_id));
         if let Some(status) = self.status {
             columns.insert("status".to_owned(), json!(status.as_str()));
         }
@@ -394,24 +359,6 @@ impl ContactChange {
 
 fn line(patch: &Patch<String>) -> Option<&str> {
     patch.value().map(String::as_str)
-}
-
-/// The texts of one line, with their longest lengths.
-const TEXTS: [(&str, usize); 7] = [
-    ("first_name", NAME_MAX_CHARS),
-    ("last_name", NAME_MAX_CHARS),
-    ("title", NAME_MAX_CHARS),
-    ("phone", PHONE_MAX_CHARS),
-    ("company", COMPANY_MAX_CHARS),
-    ("lifecycle_stage", WORD_MAX_CHARS),
-    ("source", NAME_MAX_CHARS),
-];
-
-/// Checks texts in the order of [`TEXTS`].
-fn check_texts(faults: &mut Faults, texts: [Option<&str>; 7]) {
-    for ((path, max_chars), text) in TEXTS.into_iter().zip(texts) {
-        faults.one_line(path, text.unwrap_or_default(), max_chars);
-    }
 }
 
 fn check_words(faults: &mut Faults, timezone: Option<&str>, locale: Option<&str>, dot_number: Option<i64>) {

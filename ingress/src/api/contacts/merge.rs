@@ -218,7 +218,7 @@ async fn move_facts(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged:
     .map(drop)
 }
 
-/// The survivor goes on where the other was, unless it is or was on the same way itself: nobody gets a step twice.
+/// The survivor goes on where the other was, unless it is or was on the same way itself: no person gets a step twice.
 async fn move_enrollments(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "update enrollments e set contact_id = $2, updated_at = now()

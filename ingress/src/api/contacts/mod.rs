@@ -3,6 +3,7 @@
 mod batch;
 mod confirmation;
 mod data;
+mod decide;
 mod erase;
 mod filter;
 mod input;
@@ -192,20 +193,13 @@ struct ListContacts {
     updated_since: Option<DateTime<Utc>>,
 }
 
-/// The states a caller can see: an erased contact is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum ContactStatus {
-    Active,
-    Archived,
-}
-
-impl ContactStatus {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Archived => "archived",
-        }
+schemas::named_enum! {
+    /// The states a caller can see: an erased contact is gone.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    enum ContactStatus {
+        Active = "active",
+        Archived = "archived",
     }
 }
 

@@ -1,6 +1,5 @@
 //! A contact as callers see it.
 
-use chrono::{DateTime, Utc};
 use ledger::suppressions::SuppressionReason;
 use schemars::JsonSchema;
 use schemas::action::SuppressionScope;
@@ -18,7 +17,7 @@ use crate::{
     api::audiences::AudienceKind,
     pipeline::{
         error::ApiError,
-        page::{as_optional_time, as_time},
+        page::{OptionalTime, Time},
         resource,
         types::Email,
     },
@@ -60,10 +59,8 @@ pub(super) struct ContactView {
     pub(super) confirmation: Option<ContactConfirmation>,
     /// The ids of contacts that became part of this one. They lead here; sends and enrollments from before keep them.
     merged: Vec<Uuid>,
-    #[serde(serialize_with = "as_time")]
-    pub created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    pub created_at: Time,
+    updated_at: Time,
 }
 
 resource!(ContactView, "contact", "contacts", contact_id);
@@ -83,8 +80,7 @@ struct ContactList {
 #[derive(Debug, Serialize, JsonSchema)]
 struct ContactConsent {
     basis: Option<String>,
-    #[serde(serialize_with = "as_optional_time")]
-    at: Option<DateTime<Utc>>,
+    at: OptionalTime,
     source: Option<String>,
     description: Option<String>,
     /// The sign-up as it happened.
@@ -97,8 +93,7 @@ struct ContactSuppression {
     reason: String,
     #[schemars(with = "SuppressionScope")]
     scope: String,
-    #[serde(serialize_with = "as_time")]
-    since: DateTime<Utc>,
+    since: Time,
 }
 
 #[derive(Debug, Deserialize)]
@@ -143,13 +138,13 @@ pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -
             confirmation: row.confirmation.map(|Json(confirmation)| confirmation),
             consent: ContactConsent {
                 basis: row.consent_basis,
-                at: row.consent_at,
+                at: row.consent_at.into(),
                 source: row.consent_source,
                 description: row.consent_description,
                 evidence: row.consent_evidence.map(|Json(evidence)| evidence),
             },
-            created_at: row.created_at,
-            updated_at: row.updated_at,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
         }
     });
     Ok(contacts.collect())

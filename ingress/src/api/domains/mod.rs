@@ -6,7 +6,6 @@ pub(crate) mod records;
 pub(crate) mod store;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use chrono::{DateTime, Utc};
 use dkim::{DkimKey, GeneratedKey, KeyError};
 use domains::DomainSettings;
 use schemars::JsonSchema;
@@ -24,8 +23,8 @@ use super::references;
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
-    page::{as_optional_time, as_time},
-    read, read_page, resource, write, write_with_work,
+    page::{OptionalTime, Time},
+    read, read_page, resource, status_answer, write, write_with_work,
 };
 
 /// The vault's purpose for private DKIM keys.
@@ -194,15 +193,11 @@ struct DomainView {
     domain_id: Uuid,
     domain: String,
     status: DomainStatus,
-    #[serde(serialize_with = "as_optional_time")]
-    verified_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    last_checked_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    degraded_since: Option<DateTime<Utc>>,
+    verified_at: OptionalTime,
+    last_checked_at: OptionalTime,
+    degraded_since: OptionalTime,
     records: Vec<RecordView>,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
 resource!(DomainView, "domain", "domains", domain_id);
@@ -214,10 +209,10 @@ impl DomainView {
             records: records::view(&row, settings),
             domain: row.domain,
             status: row.status,
-            verified_at: row.verified_at,
-            last_checked_at: row.last_checked_at,
-            degraded_since: row.degraded_since,
-            created_at: row.created_at,
+            verified_at: row.verified_at.into(),
+            last_checked_at: row.last_checked_at.into(),
+            degraded_since: row.degraded_since.into(),
+            created_at: row.created_at.into(),
         }
     }
 }
@@ -235,12 +230,7 @@ async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiE
     ApiReply::single(DomainView::of(row, &ctx.ingress.settings.domain_targets.settings()))
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct DomainRemoved {
-    domain_id: Uuid,
-    #[schemars(extend("const" = "deleted"))]
-    status: &'static str,
-}
+status_answer!(DomainRemoved, domain_id, "deleted");
 
 /// A domain without senders is removed, with its keys; its name is free again.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
@@ -256,7 +246,7 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
         return Err(ApiError::busy("domain_in_use").detail("something has begun to refer to it"));
     }
     ctx.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
-    ApiReply::ok(&DomainRemoved { domain_id: id, status: "deleted" })
+    DomainRemoved::reply(id)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::{
     check::{self, CheckOutcome, STATUS_CHANGED},
     store,
 };
-use crate::{settings::Rechecks, state::Ingress};
+use crate::{pipeline::write_audit_log, settings::Rechecks, state::Ingress};
 
 /// How often due domains are looked for.
 const EVERY: Duration = Duration::from_secs(10);
@@ -30,8 +30,8 @@ const FAILED_AT_ALL: TimeDelta = TimeDelta::days(30);
 const ACTOR: &str = "recheck";
 
 impl Rechecks {
-    /// How long after a check that left the domain in this status the next one is due; `None` when nobody waits for it any
-    /// more (a call of `verify` starts it again).
+    /// How long after a check that left the domain in this status the next one is due; `None` when no more
+    /// checks are due (a call of `verify` starts them again).
     pub(super) fn next(
         self,
         status: DomainStatus,
@@ -99,7 +99,8 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
     match check::apply_check(&mut tx, tenant, &row, &results, Some(rechecks)).await? {
         CheckOutcome::Recorded { from, to, .. } => {
             if from != to {
-                audit(&mut tx, tenant, id, from, to).await?;
+                let subject = vec![(id.to_string(), json!({"from": from, "to": to}))];
+                write_audit_log(&mut tx, Some(tenant), ACTOR, STATUS_CHANGED, subject).await?;
                 tracing::info!(tenant_id = %tenant, domain_id = %id, %from, %to, "a domain's status changed");
             }
             tx.commit().await?;
@@ -119,27 +120,6 @@ async fn again_later(ingress: &Ingress, tenant: Uuid, id: Uuid, wait: Option<Dur
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
     store::check_again(&mut tx, tenant, id, wait.map(|wait| Utc::now() + wait)).await?;
     tx.commit().await
-}
-
-async fn audit(
-    db: &mut sqlx::PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    from: DomainStatus,
-    to: DomainStatus,
-) -> sqlx::Result<()> {
-    sqlx::query!(
-        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, $4, $5, $6)",
-        schemas::new_id(),
-        tenant,
-        ACTOR,
-        STATUS_CHANGED,
-        id.to_string(),
-        json!({"from": from, "to": to}),
-    )
-    .execute(db)
-    .await
-    .map(drop)
 }
 
 #[cfg(test)]

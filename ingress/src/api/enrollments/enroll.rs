@@ -12,11 +12,8 @@ use uuid::Uuid;
 
 use super::input::NewEnrollment;
 use crate::{
-    api::{
-        contacts::{LOOKUPS_MAX, named},
-        messages::store::recipient_eligibility,
-    },
-    pipeline::{error::ApiError, page::as_time},
+    api::contacts::{LOOKUPS_MAX, named},
+    pipeline::{error::ApiError, page::Time},
 };
 
 /// An enrollment that was made.
@@ -26,8 +23,7 @@ pub(crate) struct Enrolled {
     contact_id: Uuid,
     sequence_id: Uuid,
     /// When its first step is due.
-    #[serde(serialize_with = "as_time")]
-    next_action_at: DateTime<Utc>,
+    next_action_at: Time,
     /// Whether marketing mail to the contact would pass the gate now.
     mailable: bool,
     /// Why the gate would withhold it.
@@ -77,16 +73,16 @@ pub(crate) async fn enroll(
     sqlx::query!("insert into enrollment_checks (tenant_id, contact_id) values ($1, $2)", tenant, contact.id)
         .execute(&mut *db)
         .await?;
-    let eligibility = recipient_eligibility(db, tenant, &[contact.id]).await?;
+    let eligibility = gate::load_eligibility(db, tenant, &[contact.id]).await?;
     // The mail of sequences is marketing.
-    let skip_reason = eligibility
-        .first()
-        .and_then(|eligibility| gate::decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing));
+    let skip_reason = eligibility.first().and_then(|(_, eligibility)| {
+        gate::decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing)
+    });
     Ok(Enrolled {
         enrollment_id: id,
         contact_id: contact.id,
         sequence_id: new.sequence_id,
-        next_action_at,
+        next_action_at: next_action_at.into(),
         mailable: skip_reason.is_none(),
         skip_reason,
     })

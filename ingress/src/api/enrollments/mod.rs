@@ -21,7 +21,7 @@ use crate::pipeline::{
     ApiReply, Doc, Faults, Id, NoFields, NoParameters, RequestContext, Routes,
     doc::ID,
     error::ApiError,
-    read, read_page,
+    read, read_page, resource,
     types::{Email, Name},
     write,
 };
@@ -57,8 +57,7 @@ pub(crate) fn routes() -> Routes {
             "/v1/enrollments/{id}",
             read("sequences:read", one),
             Doc::new("getEnrollment", "Read an enrollment", "Its next step, and what its steps did.")
-                .answer::<EnrollmentAnswer>(200, "The enrollment")
-                .refuses(404, &["enrollment_not_found"]),
+                .single::<Enrollment>("The enrollment"),
         )
         .delete(
             "/v1/enrollments/{id}",
@@ -117,16 +116,13 @@ struct Enrollment {
     steps: Vec<EnrollmentStep>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct EnrollmentAnswer {
-    enrollment: Enrollment,
-}
+resource!(Enrollment, "enrollment", "enrollments", row => (*row.summary.created_at, row.summary.id));
 
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
     let summary = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
     let steps = store::steps(ctx.db(), tenant, id).await?;
-    ApiReply::ok(&EnrollmentAnswer { enrollment: Enrollment { summary, steps } })
+    ApiReply::single(Enrollment { summary, steps })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

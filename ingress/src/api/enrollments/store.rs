@@ -1,6 +1,5 @@
 //! Rows of `enrollments`, as callers see them: what is live is paused while its sequence is, and over once that is archived.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{EnrollmentStatus, ExitReason, StepType};
 use serde::Serialize;
@@ -11,7 +10,7 @@ use uuid::Uuid;
 use crate::{
     api::sequences::STEPS_MAX,
     pipeline::{
-        page::{ListPage, as_optional_time, as_time},
+        page::{ListPage, OptionalTime, Time},
         resource,
     },
 };
@@ -36,20 +35,16 @@ pub(crate) struct EnrollmentRow {
     #[serde(rename = "next_step_order")]
     #[schemars(range(min = 1, max = STEPS_MAX))]
     pub(crate) next_step: Option<i16>,
-    #[serde(serialize_with = "as_optional_time")]
-    pub(crate) next_action_at: Option<DateTime<Utc>>,
+    pub(crate) next_action_at: OptionalTime,
     /// Attempts at the next step so far.
     #[serde(rename = "attempt_count")]
     #[schemars(with = "usize")]
     pub(crate) attempts: i16,
     /// Why the last attempt failed: a code.
     pub(crate) last_error: Option<String>,
-    #[serde(serialize_with = "as_optional_time")]
-    pub(crate) ended_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) updated_at: DateTime<Utc>,
+    pub(crate) ended_at: OptionalTime,
+    pub(crate) created_at: Time,
+    pub(crate) updated_at: Time,
 }
 
 resource!(EnrollmentRow, "enrollment", "enrollments", id);
@@ -68,10 +63,8 @@ pub(super) struct EnrollmentStep {
     detail: Value,
     /// Its mail: `GET /v1/sends/{send_id}`.
     send_id: Option<Uuid>,
-    #[serde(serialize_with = "as_time")]
-    due_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    done_at: DateTime<Utc>,
+    due_at: Time,
+    done_at: Time,
 }
 
 /// Which enrollments are asked for.

@@ -16,7 +16,7 @@ use crate::{
         campaigns::rows::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
         sequences::store::SequenceRow,
     },
-    pipeline::page::as_optional_time,
+    pipeline::page::OptionalTime,
 };
 
 /// The gates, in the order the engine passes them.
@@ -70,17 +70,16 @@ pub(super) struct Gate {
     detail: String,
     row: Option<GateRow>,
     /// Since when; for the quota and for what waits, until when.
-    #[serde(serialize_with = "as_optional_time")]
-    at: Option<DateTime<Utc>>,
+    at: OptionalTime,
 }
 
 impl Gate {
     fn new(gate: &'static str, decision: Decision, detail: impl Into<String>) -> Self {
-        Self { gate, decision, detail: detail.into(), row: None, at: None }
+        Self { gate, decision, detail: detail.into(), row: None, at: None.into() }
     }
 
-    fn row(self, kind: &'static str, id: Uuid, at: Option<DateTime<Utc>>) -> Self {
-        Self { row: Some(GateRow { kind, id }), at, ..self }
+    fn row(self, kind: &'static str, id: Uuid, at: impl Into<OptionalTime>) -> Self {
+        Self { row: Some(GateRow { kind, id }), at: at.into(), ..self }
     }
 }
 
@@ -122,7 +121,7 @@ pub(super) fn recipient(message: Uuid, is_recipient: bool, at: DateTime<Utc>) ->
 pub(super) fn trigger(row: &OccurrenceRow) -> Gate {
     let decision = if row.outcome.is_some() { Decision::Pass } else { Decision::Wait };
     let gate = Gate::new("trigger", decision, row.outcome.as_deref().unwrap_or("is_not_decided"));
-    Gate { at: Some(row.noted_at), ..gate }
+    Gate { at: Some(row.noted_at).into(), ..gate }
 }
 
 /// Whether the contact is on its way through a sequence: its newest enrollment says so.
@@ -136,7 +135,7 @@ pub(super) fn enrollment(row: Option<&EnrollmentRow>) -> Gate {
             (Decision::Stop, reason.map_or_else(|| row.status.to_string(), |reason| format!("{}_{reason}", row.status)))
         }
     };
-    Gate::new("audience", decision, detail).row("enrollment", row.id, row.ended_at.or(row.next_action_at))
+    Gate::new("audience", decision, detail).row("enrollment", row.id, row.ended_at.or(*row.next_action_at))
 }
 
 /// Whether a sequence is active.
@@ -146,7 +145,7 @@ pub(super) fn sequence(row: &SequenceRow) -> Gate {
         SequenceStatus::Draft | SequenceStatus::Paused => Decision::Wait,
         SequenceStatus::Archived => Decision::Stop,
     };
-    Gate::new("sequence", decision, row.status.as_str()).row("sequence", row.id, Some(row.updated_at))
+    Gate::new("sequence", decision, row.status.as_str()).row("sequence", row.id, Some(*row.updated_at))
 }
 
 /// Whether the contact is active, where that counts: one that is archived gets no marketing and no campaign.
@@ -197,14 +196,14 @@ pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, more_urgent
         (0, MessageKind::Sequence) => Decision::Wait,
         (left, _) => stop_if(left == 0),
     };
-    Gate { at: usage.opens_at, ..Gate::new("frequency", decision, left.to_string()) }
+    Gate { at: usage.opens_at.into(), ..Gate::new("frequency", decision, left.to_string()) }
 }
 
 /// Whether it is quiet where the contact is: the mail then waits until it is not.
 pub(super) fn quiet_hours(rule: Option<(QuietRule, bool)>, timezone: Option<&str>, now: DateTime<Utc>) -> Gate {
     let Some((rule, by_contact)) = rule else { return Gate::new("quiet_hours", Decision::Pass, "none") };
     match rule.until(zone_named(timezone.filter(|_| by_contact)), now) {
-        Some(until) => Gate { at: Some(until), ..Gate::new("quiet_hours", Decision::Wait, "quiet") },
+        Some(until) => Gate { at: Some(until).into(), ..Gate::new("quiet_hours", Decision::Wait, "quiet") },
         None => Gate::new("quiet_hours", Decision::Pass, "open"),
     }
 }
@@ -236,7 +235,7 @@ pub(super) fn domain(row: &ExplainedSender) -> Gate {
 pub(super) fn quota(left: &QuotaRemaining, kind: MessageKind) -> Gate {
     let detail = left.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
     let stops = left.remaining == Some(0) && ledger::quota::stops(kind);
-    Gate { at: Some(left.resets_at), ..Gate::new("quota", stop_if(stops), detail) }
+    Gate { at: Some(left.resets_at).into(), ..Gate::new("quota", stop_if(stops), detail) }
 }
 
 /// Whether the sender's domain is being warmed up, and today's cap is reached: a campaign's mail then waits for the next day.
@@ -256,12 +255,12 @@ pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>) -> Gate {
 /// room, or it was quiet.
 pub(super) fn pace(send: Option<&SendRow>, timed: Option<DateTime<Utc>>, is_slowed: bool) -> Gate {
     if timed.is_some() {
-        return Gate { at: timed, ..Gate::new("pace", Decision::Wait, "timed") };
+        return Gate { at: timed.into(), ..Gate::new("pace", Decision::Wait, "timed") };
     }
     let waiting = send.filter(|send| send.state == SendState::Deferred);
     match waiting.and_then(|send| Some((send, send.reason.as_deref()?))) {
         Some((send, reason @ ("paced" | "warmup" | "frequency_cap" | "quiet_hours"))) => {
-            Gate { at: send.next_attempt_at, ..Gate::new("pace", Decision::Wait, reason) }
+            Gate { at: send.next_attempt_at.into(), ..Gate::new("pace", Decision::Wait, reason) }
         }
         _ => Gate::new("pace", Decision::Pass, if is_slowed { "slowed" } else { "free" }),
     }
@@ -293,7 +292,7 @@ pub(super) fn campaign(row: &CampaignRow) -> Gate {
         }
         CampaignStatus::Sending | CampaignStatus::Sent => (Decision::Pass, row.status.to_string()),
     };
-    Gate::new("campaign", decision, detail).row("campaign", row.id, row.scheduled_for.or(row.launched_at))
+    Gate::new("campaign", decision, detail).row("campaign", row.id, row.scheduled_for.or(*row.launched_at))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ const CURSOR: &str = "cursor";
 /// Writes the header line of CSV.
 pub(super) fn write_header<R: ExportRow>(format: ExportFormat, out: &mut Vec<u8>) -> Result<(), ApiError> {
     match format {
-        ExportFormat::Csv => write_record(R::COLUMNS.iter().copied().chain([CURSOR]), &mut line_writer(out)),
+        ExportFormat::Csv => write_record(R::columns().chain([CURSOR]), &mut line_writer(out)),
         ExportFormat::Ndjson => Ok(()),
     }
 }
@@ -55,7 +55,7 @@ pub(super) fn write_rows<R: ExportRow>(format: ExportFormat, rows: &[R], out: &m
         value[CURSOR] = row.cursor().seal().into();
         match format {
             ExportFormat::Csv => {
-                let cells = R::COLUMNS.iter().copied().chain([CURSOR]).map(|column| cell(&value[column]));
+                let cells = R::columns().chain([CURSOR]).map(|column| cell(&value[column]));
                 write_record(cells.map(|cell| cell.into_owned()), &mut line_writer(out))?;
             }
             ExportFormat::Ndjson => {

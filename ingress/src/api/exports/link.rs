@@ -22,7 +22,7 @@ use super::{
     rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
 use crate::{
-    pipeline::{ApiReply, RequestContext, begin_read, error::ApiError, page::as_time},
+    pipeline::{ApiReply, RequestContext, begin_read, error::ApiError, page::Time},
     public::tracking::QUIET,
     state::Ingress,
 };
@@ -50,11 +50,10 @@ pub(super) struct MakeEventsLink {
 pub(super) struct ExportLink {
     /// Where the export is, below the address of this API. Whoever has it can fetch the export.
     path: String,
-    #[serde(serialize_with = "as_time")]
-    expires_at: DateTime<Utc>,
+    expires_at: Time,
 }
 
-/// What a link gives: signed, and readable by whoever has it.
+/// What a link gives: signed, and readable by every holder of the link.
 #[derive(Debug, Serialize, Deserialize)]
 struct LinkTerms {
     export: String,
@@ -84,7 +83,7 @@ async fn make_link(
     // In the place of a send, the key that made the link.
     let token = ctx.ingress.tokens.seal(Purpose::Export, ctx.tenant, ctx.caller.key_id, &terms);
     ctx.audit("export.link", export, json!({})).await?;
-    Ok(ApiReply::created(&ExportLink { path: format!("/exports/{token}"), expires_at: until })?.with_secret())
+    Ok(ApiReply::created(&ExportLink { path: format!("/exports/{token}"), expires_at: until.into() })?.with_secret())
 }
 
 /// The path of an export's link.

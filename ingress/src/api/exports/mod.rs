@@ -2,7 +2,7 @@
 //!
 //! An answer is a stream of slices. Each slice is a short transaction of its own, and the next one is read when the caller has taken
 //! the one before: a slow caller holds neither a connection nor more memory than a slice. Rows come in the order of their keys, and
-//! each carries the cursor that the export continues after, whoever broke it off.
+//! each carries the cursor that the export continues after, if it breaks off.
 
 mod format;
 mod link;
@@ -27,7 +27,9 @@ use self::{
     rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
 use crate::{
-    pipeline::{ApiReply, Doc, RequestContext, Routes, begin_read, error::ApiError, open, read, write},
+    pipeline::{
+        ApiReply, Doc, RequestContext, Routes, begin_read, error::ApiError, open, read, write, write_audit_log,
+    },
     state::Ingress,
 };
 
@@ -189,7 +191,7 @@ impl ExportCursor {
     }
 }
 
-/// What is exported for whom, beside the kind of rows.
+/// The tenant, the form and the beginning of an export.
 struct ExportTerms {
     tenant: Uuid,
     format: ExportFormat,
@@ -249,16 +251,8 @@ async fn note_begun(
     continued: bool,
 ) -> Result<(), ApiError> {
     let mut db = ingress.by_key.take().await?;
-    sqlx::query!(
-        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, 'export.begin', $4, $5)",
-        schemas::new_id(),
-        tenant,
-        actor,
-        subject,
-        json!({"continued": continued}),
-    )
-    .execute(&mut *db)
-    .await?;
+    let detail = json!({"continued": continued});
+    write_audit_log(&mut db, Some(tenant), actor, "export.begin", vec![(subject.to_owned(), detail)]).await?;
     db.put_back();
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, NaiveDate, Utc};
+use chrono::{DateTime, NaiveDate};
 use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{references, segments};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::as_time, read,
+    ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::Time, read,
     read_page, resource, types::Words, write,
 };
 
@@ -220,10 +220,8 @@ struct FieldView {
     #[schemars(with = "FieldType")]
     kind: String,
     fallback: Option<String>,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    created_at: Time,
+    updated_at: Time,
 }
 
 resource!(FieldView, "field", "fields", field_id);
@@ -274,7 +272,6 @@ struct CreateField {
     #[serde(rename = "type")]
     kind: FieldType,
     /// What templates show where a contact has no value.
-    #[serde(default)]
     #[schemars(length(max = FALLBACK_MAX_CHARS))]
     fallback: Option<String>,
 }
@@ -283,8 +280,7 @@ struct CreateField {
 struct FieldCreated {
     field_id: Uuid,
     key: String,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
 async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply, ApiError> {
@@ -325,7 +321,7 @@ async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply,
             "the values of a removed field with this key are still being taken out; try again in a few minutes",
         ));
     }
-    ApiReply::created(&FieldCreated { field_id: id, key: body.key, created_at })
+    ApiReply::created(&FieldCreated { field_id: id, key: body.key, created_at: created_at.into() })
 }
 
 fn is_key(key: &str) -> bool {
@@ -340,13 +336,11 @@ fn is_reserved(key: &str) -> bool {
     RESERVED.iter().any(|name| plain(name) == plain(key))
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 struct ChangeField {
-    #[serde(default)]
     #[schemars(with = "Option<Words<LABEL_MAX_CHARS>>")]
     label: Option<String>,
-    #[serde(default)]
     #[schemars(length(max = FALLBACK_MAX_CHARS))]
     fallback: Patch<String>,
 }

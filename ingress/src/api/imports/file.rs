@@ -1,17 +1,11 @@
-//! Reading a CSV file: what it looks like, what its header means, its rows one by one.
+//! Reading a CSV file: what it looks like, its header, its rows one by one.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 use runtime::{Budget, Limits, Spent};
 use schemas::{Address, address::ADDRESS_MAX_BYTES};
 
-use crate::{
-    api::fields::FieldType,
-    pipeline::{body::IMPORT_BODY_MAX_BYTES, error::ApiError},
-};
+use crate::pipeline::{body::IMPORT_BODY_MAX_BYTES, error::ApiError};
 
 /// The longest cell, in bytes.
 const CELL_MAX_BYTES: usize = 8 * 1024;
@@ -40,124 +34,6 @@ pub(super) fn spent(spent: Spent) -> ApiError {
     }
     ApiError::new(http::StatusCode::PAYLOAD_TOO_LARGE, "too_many_rows")
         .detail(format!("{spent}; split the file and send it as several imports"))
-}
-
-/// What a column is read into.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Column {
-    /// The address: the one column that must be there.
-    Email,
-    /// The contact's id in the product.
-    ExternalId,
-    /// A plain text of the contact, by its column in `contacts`.
-    Text(TextColumn),
-    /// `dot_number`
-    DotNumber,
-    /// `timezone`
-    Timezone,
-    /// `locale`
-    Locale,
-    /// Tag names, separated by `;` or `|`.
-    Tags,
-    /// A list's name.
-    List,
-    /// Whether the contact has left.
-    Unsubscribed,
-    /// Why the address is suppressed.
-    SuppressionReason,
-    /// On what basis the contact may be mailed.
-    ConsentBasis,
-    /// Since when.
-    ConsentAt,
-    /// A field the tenant defined.
-    Field {
-        /// Its key.
-        key: String,
-        /// What it holds.
-        kind: FieldType,
-    },
-}
-
-/// The plain texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum TextColumn {
-    FirstName,
-    LastName,
-    Title,
-    Phone,
-    Company,
-    LifecycleStage,
-}
-
-/// A header, understood.
-#[derive(Debug, PartialEq, Eq)]
-pub struct CsvHeader {
-    /// What each column is; `None` for ignored ones.
-    pub columns: Vec<Option<Column>>,
-    /// The names as written in the file.
-    pub names: Vec<String>,
-}
-
-impl CsvHeader {
-    /// Understands the names. Case, spaces, dashes and underscores do not matter.
-    ///
-    /// # Errors
-    /// 400 with the line for a name that is there twice, or without an address column.
-    pub fn read(names: &[String], defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
-        let fields: BTreeMap<String, (&String, FieldType)> =
-            defined.iter().map(|(key, kind)| (plain(key), (key, *kind))).collect();
-        let mut columns: Vec<Option<Column>> = Vec::with_capacity(names.len());
-        let mut seen = HashSet::with_capacity(names.len());
-        for name in names {
-            let word = plain(name);
-            let column = builtin(&word)
-                .or_else(|| fields.get(&word).map(|(key, kind)| Column::Field { key: (*key).clone(), kind: *kind }));
-            let repeats_a_name = !word.is_empty() && !seen.insert(word);
-            if repeats_a_name || (column.is_some() && columns.contains(&column)) {
-                return Err(fault(1, "duplicate_header", &format!("two columns mean {}", shown(name))));
-            }
-            columns.push(column);
-        }
-        if !columns.contains(&Some(Column::Email)) {
-            return Err(fault(1, "missing_column", "there is no email column"));
-        }
-        Ok(Self { columns, names: names.to_vec() })
-    }
-
-    /// The names of the columns that are not read.
-    #[must_use]
-    pub fn ignored(&self) -> Vec<String> {
-        let unread = self.columns.iter().zip(&self.names).filter(|(column, _)| column.is_none());
-        unread.map(|(_, name)| shown(name)).collect()
-    }
-}
-
-fn builtin(word: &str) -> Option<Column> {
-    Some(match word {
-        "email" | "emailaddress" | "mail" => Column::Email,
-        "externalid" => Column::ExternalId,
-        "firstname" => Column::Text(TextColumn::FirstName),
-        "lastname" => Column::Text(TextColumn::LastName),
-        "title" => Column::Text(TextColumn::Title),
-        "phone" => Column::Text(TextColumn::Phone),
-        "company" => Column::Text(TextColumn::Company),
-        "lifecyclestage" => Column::Text(TextColumn::LifecycleStage),
-        "dotnumber" => Column::DotNumber,
-        "timezone" => Column::Timezone,
-        "locale" => Column::Locale,
-        "tags" => Column::Tags,
-        "list" => Column::List,
-        "unsubscribed" => Column::Unsubscribed,
-        "suppressionreason" => Column::SuppressionReason,
-        "consentbasis" => Column::ConsentBasis,
-        "consentat" => Column::ConsentAt,
-        _ => return None,
-    })
-}
-
-fn plain(name: &str) -> String {
-    name.chars().filter(|c| !c.is_whitespace() && *c != '-' && *c != '_').flat_map(char::to_lowercase).collect()
 }
 
 /// A name of the file as a report quotes it. A file without a header has addresses in its place.
@@ -432,30 +308,6 @@ mod tests {
         let error = rows.next_row().unwrap_err();
         assert_eq!(error.fields[0].code, "oversize_field");
         assert!(error.fields[0].detail.starts_with("line 3"), "{error:?}");
-    }
-
-    fn header(names: &[&str]) -> Result<CsvHeader, ApiError> {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        CsvHeader::read(&names, &BTreeMap::from([("plan_tier".to_owned(), FieldType::String)]))
-    }
-
-    #[test]
-    fn header_names_ignore_case_spaces_dashes_and_underscores() {
-        let header = header(&["E-Mail", "FIRST NAME", "Dot_Number", "Plan-Tier", "Shoe size"]).unwrap();
-        assert_eq!(header.columns[0], Some(Column::Email));
-        assert_eq!(header.columns[1], Some(Column::Text(TextColumn::FirstName)));
-        assert_eq!(header.columns[2], Some(Column::DotNumber));
-        assert_eq!(header.columns[3], Some(Column::Field { key: "plan_tier".to_owned(), kind: FieldType::String }));
-        assert_eq!(header.ignored(), ["Shoe size"]);
-    }
-
-    #[rstest]
-    #[case(&["email", "E-mail"], "duplicate_header")]
-    #[case(&["email", "mail"], "duplicate_header")]
-    #[case(&["email", "colour", "Colour"], "duplicate_header")]
-    #[case(&["name", "phone"], "missing_column")]
-    fn a_header_that_cannot_be_meant_is_refused(#[case] names: &[&str], #[case] code: &str) {
-        assert_eq!(header(names).unwrap_err().fields[0].code, code);
     }
 
     #[rstest]

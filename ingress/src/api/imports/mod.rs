@@ -4,12 +4,12 @@
 mod apply;
 mod copy;
 pub mod file;
+pub mod header;
 mod reader;
 pub mod row;
 
 use std::{collections::BTreeMap, sync::LazyLock, time::Instant};
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,8 @@ use self::{
 };
 use super::fields::{self, FieldType};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::as_time,
-    read, shares::Shares, write_large,
+    ApiReply, Doc, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::Time, read,
+    resource, shares::Shares, write_large,
 };
 use ledger::suppressions::SuppressionReason;
 
@@ -70,8 +70,7 @@ pub(crate) fn routes() -> Routes {
             "/v1/imports/{id}",
             read("imports:write", show),
             Doc::new("getImport", "Read an import's summary", "")
-                .answer::<ImportAnswer>(200, "The import")
-                .refuses(404, &["import_not_found"]),
+                .single::<Import>("The import"),
         )
 }
 
@@ -342,14 +341,10 @@ async fn pass_over_segments(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result
 struct Import {
     #[serde(flatten)]
     summary: ImportSummary,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct ImportAnswer {
-    import: Import,
-}
+resource!(Import, "import", "imports", row => (*row.created_at, row.summary.import_id));
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("import")?);
@@ -371,7 +366,7 @@ async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, Api
         summary: stored.summary,
         duration_ms: stored.duration_ms,
     };
-    ApiReply::ok(&ImportAnswer { import: Import { summary, created_at: stored.created_at } })
+    ApiReply::single(Import { summary, created_at: stored.created_at.into() })
 }
 
 #[cfg(test)]

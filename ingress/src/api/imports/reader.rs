@@ -6,7 +6,8 @@ use http::StatusCode;
 use runtime::Budget;
 
 use super::{
-    file::{CsvFile, CsvHeader, LIMITS, spent},
+    file::{CsvFile, LIMITS, spent},
+    header::CsvHeader,
     row::{self, ImportRow, RowFault},
 };
 use crate::{api::fields::FieldType, pipeline::error::ApiError};

@@ -7,7 +7,10 @@ use schemas::{Address, text::check_line};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::file::{Column, CsvHeader, TextColumn, quoted, shown};
+use super::{
+    file::{quoted, shown},
+    header::{Column, CsvHeader, TextColumn},
+};
 use crate::{
     api::{
         contacts::{AHEAD_MAX, EXTERNAL_ID_MAX_CHARS, is_locale, is_timezone},

@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 pub use self::store::{ApiKey, LiveKey, NewKey, lock_live, replace, revoke};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, NoFields, NoParameters, RequestContext, Routes, error::ApiError, page::as_optional_time,
-    read, read_page, types::Name, validate::NAME_MAX, write,
+    ApiReply, Doc, Faults, NoFields, NoParameters, RequestContext, Routes, error::ApiError, page::OptionalTime, read,
+    read_page, types::Name, validate::NAME_MAX, write,
 };
 
 /// Keys of one product for one tenant that are neither revoked nor expired.
@@ -119,8 +119,7 @@ struct KeyCreated {
     key_id: Uuid,
     /// The key. It is not shown again.
     key: String,
-    #[serde(serialize_with = "as_optional_time")]
-    expires_at: Option<DateTime<Utc>>,
+    expires_at: OptionalTime,
 }
 
 /// The answer is the only one that shows the key.
@@ -159,7 +158,7 @@ async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, A
     };
     let key_id = new.insert(ctx.db()).await?;
     ctx.audit("key.issue", &key_id.to_string(), json!({"scopes": scopes})).await?;
-    Ok(ApiReply::created(&KeyCreated { key_id, key: text, expires_at })?.with_secret())
+    Ok(ApiReply::created(&KeyCreated { key_id, key: text, expires_at: expires_at.into() })?.with_secret())
 }
 
 /// When the calling key ends: no key that it makes ends later. Read again under locks, because the caller was looked up some seconds ago.
@@ -205,8 +204,7 @@ struct KeyReplaced {
     key: String,
     replaced_key_id: Uuid,
     /// When the replaced key ends.
-    #[serde(serialize_with = "as_optional_time")]
-    replaced_key_until: Option<DateTime<Utc>>,
+    replaced_key_until: OptionalTime,
 }
 
 async fn rotate(ctx: &mut RequestContext, body: RotateKey) -> Result<ApiReply, ApiError> {
@@ -225,7 +223,7 @@ async fn rotate(ctx: &mut RequestContext, body: RotateKey) -> Result<ApiReply, A
     check_scopes(ctx, &replaced.scopes)?;
     let (key_id, text, until) = replace(ctx.db(), &replaced, ends, TimeDelta::hours(i64::from(hours))).await?;
     ctx.audit("key.rotate", &id.to_string(), json!({"replaced_by": key_id, "overlap_hours": hours})).await?;
-    let answer = KeyReplaced { key_id, key: text, replaced_key_id: id, replaced_key_until: Some(until) };
+    let answer = KeyReplaced { key_id, key: text, replaced_key_id: id, replaced_key_until: Some(until).into() };
     Ok(ApiReply::ok(&answer)?.with_secret())
 }
 

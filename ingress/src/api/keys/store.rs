@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::pipeline::{
     auth::keys::Caller,
-    page::{ListPage, as_optional_time, as_time},
+    page::{ListPage, OptionalTime, Time},
     resource,
 };
 
@@ -31,13 +31,10 @@ pub struct ApiKey {
     /// The UTC day of its last use.
     pub last_used_on: Option<NaiveDate>,
     /// When it ends, or has ended.
-    #[serde(serialize_with = "as_optional_time")]
-    pub expires_at: Option<DateTime<Utc>>,
+    pub expires_at: OptionalTime,
     /// When it was revoked.
-    #[serde(serialize_with = "as_optional_time")]
-    pub revoked_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    pub revoked_at: OptionalTime,
+    created_at: Time,
 }
 
 resource!(ApiKey, "key", "keys", id);
@@ -183,7 +180,7 @@ pub(super) struct CallingKey {
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// Locks the tenant's row, so that its keys are made one after the other, and then the calling key, so that nobody replaces or revokes it
+/// Locks the tenant's row, so that its keys are made one after the other, and then the calling key, so that no other request replaces or revokes it
 /// meanwhile. `None` for a product on the bus, which has no key.
 pub(super) async fn lock_caller(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CallingKey>> {
     sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)

@@ -10,11 +10,13 @@ pub(crate) mod draft;
 mod rate;
 pub(crate) mod store;
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use ledger::gate;
-use runtime::{Job, Publication, trace};
+use runtime::{Job, trace};
 use schemars::JsonSchema;
-use schemas::{MessageKind, RequestAnnounced, RequestKind, SendId, SkipReason, messages::MailOptions, subjects};
+use schemas::{MessageKind, RequestAnnounced, RequestKind, SendId, SkipReason, messages::MailOptions};
 use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
@@ -27,7 +29,7 @@ use self::{
 use super::{campaigns::quota, senders::store as senders};
 use crate::pipeline::{
     ApiReply, Doc, PreparationContext, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, doc::ID, error::ApiError,
-    page::as_time, write_and_wait,
+    page::Time, write_and_wait,
 };
 
 /// The job of the reader processes that inspects attachments.
@@ -120,8 +122,7 @@ struct MessageScheduled {
     message_id: Uuid,
     #[schemars(extend("const" = "scheduled"))]
     status: &'static str,
-    #[serde(serialize_with = "as_time")]
-    scheduled_at: DateTime<Utc>,
+    scheduled_at: Time,
     /// Whether they may be mailed is decided when the message is due.
     recipients: Vec<ScheduledRecipient>,
 }
@@ -139,7 +140,7 @@ impl MessageScheduled {
             send_id: SendId::of(accepted.id, ordinal).0,
         });
         let recipients = recipients.collect();
-        Self { message_id: accepted.id, status: "scheduled", scheduled_at, recipients }
+        Self { message_id: accepted.id, status: "scheduled", scheduled_at: scheduled_at.into(), recipients }
     }
 }
 
@@ -163,11 +164,13 @@ pub(crate) async fn accept(
 ) -> Result<MessageAccepted, ApiError> {
     let tenant = ctx.tenant;
     let contacts = store::find_or_create_contacts(ctx.db(), tenant, draft).await?;
-    let eligibilities = store::recipient_eligibility(ctx.db(), tenant, &contacts).await?;
-    let decide = |eligibility: &gate::RecipientEligibility| {
-        gate::decide_recipient(eligibility, draft.kind, draft.classification)
+    let known: HashMap<_, _> = gate::load_eligibility(ctx.db(), tenant, &contacts).await?.into_iter().collect();
+    // A contact that was erased meanwhile is not found.
+    let decide = |contact: &Uuid| match known.get(&(tenant, *contact)) {
+        Some(eligibility) => gate::decide_recipient(eligibility, draft.kind, draft.classification),
+        None => Some(SkipReason::ContactArchived),
     };
-    let withheld: Vec<Option<SkipReason>> = eligibilities.iter().map(decide).collect();
+    let withheld: Vec<Option<SkipReason>> = contacts.iter().map(decide).collect();
     let open = withheld.iter().filter(|reason| reason.is_none()).count();
     if open == 0 {
         return Err(all_suppressed());
@@ -215,8 +218,5 @@ async fn meter(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), Api
 fn announce(ctx: &mut RequestContext, new: &NewMessage<'_>, waits: bool) -> Result<(), ApiError> {
     let announced = RequestAnnounced::of(ctx.tenant, new.id, RequestKind::Message);
     let announced = if waits { announced.notifying(ctx.ingress.reply_inbox.subject()) } else { announced };
-    let subject = subjects::accepted(&ctx.caller.product, ctx.caller.environment, RequestKind::Message);
-    let publication = Publication::json(subject, format!("request-{}", new.id.simple()), &announced);
-    ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);
-    Ok(())
+    ctx.announce_request(&announced)
 }

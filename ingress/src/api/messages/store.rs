@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use ledger::gate::{MarketingStatus, RecipientEligibility};
 use schemas::{MessageKind, RequestKind, SendId, messages::MessagePayload};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
@@ -89,38 +88,6 @@ async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid],
     .execute(db)
     .await
     .map(drop)
-}
-
-/// The facts about these contacts that the gate decides by.
-pub(crate) async fn recipient_eligibility(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    contacts: &[Uuid],
-) -> sqlx::Result<Vec<RecipientEligibility>> {
-    let rows = sqlx::query!(
-        r#"select contact_active as "contact_active!", marketing_status as "marketing_status!",
-                  hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
-                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!",
-                  cap_left
-           from recipient_eligibility($1, $2)"#,
-        tenant,
-        contacts
-    )
-    .fetch_all(db)
-    .await?;
-    let eligibility = rows.into_iter().map(|row| RecipientEligibility {
-        contact_active: row.contact_active,
-        marketing: MarketingStatus::from_column(&row.marketing_status),
-        hard_bounced: row.hard_bounced,
-        complained: row.complained,
-        unsubscribed: row.unsubscribed,
-        invalid: row.invalid,
-        suppressed_all: row.suppressed_all,
-        suppressed_marketing: row.suppressed_marketing,
-        cap_left: row.cap_left,
-        zone: None,
-    });
-    Ok(eligibility.collect())
 }
 
 /// Stores content, message and recipients. Every recipient becomes a send, blocked ones too: the gate gives them

@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
 use uuid::Uuid;
 
-use self::store::{CreditRow, OutcomeRow, RESTATEMENTS_MAX, RestatementRow};
+use self::store::RESTATEMENTS_MAX;
 use crate::{
     api::contacts::{ContactNames, named},
     pipeline::{
         ApiReply, Doc, Faults, Id, NoParameters, RequestContext, Routes,
         error::{ApiError, FieldFault},
-        page::{as_optional_time, as_time},
+        page::{OptionalTime, Time},
         read, read_page, resource,
         types::Email,
         write,
@@ -129,23 +129,22 @@ struct ListOutcomes {
 async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<ApiReply, ApiError> {
     let (tenant, page) = (ctx.tenant, ctx.page);
     let filter = store::OutcomeFilter {
+        id: None,
         contact: query.contact_id.map(|id| id.0),
         campaign: query.campaign_id.map(|id| id.0),
         outcome_type: query.outcome_type,
         since: query.since,
     };
     let rows = store::list(ctx.db(), tenant, &filter, &page).await?;
-    ApiReply::page(page, rows.into_iter().map(OutcomeView::of).collect())
+    ApiReply::page(page, rows)
 }
 
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("outcome")?);
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("outcome"))?;
+    let outcome = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("outcome"))?;
     let credits = store::credits(ctx.db(), tenant, id).await?;
     let restatements = store::restatements(ctx.db(), tenant, id).await?;
-    let credits = credits.into_iter().map(OutcomeCredit::of).collect();
-    let restatements = restatements.into_iter().map(OutcomeRestatement::of).collect::<Result<_, _>>()?;
-    ApiReply::ok(&OutcomeAnswer { outcome: OutcomeDetail { outcome: OutcomeView::of(row), credits, restatements } })
+    ApiReply::ok(&OutcomeAnswer { outcome: OutcomeDetail { outcome, credits, restatements } })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -178,13 +177,10 @@ struct OutcomeView {
     premium_cents: Option<i64>,
     #[schemars(range(min = 0, max = VALUE_CENTS_MAX))]
     value_cents: Option<i64>,
-    #[serde(serialize_with = "as_time")]
-    occurred_at: DateTime<Utc>,
+    occurred_at: Time,
     attribution: OutcomeAttribution,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    created_at: Time,
+    updated_at: Time,
 }
 
 resource!(OutcomeView, "outcome", "outcomes", outcome_id);
@@ -201,8 +197,7 @@ struct OutcomeAttribution {
     #[schemars(range(min = 0))]
     revision: i32,
     /// When it was set last.
-    #[serde(serialize_with = "as_optional_time")]
-    credited_at: Option<DateTime<Utc>>,
+    credited_at: OptionalTime,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -216,45 +211,6 @@ struct CreditPolicy {
     click_window_days: Option<i32>,
     #[schemars(range(min = 0, max = 365))]
     delivery_window_days: Option<i32>,
-}
-
-impl OutcomeView {
-    fn of(row: OutcomeRow) -> Self {
-        let premium = row.premium.map(Premium);
-        let status = match (row.is_pending, row.rule.is_some()) {
-            (true, _) => "pending",
-            (false, true) => "credited",
-            (false, false) => "uncredited",
-        };
-        Self {
-            outcome_id: row.id,
-            source_system: row.source_system,
-            source_event_id: row.source_event_id,
-            outcome_type: row.outcome_type,
-            contact_email: row.contact_email,
-            dot_number: row.dot_number,
-            contact_id: row.contact_id,
-            contact_matched: row.contact_id.is_some(),
-            matched_by: row.contact_key,
-            premium_amount: premium.map(Premium::dollars),
-            premium_cents: premium.and_then(Premium::cents),
-            value_cents: row.value_cents,
-            occurred_at: row.occurred_at,
-            attribution: OutcomeAttribution {
-                policy: CreditPolicy {
-                    rule: row.rule,
-                    model: row.model,
-                    click_window_days: row.click_days,
-                    delivery_window_days: row.delivery_days,
-                },
-                status,
-                revision: row.revision,
-                credited_at: row.credited_at,
-            },
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        }
-    }
 }
 
 /// An outcome with the mails it is credited to, and every credit it had.
@@ -317,31 +273,10 @@ struct OutcomeCredit {
     #[schemars(extend("enum" = RULES))]
     rule: Option<String>,
     /// When it was clicked, or delivered.
-    #[serde(serialize_with = "as_time")]
-    touched_at: DateTime<Utc>,
+    touched_at: Time,
     /// Of a click its `event_id`, `url` and `link_id`.
     #[schemars(with = "Map<String, Value>")]
     evidence: Value,
-}
-
-impl OutcomeCredit {
-    fn of(row: CreditRow) -> Self {
-        Self {
-            part: CreditPart::of(StoredPart {
-                send_id: row.send_id,
-                campaign_id: row.campaign_id,
-                share: row.share.into(),
-                premium: row.premium,
-                value_cents: row.value_cents,
-            }),
-            message_kind: row.kind,
-            sequence_id: row.sequence_id,
-            contact_id: row.contact_id,
-            rule: row.rule,
-            touched_at: row.touched_at,
-            evidence: row.evidence,
-        }
-    }
 }
 
 /// A credit that was set once.
@@ -351,28 +286,8 @@ struct OutcomeRestatement {
     policy: CreditPolicy,
     #[schemars(range(min = 1))]
     revision: i32,
-    #[serde(serialize_with = "as_time")]
-    restated_at: DateTime<Utc>,
+    restated_at: Time,
     #[schemars(extend("enum" = ["first", "changed", "late_fact", "contact", "model", "rescored"]))]
     reason: String,
     credits: Vec<CreditPart>,
-}
-
-impl OutcomeRestatement {
-    fn of(row: RestatementRow) -> Result<Self, ApiError> {
-        let parts: Vec<StoredPart> =
-            serde_json::from_value(row.credits).map_err(|error| ApiError::unexpected(&error))?;
-        Ok(Self {
-            policy: CreditPolicy {
-                rule: row.rule,
-                model: Some(row.model),
-                click_window_days: Some(row.click_days),
-                delivery_window_days: Some(row.delivery_days),
-            },
-            revision: row.revision,
-            restated_at: row.restated_at,
-            reason: row.reason,
-            credits: parts.into_iter().map(CreditPart::of).collect(),
-        })
-    }
 }

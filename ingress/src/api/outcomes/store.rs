@@ -1,41 +1,18 @@
 //! Outcomes as they are read. They are written by [`ledger::outcomes::record`], their credits by the attribution stage.
 
 use chrono::{DateTime, Utc};
+use ledger::outcomes::Premium;
 use schemas::{MessageKind, OutcomeType};
-use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
+use super::{CreditPart, CreditPolicy, OutcomeAttribution, OutcomeCredit, OutcomeRestatement, OutcomeView, StoredPart};
 use crate::pipeline::ListPage;
 
-/// An outcome.
-#[derive(Debug)]
-pub(super) struct OutcomeRow {
-    pub(super) id: Uuid,
-    pub(super) source_system: String,
-    pub(super) source_event_id: Option<String>,
-    pub(super) contact_email: Option<String>,
-    pub(super) dot_number: Option<i64>,
-    pub(super) contact_id: Option<Uuid>,
-    pub(super) contact_key: Option<String>,
-    pub(super) outcome_type: OutcomeType,
-    pub(super) premium: Option<i64>,
-    pub(super) value_cents: Option<i64>,
-    pub(super) occurred_at: DateTime<Utc>,
-    pub(super) created_at: DateTime<Utc>,
-    pub(super) updated_at: DateTime<Utc>,
-    pub(super) is_pending: bool,
-    pub(super) revision: i32,
-    pub(super) model: Option<String>,
-    pub(super) click_days: Option<i32>,
-    pub(super) delivery_days: Option<i32>,
-    pub(super) rule: Option<String>,
-    pub(super) credited_at: Option<DateTime<Utc>>,
-}
-
-/// Which outcomes a list shows.
+/// Which outcomes are read.
 #[derive(Debug, Default)]
 pub(super) struct OutcomeFilter {
+    pub(super) id: Option<Uuid>,
     pub(super) contact: Option<Uuid>,
     /// Credited to it.
     pub(super) campaign: Option<Uuid>,
@@ -49,12 +26,11 @@ pub(super) async fn list(
     tenant: Uuid,
     filter: &OutcomeFilter,
     page: &ListPage,
-) -> sqlx::Result<Vec<OutcomeRow>> {
-    sqlx::query_file_as!(
-        OutcomeRow,
+) -> sqlx::Result<Vec<OutcomeView>> {
+    let rows = sqlx::query_file!(
         "queries/outcomes.sql",
         tenant,
-        None::<Uuid>,
+        filter.id,
         filter.contact,
         filter.campaign,
         filter.outcome_type.map(OutcomeType::as_str),
@@ -64,47 +40,54 @@ pub(super) async fn list(
         page.fetch(),
     )
     .fetch_all(db)
-    .await
+    .await?;
+    let outcomes = rows.into_iter().map(|row| {
+        let premium = row.premium.map(Premium);
+        let status = match (row.is_pending, row.rule.is_some()) {
+            (true, _) => "pending",
+            (false, true) => "credited",
+            (false, false) => "uncredited",
+        };
+        OutcomeView {
+            outcome_id: row.id,
+            source_system: row.source_system,
+            source_event_id: row.source_event_id,
+            outcome_type: row.outcome_type,
+            contact_email: row.contact_email,
+            dot_number: row.dot_number,
+            contact_id: row.contact_id,
+            contact_matched: row.contact_id.is_some(),
+            matched_by: row.contact_key,
+            premium_amount: premium.map(Premium::dollars),
+            premium_cents: premium.and_then(Premium::cents),
+            value_cents: row.value_cents,
+            occurred_at: row.occurred_at.into(),
+            attribution: OutcomeAttribution {
+                policy: CreditPolicy {
+                    rule: row.rule,
+                    model: row.model,
+                    click_window_days: row.click_days,
+                    delivery_window_days: row.delivery_days,
+                },
+                status,
+                revision: row.revision,
+                credited_at: row.credited_at.into(),
+            },
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
+        }
+    });
+    Ok(outcomes.collect())
 }
 
-pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<OutcomeRow>> {
-    sqlx::query_file_as!(
-        OutcomeRow,
-        "queries/outcomes.sql",
-        tenant,
-        Some(id),
-        None::<Uuid>,
-        None::<Uuid>,
-        None::<&str>,
-        None::<DateTime<Utc>>,
-        None::<DateTime<Utc>>,
-        None::<Uuid>,
-        1,
-    )
-    .fetch_optional(db)
-    .await
+pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<OutcomeView>> {
+    let filter = OutcomeFilter { id: Some(id), ..OutcomeFilter::default() };
+    Ok(list(db, tenant, &filter, &ListPage::ONE).await?.pop())
 }
 
-/// A mail an outcome is credited to.
-#[derive(Debug)]
-pub(super) struct CreditRow {
-    pub(super) send_id: Uuid,
-    pub(super) kind: MessageKind,
-    pub(super) campaign_id: Option<Uuid>,
-    pub(super) sequence_id: Option<Uuid>,
-    pub(super) contact_id: Uuid,
-    pub(super) share: i32,
-    pub(super) premium: Option<i64>,
-    pub(super) value_cents: Option<i64>,
-    pub(super) rule: Option<String>,
-    pub(super) touched_at: DateTime<Utc>,
-    pub(super) evidence: Value,
-}
-
-/// Those of an outcome, the latest touch first.
-pub(super) async fn credits(db: &mut PgConnection, tenant: Uuid, outcome: Uuid) -> sqlx::Result<Vec<CreditRow>> {
-    sqlx::query_as!(
-        CreditRow,
+/// The mails that an outcome is credited to, the latest touch first.
+pub(super) async fn credits(db: &mut PgConnection, tenant: Uuid, outcome: Uuid) -> sqlx::Result<Vec<OutcomeCredit>> {
+    let rows = sqlx::query!(
         r#"select c.send_id, c.kind as "kind: MessageKind", c.campaign_id, s.sequence_id as "sequence_id?", c.contact_id, c.share,
                   c.premium, c.value_cents, o.rule, c.touched_at, c.evidence
            from outcomes o
@@ -116,39 +99,54 @@ pub(super) async fn credits(db: &mut PgConnection, tenant: Uuid, outcome: Uuid) 
         outcome,
     )
     .fetch_all(db)
-    .await
-}
-
-/// A credit as it was set once.
-#[derive(Debug)]
-pub(super) struct RestatementRow {
-    pub(super) revision: i32,
-    pub(super) restated_at: DateTime<Utc>,
-    pub(super) reason: String,
-    pub(super) rule: Option<String>,
-    pub(super) model: String,
-    pub(super) click_days: i32,
-    pub(super) delivery_days: i32,
-    pub(super) credits: Value,
+    .await?;
+    let credits = rows.into_iter().map(|row| OutcomeCredit {
+        part: CreditPart::of(StoredPart {
+            send_id: row.send_id,
+            campaign_id: row.campaign_id,
+            share: row.share.into(),
+            premium: row.premium,
+            value_cents: row.value_cents,
+        }),
+        message_kind: row.kind,
+        sequence_id: row.sequence_id,
+        contact_id: row.contact_id,
+        rule: row.rule,
+        touched_at: row.touched_at.into(),
+        evidence: row.evidence,
+    });
+    Ok(credits.collect())
 }
 
 /// How often a credit is shown to have been set: the newest.
 pub(super) const RESTATEMENTS_MAX: i64 = 100;
 
-/// Those of an outcome, the present one first.
+/// The credits that an outcome had, the present one first.
 pub(super) async fn restatements(
     db: &mut PgConnection,
     tenant: Uuid,
     outcome: Uuid,
-) -> sqlx::Result<Vec<RestatementRow>> {
-    sqlx::query_as!(
-        RestatementRow,
-        "select revision, restated_at, reason, rule, model, click_days, delivery_days, credits from outcome_restatements
-         where tenant_id = $1 and outcome_id = $2 order by revision desc limit $3",
+) -> sqlx::Result<Vec<OutcomeRestatement>> {
+    let rows = sqlx::query!(
+        r#"select revision, restated_at, reason, rule, model, click_days, delivery_days, credits as "credits: Json<Vec<StoredPart>>"
+           from outcome_restatements where tenant_id = $1 and outcome_id = $2 order by revision desc limit $3"#,
         tenant,
         outcome,
         RESTATEMENTS_MAX,
     )
     .fetch_all(db)
-    .await
+    .await?;
+    let restatements = rows.into_iter().map(|row| OutcomeRestatement {
+        policy: CreditPolicy {
+            rule: row.rule,
+            model: Some(row.model),
+            click_window_days: Some(row.click_days),
+            delivery_window_days: Some(row.delivery_days),
+        },
+        revision: row.revision,
+        restated_at: row.restated_at.into(),
+        reason: row.reason,
+        credits: row.credits.0.into_iter().map(CreditPart::of).collect(),
+    });
+    Ok(restatements.collect())
 }

@@ -13,7 +13,7 @@ use sqlx::PgPool;
 
 pub use self::facts::PlatformFacts;
 use crate::pipeline::{
-    ApiReply, Doc, NoParameters, RequestContext, Routes, error::ApiError, page::as_time, platform_read,
+    ApiReply, Doc, NoParameters, RequestContext, Routes, error::ApiError, page::Time, platform_read,
 };
 
 /// The routes.
@@ -90,8 +90,7 @@ pub struct HealthReport {
     /// The worst of the checks.
     pub overall: HealthStatus,
     /// When the checks ran.
-    #[serde(serialize_with = "as_time")]
-    pub generated_at: DateTime<Utc>,
+    pub generated_at: Time,
     /// In the order an operator would ask.
     pub checks: Vec<HealthCheck>,
 }
@@ -108,7 +107,7 @@ impl HealthReport {
         let checks = checks::run_checks(facts);
         let overall = checks.iter().map(|check| check.status).max().unwrap_or(HealthStatus::Ok);
         let ok = overall != HealthStatus::Crit;
-        Self { ok, error: (!ok).then_some(IMPAIRED), overall, generated_at, checks }
+        Self { ok, error: (!ok).then_some(IMPAIRED), overall, generated_at: generated_at.into(), checks }
     }
 }
 

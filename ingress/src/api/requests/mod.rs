@@ -9,10 +9,10 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, RequestContext, Resource, Routes,
+    ApiReply, Doc, RequestContext, Routes,
     error::ApiError,
-    page::{as_optional_time, as_time},
-    read_page,
+    page::{OptionalTime, Time},
+    read_page, resource,
 };
 
 /// The routes.
@@ -71,10 +71,8 @@ struct AcceptedRequest {
     outcome: Option<String>,
     #[schemars(with = "RequestIds")]
     body: Json<RequestIds>,
-    #[serde(serialize_with = "as_time")]
-    received_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_optional_time")]
-    handled_at: Option<DateTime<Utc>>,
+    received_at: Time,
+    handled_at: OptionalTime,
 }
 
 /// The ids of the engine in a request's body. What else it says may be about a person.
@@ -95,15 +93,7 @@ struct RequestIds {
     sender_id: Option<Uuid>,
 }
 
-impl Resource for AcceptedRequest {
-    const ONE: &'static str = "request";
-    const MANY: &'static str = "requests";
-    const NOT_FOUND: &'static str = "request_not_found";
-
-    fn position(&self) -> (DateTime<Utc>, Uuid) {
-        (self.received_at, self.request_id)
-    }
-}
+resource!(AcceptedRequest, "request", "requests", row => (*row.received_at, row.request_id));
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -3,7 +3,6 @@
 mod rule;
 mod store;
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::new_id;
 use segments::{self, CompiledSegment, Rule, SAMPLE_MAX, SampledContact, SegmentError, SegmentFault};
@@ -22,8 +21,8 @@ use crate::{
     pipeline::{
         ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
         error::{ApiError, FieldFault},
-        page::as_time,
-        read, read_page,
+        page::Time,
+        read, read_page, status_answer,
         types::Words,
         validate::AUDIENCE_NAME_MAX,
         write,
@@ -130,7 +129,6 @@ async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, Api
 struct CreateSegment {
     #[schemars(with = "Words<AUDIENCE_NAME_MAX>")]
     name: String,
-    #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Option<String>,
     #[schemars(with = "SegmentRule", extend("description" = limits()))]
@@ -195,8 +193,7 @@ struct SegmentPreview {
     /// The newest contacts that match.
     #[schemars(length(max = SAMPLE_MAX))]
     sample: Vec<SampledContact>,
-    #[serde(serialize_with = "as_time")]
-    evaluated_at: DateTime<Utc>,
+    evaluated_at: Time,
 }
 
 /// The contacts that match a rule now; nothing is stored.
@@ -204,19 +201,16 @@ async fn preview(ctx: &mut RequestContext, body: PreviewSegment) -> Result<ApiRe
     let (_, compiled) = check_rule(ctx, &body.rule, Faults::default(), None).await?;
     let tenant = ctx.tenant;
     let segments::Preview { count, sample, evaluated_at } = segments::preview(ctx.db(), tenant, &compiled).await?;
-    ApiReply::ok(&SegmentPreview { count, sample, evaluated_at })
+    ApiReply::ok(&SegmentPreview { count, sample, evaluated_at: evaluated_at.into() })
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 struct ChangeSegment {
-    #[serde(default)]
     #[schemars(with = "Option<Words<AUDIENCE_NAME_MAX>>")]
     name: Option<String>,
-    #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Patch<String>,
-    #[serde(default)]
     #[schemars(with = "Option<SegmentRule>", extend("description" = limits()))]
     rule: Option<Value>,
 }
@@ -265,12 +259,7 @@ async fn check_users(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError>
     Ok(())
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct SegmentDeleted {
-    segment_id: Uuid,
-    #[schemars(extend("const" = "deleted"))]
-    status: &'static str,
-}
+status_answer!(SegmentDeleted, segment_id, "deleted");
 
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
@@ -279,5 +268,5 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let references = references::to_segment(ctx.db(), tenant, id).await?;
     references::refuse("segment", references, "change them, or wait until they are over")?;
     store::delete(ctx.db(), tenant, id).await?;
-    ApiReply::ok(&SegmentDeleted { segment_id: id, status: "deleted" })
+    SegmentDeleted::reply(id)
 }

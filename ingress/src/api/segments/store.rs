@@ -1,6 +1,5 @@
 //! Rows of `segments`.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -8,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::rule::SegmentRule;
-use crate::pipeline::{ListPage, error::ApiError, page::as_time, resource};
+use crate::pipeline::{ListPage, error::ApiError, page::Time, resource};
 
 /// An audience by rule.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -19,10 +18,8 @@ pub(super) struct SegmentView {
     pub(super) description: Option<String>,
     #[schemars(with = "SegmentRule")]
     pub(super) rule: Value,
-    #[serde(serialize_with = "as_time")]
-    pub(super) created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    pub(super) created_at: Time,
+    updated_at: Time,
 }
 
 resource!(SegmentView, "segment", "segments", segment_id);

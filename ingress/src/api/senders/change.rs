@@ -2,12 +2,11 @@
 
 use schemars::JsonSchema;
 use schemas::Address;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
-use uuid::Uuid;
 
 use super::{
-    STATUSES, is_blank, save,
+    STATUSES, address_required, is_blank, save,
     store::{self, SenderIdentity},
 };
 use crate::{
@@ -15,6 +14,7 @@ use crate::{
     pipeline::{
         ApiReply, Faults, NoFields, Patch, RequestContext,
         error::ApiError,
+        status_answer,
         types::{Email, Name, PostalAddress},
         validate::NAME_MAX,
     },
@@ -55,7 +55,7 @@ pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Resu
     let profile_address = store::lock_profile_address(ctx.db(), tenant).await?;
     let before = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
     if physical_address == Some(None) && is_blank(profile_address.as_deref()) {
-        return Err(ApiError::unprocessable("physical_address_required"));
+        return Err(address_required());
     }
     if body.is_default == Some(false) && before.is_default {
         return Err(is_the_default());
@@ -77,12 +77,7 @@ pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Resu
     ApiReply::single(row.shown())
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct SenderRemoved {
-    sender_id: Uuid,
-    #[schemars(extend("const" = "deleted"))]
-    status: &'static str,
-}
+status_answer!(pub(super) SenderRemoved, sender_id, "deleted");
 
 /// A sender that nothing refers to is removed; any other can only be disabled.
 pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
@@ -96,7 +91,7 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
         return Err(ApiError::conflict("sender_in_use").detail("mail refers to it: PATCH status to disabled instead"));
     }
     ctx.audit("sender.removed", &id.to_string(), json!({})).await?;
-    ApiReply::ok(&SenderRemoved { sender_id: id, status: "deleted" })
+    SenderRemoved::reply(id)
 }
 
 /// The default gives way only to another: mail that names no sender must not fail because one was put away.

@@ -130,7 +130,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply
         return Err(ApiError::unprocessable("domain_not_verified"));
     }
     if physical_address.is_none() && is_blank(profile_address.as_deref()) {
-        return Err(ApiError::unprocessable("physical_address_required"));
+        return Err(address_required());
     }
     let new = SenderIdentity {
         id: schemas::new_id(),
@@ -141,7 +141,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply
         status: "active".to_owned(),
         is_default: false,
         domain_status: domain.status,
-        created_at: Utc::now(),
+        created_at: Utc::now().into(),
     };
     store::insert(ctx.db(), tenant, domain.id, &new).await?;
     ApiReply::ok(&SenderCreated { sender_id: new.id, already_existed: false })
@@ -162,6 +162,11 @@ async fn save(ctx: &mut RequestContext, before: &SenderIdentity, wanted: &Sender
         ctx.audit("sender.changed", &wanted.id.to_string(), json!({"fields": changed})).await?;
     }
     Ok(())
+}
+
+fn address_required() -> ApiError {
+    ApiError::unprocessable("physical_address_required")
+        .detail("give the sender a physical_address, or set that of the tenant by PATCH /v1/tenant")
 }
 
 fn is_blank(address: Option<&str>) -> bool {

@@ -1,6 +1,5 @@
 //! Rows of `senders`.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::DomainStatus;
 use serde::Serialize;
@@ -9,7 +8,7 @@ use uuid::Uuid;
 
 use crate::pipeline::{
     error::ApiError,
-    page::{ListPage, as_time},
+    page::{ListPage, Time},
     resource,
 };
 
@@ -28,8 +27,7 @@ pub(crate) struct SenderIdentity {
     pub(crate) status: String,
     pub(crate) is_default: bool,
     pub(crate) domain_status: DomainStatus,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) created_at: Time,
 }
 
 resource!(SenderIdentity, "sender", "senders", id);
@@ -59,6 +57,17 @@ impl Readiness {
     /// Whether mail may leave in this sender's name.
     pub(crate) fn may_send(&self) -> bool {
         self.active && self.domain_status.may_send()
+    }
+}
+
+/// Refuses mail of a sender in whose name none may leave.
+///
+/// # Errors
+/// 422 `sender_missing_verified_domain`.
+pub(crate) async fn require_ready(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<(), ApiError> {
+    match readiness(db, tenant, Some(id)).await? {
+        Some(sender) if sender.may_send() => Ok(()),
+        _ => Err(ApiError::unprocessable("sender_missing_verified_domain")),
     }
 }
 

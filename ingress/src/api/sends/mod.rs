@@ -20,8 +20,8 @@ use self::store::{EventRow, PendingSendRow, SendRow};
 use crate::pipeline::{
     ApiReply, Doc, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
-    page::{as_optional_time, as_time},
-    read, resource, time, write_by_key,
+    page::{OptionalTime, Time},
+    read, resource, status_answer, time, write_by_key,
 };
 
 /// Event types that are attempts: the server's answer, or its silence.
@@ -38,8 +38,7 @@ pub(crate) fn routes() -> Routes {
                 "Read a send and its outcome",
                 "State, attempts with the server's answers, facts, timeline.",
             )
-            .answer::<SendAnswer>(200, "The send")
-            .refuses(404, &["send_not_found"]),
+            .single::<SendRecord>("The send"),
         )
         .delete(
             "/v1/sends/{id}",
@@ -68,12 +67,7 @@ pub(crate) fn routes() -> Routes {
         )
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct SendCancelled {
-    send_id: Uuid,
-    #[schemars(extend("const" = "cancelled"))]
-    status: &'static str,
-}
+status_answer!(SendCancelled, send_id, "cancelled");
 
 async fn cancel(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("send")?);
@@ -83,17 +77,12 @@ async fn cancel(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     }
     ctx.audit("send.cancel", &id.to_string(), json!({})).await?;
     ctx.commits_no_facts();
-    ApiReply::ok(&SendCancelled { send_id: id, status: "cancelled" })
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct SendAnswer {
-    send: SendRecord,
+    SendCancelled::reply(id)
 }
 
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("send")?);
-    ApiReply::ok(&SendAnswer { send: find_send(ctx.db(), tenant, id).await? })
+    ApiReply::single(find_send(ctx.db(), tenant, id).await?)
 }
 
 /// A send, or the request that it will come from.
@@ -151,13 +140,10 @@ pub(crate) struct SendSummary {
     provider: Option<String>,
     /// The provider's id; with SMTP the Message-ID.
     provider_message_id: Option<String>,
-    #[serde(serialize_with = "as_optional_time")]
-    next_attempt_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    decided_at: Option<DateTime<Utc>>,
+    next_attempt_at: OptionalTime,
+    decided_at: OptionalTime,
     facts: SendFacts,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
 resource!(SendSummary, "send", "sends", send_id);
@@ -165,24 +151,15 @@ resource!(SendSummary, "send", "sends", send_id);
 /// When each fact about a send happened first.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 struct SendFacts {
-    #[serde(serialize_with = "as_optional_time")]
-    delivered_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    bounced_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    complained_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    opened_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    human_opened_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    clicked_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    human_clicked_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    unsubscribed_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    replied_at: Option<DateTime<Utc>>,
+    delivered_at: OptionalTime,
+    bounced_at: OptionalTime,
+    complained_at: OptionalTime,
+    opened_at: OptionalTime,
+    human_opened_at: OptionalTime,
+    clicked_at: OptionalTime,
+    human_clicked_at: OptionalTime,
+    unsubscribed_at: OptionalTime,
+    replied_at: OptionalTime,
 }
 
 impl SendSummary {
@@ -213,20 +190,20 @@ impl SendSummary {
             response: row.response,
             provider: row.provider,
             provider_message_id: row.provider_message_id,
-            next_attempt_at: row.next_attempt_at.filter(|_| row.state == SendState::Deferred),
-            decided_at: row.decided_at,
+            next_attempt_at: row.next_attempt_at.filter(|_| row.state == SendState::Deferred).into(),
+            decided_at: row.decided_at.into(),
             facts: SendFacts {
-                delivered_at: row.delivered_at,
-                bounced_at: row.bounced_at,
-                complained_at: row.complained_at,
-                opened_at: row.opened_at,
-                human_opened_at: row.human_opened_at,
-                clicked_at: row.clicked_at,
-                human_clicked_at: row.human_clicked_at,
-                unsubscribed_at: row.unsubscribed_at,
-                replied_at: row.replied_at,
+                delivered_at: row.delivered_at.into(),
+                bounced_at: row.bounced_at.into(),
+                complained_at: row.complained_at.into(),
+                opened_at: row.opened_at.into(),
+                human_opened_at: row.human_opened_at.into(),
+                clicked_at: row.clicked_at.into(),
+                human_clicked_at: row.human_clicked_at.into(),
+                unsubscribed_at: row.unsubscribed_at.into(),
+                replied_at: row.replied_at.into(),
             },
-            created_at: row.created_at,
+            created_at: row.created_at.into(),
         }
     }
 }
@@ -246,8 +223,7 @@ pub(crate) struct SendRecord {
     /// As the caller gave it.
     metadata: BTreeMap<String, String>,
     /// When it is due, of a scheduled mail.
-    #[serde(serialize_with = "as_optional_time")]
-    scheduled_at: Option<DateTime<Utc>>,
+    scheduled_at: OptionalTime,
     /// Whether it is the mail itself or a copy.
     role: RecipientRole,
     /// Of a mail with copies: all of its sends, that of the mail first.
@@ -257,6 +233,8 @@ pub(crate) struct SendRecord {
     /// Everything that happened, in order.
     timeline: Vec<TimelineEntry>,
 }
+
+resource!(SendRecord, "send", "sends", row => (*row.summary.created_at, row.summary.send_id));
 
 /// One of the sends of a mail with copies.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -273,15 +251,14 @@ pub(crate) struct SendCopy {
 struct TimelineEntry {
     #[serde(rename = "type")]
     kind: String,
-    #[serde(serialize_with = "as_time")]
-    at: DateTime<Utc>,
+    at: Time,
     #[schemars(with = "Map<String, Value>")]
     detail: Value,
 }
 
 impl TimelineEntry {
     fn new(kind: &str, at: DateTime<Utc>, detail: Value) -> Self {
-        Self { kind: kind.to_owned(), at, detail }
+        Self { kind: kind.to_owned(), at: at.into(), detail }
     }
 }
 
@@ -298,7 +275,7 @@ impl SendRecord {
             sender_id: Some(row.sender_id),
             tags,
             metadata,
-            scheduled_at,
+            scheduled_at: scheduled_at.into(),
             role,
             copies: Vec::new(),
             attempts: events.iter().filter(|event| ATTEMPTS.contains(&event.kind.as_str())).map(attempt).collect(),
@@ -347,10 +324,10 @@ impl SendRecord {
             response: None,
             provider: None,
             provider_message_id: None,
-            next_attempt_at: None,
-            decided_at: row.handled_at.filter(|_| row.rejected),
+            next_attempt_at: None.into(),
+            decided_at: row.handled_at.filter(|_| row.rejected).into(),
             facts: SendFacts::default(),
-            created_at: row.received_at,
+            created_at: row.received_at.into(),
         };
         Self {
             summary,
@@ -360,7 +337,7 @@ impl SendRecord {
             sender_id: row.sender_id,
             tags,
             metadata,
-            scheduled_at,
+            scheduled_at: scheduled_at.into(),
             role,
             copies: Vec::new(),
             attempts: Vec::new(),

@@ -1,12 +1,11 @@
 //! `GET /v1/sends/{id}/source`: what the capture provider took instead of sending it.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::store;
-use crate::pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::as_time};
+use crate::pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::Time};
 
 /// A mail that the sandbox kept.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -15,8 +14,7 @@ pub(super) struct CapturedSource {
     /// RFC 5322, without our DKIM signature.
     source: String,
     truncated: bool,
-    #[serde(serialize_with = "as_time")]
-    captured_at: DateTime<Utc>,
+    captured_at: Time,
 }
 
 pub(super) async fn read(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
@@ -37,6 +35,6 @@ pub(super) async fn read(ctx: &mut RequestContext, _: NoParameters) -> Result<Ap
         // What we render is ASCII; a one-off message may hold what it likes.
         source: String::from_utf8_lossy(&captured.source).into_owned(),
         truncated: captured.is_cut,
-        captured_at: captured.captured_at,
+        captured_at: captured.captured_at.into(),
     })
 }

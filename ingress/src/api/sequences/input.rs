@@ -12,7 +12,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::start::{GAP_MAX_MINUTES, Reentry, StartRules, TRIGGER_CONFIG, read_trigger};
+use super::start::{GAP_MAX_MINUTES, Reentry, StartRules, TRIGGER_CONFIG, read_trigger, start_body};
 use crate::{
     api::{events::ProductEventTerms, fields::FieldType},
     pipeline::{
@@ -46,42 +46,29 @@ enrollment); create_task `{title, due_in_days?, notes?}`; create_opportunity `{n
 `{list_id?, status: subscribed|unsubscribed}`; add_suppression `{scope: all|marketing, note?}`; call_product_webhook `{url, \
 payload?}`; end_sequence `{reason?}`; others `{}`.";
 
-/// The body of a creation.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CreateSequence {
-    #[schemars(with = "Name<NAME_MAX>")]
-    name: Option<String>,
-    #[schemars(length(max = DESCRIPTION_MAX))]
-    description: Option<String>,
-    /// Needed before a sequence that sends mail becomes active.
-    sender_profile_id: Option<Id>,
-    /// What starts it: a trigger with its `trigger_config`, else a label in the caller's words. Default: manual_enrollment.
-    #[schemars(length(max = WORD_MAX))]
-    trigger_type: Option<String>,
-    #[schemars(description = TRIGGER_CONFIG)]
-    trigger_config: Option<Map<String, Value>>,
-    /// How often one contact starts it by the trigger. Default: once.
-    reentry: Option<Reentry>,
-    /// The least time between two starts of a contact by the trigger. Default: 0; `every_time` needs one.
-    #[schemars(range(min = 0, max = GAP_MAX_MINUTES))]
-    reentry_gap_minutes: Option<i32>,
-    /// The trigger starts nothing before.
-    enroll_from: Option<DateTime<Utc>>,
-    /// The trigger starts nothing from then on.
-    enroll_until: Option<DateTime<Utc>>,
-    /// An event of `POST /v1/events` that ends enrollments which are under way.
-    exit_on_event: Option<ProductEventTerms>,
-    /// Default: true.
-    exit_on_unsubscribe: Option<bool>,
-    /// Default: true.
-    exit_on_bounce: Option<bool>,
-    /// Default: true.
-    exit_on_complaint: Option<bool>,
-    /// Default: false.
-    activate: Option<bool>,
-    #[schemars(required, length(min = 1, max = STEPS_MAX))]
-    steps: Option<Vec<CreateStep>>,
+start_body! {
+    /// The body of a creation.
+    struct CreateSequence {
+        #[schemars(with = "Name<NAME_MAX>")]
+        name: Option<String>,
+        #[schemars(length(max = DESCRIPTION_MAX))]
+        description: Option<String>,
+        /// Needed before a sequence that sends mail becomes active.
+        sender_profile_id: Option<Id>,
+        /// What starts it: a trigger with its `trigger_config`, else a label in the caller's words. Default: manual_enrollment.
+        #[schemars(length(max = WORD_MAX))]
+        trigger_type: Option<String>,
+        /// Default: true.
+        exit_on_unsubscribe: Option<bool>,
+        /// Default: true.
+        exit_on_bounce: Option<bool>,
+        /// Default: true.
+        exit_on_complaint: Option<bool>,
+        /// Default: false.
+        activate: Option<bool>,
+        #[schemars(required, length(min = 1, max = STEPS_MAX))]
+        steps: Option<Vec<CreateStep>>,
+    }
 }
 
 /// A step of a new sequence or version.
@@ -139,23 +126,13 @@ pub(super) struct ValidationContext<'a> {
 
 impl CreateSequence {
     /// Checks everything that needs no row of the tenant's.
-    pub(super) fn validate(self, known: &ValidationContext<'_>) -> Result<NewSequence, ApiError> {
+    pub(super) fn validate(mut self, known: &ValidationContext<'_>) -> Result<NewSequence, ApiError> {
         let mut faults = Faults::default();
-        let name = faults.name("name", self.name);
+        let name = faults.name("name", self.name.take());
         faults.optional("description", self.description.as_deref(), DESCRIPTION_MAX);
-        let trigger_type = self.trigger_type.unwrap_or_else(|| TRIGGER.to_owned());
+        let trigger_type = self.trigger_type.take().unwrap_or_else(|| TRIGGER.to_owned());
         faults.require(is_word(&trigger_type), "trigger_type", "invalid", "must match [a-z][a-z0-9_]{0,49}");
-        let start = StartRules {
-            trigger_config: self
-                .trigger_config
-                .and_then(|config| read_trigger(&trigger_type, config, &known.fields, &mut faults)),
-            reentry: self.reentry.unwrap_or_default(),
-            reentry_gap_minutes: self.reentry_gap_minutes.unwrap_or(0),
-            enroll_from: self.enroll_from,
-            enroll_until: self.enroll_until,
-            exit_on_event: self.exit_on_event,
-        };
-        start.check(&mut faults);
+        let start = self.take_rules(&trigger_type, &known.fields, &mut faults);
         let bodies = faults.required("steps", self.steps).unwrap_or_default();
         let steps = read_steps(bodies, known, &mut faults);
         faults.finish()?;
@@ -200,9 +177,9 @@ impl CreateStep {
     fn validate(self, path: &str, known: &ValidationContext<'_>, faults: &mut Faults) -> Option<NewStep> {
         let at = |name: &str| format!("{path}.{name}");
         let kind = faults.required(&at("step_type"), self.step_type);
-        let step_type = kind.and_then(|kind| word(&at("step_type"), &kind, StepType::ALL, StepType::as_str, faults));
+        let step_type = kind.and_then(|kind| faults.word(&at("step_type"), &kind, StepType::ALL, StepType::as_str));
         let unit = self.delay_unit.unwrap_or_else(|| DelayUnit::Minutes.as_str().to_owned());
-        let delay_unit = word(&at("delay_unit"), &unit, DelayUnit::ALL, DelayUnit::as_str, faults);
+        let delay_unit = faults.word(&at("delay_unit"), &unit, DelayUnit::ALL, DelayUnit::as_str);
         let longest = delay_unit.map_or(0, |unit| i64::from(delay::longest(unit)));
         let amount = self.delay_amount.unwrap_or(0);
         if delay_unit.is_some() && !(0..=longest).contains(&amount) {
@@ -227,15 +204,6 @@ impl CreateStep {
             action,
         })
     }
-}
-
-fn word<T: Copy>(path: &str, text: &str, all: &[T], as_str: fn(T) -> &'static str, faults: &mut Faults) -> Option<T> {
-    let found = all.iter().copied().find(|member| as_str(*member) == text);
-    if found.is_none() {
-        let words: Vec<&str> = all.iter().map(|member| as_str(*member)).collect();
-        faults.add(path, "not_allowed", format!("must be one of {}", words.join(", ")));
-    }
-    found
 }
 
 /// Reads objects and keeps the path of a fault.
@@ -349,7 +317,7 @@ fn check_field(path: &str, update: &UpdateField, known: &ValidationContext<'_>, 
     }
 }
 
-/// To whom `notify_owner` steps write, where they say so, with the step's place: canonical addresses.
+/// The canonical addresses that `notify_owner` steps name, each with the step's place.
 pub(super) fn owner_addresses(steps: &[NewStep]) -> Vec<(usize, String)> {
     let named = |step: &NewStep| match &step.action {
         Action::NotifyOwner(notify) => Address::parse(notify.to.as_deref()?).ok().map(Address::into_string),

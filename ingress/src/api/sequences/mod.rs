@@ -22,8 +22,8 @@ use self::{
 };
 use super::fields;
 use crate::pipeline::{
-    ApiReply, Doc, Faults, Id, NoFields, Patch, RequestContext, Routes, error::ApiError, read, read_page, types::Name,
-    validate::NAME_MAX, write,
+    ApiReply, Doc, Faults, Id, NoFields, Patch, RequestContext, Routes, error::ApiError, read, read_page,
+    status_answer, types::Name, validate::NAME_MAX, write,
 };
 
 /// The states that a caller can choose.
@@ -254,12 +254,11 @@ async fn one(ctx: &mut RequestContext, query: ReadSequence) -> Result<ApiReply, 
     ApiReply::ok(&SequenceAnswer { sequence, steps })
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 struct ChangeSequence {
     #[schemars(with = "Option<Name<NAME_MAX>>")]
     name: Option<String>,
-    #[serde(default)]
     #[schemars(length(max = DESCRIPTION_MAX))]
     description: Patch<String>,
     sender_profile_id: Option<Id>,
@@ -352,12 +351,7 @@ fn check_sender(sequence: &LockedSequence, sender: Option<Uuid>) -> Result<(), A
     Ok(())
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct SequenceDeleted {
-    sequence_id: Uuid,
-    #[schemars(extend("const" = "deleted"))]
-    status: &'static str,
-}
+status_answer!(SequenceDeleted, sequence_id, "deleted");
 
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
@@ -371,7 +365,7 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     }
     store::delete(ctx.db(), tenant, id).await?;
     ctx.audit("sequence.deleted", &format!("sequence:{id}"), json!({"was": before.status})).await?;
-    ApiReply::ok(&SequenceDeleted { sequence_id: id, status: "deleted" })
+    SequenceDeleted::reply(id)
 }
 
 /// Whether the sequence may take this status.

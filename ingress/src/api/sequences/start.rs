@@ -130,6 +130,54 @@ pub(super) struct StartRules {
     pub(super) exit_on_event: Option<ProductEventTerms>,
 }
 
+/// Makes a body with what starts a sequence, beside its own fields.
+macro_rules! start_body {
+    ($(#[$about:meta])* struct $body:ident { $($own:tt)* }) => {
+        #[derive(Debug, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$about])*
+        pub(super) struct $body {
+            $($own)*
+            #[schemars(description = TRIGGER_CONFIG)]
+            trigger_config: Option<Map<String, Value>>,
+            /// How often one contact starts it by the trigger. Default: once.
+            reentry: Option<Reentry>,
+            /// The least time between two starts of a contact by the trigger. Default: 0; `every_time` needs one.
+            #[schemars(range(min = 0, max = GAP_MAX_MINUTES))]
+            reentry_gap_minutes: Option<i32>,
+            /// The trigger starts nothing before.
+            enroll_from: Option<DateTime<Utc>>,
+            /// The trigger starts nothing from then on.
+            enroll_until: Option<DateTime<Utc>>,
+            /// An event of `POST /v1/events` that ends enrollments which are under way.
+            exit_on_event: Option<ProductEventTerms>,
+        }
+
+        impl $body {
+            /// The rules of a sequence with this trigger, after every fault in them was added.
+            fn take_rules(
+                &mut self,
+                trigger_type: &str,
+                fields: &BTreeMap<String, FieldType>,
+                faults: &mut Faults,
+            ) -> StartRules {
+                let config = self.trigger_config.take();
+                let rules = StartRules {
+                    trigger_config: config.and_then(|config| read_trigger(trigger_type, config, fields, faults)),
+                    reentry: self.reentry.unwrap_or_default(),
+                    reentry_gap_minutes: self.reentry_gap_minutes.unwrap_or(0),
+                    enroll_from: self.enroll_from,
+                    enroll_until: self.enroll_until,
+                    exit_on_event: self.exit_on_event.take(),
+                };
+                rules.check(faults);
+                rules
+            }
+        }
+    };
+}
+pub(super) use start_body;
+
 impl StartRules {
     /// The list or tag that the trigger names, with what it is.
     pub(super) fn audience(&self) -> Option<(&'static str, Uuid)> {

@@ -1,6 +1,5 @@
 //! Rows of `sequences` and `sequence_steps`.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{DelayUnit, Environment, SequenceStatus, StepType};
 use serde::Serialize;
@@ -15,7 +14,7 @@ use super::{
 use crate::{
     api::events::ProductEventTerms,
     pipeline::{
-        page::{ListPage, as_optional_time, as_time},
+        page::{ListPage, OptionalTime, Time},
         resource,
     },
 };
@@ -37,10 +36,8 @@ pub(crate) struct SequenceRow {
     reentry: String,
     #[schemars(range(min = 0, max = GAP_MAX_MINUTES))]
     reentry_gap_minutes: i32,
-    #[serde(serialize_with = "as_optional_time")]
-    enroll_from: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    enroll_until: Option<DateTime<Utc>>,
+    enroll_from: OptionalTime,
+    enroll_until: OptionalTime,
     #[schemars(with = "Option<ProductEventTerms>")]
     exit_on_event: Option<Value>,
     pub(crate) exit_on_unsubscribe: bool,
@@ -50,14 +47,10 @@ pub(crate) struct SequenceRow {
     /// The newest of its steps, from 1: what new enrollments go through.
     #[schemars(range(min = 1, max = i32::MAX))]
     pub(crate) version: i32,
-    #[serde(serialize_with = "as_optional_time")]
-    pub(crate) activated_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_optional_time")]
-    pub(crate) archived_at: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) updated_at: DateTime<Utc>,
+    pub(crate) activated_at: OptionalTime,
+    pub(crate) archived_at: OptionalTime,
+    pub(crate) created_at: Time,
+    pub(crate) updated_at: Time,
 }
 
 resource!(SequenceRow, "sequence", "sequences", id);

@@ -1,12 +1,15 @@
 //! The versions of a sequence: each change of its steps made one, and none is ever changed.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
-use uuid::Uuid;
 
 use super::{STEPS_MAX, store};
-use crate::pipeline::{ApiReply, NoParameters, RequestContext, Resource, error::ApiError, page::as_time};
+use crate::pipeline::{
+    ApiReply, NoParameters, RequestContext,
+    error::ApiError,
+    page::{Time, numbered},
+    resource,
+};
 
 /// One version of a sequence, without its steps.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -17,20 +20,10 @@ pub(super) struct SequenceVersion {
     current: bool,
     #[schemars(range(min = 1, max = STEPS_MAX))]
     step_count: i64,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
-impl Resource for SequenceVersion {
-    const ONE: &'static str = "version";
-    const MANY: &'static str = "versions";
-    const NOT_FOUND: &'static str = "sequence_version_not_found";
-
-    /// A cursor names a row by an id; a version's is its number.
-    fn position(&self) -> (DateTime<Utc>, Uuid) {
-        (self.created_at, Uuid::from_u128(u128::from(self.version.unsigned_abs())))
-    }
-}
+resource!(SequenceVersion, "version", "versions", row => (*row.created_at, numbered(row.version)));
 
 /// Newest first, without steps: `GET /v1/sequences/{id}?version=` has those. Served by the unique key of the steps.
 pub(super) async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
@@ -46,8 +39,7 @@ pub(super) async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<Ap
            limit $4"#,
         tenant,
         id,
-        // Not one of our cursors: nothing is before it.
-        page.before_id.map(|id| i32::try_from(id.as_u128()).unwrap_or(0)),
+        page.before_version(),
         page.fetch(),
         sequence.version,
     )

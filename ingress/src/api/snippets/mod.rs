@@ -4,7 +4,6 @@
 pub(crate) mod store;
 mod users;
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -19,8 +18,8 @@ use super::{references, templates::content};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::{ApiError, FieldFault},
-    page::as_time,
-    read, read_page, resource,
+    page::Time,
+    read, read_page, resource, status_answer,
     types::Words,
     validate::SNIPPET_MAX,
     write, write_with_work,
@@ -55,8 +54,8 @@ pub(crate) fn routes() -> Routes {
             "/v1/snippets/{id}",
             read("templates:read", show),
             Doc::new("getSnippet", "Read a snippet or a layout", "With `version`, an earlier one.")
-                .answer::<SnippetAnswer>(200, "The snippet")
-                .refuses(404, &["snippet_not_found", "snippet_version_not_found"]),
+                .single::<SnippetView>("The snippet")
+                .refuses(404, &["snippet_version_not_found"]),
         )
         .patch(
             "/v1/snippets/{id}",
@@ -109,22 +108,15 @@ pub(crate) fn routes() -> Routes {
         )
 }
 
-/// What stands in a template, and what stands around one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum SnippetKind {
-    /// Included by name.
-    Snippet,
-    /// Named by a template or a campaign as its `layout`.
-    Layout,
-}
-
-impl SnippetKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Snippet => "snippet",
-            Self::Layout => "layout",
-        }
+schemas::named_enum! {
+    /// What stands in a template, and what stands around one.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum SnippetKind {
+        /// Included by name.
+        Snippet = "snippet",
+        /// Named by a template or a campaign as its `layout`.
+        Layout = "layout",
     }
 }
 
@@ -140,16 +132,11 @@ struct SnippetView {
     version: i32,
     #[serde(flatten)]
     texts: SnippetTexts,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    created_at: Time,
+    updated_at: Time,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct SnippetAnswer {
-    snippet: SnippetView,
-}
+resource!(SnippetView, "snippet", "snippets", snippet_id);
 
 /// A snippet or a layout in a list.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -160,10 +147,8 @@ struct SnippetSummary {
     name: String,
     #[schemars(range(min = 1, max = i32::MAX))]
     version: i32,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    created_at: Time,
+    updated_at: Time,
 }
 
 resource!(SnippetSummary, "snippet", "snippets", snippet_id);
@@ -313,32 +298,25 @@ async fn show(ctx: &mut RequestContext, query: ShowSnippet) -> Result<ApiReply, 
         snippet.texts = texts.ok_or_else(|| ApiError::not_found("snippet_version"))?;
         snippet.version = version;
     }
-    ApiReply::ok(&SnippetAnswer { snippet })
+    ApiReply::single(snippet)
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 struct ChangeSnippet {
     /// In the place of `mjml`, if the snippet has that.
-    #[serde(default)]
     #[schemars(with = "Option<Words<SNIPPET_MAX>>")]
     body_html: Patch<String>,
     /// In the place of `body_html`, if the snippet has that.
-    #[serde(default)]
     #[schemars(with = "Option<Words<SNIPPET_MAX>>")]
     mjml: Patch<String>,
-    #[serde(default)]
     #[schemars(length(max = SNIPPET_MAX))]
     body_text: Patch<String>,
 }
 
 async fn change(ctx: &mut RequestContext, body: ChangeSnippet) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("snippet")?);
-    let not_found = || ApiError::not_found("snippet");
-    if !store::lock(ctx.db(), tenant, id).await? {
-        return Err(not_found());
-    }
-    let snippet = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let snippet = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
     let old = snippet.texts;
     let (body_html, mjml) = content::either_body((old.body_html.clone(), old.mjml.clone()), body.body_html, body.mjml);
     let body_text = body.body_text.into_option().unwrap_or_else(|| old.body_text.clone());
@@ -348,7 +326,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSnippet) -> Result<ApiRepl
     faults.finish()?;
     let mut version = snippet.version;
     if texts != old {
-        let kind = if snippet.kind == "layout" { SnippetKind::Layout } else { SnippetKind::Snippet };
+        let kind = SnippetKind::parse(&snippet.kind).unwrap_or(SnippetKind::Snippet);
         check(ctx, &snippet.name, kind, &texts).await?;
         version += 1;
         store::insert_version(ctx.db(), tenant, id, version, &texts).await?;
@@ -357,12 +335,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSnippet) -> Result<ApiRepl
     ApiReply::ok(&SnippetSaved { snippet_id: id, name: snippet.name, version, outdated_templates })
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct SnippetDeleted {
-    snippet_id: Uuid,
-    #[schemars(extend("const" = "deleted"))]
-    status: &'static str,
-}
+status_answer!(SnippetDeleted, snippet_id, "deleted");
 
 /// Takes a snippet away. Its rows stay: old contents name what they were made from.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
@@ -384,5 +357,5 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     .execute(ctx.db())
     .await?;
     ctx.audit("snippet.removed", &id.to_string(), json!({"name": name})).await?;
-    ApiReply::ok(&SnippetDeleted { snippet_id: id, status: "deleted" })
+    SnippetDeleted::reply(id)
 }

@@ -179,16 +179,16 @@ pub(super) async fn insert_version(
     .map(drop)
 }
 
-/// Holds the snippet until the transaction ends, so that two changes make two versions. `false`: there is none.
-pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+/// Holds the snippet until the transaction ends, so that two changes make two versions, and reads it.
+pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SnippetView>> {
     sqlx::query_scalar!(
         "select id from snippets where tenant_id = $1 and id = $2 and deleted_at is null for no key update",
         tenant,
         id
     )
-    .fetch_optional(db)
-    .await
-    .map(|row| row.is_some())
+    .fetch_optional(&mut *db)
+    .await?;
+    get(db, tenant, id).await
 }
 
 /// One snippet with its current texts.
@@ -209,8 +209,8 @@ pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
         name: row.name,
         version: row.version,
         texts: SnippetTexts { body_html: row.body_html, mjml: row.mjml, body_text: row.body_text },
-        created_at: row.created_at,
-        updated_at: row.updated_at,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     }))
 }
 

@@ -1,13 +1,12 @@
 //! What holds a snippet or a layout: the current versions of templates, and campaigns with bodies of their own.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::CampaignStatus;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::store;
-use crate::pipeline::{ApiReply, NoParameters, RequestContext, Resource, error::ApiError, page::as_time};
+use crate::pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::Time, resource};
 
 /// A template that holds a snippet.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -22,19 +21,10 @@ pub(super) struct TemplateUser {
     /// The version of the snippet that it holds.
     #[schemars(range(min = 1, max = i32::MAX))]
     snippet_version: i32,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
-impl Resource for TemplateUser {
-    const ONE: &'static str = "template";
-    const MANY: &'static str = "templates";
-    const NOT_FOUND: &'static str = "snippet_not_found";
-
-    fn position(&self) -> (DateTime<Utc>, Uuid) {
-        (self.created_at, self.template_id)
-    }
-}
+resource!(TemplateUser, "template", "templates", template_id);
 
 /// A campaign that holds a snippet.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -47,19 +37,10 @@ pub(super) struct CampaignUser {
     /// The oldest version of the snippet that it, or a variant of it, holds. A draft takes the newest when it is launched.
     #[schemars(range(min = 1, max = i32::MAX))]
     snippet_version: i32,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
-impl Resource for CampaignUser {
-    const ONE: &'static str = "campaign";
-    const MANY: &'static str = "campaigns";
-    const NOT_FOUND: &'static str = "snippet_not_found";
-
-    fn position(&self) -> (DateTime<Utc>, Uuid) {
-        (self.created_at, self.campaign_id)
-    }
-}
+resource!(CampaignUser, "campaign", "campaigns", campaign_id);
 
 /// Templates whose current version holds the snippet, archived ones too. Served by `templates_newest`.
 pub(super) async fn templates(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {

@@ -14,7 +14,7 @@ use crate::{
     pipeline::{
         ApiReply, Doc, Faults, Id, RequestContext, Routes,
         error::ApiError,
-        page::{as_optional_time, as_time},
+        page::{OptionalTime, Time},
         read_page, resource,
         types::{Email, Name, OTHERS, either},
         write,
@@ -75,10 +75,8 @@ struct Suppression {
     source: String,
     send_id: Option<Uuid>,
     note: Option<String>,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_optional_time")]
-    expires_at: Option<DateTime<Utc>>,
+    created_at: Time,
+    expires_at: OptionalTime,
 }
 
 resource!(Suppression, "suppression", "suppressions", suppression_id);
@@ -125,27 +123,20 @@ async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<ApiRe
     (&["email"], OTHERS), (&["external_id"], OTHERS), (&["contact_id"], OTHERS),
 ]))]
 struct NewSuppressionItem {
-    #[serde(default)]
     #[schemars(with = "Option<Email>")]
     email: Option<String>,
     /// Instead of email: the contact's id in the product. The contact must be known.
-    #[serde(default)]
     #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
     external_id: Option<String>,
     /// Instead of email. The contact must be known.
-    #[serde(default)]
     contact_id: Option<Id>,
     /// Default: manual.
-    #[serde(default)]
     reason: Option<SuppressionReason>,
     /// A choice for manual and import; else it follows from the reason.
-    #[serde(default)]
     scope: Option<SuppressionScope>,
-    #[serde(default)]
     #[schemars(length(max = NOTE_MAX_CHARS))]
     note: Option<String>,
     /// In the future. Left out: never.
-    #[serde(default)]
     expires_at: Option<DateTime<Utc>>,
 }
 
@@ -159,30 +150,22 @@ struct NewSuppressionItem {
     (&["suppressions"], &[]),
 ]))]
 struct AddSuppressions {
-    #[serde(default)]
     #[schemars(length(min = 1, max = MANY_MAX))]
     suppressions: Option<Vec<NewSuppressionItem>>,
-    #[serde(default)]
     #[schemars(with = "Option<Email>")]
     email: Option<String>,
     /// Instead of email: the contact's id in the product. The contact must be known.
-    #[serde(default)]
     #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
     external_id: Option<String>,
     /// Instead of email. The contact must be known.
-    #[serde(default)]
     contact_id: Option<Id>,
     /// Default: manual.
-    #[serde(default)]
     reason: Option<SuppressionReason>,
     /// A choice for manual and import; else it follows from the reason.
-    #[serde(default)]
     scope: Option<SuppressionScope>,
-    #[serde(default)]
     #[schemars(length(max = NOTE_MAX_CHARS))]
     note: Option<String>,
     /// In the future. Left out: never.
-    #[serde(default)]
     expires_at: Option<DateTime<Utc>>,
 }
 
@@ -331,13 +314,10 @@ async fn suppress(
 #[serde(deny_unknown_fields)]
 #[schemars(transform = either(&[(&["suppression_id"], &["reason", "confirm"]), (&["email"], &["reason", "confirm"])]))]
 struct LiftSuppressions {
-    #[serde(default)]
     suppression_id: Option<Id>,
-    #[serde(default)]
     #[schemars(with = "Option<Email>")]
     email: Option<String>,
     /// Only those of this reason.
-    #[serde(default)]
     reason: Option<SuppressionReason>,
     #[serde(default)]
     confirm: bool,

@@ -24,7 +24,7 @@ use super::references;
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::ApiError,
-    read, read_page,
+    read, read_page, status_answer,
     types::{Line, Name, Words},
     validate::{LINE_MAX, NAME_MAX},
     write, write_with_work,
@@ -226,49 +226,36 @@ async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<ApiRep
     ApiReply::created(&TemplateSaved { template_id: id, status, version: 1, warnings, test_data_misfits })
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 struct ChangeTemplate {
-    #[serde(default)]
     #[schemars(with = "Name<NAME_MAX>")]
     name: Patch<String>,
-    #[serde(default)]
     #[schemars(with = "Name<LINE_MAX>")]
     subject: Patch<String>,
-    #[serde(default)]
     #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Patch<String>,
     /// In the place of `mjml`, if the template has that.
-    #[serde(default)]
     #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     body_html: Patch<String>,
     /// In the place of `body_html`.
-    #[serde(default)]
     #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     mjml: Patch<String>,
-    #[serde(default)]
     #[schemars(length(max = SOURCE_MAX))]
     body_text: Patch<String>,
     /// `null` takes the layout away.
-    #[serde(default)]
     #[schemars(length(max = SNIPPET_NAME_MAX))]
     layout: Patch<String>,
     /// All of it, in the place of what there is. No new version.
-    #[serde(default)]
     #[schemars(length(max = SETS_MAX))]
     test_data: Patch<Vec<TestDataSet>>,
-    #[serde(default)]
     #[schemars(with = "String", extend("enum" = STATUSES))]
     status: Patch<String>,
 }
 
 async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
-    let not_found = || ApiError::not_found("template");
-    if !store::lock(ctx.db(), tenant, id).await? {
-        return Err(not_found());
-    }
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
 
     let mut faults = Faults::default();
     let name = faults.name("name", body.name.into_option().unwrap_or_else(|| Some(row.name.clone())));
@@ -348,11 +335,7 @@ async fn insert_version(
 
 async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
-    let not_found = || ApiError::not_found("template");
-    if !store::lock(ctx.db(), tenant, id).await? {
-        return Err(not_found());
-    }
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
     let mut saved = SavedContent::of(&row);
     let held = composition::held(ctx.db(), tenant, row.content_id).await?;
     if held.iter().any(HeldSnippet::is_outdated) {
@@ -365,12 +348,7 @@ async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiE
     saved.answer(id, row.status, &sets)
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct TemplateArchived {
-    template_id: Uuid,
-    #[schemars(extend("const" = "archived"))]
-    status: &'static str,
-}
+status_answer!(TemplateArchived, template_id, "archived");
 
 /// Refuses to archive a template that mail to come needs.
 async fn refuse_in_use(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
@@ -385,7 +363,7 @@ async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiE
     if !store::archive(ctx.db(), tenant, id).await? {
         return Err(ApiError::not_found("template"));
     }
-    ApiReply::ok(&TemplateArchived { template_id: id, status: "archived" })
+    TemplateArchived::reply(id)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -1,6 +1,5 @@
 //! Rows of `templates`, `template_versions` and `contents`.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sqlx::PgConnection;
@@ -12,7 +11,7 @@ use super::{
     content::TemplateParts,
 };
 use crate::pipeline::{
-    page::{ListPage, as_time},
+    page::{ListPage, Time},
     resource,
 };
 
@@ -37,10 +36,8 @@ pub(crate) struct TemplateRow {
     pub(crate) written: WrittenBodies,
     /// The merge fields it uses.
     pub(crate) variables: Vec<String>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) updated_at: DateTime<Utc>,
+    pub(crate) created_at: Time,
+    pub(crate) updated_at: Time,
 }
 
 impl TemplateRow {
@@ -69,10 +66,8 @@ pub(crate) struct TemplateSummary {
     pub(crate) preheader: Option<String>,
     /// The merge fields it uses.
     pub(crate) variables: Vec<String>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    pub(crate) updated_at: DateTime<Utc>,
+    pub(crate) created_at: Time,
+    pub(crate) updated_at: Time,
 }
 
 resource!(TemplateSummary, "template", "templates", id);
@@ -187,12 +182,12 @@ pub(super) async fn insert_version(
     .map(drop)
 }
 
-/// Holds the template until the transaction ends, so that two changes make two versions. `false`: there is none.
-pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+/// Holds the template until the transaction ends, so that two changes make two versions, and reads it.
+pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<TemplateRow>> {
     sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2 for no key update", tenant, id)
-        .fetch_optional(db)
-        .await
-        .map(|row| row.is_some())
+        .fetch_optional(&mut *db)
+        .await?;
+    get(db, tenant, id).await
 }
 
 /// One template with its current content.
@@ -224,8 +219,8 @@ pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
         },
         written: WrittenBodies { layout: row.layout, mjml: row.mjml, html: row.written_html, text: row.written_text },
         variables: row.variables,
-        created_at: row.created_at,
-        updated_at: row.updated_at,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     }))
 }
 

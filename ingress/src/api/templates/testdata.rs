@@ -25,13 +25,10 @@ pub(crate) struct TestDataSet {
     #[schemars(with = "Words<SET_NAME_MAX>")]
     name: String,
     /// Default: a contact of whom nothing is known.
-    #[serde(default)]
     pub(crate) sample: Option<SampleContact>,
     /// Of transactional templates: read as `data.…`.
-    #[serde(default)]
     pub(crate) data: Option<Map<String, Value>>,
     /// Of templates of sequences: read as `event.properties.…`.
-    #[serde(default)]
     event_properties: Option<Map<String, Value>>,
 }
 

@@ -1,13 +1,17 @@
 //! The versions of a template: each change of content made one, and none is ever changed.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{composition::WrittenBodies, content::TemplateParts, store::TemplateRow};
-use crate::pipeline::{ApiReply, NoParameters, RequestContext, Resource, error::ApiError, page::as_time};
+use crate::pipeline::{
+    ApiReply, NoParameters, RequestContext,
+    error::ApiError,
+    page::{Time, numbered},
+    resource,
+};
 
 /// One version of a template, without its bodies.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -18,20 +22,10 @@ pub(super) struct TemplateVersion {
     subject: String,
     preheader: Option<String>,
     variables: Vec<String>,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
-impl Resource for TemplateVersion {
-    const ONE: &'static str = "version";
-    const MANY: &'static str = "versions";
-    const NOT_FOUND: &'static str = "template_version_not_found";
-
-    /// A cursor names a row by an id; a version's is its number.
-    fn position(&self) -> (DateTime<Utc>, Uuid) {
-        (self.created_at, Uuid::from_u128(u128::from(self.version.unsigned_abs())))
-    }
-}
+resource!(TemplateVersion, "version", "versions", row => (*row.created_at, numbered(row.version)));
 
 /// Newest first, without bodies: `GET /v1/templates/{id}?version=` has those.
 pub(super) async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
@@ -50,17 +44,12 @@ pub(super) async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<Ap
            limit $4"#,
         tenant,
         id,
-        page.before_id.map(number_in),
+        page.before_version(),
         page.fetch(),
     )
     .fetch_all(ctx.db())
     .await?;
     ApiReply::page(page, versions)
-}
-
-fn number_in(id: Uuid) -> i32 {
-    // Not one of our cursors: nothing is before it.
-    i32::try_from(id.as_u128()).unwrap_or(0)
 }
 
 /// The template as it was in a version. Name and status are the current ones: they are no content.
@@ -95,24 +84,4 @@ pub(super) async fn as_of(
     let written =
         WrittenBodies { layout: found.layout, mjml: found.mjml, html: found.written_html, text: found.written_text };
     Ok(TemplateRow { version, content_id: found.content_id, parts, written, variables: found.variables, ..row })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_carries_the_number_of_a_version() {
-        let (subject, preheader) = (String::new(), None);
-        let version = TemplateVersion {
-            version: 7,
-            current: true,
-            subject,
-            preheader,
-            variables: Vec::new(),
-            created_at: Utc::now(),
-        };
-        assert_eq!(number_in(version.position().1), 7);
-        assert_eq!(number_in(Uuid::max()), 0);
-    }
 }

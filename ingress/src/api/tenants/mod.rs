@@ -4,6 +4,7 @@
 mod confirmation;
 mod pages;
 mod profile;
+mod quiet;
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, Faults, RequestContext, Routes, error::ApiError, is_product_tenant_id, provision, read,
-    types::Email, write,
+    ApiReply, Doc, Faults, RequestContext, Routes, error::ApiError, is_product_tenant_id, page::SingleResource,
+    provision, read, types::Email, write,
 };
 
 pub use confirmation::{ConfirmationChange, TenantConfirmation};
@@ -43,7 +44,7 @@ pub(crate) fn routes() -> Routes {
         .get(
             "/v1/tenant",
             read("tenant:read", profile::show),
-            Doc::new("getTenant", "Read the tenant's profile", "With the send quota and what is used of it.").answer::<profile::TenantAnswer>(200, "The tenant"),
+            Doc::new("getTenant", "Read the tenant's profile", "With the send quota and what is used of it.").answer::<SingleResource<profile::Tenant>>(200, "The tenant"),
         )
         .patch(
             "/v1/tenant",
@@ -54,7 +55,7 @@ pub(crate) fn routes() -> Routes {
                 "What is left out stays; null clears. Products that share the engine's tenant share its profile. A change \
                  of the attribution credits all outcomes anew, in the background.",
             )
-            .answer::<profile::TenantAnswer>(200, "The tenant")
+            .answer::<SingleResource<profile::Tenant>>(200, "The tenant")
             .example(json!({
                 "timezone": "Europe/Paris", "physical_address": "1 Main Street", "attribution": {"model": "linear"},
                 "frequency_cap": {"messages": 3, "days": 7},
@@ -77,10 +78,8 @@ struct LinkTenant {
     /// Becomes the owner identity.
     #[schemars(with = "Email")]
     email: String,
-    #[serde(default)]
     #[schemars(length(max = NAME_MAX_CHARS))]
     org_name: Option<String>,
-    #[serde(default)]
     #[schemars(length(max = NAME_MAX_CHARS))]
     producer_name: Option<String>,
 }

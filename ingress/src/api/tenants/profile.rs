@@ -1,16 +1,14 @@
 //! `/v1/tenant`: what a tenant chooses for all its mail, pages and reports, and its send quota. The operator's command
 //! `postrider tenant set` changes the profile by the same rules.
 
-use std::collections::BTreeSet;
-
-use chrono::{DateTime, NaiveTime, Utc};
+use chrono::DateTime;
 use ledger::{
     attribution::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy},
     frequency::{DAYS_MAX, MESSAGES_MAX},
     quota::{QuotaUsage, quota_usage},
 };
 use schemars::JsonSchema;
-use schemas::{AttributionModel, Classification, Environment};
+use schemas::{AttributionModel, Environment};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::PgConnection;
@@ -19,20 +17,18 @@ use uuid::Uuid;
 use super::{
     confirmation::{self, ConfirmationChange, TenantConfirmation},
     pages::{PageBranding, PageChange},
+    quiet::{NewQuietHours, QuietZone, TenantQuietHours},
 };
 use crate::{
     api::{contacts::is_timezone, senders::store as senders},
     pipeline::{
-        ApiReply, Faults, Id, NoParameters, Patch, RequestContext, error::ApiError, page::as_time, types::PostalAddress,
+        ApiReply, Faults, Id, NoParameters, Patch, RequestContext, error::ApiError, page::Time, resource,
+        types::PostalAddress,
     },
 };
 
 /// The shortest time a tenant may keep handled requests, in days: a send in doubt is rendered again from its request's data.
 const REQUESTS_DAYS_MIN: i32 = 7;
-/// A time of the day, as callers write it.
-const TIME_PATTERN: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]$";
-/// The same for chrono.
-const TIME_FORMAT: &str = "%H:%M";
 /// The longest retention that can be written down, in days.
 const KEEP_DAYS_MAX: i32 = 3_650;
 
@@ -67,15 +63,14 @@ pub struct TenantProfile {
     pub confirmation: TenantConfirmation,
     /// What the tenant adds to the pages that recipients open.
     pub pages: PageBranding,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    created_at: Time,
+    updated_at: Time,
 }
 
 /// At most so many marketing mails of campaigns and sequences to a contact within so many times 24 hours. A campaign skips a contact that
 /// has had them, with the reason `frequency_cap`; a sequence takes its step later. Mail counts that was accepted, is on its way or may
-/// have been accepted, from when the cap is set. Transactional and one-off mail neither counts nor waits.
+/// have been accepted, from when the cap is set. Transactional and one-off mail neither counts nor waits. While a more urgent campaign is to
+/// send to the contact all that the cap leaves, less urgent mail waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FrequencyCap {
@@ -95,88 +90,6 @@ impl FrequencyCap {
         {
             faults.require((1..=most).contains(&value), path, "out_of_range", &format!("must be from 1 to {most}"));
         }
-    }
-}
-
-/// The clock that quiet hours go by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum QuietZone {
-    /// The contact's time zone; the tenant's for a contact without one.
-    #[default]
-    Recipient,
-    /// The tenant's.
-    Tenant,
-}
-
-/// Times of the day at which mail waits until they are over: from one until another, over midnight if the second is the earlier one.
-/// One-off messages and tests of campaigns never wait.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct TenantQuietHours {
-    /// As 21:00.
-    from: String,
-    /// As 08:00: at this time mail leaves again.
-    to: String,
-    time_zone: QuietZone,
-    /// The mail that waits.
-    applies_to: Vec<Classification>,
-}
-
-/// Quiet hours that are to be set.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewQuietHours {
-    /// As 21:00.
-    #[schemars(regex(pattern = TIME_PATTERN))]
-    from: String,
-    /// As 08:00: at this time mail leaves again. If it is the earlier one, it is that of the next day.
-    #[schemars(regex(pattern = TIME_PATTERN))]
-    to: String,
-    #[serde(default)]
-    time_zone: QuietZone,
-    /// The mail that waits: marketing, if nothing is said.
-    #[serde(default = "marketing")]
-    #[schemars(length(min = 1, max = 3), extend("uniqueItems" = true))]
-    applies_to: Vec<Classification>,
-}
-
-impl From<NewQuietHours> for TenantQuietHours {
-    fn from(NewQuietHours { from, to, time_zone, applies_to }: NewQuietHours) -> Self {
-        Self { from, to, time_zone, applies_to }
-    }
-}
-
-fn marketing() -> Vec<Classification> {
-    vec![Classification::Marketing]
-}
-
-impl TenantQuietHours {
-    /// From the tenant's columns.
-    fn from_columns(from: NaiveTime, to: NaiveTime, by_contact: bool, applies_to: &[String]) -> Self {
-        let time = |time: NaiveTime| time.format(TIME_FORMAT).to_string();
-        let time_zone = if by_contact { QuietZone::Recipient } else { QuietZone::Tenant };
-        let named = |purpose: &&Classification| applies_to.iter().any(|word| word == purpose.as_str());
-        let applies_to = Classification::ALL.iter().filter(named).copied().collect();
-        Self { from: time(from), to: time(to), time_zone, applies_to }
-    }
-
-    /// When they begin and end.
-    fn times(&self) -> (Option<NaiveTime>, Option<NaiveTime>) {
-        let time = |text: &str| NaiveTime::parse_from_str(text, TIME_FORMAT).ok().filter(|_| text.len() == 5);
-        (time(&self.from), time(&self.to))
-    }
-
-    /// Names what is wrong.
-    fn check(&self, faults: &mut Faults) {
-        let (from, to) = self.times();
-        for (path, time) in [("quiet_hours.from", from), ("quiet_hours.to", to)] {
-            faults.require(time.is_some(), path, "invalid", "must be a time of the day such as 21:00");
-        }
-        faults.require(from.is_none() || from != to, "quiet_hours.to", "invalid", "must not be the time of from");
-        let words: BTreeSet<Classification> = self.applies_to.iter().copied().collect();
-        faults.require(!words.is_empty(), "quiet_hours.applies_to", "required", "must name some mail");
-        let is_set = words.len() == self.applies_to.len();
-        faults.require(is_set, "quiet_hours.applies_to", "duplicate", "must name each once");
     }
 }
 
@@ -220,8 +133,7 @@ struct QuotaPeriod {
     used: i64,
     /// Mails left; null: no limit.
     remaining: Option<i64>,
-    #[serde(serialize_with = "as_time")]
-    resets_at: DateTime<Utc>,
+    resets_at: Time,
 }
 
 impl TenantQuota {
@@ -230,7 +142,7 @@ impl TenantQuota {
             limit,
             used,
             remaining: limit.map(|limit| limit.saturating_sub(used).max(0)),
-            resets_at,
+            resets_at: Time::from(resets_at),
         };
         let resets = usage.resets();
         Self {
@@ -242,7 +154,7 @@ impl TenantQuota {
 
 /// A tenant and its profile.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Tenant {
+pub(super) struct Tenant {
     engine_tenant_id: Uuid,
     environment: Environment,
     #[serde(flatten)]
@@ -250,18 +162,13 @@ struct Tenant {
     quota: TenantQuota,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct TenantAnswer {
-    tenant: Tenant,
-}
+resource!(Tenant, "tenant", "tenants", row => (*row.profile.created_at, row.engine_tenant_id));
 
-impl TenantAnswer {
-    async fn new(ctx: &mut RequestContext, profile: TenantProfile) -> sqlx::Result<Self> {
-        let (tenant, defaults) = (ctx.tenant, ctx.ingress.settings.quota);
-        let quota = TenantQuota::new(&quota_usage(ctx.db(), tenant, &defaults).await?);
-        let environment = ctx.caller.environment;
-        Ok(Self { tenant: Tenant { engine_tenant_id: tenant, environment, profile, quota } })
-    }
+async fn answer(ctx: &mut RequestContext, profile: TenantProfile) -> Result<ApiReply, ApiError> {
+    let (tenant, defaults) = (ctx.tenant, ctx.ingress.settings.quota);
+    let quota = TenantQuota::new(&quota_usage(ctx.db(), tenant, &defaults).await?);
+    let environment = ctx.caller.environment;
+    ApiReply::single(Tenant { engine_tenant_id: tenant, environment, profile, quota })
 }
 
 /// What is to be changed. What is left out stays.
@@ -378,7 +285,7 @@ impl ProfileChange {
 pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let profile = load(ctx.db(), tenant).await?;
-    ApiReply::ok(&TenantAnswer::new(ctx, profile).await?)
+    answer(ctx, profile).await
 }
 
 pub(super) async fn update(ctx: &mut RequestContext, body: ProfileChange) -> Result<ApiReply, ApiError> {
@@ -388,7 +295,7 @@ pub(super) async fn update(ctx: &mut RequestContext, body: ProfileChange) -> Res
     if !fields.is_empty() {
         ctx.audit("tenant.changed", &tenant.to_string(), json!({"fields": fields})).await?;
     }
-    ApiReply::ok(&TenantAnswer::new(ctx, profile).await?)
+    answer(ctx, profile).await
 }
 
 /// The profile of a tenant.
@@ -441,8 +348,8 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, 
             button_color: row.button_color,
             background_color: row.background_color,
         },
-        created_at: row.created_at,
-        updated_at: row.updated_at,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     })
 }
 

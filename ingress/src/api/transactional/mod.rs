@@ -7,12 +7,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use http::StatusCode;
-use runtime::{Publication, trace};
+use runtime::trace;
 use schemars::JsonSchema;
 use schemas::{
     Address, RequestAnnounced, RequestKind,
     messages::{MailOptions, TransactionalPayload},
-    subjects,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -232,10 +231,7 @@ async fn send(ctx: &mut RequestContext, prepared: PreparedRequest) -> Result<Api
         // A sweep announces it when it is due.
         return accepted(send_id);
     }
-    let announced = RequestAnnounced::of(tenant, send_id, RequestKind::Transactional);
-    let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
-    let publication = Publication::json(subject, format!("request-{}", send_id.simple()), &announced);
-    ctx.announce(publication.map_err(|error| ApiError::unexpected(&error))?);
+    ctx.announce_request(&RequestAnnounced::of(tenant, send_id, RequestKind::Transactional))?;
     accepted(send_id)
 }
 

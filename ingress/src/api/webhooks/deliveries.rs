@@ -1,6 +1,5 @@
 //! The deliveries of a subscription, and a test event.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{DeliveryStatus, Event, EventType};
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use super::{find, lock_active};
 use crate::pipeline::{
     ApiReply, ListPage, NoFields, NoParameters, RequestContext,
     error::ApiError,
-    page::{as_optional_time, as_time},
+    page::{OptionalTime, Time},
     resource,
 };
 
@@ -30,11 +29,9 @@ pub(super) struct WebhookDelivery {
     status: DeliveryStatus,
     #[schemars(range(min = 0))]
     attempts: i16,
-    #[serde(serialize_with = "as_optional_time")]
-    next_attempt_at: Option<DateTime<Utc>>,
+    next_attempt_at: OptionalTime,
     /// The last attempt.
-    #[serde(serialize_with = "as_optional_time")]
-    attempted_at: Option<DateTime<Utc>>,
+    attempted_at: OptionalTime,
     /// The HTTP status that the last attempt was answered with.
     #[schemars(range(min = 0))]
     status_code: Option<i16>,
@@ -42,13 +39,11 @@ pub(super) struct WebhookDelivery {
     error_code: Option<String>,
     #[schemars(range(min = 0))]
     duration_ms: Option<i32>,
-    #[serde(serialize_with = "as_optional_time")]
-    delivered_at: Option<DateTime<Utc>>,
+    delivered_at: OptionalTime,
     /// How often a replay asked for it.
     #[schemars(range(min = 0))]
     replayed: i32,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
+    created_at: Time,
 }
 
 resource!(WebhookDelivery, "delivery", "deliveries", id);

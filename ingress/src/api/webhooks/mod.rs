@@ -18,7 +18,7 @@ use uuid::Uuid;
 use self::{secret::SigningSecret, store::WebhookSubscription, target::SubscriptionRequest};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::ResourcePage,
-    read, read_page, types::Line, write,
+    read, read_page, status_answer, types::Line, write,
 };
 
 /// Active subscriptions one product may have for a tenant.
@@ -298,8 +298,8 @@ async fn lock_active(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookSubscr
 /// The states a caller can choose.
 const CHOSEN_STATUSES: [&str; 2] = ["active", "paused"];
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 struct ChangeWebhook {
     /// https, on the public internet, port 443 or one from 1024 on, without user name and fragment.
     #[schemars(length(max = URL_MAX_BYTES))]
@@ -308,7 +308,6 @@ struct ChangeWebhook {
     events: Option<Vec<String>>,
     #[schemars(extend("enum" = CHOSEN_STATUSES))]
     status: Option<String>,
-    #[serde(default)]
     #[schemars(with = "Option<Line<DESCRIPTION_MAX>>")]
     description: Patch<String>,
 }
@@ -366,12 +365,7 @@ async fn check_active_limit(ctx: &mut RequestContext) -> Result<(), ApiError> {
         .detail(format!("at most {ACTIVE_MAX} subscriptions may be active")))
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct WebhookDisabled {
-    subscription_id: Uuid,
-    #[schemars(extend("const" = SubscriptionStatus::Disabled.as_str()))]
-    status: &'static str,
-}
+status_answer!(WebhookDisabled, subscription_id, SubscriptionStatus::Disabled.as_str());
 
 /// Disables it; a repeat changes nothing.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
@@ -382,5 +376,5 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
         store::disable(ctx.db(), tenant, id).await?;
         ctx.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
     }
-    ApiReply::ok(&WebhookDisabled { subscription_id: id, status: SubscriptionStatus::Disabled.as_str() })
+    WebhookDisabled::reply(id)
 }

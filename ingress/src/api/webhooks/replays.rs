@@ -10,7 +10,7 @@ use super::{find, lock_active};
 use crate::pipeline::{
     ApiReply, Faults, NoParameters, RequestContext,
     error::ApiError,
-    page::{as_optional_time, as_time},
+    page::{OptionalTime, Time},
     resource,
 };
 
@@ -20,19 +20,15 @@ pub(super) struct WebhookReplay {
     #[serde(rename = "replay_id")]
     id: Uuid,
     subscription_id: Uuid,
-    #[serde(serialize_with = "as_time")]
-    since: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    until: DateTime<Utc>,
+    since: Time,
+    until: Time,
     #[schemars(extend("enum" = ["running", "completed", "cancelled"]))]
     status: String,
     /// How many it has asked for so far.
     #[schemars(range(min = 0))]
     deliveries: i64,
-    #[serde(serialize_with = "as_time")]
-    created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_optional_time")]
-    finished_at: Option<DateTime<Utc>>,
+    created_at: Time,
+    finished_at: OptionalTime,
 }
 
 resource!(WebhookReplay, "replay", "replays", id);

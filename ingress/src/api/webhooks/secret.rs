@@ -1,6 +1,5 @@
 //! Secrets: shown once, stored encrypted, replaced with a day in which both sign.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::webhook::{CallSigner, ROTATION_OVERLAP, SECRET_PURPOSE, WebhookSecret};
 use serde::Serialize;
@@ -8,7 +7,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{SubscriptionStatus, lock, store};
-use crate::pipeline::{ApiReply, NoFields, NoParameters, RequestContext, error::ApiError, page::as_time};
+use crate::pipeline::{ApiReply, NoFields, NoParameters, RequestContext, error::ApiError, page::Time};
 
 /// Verify with it: `X-Service-Signature` is keyed by this text as written, the Standard Webhooks headers by the bytes it
 /// encodes, as their libraries do.
@@ -36,8 +35,7 @@ pub(super) fn fresh(ctx: &RequestContext) -> Result<(WebhookSecret, Vec<u8>), Ap
 pub(super) struct SecretReplaced {
     subscription_id: Uuid,
     signing_secret: SigningSecret,
-    #[serde(serialize_with = "as_time")]
-    previous_secret_until: DateTime<Utc>,
+    previous_secret_until: Time,
 }
 
 /// The replaced secret signs, too, for a day; the one before that ends at once. So a leaked secret is out of use after two calls.
@@ -52,7 +50,7 @@ pub(super) async fn rotate(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     let until = store::replace_secret(ctx.db(), tenant, id, &sealed, ROTATION_OVERLAP).await?;
     ctx.audit("webhook.secret_rotated", &format!("webhook:{id}"), json!({})).await?;
     let signing_secret = SigningSecret::from(&fresh);
-    Ok(ApiReply::ok(&SecretReplaced { subscription_id: id, signing_secret, previous_secret_until: until })?
+    Ok(ApiReply::ok(&SecretReplaced { subscription_id: id, signing_secret, previous_secret_until: until.into() })?
         .with_secret())
 }
 
@@ -72,8 +70,7 @@ pub(super) async fn of_calls(ctx: &mut RequestContext, _: NoParameters) -> Resul
 #[derive(Serialize, JsonSchema)]
 pub(super) struct CallSecretReplaced {
     signing_secret: SigningSecret,
-    #[serde(serialize_with = "as_time")]
-    previous_secret_until: DateTime<Utc>,
+    previous_secret_until: Time,
 }
 
 /// The replaced secret signs, too, for a day; the one before that ends at once, as with subscriptions.
@@ -82,7 +79,7 @@ pub(super) async fn rotate_calls(ctx: &mut RequestContext, _: NoFields) -> Resul
     let (generation, until) = store::rotate_calls(ctx.db(), tenant, &product, ROTATION_OVERLAP).await?;
     ctx.audit("webhook.call_secret_rotated", &format!("product:{product}"), json!({"generation": generation})).await?;
     let signing_secret = call_secret(ctx, generation)?;
-    Ok(ApiReply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: until })?.with_secret())
+    Ok(ApiReply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: until.into() })?.with_secret())
 }
 
 fn call_secret(ctx: &RequestContext, generation: i32) -> Result<SigningSecret, ApiError> {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{SubscribableEvent, target::SubscriptionRequest};
 use crate::pipeline::{
     auth::keys::Caller,
-    page::{ListPage, as_optional_time, as_time},
+    page::{ListPage, OptionalTime, Time},
     resource,
 };
 
@@ -29,18 +29,14 @@ pub(super) struct WebhookSubscription {
     /// Deleted; answered 410; failed for five days.
     #[schemars(extend("enum" = ["deleted", "gone", "failing"]))]
     disabled_reason: Option<String>,
-    #[serde(serialize_with = "as_optional_time")]
-    disabled_at: Option<DateTime<Utc>>,
+    disabled_at: OptionalTime,
     /// The first failure since the last success.
-    #[serde(serialize_with = "as_optional_time")]
-    failing_since: Option<DateTime<Utc>>,
+    failing_since: OptionalTime,
     /// Until then deliveries carry a signature with the replaced secret, too.
-    #[serde(rename = "previous_secret_until", serialize_with = "as_optional_time")]
-    previous_until: Option<DateTime<Utc>>,
-    #[serde(serialize_with = "as_time")]
-    pub(super) created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
+    #[serde(rename = "previous_secret_until")]
+    previous_until: OptionalTime,
+    pub(super) created_at: Time,
+    updated_at: Time,
 }
 
 resource!(WebhookSubscription, "subscription", "subscriptions", id);

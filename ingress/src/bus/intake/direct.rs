@@ -66,9 +66,7 @@ impl DirectRequest {
 
     /// Product and environment as written in the subject, known or not.
     pub(super) fn subject_of_publisher(&self) -> &str {
-        let tokens = self.origin.subject.strip_prefix(SUBJECT).unwrap_or_default().trim_start_matches('.');
-        let end = tokens.match_indices('.').nth(1).map_or(tokens.len(), |(end, _)| end);
-        &tokens[..end]
+        call::publisher_in(self.origin.subject.strip_prefix(SUBJECT).unwrap_or_default())
     }
 
     /// The kind, or 404 for an unknown one.

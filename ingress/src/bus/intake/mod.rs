@@ -13,14 +13,13 @@ mod unroutable;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use axum::{Router, body};
+use axum::Router;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{StatusCode, header};
 use runner::{Intake, MAX_DELIVERIES, Stage, StageError};
 use runtime::{Counter, Publication};
 use schemas::{DirectKind, Lane, subjects::stream};
-use tower::ServiceExt;
 
 use self::{dead_letter_quota::DeadLetterQuota, direct::DirectRequest, unroutable::UnroutableRequests};
 use super::{
@@ -29,7 +28,7 @@ use super::{
 };
 use crate::{
     api::transactional::{self, array},
-    pipeline::{IdempotencyKey, body::CALL_MAX_BYTES, error::ApiError, json},
+    pipeline::{IdempotencyKey, error::ApiError, json},
     routes,
     state::Ingress,
 };
@@ -124,15 +123,11 @@ impl DirectRequestStage {
         }
         let operation = routes::operation(operation_of_kind(kind)).ok_or_else(ApiError::internal)?;
         let request = call::request(operation, publisher, direct.body.clone(), Some(key), CallMode::Published).await?;
-        let response = match self.router.clone().oneshot(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        };
-        let (parts, content) = response.into_parts();
+        let (parts, content) = call::route(&self.router, request).await;
         if parts.status.is_success() {
             return Ok(array::ArraySummary::one());
         }
-        let answered = body::to_bytes(content, CALL_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
+        let answered = call::read_answer(content).await?;
         let retry_after =
             parts.headers.get(header::RETRY_AFTER).and_then(|seconds| seconds.to_str().ok()?.parse().ok());
         Err(ApiError { retry_after, ..ApiError::read(parts.status, &answered) })

@@ -38,6 +38,7 @@
 
 mod document;
 mod examples;
+mod shared;
 mod tags;
 
 use serde_json::Value;

@@ -18,43 +18,35 @@ pub async fn run(pool: PgPool, shutdown: CancellationToken) {
     }
 }
 
+/// Runs a statement that deletes at most so many rows (`$1`) until it finds fewer. Each slice is a transaction: a busy day's keys are
+/// millions.
+macro_rules! delete_in_slices {
+    ($pool:expr, $statement:tt) => {
+        while sqlx::query!($statement, SLICE).execute($pool).await?.rows_affected() >= SLICE.unsigned_abs() {}
+    };
+}
+
 /// One sweep.
 ///
 /// # Errors
 /// When Postgres is away.
 pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
     // A timestamp is accepted from five minutes before to five minutes after its time, so a nonce must be known for ten.
-    // In slices, each a transaction: a busy day's keys are millions.
-    while sqlx::query!(
+    delete_in_slices!(
+        pool,
         "delete from nonces where ctid = any(array(
-             select ctid from nonces where seen_at < now() - interval '15 minutes' limit $1))",
-        SLICE
-    )
-    .execute(pool)
-    .await?
-    .rows_affected()
-        >= SLICE.unsigned_abs()
-    {}
+             select ctid from nonces where seen_at < now() - interval '15 minutes' limit $1))"
+    );
     // By two seconds: what is five minutes old counts no more.
-    while sqlx::query!(
+    delete_in_slices!(
+        pool,
         "delete from rate_counts where ctid = any(array(
-             select ctid from rate_counts where bucket < floor(extract(epoch from now()) / 2) - 150 limit $1))",
-        SLICE
-    )
-    .execute(pool)
-    .await?
-    .rows_affected()
-        >= SLICE.unsigned_abs()
-    {}
-    while sqlx::query!(
+             select ctid from rate_counts where bucket < floor(extract(epoch from now()) / 2) - 150 limit $1))"
+    );
+    delete_in_slices!(
+        pool,
         "delete from idempotency_keys where ctid = any(array(
-             select ctid from idempotency_keys where created_at < now() - interval '24 hours' order by created_at limit $1))",
-        SLICE
-    )
-    .execute(pool)
-    .await?
-    .rows_affected()
-        >= SLICE.unsigned_abs()
-    {}
+             select ctid from idempotency_keys where created_at < now() - interval '24 hours' order by created_at limit $1))"
+    );
     Ok(())
 }

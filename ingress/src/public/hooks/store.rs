@@ -6,6 +6,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::{check::Proof, connection::HookConnection};
+use crate::pipeline::write_audit_log;
 
 /// The result of storing an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,15 +64,7 @@ pub(super) async fn store(
 /// Writes the confirmed subscription of a topic into the audit log.
 pub(super) async fn audit_confirmed(pool: &PgPool, tenant: Uuid, connection: Uuid, topic: &str) -> sqlx::Result<()> {
     let mut tx = begin_for_tenant(pool, tenant).await?;
-    sqlx::query!(
-        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, 'provider', $3, $4, $5)",
-        schemas::new_id(),
-        tenant,
-        "provider.hook_confirmed",
-        connection.to_string(),
-        json!({"topic": topic}),
-    )
-    .execute(&mut *tx)
-    .await?;
+    let subject = vec![(connection.to_string(), json!({"topic": topic}))];
+    write_audit_log(&mut tx, Some(tenant), "provider", "provider.hook_confirmed", subject).await?;
     tx.commit().await
 }

@@ -206,8 +206,8 @@ impl OptOutRequest {
     }
 }
 
-/// Waits until no other recipient's write for the same key is under way. Writes of one batch lock the same row, and whoever has the link
-/// of a mail can post to it as often as they like: what waits here holds no connection, and all together leave some to other requests.
+/// Waits until no other recipient's write for the same key is under way. Writes of one batch lock the same row, and a holder of the
+/// link can post to it as often as they like: what waits here holds no connection, and all together leave some to other requests.
 ///
 /// # Errors
 /// 503 `unavailable` when its turn does not come.

@@ -317,7 +317,8 @@ mod tests {
     }
 
     fn recipient(left: bool) -> Recipient {
-        Recipient { contact_id: Uuid::nil(), address: "ann@example.com".to_owned(), locale: None, left, held: false }
+        let (contact_id, topics_of, address) = (Uuid::nil(), Uuid::nil(), "ann@example.com".to_owned());
+        Recipient { contact_id, topics_of, address, locale: None, left, held: false }
     }
 
     #[tokio::test]

@@ -110,7 +110,7 @@ pub(super) async fn find_preferences(
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
     let recipient = preferences::recipient(&mut tx, claims.tenant_id, claims.send_id, claims.contact()).await?;
     let Some(recipient) = recipient else { return Ok(None) };
-    let topics = preferences::topics(&mut tx, claims.tenant_id, recipient.contact_id).await?;
+    let topics = preferences::topics(&mut tx, claims.tenant_id, recipient.topics_of).await?;
     tx.rollback().await?;
     Ok(Some((recipient, topics)))
 }
@@ -140,7 +140,7 @@ impl ChangeRequest {
         let mut left = None;
         let result = match &change {
             PreferenceChange::Save { shown, chosen } => {
-                preferences::choose(&mut tx, tenant, contact, send, shown, chosen, evidence).await?;
+                preferences::choose(&mut tx, tenant, recipient.topics_of, send, shown, chosen, evidence).await?;
                 FormResult::Saved
             }
             PreferenceChange::Leave => {

@@ -29,6 +29,7 @@ pub struct DeadArgs {
     command: DeadCommand,
 }
 
+/// Dead letters.
 #[derive(Debug, Subcommand)]
 enum DeadCommand {
     /// Lists dead letters, oldest first.

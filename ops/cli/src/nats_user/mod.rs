@@ -33,6 +33,7 @@ pub struct NatsUserArgs {
     command: NatsUserCommand,
 }
 
+/// Users of the NATS servers: keys, and the configuration with their rights.
 #[derive(Debug, Subcommand)]
 enum NatsUserCommand {
     /// A product's user in one environment: publishes its requests and calls, receives its events.

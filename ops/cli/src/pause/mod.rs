@@ -49,6 +49,7 @@ pub struct PauseArgs {
     what: Pause,
 }
 
+/// Pauses something until it is resumed.
 #[derive(Debug, Subcommand)]
 enum Pause {
     /// Stages start no more work, and finish the work they have begun. New work waits in the ledger and on the bus.
@@ -80,6 +81,7 @@ pub struct ResumeArgs {
     what: Resume,
 }
 
+/// Resumes something that was paused.
 #[derive(Debug, Subcommand)]
 enum Resume {
     /// Resumes stages.

@@ -23,7 +23,7 @@ const ID_LENGTH: usize = 36;
 
 /// Marks what the log shows as sent.
 pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool, reason: Option<&str>) -> anyhow::Result<()> {
-    // What is in hand is decided, too: so nobody may have anything in hand.
+    // Fenced sends are decided, too: so no process may be sending one.
     let is_held = sqlx::query_scalar!(r#"select held_at is not null as "held!" from ledger"#).fetch_one(pool).await?;
     ensure!(is_held || dry_run, "the ledger is not held: `postrider restore begin` first");
     let ids = read(path)?;

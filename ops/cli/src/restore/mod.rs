@@ -29,6 +29,7 @@ pub struct RestoreArgs {
     command: RestoreCommand,
 }
 
+/// After a restore.
 #[derive(Debug, Subcommand)]
 enum RestoreCommand {
     /// Prints whether the ledger is paused, the missing time, and the open sends that may have left in it.

@@ -23,9 +23,9 @@ pub struct Metric {
     pub name: &'static str,
     /// What it means.
     pub help: &'static str,
-    /// What it is told by: names with their values.
+    /// Its labels: names with their values.
     pub labels: &'static [Label],
-    /// Which processes tell it.
+    /// Which processes emit it.
     pub emitter: Emitter,
     /// Upper bounds of a histogram's buckets, in seconds; of others none.
     pub buckets: &'static [f64],
@@ -130,8 +130,8 @@ pub fn describe() {
     }
 }
 
-/// Makes every series a process that runs these parts (`ingress`, stages) will count in, at zero. What the runner tells of each
-/// stage and lane it begins with itself.
+/// Makes every series a process that runs these parts (`ingress`, stages) will count in, at zero. The runner opens its own series of each
+/// stage and lane.
 pub fn open(parts: &[&'static str]) {
     for counter in Counter::ALL {
         for pairs in series(&counter.metric(), parts) {

@@ -39,7 +39,7 @@ const STATEMENTS: usize = 500;
 /// Plans kept for good were measured at 2.5 s a group, in a campaign that followed a single mail.
 ///
 /// A process has one for each role, and who uses it a handle: [`PreparedPool::priority`] or [`PreparedPool::bulk`]. Bulk work never
-/// takes the last two connections. Whoever holds a connection must not ask for a second one.
+/// takes the last two connections. A task that holds a connection must not ask for a second one.
 #[derive(Debug, Clone)]
 pub struct PreparedPool {
     shared: Arc<Shared>,
@@ -59,7 +59,7 @@ struct Shared {
     /// How long one is used before another one takes its place.
     lifetime: Duration,
     /// As many as there may be connections. The queue is fair.
-    places: Arc<Semaphore>,
+    connection_permits: Arc<Semaphore>,
     /// What bulk work may have of them.
     bulk: Arc<Semaphore>,
     /// The one used last is used next.
@@ -149,7 +149,7 @@ impl PreparedPool {
             connections,
             acquire_timeout: pool.options().get_acquire_timeout(),
             lifetime: pool.options().get_max_lifetime().unwrap_or(Duration::MAX),
-            places: Arc::new(Semaphore::new(connections)),
+            connection_permits: Arc::new(Semaphore::new(connections)),
             bulk: Arc::new(Semaphore::new(connections.saturating_sub(PRIORITY_RESERVE).max(1))),
             idle: Mutex::default(),
         };
@@ -181,12 +181,12 @@ impl PreparedPool {
     /// When Postgres is away, or no connection was free in time.
     pub async fn take(&self) -> sqlx::Result<PreparedConnection> {
         let taken = tokio::time::timeout(self.shared.acquire_timeout, async {
-            let mut places = Vec::with_capacity(2);
-            for limit in self.limit.iter().chain([&self.shared.places]) {
-                places.push(Arc::clone(limit).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?);
+            let mut permits = Vec::with_capacity(2);
+            for limit in self.limit.iter().chain([&self.shared.connection_permits]) {
+                permits.push(Arc::clone(limit).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?);
             }
             let kept = Some(self.find_or_open().await?);
-            Ok(PreparedConnection { kept, places, shared: Arc::clone(&self.shared) })
+            Ok(PreparedConnection { kept, permits, shared: Arc::clone(&self.shared) })
         });
         taken.await.map_err(|_| sqlx::Error::PoolTimedOut)?
     }
@@ -243,12 +243,12 @@ impl PreparedPool {
         self.begin_with(AssertSqlSafe(begin_read_only(tenant))).await
     }
 
-    /// The most connections there may be, those there are, and how many of these nobody uses.
+    /// The limit of connections, those that are open, and how many of these are idle.
     #[must_use]
     pub fn counts(&self) -> (u32, u32, u32) {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let (most, idle) = (self.shared.connections, self.shared.idle().len());
-        let used = most.saturating_sub(self.shared.places.available_permits());
+        let used = most.saturating_sub(self.shared.connection_permits.available_permits());
         (count(most), count(used + idle), count(idle))
     }
 }
@@ -300,14 +300,14 @@ impl Shared {
     }
 }
 
-/// A connection with its plans. One that is dropped instead of put back is rolled back first, behind the caller's back: whoever is next
-/// finds neither a transaction nor a tenant on it.
+/// A connection with its plans. One that is dropped instead of put back is rolled back in the background: the next user finds neither a
+/// transaction nor a tenant on it.
 #[derive(Debug)]
 #[must_use]
 pub struct PreparedConnection {
     /// There until it is given back.
     kept: Option<Kept>,
-    places: Vec<OwnedSemaphorePermit>,
+    permits: Vec<OwnedSemaphorePermit>,
     shared: Arc<Shared>,
 }
 
@@ -321,13 +321,13 @@ impl PreparedConnection {
 impl Drop for PreparedConnection {
     fn drop(&mut self) {
         let (Some(mut kept), Ok(runtime)) = (self.kept.take(), Handle::try_current()) else { return };
-        let (places, shared) = (std::mem::take(&mut self.places), Arc::clone(&self.shared));
+        let (permits, shared) = (std::mem::take(&mut self.permits), Arc::clone(&self.shared));
         runtime.spawn(async move {
             // One that cannot be rolled back is closed.
             if kept.end().await.is_ok() {
                 shared.idle().push(kept);
             }
-            drop(places);
+            drop(permits);
         });
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::db::column;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -22,7 +23,7 @@ pub async fn keep(db: &mut PgConnection, tenant: Uuid, work: Uuid) -> sqlx::Resu
     keep_each(db, [(tenant, work)]).await
 }
 
-/// The same with many.
+/// Keeps the trace in hand with several pieces of work, in the transaction that makes them. Nothing is written when no trace is taken.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -40,18 +41,14 @@ pub async fn keep_all(db: &mut PgConnection, works: &[(TracedWork, TraceContext)
     if works.is_empty() {
         return Ok(());
     }
-    let tenants: Vec<Uuid> = works.iter().map(|((tenant, _), _)| *tenant).collect();
-    let ids: Vec<Uuid> = works.iter().map(|((_, id), _)| *id).collect();
-    let parents: Vec<String> = works.iter().map(|(_, context)| context.parent()).collect();
-    let states: Vec<Option<String>> = works.iter().map(|(_, context)| context.state()).collect();
     sqlx::query!(
         "insert into traces (tenant_id, work_id, traceparent, tracestate)
          select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[])
          on conflict (tenant_id, work_id) do nothing",
-        &tenants,
-        &ids,
-        &parents,
-        &states as &[Option<String>],
+        &column(works, |((tenant, _), _)| *tenant),
+        &column(works, |((_, id), _)| *id),
+        &column(works, |(_, context)| context.parent()),
+        &column(works, |(_, context)| context.state()) as &[Option<String>],
     )
     .execute(db)
     .await

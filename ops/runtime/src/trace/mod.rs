@@ -11,7 +11,7 @@
 //!
 //! The spans are OpenTelemetry's own, not those of `tracing-opentelemetry`. That crate does what [`Span`] and [`Within`] do, 130
 //! lines of the 600 here, and would need about half as many to set parents, links and filters. The rest has no place in it: a
-//! context that nobody records is passed on without a span, one future works on several traces at once ([`Group`]), and a context
+//! context that is not recorded is passed on without a span, one future works on several traces at once ([`Group`]), and a context
 //! is kept with work in the ledger. With an exporter, each request would also make a span of the registry only to be left out by
 //! the sampler.
 

@@ -25,7 +25,7 @@ struct Recorder {
 
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
 
-/// Has steps recorded from now on. Once per process; a second one is not heard.
+/// Has steps recorded from now on. Once per process; a second call has no effect.
 pub fn install(tracer: BoxedTracer, ratio: f64) {
     let _ = RECORDER.set(Recorder { tracer, ratio });
 }
@@ -51,7 +51,7 @@ impl Span {
             .then(|| Self::record(recorder, kind, name(), &Context::new(), Vec::new()))
     }
 
-    /// A step of a trace that comes along with the work. Passed on as it is where nobody records.
+    /// A step of a trace that comes along with the work. Passed on as it is where no exporter records.
     pub fn of(kind: SpanKind, name: &'static str, parent: &TraceContext) -> Self {
         Self::under(kind, || name.into(), parent)
     }

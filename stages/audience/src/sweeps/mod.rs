@@ -25,7 +25,7 @@ use ledger::{
 
 use crate::{Settings, retention::Retention};
 
-/// The sweep that tells tenants of a quota that is nearly used up.
+/// The sweep that warns tenants of a quota that is nearly used up.
 #[must_use]
 pub fn warn_quotas(pool: PgPool, defaults: QuotaDefaults) -> impl Sweep {
     quota::WarnQuotas::new(pool, defaults)

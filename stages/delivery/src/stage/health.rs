@@ -1,4 +1,4 @@
-//! Reports how tenants' connections serve, for whoever owns them. The circuit breakers themselves are each process's own.
+//! Reports how tenants' connections serve, for their owners. The circuit breakers themselves are each process's own.
 
 use std::{sync::Arc, time::Duration};
 

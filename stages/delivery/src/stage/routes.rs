@@ -63,7 +63,7 @@ pub(crate) struct ProviderRoute {
 }
 
 impl LaneRoutes {
-    /// The same route in both lanes.
+    /// One route, with its concurrency limits, for both lanes.
     fn new(bulk: ProviderRoute, priority: ProviderRoute, in_memory: usize) -> Self {
         // A chunk of mails waits until all of it may be there.
         let limit = Semaphore::new(in_memory.max(prepare::CHUNK));
@@ -335,7 +335,7 @@ impl ProviderRoutes {
     }
 }
 
-/// What a tenant's route is told apart by.
+/// The ids of a tenant's route.
 #[derive(Debug, Clone, Copy)]
 struct RouteNames {
     connection: Uuid,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use runtime::column;
 use schemas::{SendId, Signal};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -78,20 +79,17 @@ pub(super) async fn absorb(db: &mut PgConnection, items: &[IncomingFact], shard:
 /// id.
 async fn find(db: &mut PgConnection, items: &[IncomingFact]) -> sqlx::Result<Vec<Option<Uuid>>> {
     let places: Vec<i32> = (0..items.len()).filter_map(|place| i32::try_from(place).ok()).collect();
-    let tenants: Vec<Uuid> = items.iter().map(|item| item.tenant_id).collect();
     // An answer that names its mail may come by any provider; a message id is known to its own provider only.
     let asked = |item: &IncomingFact| if item.send_id.is_some() { item.carrier() } else { item.provider };
-    let providers: Vec<Option<String>> = items.iter().map(|item| asked(item).map(str::to_owned)).collect();
     let sends: Vec<Option<Uuid>> = items.iter().map(|item| item.send_id).collect();
-    let ids: Vec<Option<String>> = items.iter().map(|item| item.message_id.clone()).collect();
     let rows = sqlx::query_file!(
         "queries/find_sends.sql",
         &places,
-        &tenants,
-        &providers as &[Option<String>],
+        &column(items, |item| item.tenant_id),
+        &column(items, |item| asked(item).map(str::to_owned)) as &[Option<String>],
         &sends as &[Option<Uuid>],
         &months(&sends) as &[Option<chrono::NaiveDate>],
-        &ids as &[Option<String>]
+        &column(items, |item| item.message_id.clone()) as &[Option<String>]
     )
     .fetch_all(db)
     .await?;

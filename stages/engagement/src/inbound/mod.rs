@@ -15,7 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
-use runtime::{Counter, Publication, plans::PreparedPool};
+use runtime::{Counter, Publication, column, plans::PreparedPool};
 use schemas::{Address, InboundAnnounced, SendId, Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -165,14 +165,12 @@ impl Inbound {
     /// Does not count a start that failed for another reason: the events are due again at once. If this write fails as well, the start
     /// stays counted; while Postgres is away, no events are taken either.
     async fn give_back(&self, read: &[ReadEvent]) {
-        let tenants: Vec<Uuid> = read.iter().map(|read| read.event.tenant_id).collect();
-        let ids: Vec<Uuid> = read.iter().map(|read| read.event.id).collect();
         let given = sqlx::query!(
             "update inbound_events e set attempts = e.attempts - 1, due_at = now()
              from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
              where e.tenant_id = w.tenant_id and e.id = w.id and e.attempts > 0 and e.due_at is not null",
-            &tenants,
-            &ids,
+            &column(read, |read| read.event.tenant_id),
+            &column(read, |read| read.event.id),
         )
         .execute(&self.pool)
         .await;
@@ -277,20 +275,16 @@ fn item(event: &RawEvent, told: ProviderEvent) -> Option<IncomingFact> {
 }
 
 async fn mark_handled(db: &mut PgConnection, read: &[ReadEvent]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = read.iter().map(|read| read.event.tenant_id).collect();
-    let ids: Vec<Uuid> = read.iter().map(|read| read.event.id).collect();
-    let reasons: Vec<Option<String>> = read.iter().map(|read| read.rejected.map(str::to_owned)).collect();
-    let facts: Vec<i32> = read.iter().map(|read| i32::try_from(read.items.len()).unwrap_or(i32::MAX)).collect();
     sqlx::query!(
         "update inbound_events e
          set state = case when w.reason is null then 'handled' else 'rejected' end, reason = w.reason, facts = w.facts,
              due_at = null, handled_at = now()
          from unnest($1::uuid[], $2::uuid[], $3::text[], $4::int[]) as w (tenant_id, id, reason, facts)
          where e.tenant_id = w.tenant_id and e.id = w.id",
-        &tenants,
-        &ids,
-        &reasons as &[Option<String>],
-        &facts
+        &column(read, |read| read.event.tenant_id),
+        &column(read, |read| read.event.id),
+        &column(read, |read| read.rejected.map(str::to_owned)) as &[Option<String>],
+        &column(read, |read| i32::try_from(read.items.len()).unwrap_or(i32::MAX))
     )
     .execute(db)
     .await

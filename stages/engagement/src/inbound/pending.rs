@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use runtime::column;
 use schemas::Signal;
 use serde_json::Value;
 use sqlx::PgConnection;
@@ -47,21 +48,19 @@ pub(super) async fn add_pending(db: &mut PgConnection, waiting: &[PendingFact<'_
     let items = || waiting.iter().map(|waits| waits.item);
     let tenants: Vec<Uuid> = items().map(|item| item.tenant_id).collect();
     let ids: Vec<Uuid> = items().map(|item| item.id).collect();
-    let reasons: Vec<String> = waiting.iter().map(|waits| waits.reason.to_owned()).collect();
     let sends: Vec<Option<Uuid>> = items().map(|item| item.send_id).collect();
     let providers: Vec<Option<String>> = items().map(|item| item.provider.map(str::to_owned)).collect();
     let message_ids: Vec<Option<String>> = items().map(|item| item.message_id.clone()).collect();
-    let signals: Vec<Option<Value>> = waiting.iter().map(PendingFact::signal).collect();
     let at: Vec<chrono::DateTime<chrono::Utc>> = items().map(|item| item.at).collect();
     sqlx::query_file!(
         "queries/add_pending.sql",
         &tenants,
         &ids,
-        &reasons,
+        &column(waiting, |waits| waits.reason.to_owned()),
         &sends as &[Option<Uuid>],
         &providers as &[Option<String>],
         &message_ids as &[Option<String>],
-        &signals as &[Option<Value>],
+        &column(waiting, PendingFact::signal) as &[Option<Value>],
         &at
     )
     .execute(db)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::{Counter, Reader, ReaderError, plans::PreparedPool};
+use runtime::{Counter, Reader, ReaderError, column, plans::PreparedPool};
 use schemas::{Signal, SignalKind};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -106,17 +106,14 @@ impl ReadInboundMail {
         let evidence: Vec<ProviderEvidence> = read.iter().filter_map(ReadMail::evidence).collect();
         let mut tx = self.by_key.begin().await?;
         let recorded = facts::record(&mut tx, &signals, &evidence, self.shard).await?;
-        let tenants: Vec<Uuid> = read.iter().map(|read| read.mail.tenant_id).collect();
-        let ids: Vec<Uuid> = read.iter().map(|read| read.mail.id).collect();
-        let outcomes: Vec<String> = read.iter().map(|read| read.reading.label().to_owned()).collect();
         sqlx::query!(
             "update inbound_mails m
              set outcome = w.outcome, due_at = null, head = case when w.outcome = 'given_up' then m.head end
              from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, outcome)
              where m.tenant_id = w.tenant_id and m.id = w.id",
-            &tenants,
-            &ids,
-            &outcomes,
+            &column(read, |read| read.mail.tenant_id),
+            &column(read, |read| read.mail.id),
+            &column(read, |read| read.reading.label().to_owned()),
         )
         .execute(&mut *tx)
         .await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use chrono::Utc;
 use ledger::PastRecipient;
 use runner::Deps;
-use runtime::{Counter, Reader};
+use runtime::{Counter, Reader, column};
 use schemas::{SendId, token::TokenKeys};
 use smtp::server::ReceivedMail;
 use sqlx::PgPool;
@@ -95,19 +95,15 @@ impl InboundStore {
         if sends.is_empty() {
             return Ok(());
         }
-        let tenants: Vec<Uuid> = sends.iter().map(|(tenant, ..)| *tenant).collect();
-        let ids: Vec<Uuid> = sends.iter().map(|(_, send, _)| Uuid::new_v5(send, &head)).collect();
-        let arrivals: Vec<String> = sends.iter().map(|(.., arrival)| arrival.as_str().to_owned()).collect();
-        let sends: Vec<Uuid> = sends.into_iter().map(|(_, send, _)| send).collect();
         sqlx::query!(
             "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head)
              select w.tenant_id, w.id, w.send_id, w.address_kind, $5, $6, $7
              from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[]) as w (tenant_id, id, send_id, address_kind)
              on conflict do nothing",
-            &tenants,
-            &ids,
-            &sends,
-            &arrivals,
+            &column(&sends, |(tenant, ..)| *tenant),
+            &column(&sends, |(_, send, _)| Uuid::new_v5(send, &head)),
+            &column(&sends, |(_, send, _)| *send),
+            &column(&sends, |(.., arrival)| arrival.as_str().to_owned()),
             null_sender,
             size,
             head,

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use runtime::column;
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -39,12 +40,11 @@ fn taken(item: &DueStep<'_>, changed: &HashSet<AudienceMembership>) -> StepResul
     StepResult::Took(Effect::changed(is_changed, json!({ "tag_id": tag })))
 }
 
-/// Adds members; answers those who were none before. In key order, as everybody adds them.
+/// Adds members; answers those that were none before. In key order, as all transactions add them.
 pub(super) async fn add(
     db: &mut PgConnection,
     memberships: &[AudienceMembership],
 ) -> sqlx::Result<HashSet<AudienceMembership>> {
-    let (tenants, audiences, contacts) = columns(memberships);
     let rows = sqlx::query!(
         "insert into audience_members (tenant_id, audience_id, contact_id)
          select w.tenant_id, w.audience_id, w.contact_id
@@ -52,56 +52,30 @@ pub(super) async fn add(
          order by w.tenant_id, w.audience_id, w.contact_id
          on conflict do nothing
          returning tenant_id, audience_id, contact_id",
-        &tenants,
-        &audiences,
-        &contacts,
+        &column(memberships, |of| of.0),
+        &column(memberships, |of| of.1),
+        &column(memberships, |of| of.2),
     )
     .fetch_all(db)
     .await?;
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
 
-/// Removes members; answers those who were some.
+/// Removes members; answers those that were some.
 pub(super) async fn remove(
     db: &mut PgConnection,
     memberships: &[AudienceMembership],
 ) -> sqlx::Result<HashSet<AudienceMembership>> {
-    let (tenants, audiences, contacts) = columns(memberships);
     let rows = sqlx::query!(
         "delete from audience_members m
          using unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
          where m.tenant_id = w.tenant_id and m.audience_id = w.audience_id and m.contact_id = w.contact_id
          returning m.tenant_id, m.audience_id, m.contact_id",
-        &tenants,
-        &audiences,
-        &contacts,
+        &column(memberships, |of| of.0),
+        &column(memberships, |of| of.1),
+        &column(memberships, |of| of.2),
     )
     .fetch_all(db)
     .await?;
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
-}
-
-/// Who of these left the list by an act of his own: nobody brings him back.
-pub(super) async fn departed(
-    db: &mut PgConnection,
-    memberships: &[AudienceMembership],
-) -> sqlx::Result<HashSet<AudienceMembership>> {
-    let (tenants, audiences, contacts) = columns(memberships);
-    let rows = sqlx::query!(
-        "select d.tenant_id, d.audience_id, d.contact_id
-         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
-         join topic_opt_outs d
-           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.audience_id",
-        &tenants,
-        &audiences,
-        &contacts,
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
-}
-
-fn columns(memberships: &[AudienceMembership]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {
-    let column = |of: fn(&AudienceMembership) -> Uuid| memberships.iter().map(of).collect::<Vec<Uuid>>();
-    (column(|of| of.0), column(|of| of.1), column(|of| of.2))
 }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use runtime::column;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{DueStep, Effect, MALFORMED, StepOutcome, StepResult, column};
+use super::{DueStep, Effect, MALFORMED, StepOutcome, StepResult};
 use schemas::action::{Action, CONTACT_FIELDS};
 
 /// Locks the items' contacts in the order of the ledger, and answers which it could lock. A contact that an import keeps locked for seconds
@@ -62,14 +63,13 @@ pub(super) async fn update(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx
         items.iter().filter(|item| is_locked(item, &locked) && change(item).is_some()).collect();
     let fields: Vec<String> = ready.iter().filter_map(|item| change(item)).map(|(field, _)| field.to_owned()).collect();
     let values: Vec<Value> = ready.iter().filter_map(|item| change(item)).map(|(_, value)| value).collect();
-    let own: Vec<bool> = fields.iter().map(|field| is_column(field)).collect();
     let rows = sqlx::query_file!(
         "queries/update_contacts.sql",
         &column(&ready, |item| item.due.tenant_id),
         &column(&ready, |item| item.due.contact_id),
         &fields,
         &values,
-        &own,
+        &column(&fields, |field| is_column(field)),
     )
     .fetch_all(db)
     .await?;

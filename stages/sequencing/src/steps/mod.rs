@@ -185,8 +185,3 @@ fn end(item: &DueStep<'_>) -> StepResult {
 
 /// The code of a step whose stored config cannot be read.
 const MALFORMED: StepResult = StepResult::Failed("malformed_step");
-
-/// One column of many items.
-fn column<T>(items: &[&DueStep<'_>], of: impl Fn(&DueStep<'_>) -> T) -> Vec<T> {
-    items.iter().map(|item| of(item)).collect()
-}

@@ -1,12 +1,13 @@
 //! `create_task`, `create_opportunity`: the engine has no CRM, so the product that enrolled the contact gets an event.
 
 use chrono::{TimeDelta, Utc};
+use runtime::column;
 use schemas::EventType;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{DueStep, Effect, MALFORMED, StepOutcome, StepResult, column};
+use super::{DueStep, Effect, MALFORMED, StepOutcome, StepResult};
 use schemas::action::Action;
 
 /// The event for the product: its type and data.
@@ -31,14 +32,13 @@ fn notice_of(item: &DueStep<'_>) -> Option<(EventType, Value)> {
 pub(super) async fn add_notices(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
     let ready: Vec<&DueStep<'_>> = items.iter().filter(|item| notice_of(item).is_some()).collect();
     // The id comes from what it is about: a repeat would be the same event.
-    let ids = column(&ready, |item| Uuid::new_v5(&item.due.id, item.step.id.as_bytes()));
     let (types, data): (Vec<&str>, Vec<Value>) =
         ready.iter().filter_map(|item| notice_of(item)).map(|(event, data)| (event.as_str(), data)).unzip();
     sqlx::query!(
         "insert into notices (tenant_id, id, type, product, contact_id, subject_id, data)
          select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::uuid[], $7::jsonb[])",
         &column(&ready, |item| item.due.tenant_id),
-        &ids,
+        &column(&ready, |item| Uuid::new_v5(&item.due.id, item.step.id.as_bytes())),
         &types as &[&str],
         &column(&ready, |item| item.due.product.clone()),
         &column(&ready, |item| item.due.contact_id),

@@ -8,9 +8,9 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use runtime::Publication;
+use runtime::{Publication, column};
 use schemas::{Address, RequestAnnounced, RequestKind, SendId, messages::MessagePayload, new_batch_id, subjects};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -174,15 +174,12 @@ async fn earlier(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<H
 
 /// For each item, whether its recipient is the owner or has an address on a proven domain of the tenant, now.
 async fn allowed(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<bool>> {
-    let tenants: Vec<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
-    let addresses: Vec<String> =
-        items.iter().map(|item| recipient(item).map(Address::into_string).unwrap_or_default()).collect();
     sqlx::query_scalar!(
         r#"select is_owners_address(w.tenant_id, w.address) as "allowed!"
            from unnest($1::uuid[], $2::text[]) with ordinality as w (tenant_id, address, place)
            order by w.place"#,
-        &tenants,
-        &addresses,
+        &column(items, |item| item.due.tenant_id),
+        &column(items, |item| recipient(item).map(Address::into_string).unwrap_or_default()),
     )
     .fetch_all(db)
     .await
@@ -217,12 +214,11 @@ fn escaped(text: &str) -> String {
 
 /// The tenants' default senders: for sequences that have none.
 async fn default_senders(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<HashMap<Uuid, Uuid>> {
-    let tenants: Vec<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
     let rows = sqlx::query!(
         "select w.id as \"tenant_id!\", s.id
          from (select distinct id from unnest($1::uuid[]) as w (id)) w
          join senders s on s.tenant_id = w.id and s.is_default",
-        &tenants,
+        &column(items, |item| item.due.tenant_id),
     )
     .fetch_all(db)
     .await?;
@@ -244,7 +240,6 @@ async fn find_or_create(
     wanted.sort_unstable();
     wanted.dedup();
     let (tenants, addresses): (Vec<Uuid>, Vec<String>) = wanted.into_iter().unzip();
-    let ids: Vec<Uuid> = tenants.iter().map(|_| schemas::new_id()).collect();
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, marketing_status, source)
          select w.tenant_id, w.id, w.address, 'pending', 'sequence'
@@ -253,7 +248,7 @@ async fn find_or_create(
          order by w.tenant_id, w.address
          on conflict (tenant_id, address) do nothing",
         &tenants,
-        &ids,
+        &column(&tenants, |_| schemas::new_id()),
         &addresses,
     )
     .execute(&mut *db)
@@ -272,33 +267,29 @@ async fn find_or_create(
 }
 
 async fn insert(db: &mut PgConnection, messages: &[Message<'_>]) -> sqlx::Result<()> {
-    let ids = |of: fn(&Message<'_>) -> Uuid| messages.iter().map(of).collect::<Vec<Uuid>>();
-    let texts = |of: fn(&Message<'_>) -> String| messages.iter().map(of).collect::<Vec<String>>();
-    let payloads: Vec<Value> =
-        messages.iter().map(|message| json!(MessagePayload { message_id: message.id })).collect();
     sqlx::query_file!(
         "queries/insert_messages.sql",
-        &ids(|message| message.item.due.tenant_id),
-        &ids(|message| message.id),
-        &ids(|message| message.sender),
-        &texts(|message| message.subject.clone()),
-        &texts(|message| message.html.clone()),
-        &texts(|message| message.text.clone()),
+        &column(messages, |message| message.item.due.tenant_id),
+        &column(messages, |message| message.id),
+        &column(messages, |message| message.sender),
+        &column(messages, |message| message.subject.clone()),
+        &column(messages, |message| message.html.clone()),
+        &column(messages, |message| message.text.clone()),
     )
     .execute(&mut *db)
     .await?;
     sqlx::query_file!(
         "queries/insert_message_requests.sql",
-        &ids(|message| message.item.due.tenant_id),
-        &ids(|message| message.id),
-        &ids(|message| message.send()),
-        &ids(|message| message.recipient),
-        &texts(|message| message.item.due.product.clone()),
-        &texts(|message| message.item.sequence.environment.to_string()),
-        &payloads,
-        &ids(|message| message.item.due.sequence_id),
-        &ids(|message| message.item.due.id),
-        &ids(|message| message.item.step.id),
+        &column(messages, |message| message.item.due.tenant_id),
+        &column(messages, |message| message.id),
+        &column(messages, |message| message.send()),
+        &column(messages, |message| message.recipient),
+        &column(messages, |message| message.item.due.product.clone()),
+        &column(messages, |message| message.item.sequence.environment.to_string()),
+        &column(messages, |message| json!(MessagePayload { message_id: message.id })),
+        &column(messages, |message| message.item.due.sequence_id),
+        &column(messages, |message| message.item.due.id),
+        &column(messages, |message| message.item.step.id),
     )
     .execute(db)
     .await

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use runtime::column;
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -9,7 +10,6 @@ use uuid::Uuid;
 use super::{
     DueStep, Effect, MALFORMED, StepOutcome, StepResult,
     audiences::{self, AudienceMembership},
-    column,
     contacts::{is_locked, lock},
 };
 use schemas::action::{Action, Subscribed, UpdateSubscription};
@@ -51,7 +51,7 @@ impl Lists {
                 .collect()
         };
         let (joining, leaving) = (of(Subscribed::Subscribed), of(Subscribed::Unsubscribed));
-        let departed = audiences::departed(&mut *db, &joining).await?;
+        let departed = ledger::gate::find_opted_out(&mut *db, &joining).await?;
         let joining: Vec<AudienceMembership> = joining.into_iter().filter(|of| !departed.contains(of)).collect();
         let mut changed = audiences::add(&mut *db, &joining).await?;
         changed.extend(audiences::remove(&mut *db, &leaving).await?);
@@ -95,17 +95,6 @@ impl Marketing {
         .fetch_all(&mut *db)
         .await?;
         let left: HashSet<(Uuid, Uuid)> = rows.into_iter().map(|row| (row.tenant_id, row.id)).collect();
-        let wanted: Vec<&str> = all
-            .iter()
-            .map(|(_, update)| match update.status {
-                Subscribed::Subscribed => "subscribed",
-                Subscribed::Unsubscribed => "unsubscribed",
-            })
-            .collect();
-        let may: Vec<bool> = all
-            .iter()
-            .map(|(item, update)| update.status == Subscribed::Unsubscribed || !is_locked(item, &left))
-            .collect();
         let rows = sqlx::query!(
             "update contacts c set marketing_status = w.status, updated_at = now()
              from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bool[]) as w (tenant_id, id, status, may)
@@ -113,8 +102,11 @@ impl Marketing {
              returning c.tenant_id, c.id",
             &tenants,
             &contacts,
-            &wanted as &[&str],
-            &may,
+            &column(&all, |(_, update)| match update.status {
+                Subscribed::Subscribed => "subscribed",
+                Subscribed::Unsubscribed => "unsubscribed",
+            }) as &[&str],
+            &column(&all, |(item, update)| update.status == Subscribed::Unsubscribed || !is_locked(item, &left)),
         )
         .fetch_all(db)
         .await?;

@@ -38,7 +38,7 @@ fn of_pairs<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeM
     Ok(found)
 }
 
-/// The boundary is the first line (RFC 2046 §5.1.1; nobody writes a preamble into a form).
+/// The boundary is the first line (RFC 2046 §5.1.1; a form has no preamble).
 fn of_parts<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeMap<&'a str, String>, Spent> {
     let mut found = BTreeMap::new();
     let Some(boundary) = find(raw, b"\r\n", budget)?.filter(|end| (3..=80).contains(end)).map(|end| &raw[..end]) else {

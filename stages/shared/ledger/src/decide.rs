@@ -4,6 +4,7 @@
 use runtime::plans::PreparedPool;
 use std::collections::BTreeSet;
 
+use runtime::column;
 use schemas::SendId;
 use serde_json::json;
 use sqlx::{PgConnection, PgPool};
@@ -61,7 +62,7 @@ async fn decide_some(
     let sends: BTreeSet<(Uuid, Uuid)> = sends.iter().copied().collect();
     let batches: BTreeSet<(Uuid, Uuid)> = sends.iter().map(|(tenant, id)| (*tenant, SendId(*id).batch())).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = batches.into_iter().unzip();
-    // Batches before sends, in their order: as everybody locks them.
+    // Batches before sends, in their order: the lock order of the ledger.
     sqlx::query!(
         "select b.id
          from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
@@ -73,19 +74,16 @@ async fn decide_some(
     )
     .fetch_all(&mut *db)
     .await?;
-    let from: Vec<String> = decision.from.iter().map(|state| (*state).to_owned()).collect();
     let reason = (decision.outcome == OperatorOutcome::Failed).then_some(IN_DOUBT);
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.iter().copied().unzip();
-    let months: Vec<_> = ids.iter().map(|id| SendId(*id).month()).collect();
-    let batches: Vec<Uuid> = ids.iter().map(|id| SendId(*id).batch()).collect();
     let decided = sqlx::query_file!(
         "queries/operator/decide.sql",
         &tenants,
         &ids,
-        &months,
-        &batches,
+        &column(&ids, |id| SendId(*id).month()),
+        &column(&ids, |id| SendId(*id).batch()),
         decision.outcome.as_str(),
-        &from,
+        &column(decision.from, |state| (*state).to_owned()),
         reason,
         json!({"evidence": decision.evidence, "reason": reason}),
         0_i16,

@@ -87,23 +87,18 @@ struct Note {
     tenant_id: Uuid,
     source: String,
     month: Option<NaiveDate>,
-    sends: Vec<Uuid>,
+    /// Of facts about sends.
+    sends: Option<Vec<Uuid>>,
     ids: Vec<Uuid>,
 }
 
 /// Takes the oldest notes that no other transaction has locked.
 pub async fn take(db: &mut PgConnection) -> sqlx::Result<Noted> {
-    let rows = sqlx::query_file!("queries/outbox/take_notes.sql", FACTS_MAX, NOTES_MAX).fetch_all(&mut *db).await?;
-    let taken = Taken::of(rows.iter().map(|row| row.ids.len()), FACTS_MAX);
+    let notes = sqlx::query_file_as!(Note, "queries/outbox/take_notes.sql", FACTS_MAX, NOTES_MAX);
+    let notes = notes.fetch_all(&mut *db).await?;
+    let taken = Taken::of(notes.iter().map(|note| note.ids.len()), FACTS_MAX);
     let mut noted = Noted { taken, ..Noted::default() };
-    for row in rows {
-        let note = Note {
-            tenant_id: row.tenant_id,
-            source: row.source,
-            month: row.month,
-            sends: row.sends.unwrap_or_default(),
-            ids: row.ids,
-        };
+    for note in notes {
         noted.add(split(db, note).await?);
     }
     Ok(noted)
@@ -115,7 +110,7 @@ async fn split(db: &mut PgConnection, mut note: Note) -> sqlx::Result<Note> {
         return Ok(note);
     }
     let ids = note.ids.split_off(NOTE_MAX);
-    let sends = (!note.sends.is_empty()).then(|| note.sends.split_off(NOTE_MAX));
+    let sends = note.sends.as_mut().filter(|sends| !sends.is_empty()).map(|sends| sends.split_off(NOTE_MAX));
     sqlx::query!(
         "insert into outbox (tenant_id, source, month, sends, ids) values ($1, $2, $3, $4, $5)",
         note.tenant_id,
@@ -156,18 +151,11 @@ pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTree
 
 /// Takes the oldest notes of feeds that no other transaction has locked.
 pub async fn take_for_feed(db: &mut PgConnection, facts: i64) -> sqlx::Result<Noted> {
-    let rows = sqlx::query_file!("queries/outbox/take_feed_notes.sql", facts, NOTES_MAX).fetch_all(db).await?;
-    let taken = Taken::of(rows.iter().map(|row| row.ids.len()), facts);
+    let notes =
+        sqlx::query_file_as!(Note, "queries/outbox/take_feed_notes.sql", facts, NOTES_MAX).fetch_all(db).await?;
+    let taken = Taken::of(notes.iter().map(|note| note.ids.len()), facts);
     let mut noted = Noted { taken, ..Noted::default() };
-    for row in rows {
-        noted.add(Note {
-            tenant_id: row.tenant_id,
-            source: row.source,
-            month: row.month,
-            sends: row.sends.unwrap_or_default(),
-            ids: row.ids,
-        });
-    }
+    notes.into_iter().for_each(|note| noted.add(note));
     Ok(noted)
 }
 
@@ -195,7 +183,7 @@ impl Noted {
     fn add(&mut self, note: Note) {
         match (note.source.as_str(), note.month) {
             ("events", Some(month)) => {
-                for (send, id) in note.sends.into_iter().zip(note.ids) {
+                for (send, id) in note.sends.into_iter().flatten().zip(note.ids) {
                     self.events.push(note.tenant_id, send, id, month);
                 }
             }

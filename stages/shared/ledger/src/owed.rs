@@ -17,7 +17,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fence::{Answer, BatchContext, BatchEligibility, Change, GateDecision, SendAttempt, until_tomorrow};
-use crate::gate::{QuietColumns, QuietRule};
+use crate::gate::batch_eligibility;
 use crate::hours::BatchKey;
 use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
@@ -172,25 +172,7 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
     let (tenants, ids) = distinct_batches(inputs.iter());
     let rows = sqlx::query_file!("queries/owed/find_batches.sql", &tenants, &ids).fetch_all(db).await?;
     let found = rows.into_iter().map(|row| {
-        let eligibility = BatchEligibility {
-            campaign: row.campaign_status,
-            paused: row.paused,
-            missed: row.missed,
-            tenant_active: row.tenant_status == "active",
-            tenant_paused: row.tenant_paused,
-            sender_active: row.sender_status == "active",
-            domain: row.domain_status,
-            quiet: QuietRule::of(
-                &QuietColumns {
-                    quiet_from: row.quiet_from,
-                    quiet_to: row.quiet_to,
-                    quiet_for: row.quiet_for,
-                    timezone: row.timezone,
-                },
-                row.kind,
-                row.classification,
-            ),
-        };
+        let eligibility = batch_eligibility!(row);
         let context = BatchContext {
             tenant_id: row.tenant_id,
             batch_id: row.id,

@@ -13,6 +13,8 @@ use uuid::Uuid;
 pub struct Recipient {
     /// The contact.
     pub contact_id: Uuid,
+    /// The contact that has the topics: the one that this contact was merged into, if it was.
+    pub topics_of: Uuid,
     /// The address, in canonical form.
     pub address: String,
     /// The contact's language, as the tenant knows it.
@@ -61,7 +63,7 @@ pub async fn recipient(
 ) -> sqlx::Result<Option<Recipient>> {
     sqlx::query_as!(
         Recipient,
-        r#"select c.id as contact_id, c.address, c.locale,
+        r#"select c.id as contact_id, coalesce(c.merged_into, c.id) as "topics_of!", c.address, c.locale,
                   c.marketing_status = 'unsubscribed' or g.unsubscribed as "left!",
                   g.hard_bounced or g.complained or g.invalid or g.suppressed_all or g.suppressed_marketing as "held!"
            from contacts c

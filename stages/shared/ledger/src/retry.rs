@@ -1,5 +1,6 @@
 //! Retries failed sends of a campaign.
 
+use runtime::column;
 use schemas::{SendId, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -33,15 +34,13 @@ pub async fn retry_failed(
     )
     .fetch_all(&mut *db)
     .await?;
-    let last: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
-    let months: Vec<_> = batches.iter().map(|batch| month_of(*batch)).collect();
     sqlx::query_file_as!(
         Retried,
         "queries/retry/retry_failed.sql",
         tenant,
         &batches,
-        &last,
-        &months,
+        &column(&batches, |batch| SendId::last_of(*batch)),
+        &column(&batches, |batch| month_of(*batch)),
         reasons as &[&str],
     )
     .fetch_one(db)

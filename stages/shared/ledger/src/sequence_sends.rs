@@ -1,5 +1,6 @@
 //! Mail of sequence steps: its batches and sends, announced as they are written.
 
+use runtime::column;
 use schemas::month_of;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -47,9 +48,6 @@ pub async fn insert_batches<'a>(
     batches: impl Iterator<Item = &'a SequenceBatch>,
 ) -> sqlx::Result<()> {
     let batches: Vec<&SequenceBatch> = batches.collect();
-    let column = |of: fn(&SequenceBatch) -> Uuid| batches.iter().map(|batch| of(batch)).collect::<Vec<Uuid>>();
-    let months: Vec<_> = batches.iter().map(|batch| month_of(batch.id)).collect();
-    let sizes: Vec<i32> = batches.iter().map(|batch| i32::try_from(batch.size).unwrap_or(i32::MAX)).collect();
     sqlx::query!(
         "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
                               announcement, size, queued)
@@ -58,12 +56,12 @@ pub async fn insert_batches<'a>(
          from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[], $5::uuid[], $6::integer[])
              as w (tenant_id, id, month, template_id, sender_id, size)
          join templates t on t.tenant_id = w.tenant_id and t.id = w.template_id",
-        &column(|batch| batch.tenant_id),
-        &column(|batch| batch.id),
-        &months,
-        &column(|batch| batch.template_id),
-        &column(|batch| batch.sender_id),
-        &sizes,
+        &column(&batches, |batch| batch.tenant_id),
+        &column(&batches, |batch| batch.id),
+        &column(&batches, |batch| month_of(batch.id)),
+        &column(&batches, |batch| batch.template_id),
+        &column(&batches, |batch| batch.sender_id),
+        &column(&batches, |batch| i32::try_from(batch.size).unwrap_or(i32::MAX)),
         PRIORITY_REANNOUNCE.as_secs_f64(),
     )
     .execute(db)
@@ -76,8 +74,6 @@ pub async fn insert_batches<'a>(
 /// # Errors
 /// When Postgres is away.
 pub async fn insert_sends(db: &mut PgConnection, sends: &[SequenceSend]) -> sqlx::Result<()> {
-    let column = |of: fn(&SequenceSend) -> Uuid| sends.iter().map(of).collect::<Vec<Uuid>>();
-    let months: Vec<_> = sends.iter().map(|send| month_of(send.id)).collect();
     sqlx::query!(
         "with wanted as (
              select * from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[], $5::uuid[], $6::uuid[], $7::uuid[])
@@ -88,13 +84,13 @@ pub async fn insert_sends(db: &mut PgConnection, sends: &[SequenceSend]) -> sqlx
          )
          insert into sends (tenant_id, id, month, contact_id)
          select tenant_id, id, month, contact_id from wanted",
-        &column(|send| send.tenant_id),
-        &column(|send| send.id),
-        &months,
-        &column(|send| send.contact_id),
-        &column(|send| send.sequence_id),
-        &column(|send| send.enrollment_id),
-        &column(|send| send.step_id),
+        &column(sends, |send| send.tenant_id),
+        &column(sends, |send| send.id),
+        &column(sends, |send| month_of(send.id)),
+        &column(sends, |send| send.contact_id),
+        &column(sends, |send| send.sequence_id),
+        &column(sends, |send| send.enrollment_id),
+        &column(sends, |send| send.step_id),
     )
     .execute(db)
     .await

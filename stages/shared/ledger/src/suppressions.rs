@@ -1,6 +1,7 @@
 //! Suppressions: addresses that must not be mailed. One statement writes them, for all callers.
 
 use chrono::{DateTime, Utc};
+use runtime::column;
 use schemars::JsonSchema;
 use schemas::{action::SuppressionScope, new_id};
 use serde::{Deserialize, Serialize};
@@ -145,11 +146,13 @@ async fn suppressions_of_survivors(db: &mut PgConnection, new: &[NewSuppression]
     if personal.is_empty() {
         return Ok(Vec::new());
     }
-    let tenants: Vec<Uuid> = personal.iter().map(|new| new.tenant_id).collect();
-    let addresses: Vec<&str> = personal.iter().map(|new| new.address.as_str()).collect();
-    let rows = sqlx::query_file!("queries/suppressions/lock_survivors.sql", &tenants, &addresses as &[&str])
-        .fetch_all(db)
-        .await?;
+    let rows = sqlx::query_file!(
+        "queries/suppressions/lock_survivors.sql",
+        &column(&personal, |new| new.tenant_id),
+        &column(&personal, |new| new.address.as_str()) as &[&str]
+    )
+    .fetch_all(db)
+    .await?;
     let of_survivor = |(place, address): (i64, String)| {
         let new = personal.get(usize::try_from(place).ok()?.checked_sub(1)?)?;
         Some(NewSuppression { address, ..(*new).clone() })
@@ -171,25 +174,17 @@ async fn write(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Res
         is_same
     });
     let ids: Vec<Uuid> = new.iter().map(|_| new_id()).collect();
-    let tenants: Vec<Uuid> = new.iter().map(|new| new.tenant_id).collect();
-    let addresses: Vec<&str> = new.iter().map(|new| new.address.as_str()).collect();
-    let reasons: Vec<&str> = new.iter().map(|new| new.reason.as_str()).collect();
-    let scopes: Vec<&str> = new.iter().map(|new| new.scope.as_str()).collect();
-    let sources: Vec<&str> = new.iter().map(|new| new.source).collect();
-    let notes: Vec<Option<&str>> = new.iter().map(|new| new.note.as_deref()).collect();
-    let sends: Vec<Option<Uuid>> = new.iter().map(|new| new.send_id).collect();
-    let ends: Vec<Option<DateTime<Utc>>> = new.iter().map(|new| new.expires_at).collect();
     let rows = sqlx::query_file!(
         "queries/suppressions/suppress.sql",
-        &tenants,
+        &column(&new, |new| new.tenant_id),
         &ids,
-        &addresses as &[&str],
-        &reasons as &[&str],
-        &scopes as &[&str],
-        &sources as &[&str],
-        &notes as &[Option<&str>],
-        &sends as &[Option<Uuid>],
-        &ends as &[Option<DateTime<Utc>>],
+        &column(&new, |new| new.address.as_str()) as &[&str],
+        &column(&new, |new| new.reason.as_str()) as &[&str],
+        &column(&new, |new| new.scope.as_str()) as &[&str],
+        &column(&new, |new| new.source) as &[&str],
+        &column(&new, |new| new.note.as_deref()) as &[Option<&str>],
+        &column(&new, |new| new.send_id) as &[Option<Uuid>],
+        &column(&new, |new| new.expires_at) as &[Option<DateTime<Utc>>],
     )
     .fetch_all(db)
     .await?;

@@ -1,7 +1,7 @@
 //! Writes the gate's decisions: a withheld send becomes `skipped` with its reason, and the batch's counters move in the same transaction.
 
 use chrono::{DateTime, Utc};
-use runtime::Counter;
+use runtime::{Counter, column};
 use schemas::{SendId, SkipReason, month_of};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -13,8 +13,6 @@ use crate::{
 
 /// Skips these sends, unless a worker has fenced them by now.
 pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
-    let ids: Vec<Uuid> = withheld.iter().map(|(id, _)| *id).collect();
-    let reasons: Vec<String> = withheld.iter().map(|(_, reason)| reason.as_str().to_owned()).collect();
     let mut tx = pool.begin().await?;
     lock_batch(&mut tx, batch).await?;
     let skipped = sqlx::query_file!(
@@ -23,8 +21,8 @@ pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, Skip
         batch.batch_id,
         SendId::last_of(batch.batch_id),
         month_of(batch.batch_id),
-        &ids,
-        &reasons
+        &column(withheld, |(id, _)| *id),
+        &column(withheld, |(_, reason)| reason.as_str().to_owned())
     )
     .fetch_one(&mut *tx)
     .await?
@@ -54,9 +52,6 @@ pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, Skip
 /// # Errors
 /// When Postgres is away.
 pub async fn put_off(pool: &PgPool, batch: &BatchFacts, held: &[(Uuid, Hold, DateTime<Utc>)]) -> sqlx::Result<()> {
-    let ids: Vec<Uuid> = held.iter().map(|(id, ..)| *id).collect();
-    let until: Vec<DateTime<Utc>> = held.iter().map(|(.., until)| *until).collect();
-    let reasons: Vec<&str> = held.iter().map(|(_, hold, _)| hold.as_str()).collect();
     let mut tx = pool.begin().await?;
     lock_batch(&mut tx, batch).await?;
     sqlx::query_file!(
@@ -65,9 +60,9 @@ pub async fn put_off(pool: &PgPool, batch: &BatchFacts, held: &[(Uuid, Hold, Dat
         batch.batch_id,
         SendId::last_of(batch.batch_id),
         month_of(batch.batch_id),
-        &ids,
-        &until,
-        &reasons as &[&str]
+        &column(held, |(id, ..)| *id),
+        &column(held, |(.., until)| *until),
+        &column(held, |(_, hold, _)| hold.as_str()) as &[&str]
     )
     .execute(&mut *tx)
     .await?;
@@ -108,8 +103,6 @@ async fn lock_batch(db: &mut PgConnection, batch: &BatchFacts) -> sqlx::Result<(
 /// Batches of a paused campaign go back to waiting for dispatch. A batch with only deferred sends is due at once when the campaign is
 /// resumed; a batch with a fenced send is left to its worker.
 pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
-    let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
     sqlx::query!(
         "with held as (
              select b.tenant_id, b.id
@@ -124,8 +117,8 @@ pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()
              quiet_at = case when b.queued > 0 then now() else b.quiet_at end,
              announce_after = case when b.queued = 0 then now() end
          from held h where b.tenant_id = h.tenant_id and b.id = h.id",
-        &tenants,
-        &ids
+        &column(batches, |batch| batch.tenant_id),
+        &column(batches, |batch| batch.batch_id)
     )
     .execute(pool)
     .await

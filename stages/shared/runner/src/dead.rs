@@ -40,14 +40,14 @@ impl DeadLetter {
         Self { stage, message_id, body, headers }
     }
 
-    /// The same, of one part of a message: each part is a letter of its own.
+    /// The dead letter of one part of a message: each part has a message id of its own.
     #[must_use]
     pub fn part(mut self, index: usize) -> Self {
         self.message_id = format!("{}-{index}", self.message_id);
         self
     }
 
-    /// The same, naming the fields at fault: `path code`, separated by `; `.
+    /// Names the fields at fault: `path code`, separated by `; `.
     #[must_use]
     pub fn fields(mut self, fields: &str) -> Self {
         if !fields.is_empty() {

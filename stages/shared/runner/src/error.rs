@@ -6,7 +6,7 @@ use thiserror::Error;
 /// Why a stage could not handle its input.
 #[derive(Debug, Error)]
 pub enum StageError {
-    /// Postgres refused or was away; [`StageError::is_transient`] tells which.
+    /// Postgres refused or was away; [`StageError::is_transient`] says which.
     #[error("the ledger")]
     Ledger(#[from] sqlx::Error),
     /// The bus was away or full.

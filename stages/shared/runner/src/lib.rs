@@ -94,7 +94,7 @@ pub struct Deps {
     pub bus: Bus,
     /// A pool in the stages' role, for statements that are planned anew.
     pub pool: sqlx::PgPool,
-    /// The same, for transactions by key that are made over and over.
+    /// Connections in the stages' role that keep their plans, for transactions by key that are made over and over.
     pub by_key: PreparedPool,
     /// For facts that are committed outside of `handle` and of sweeps; the runner notifies for those.
     pub facts: CommitNotifier,
@@ -110,7 +110,7 @@ pub struct Deps {
     pub shutdown: CancellationToken,
 }
 
-/// Runs stages until told to stop.
+/// Runs stages until the process is to stop.
 #[derive(Clone)]
 pub struct Runner {
     bus: Bus,

@@ -12,6 +12,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use runtime::column;
 use sqlx::PgPool;
 use tokio::{
     sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
@@ -72,7 +73,6 @@ impl Starts {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
         self.delete_owed(pool).await?;
         let sequences: Vec<i64> = keys.iter().map(|key| key.sequence).collect();
-        let published: Vec<DateTime<Utc>> = keys.iter().map(|key| key.published_at).collect();
         let begun = sqlx::query_scalar!(
             "insert into message_starts as known (stream, consumer, sequence, published_at, starts)
              select $1, $2, given.sequence, given.published_at, 1
@@ -86,7 +86,7 @@ impl Starts {
             first.stream,
             first.consumer,
             &sequences,
-            &published,
+            &column(keys, |key| key.published_at),
             most,
         )
         .fetch_all(pool)
@@ -116,16 +116,13 @@ impl Starts {
         if owed.is_empty() {
             return Ok(());
         }
-        let streams: Vec<String> = owed.iter().map(|key| key.stream.clone()).collect();
-        let consumers: Vec<String> = owed.iter().map(|key| key.consumer.clone()).collect();
-        let sequences: Vec<i64> = owed.iter().map(|key| key.sequence).collect();
         let deleted = sqlx::query!(
             "delete from message_starts as known
              using unnest($1::text[], $2::text[], $3::bigint[]) as ended (stream, consumer, sequence)
              where known.stream = ended.stream and known.consumer = ended.consumer and known.sequence = ended.sequence",
-            &streams,
-            &consumers,
-            &sequences,
+            &column(&owed, |key| key.stream.clone()),
+            &column(&owed, |key| key.consumer.clone()),
+            &column(&owed, |key| key.sequence),
         )
         .execute(pool)
         .await;

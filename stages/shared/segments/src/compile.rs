@@ -66,7 +66,7 @@ enum ContactSet {
 }
 
 /// The newest contacts of a tenant, whatever their status: where the first matches are looked for, because for most questions
-/// they are enough, and asking everybody costs a second for a million.
+/// they are enough, and reading all contacts costs a second for a million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newest {
     /// Only contacts older than this one, by time and id.
@@ -116,7 +116,7 @@ impl CompiledSegment {
         self.push_rest(query, tenant);
     }
 
-    /// The same over the newest contacts only.
+    /// Pushes what follows `from`, up to and with the conditions, for the newest contacts that pass; they are `c`.
     pub fn push_newest(&self, query: &mut Query, tenant: Uuid, newest: &Newest) {
         newest.push(query, tenant);
         self.push_rest(query, tenant);
@@ -471,7 +471,7 @@ fn push_guarded(query: &mut Query, key: &str, guard: &str, passes: &str, cast: &
 }
 
 /// A time. RFC 3339, by which values are checked when they are written, allows a year 0 and zones that Postgres does not read, and
-/// one contact with such a value must not make the whole segment fail. The two forms that nearly all have are told apart
+/// one contact with such a value must not make the whole segment fail. The two forms that nearly all have are distinguished
 /// without the regular expression, which costs more than all the rest.
 fn push_instant(query: &mut Query, key: &str) {
     let value = |query: &mut Query| {

@@ -4,58 +4,35 @@ use serde_json::Value;
 use uuid::Uuid;
 
 /// The events a rule may ask for, as callers write them.
-pub const EVENTS: [&str; 8] = [
-    "email.sent",
-    "email.delivered",
-    "email.opened",
-    "email.clicked",
-    "email.bounced",
-    "email.complained",
-    "email.unsubscribed",
-    "email.replied",
-];
+pub const EVENTS: [&str; EventKind::ALL.len()] = names!(EventKind);
 
 /// How often, as callers write it.
 pub const EVENT_OPS: [&str; 3] = ["at_least", "at_most", "exactly"];
 
-/// An event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
-    /// A mail was accepted by the relay or provider.
-    Sent,
-    /// Accepted, and it did not bounce.
-    Delivered,
-    /// Opened.
-    Opened,
-    /// A link was followed.
-    Clicked,
-    /// It bounced.
-    Bounced,
-    /// The recipient complained.
-    Complained,
-    /// The recipient left through this mail.
-    Unsubscribed,
-    /// The recipient answered; what programs write does not count.
-    Replied,
+schemas::named_enum! {
+    /// An event.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum EventKind {
+        /// A mail was accepted by the relay or provider.
+        Sent = "email.sent",
+        /// Accepted, and it did not bounce.
+        Delivered = "email.delivered",
+        /// Opened.
+        Opened = "email.opened",
+        /// A link was followed.
+        Clicked = "email.clicked",
+        /// It bounced.
+        Bounced = "email.bounced",
+        /// The recipient complained.
+        Complained = "email.complained",
+        /// The recipient left through this mail.
+        Unsubscribed = "email.unsubscribed",
+        /// The recipient answered; what programs write does not count.
+        Replied = "email.replied",
+    }
 }
 
 impl EventKind {
-    /// In the order of [`EVENTS`].
-    const ALL: [Self; 8] = [
-        Self::Sent,
-        Self::Delivered,
-        Self::Opened,
-        Self::Clicked,
-        Self::Bounced,
-        Self::Complained,
-        Self::Unsubscribed,
-        Self::Replied,
-    ];
-
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        EVENTS.iter().position(|name| *name == text).map(|at| Self::ALL[at])
-    }
-
     /// The word in `contact_facts.fact`; `None` for what is read from `sends`, because nearly every send has it.
     pub(crate) fn fact(self) -> Option<&'static str> {
         match self {

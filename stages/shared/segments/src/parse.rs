@@ -384,7 +384,7 @@ impl RuleReader<'_> {
                 None => return self.fault(path, "wrong_type", "must be a whole number"),
             },
         };
-        // "At least never" would be everybody.
+        // "At least never" would be every contact.
         let fewest = i64::from(least == "at_least");
         if !(fewest..=TIMES_MAX).contains(&count) {
             return self.fault(path, "out_of_range", format!("must be from {fewest} to {TIMES_MAX}"));

@@ -71,7 +71,7 @@ pub(super) struct SmtpConnection {
 
 /// The largest buffer that an idle connection keeps.
 const BUFFER_KEEP_MAX: usize = 128 * 1024;
-/// A server that was heard of within this time is trusted to be there still. Servers close idle connections after five seconds or more.
+/// A server that answered within this time is trusted to be there still. Servers close idle connections after five seconds or more.
 const FRESH: Duration = Duration::from_secs(2);
 
 impl SmtpConnection {
@@ -191,7 +191,7 @@ impl SmtpConnection {
         !self.input.is_empty() || self.stream.read_into(&mut self.input).now_or_never().is_some()
     }
 
-    /// How long ago the server was last heard of.
+    /// How long ago the server last answered.
     pub(super) fn idle_time(&self) -> Duration {
         self.answered_at.elapsed()
     }
@@ -199,7 +199,7 @@ impl SmtpConnection {
     /// One transaction: the envelope, then `header` and the message. With `chunking`, a server that offers CHUNKING gets BDAT.
     ///
     /// A connection that was used a moment ago gets everything in one write. An idle one may have been given up by the server, and then
-    /// nobody could say whether a mail was taken: its server answers the envelope first.
+    /// it would be unknown whether a mail was taken: its server answers the envelope first.
     pub(super) async fn send(
         &mut self,
         envelope: &Envelope,
@@ -355,7 +355,7 @@ impl SmtpConnection {
                         self.finish(false);
                         Ok(reply)
                     }
-                    // A message to nobody was taken.
+                    // A message without recipients was taken.
                     (Some(refused), _) if !has_recipient => Err(refused),
                     // A message was taken without a sender, or before it was complete: who knows.
                     (Some(_), _) => Err(SmtpFailure::unknown(phase, Cause::Unreadable)),

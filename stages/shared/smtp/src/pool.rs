@@ -117,7 +117,7 @@ impl Pool {
 
 #[cfg(test)]
 impl Pool {
-    /// Lets the idle connections look as if nothing had been heard of their servers for some time.
+    /// Makes the idle connections look as if their servers had been silent for some time.
     pub(super) fn age_idle(&self) {
         self.shared.idle().iter_mut().for_each(SmtpConnection::age);
     }

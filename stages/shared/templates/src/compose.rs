@@ -15,9 +15,6 @@ use super::scan::{Insertion, ScannedSource, SourceKind, plain_lines, scan_source
 use super::structure;
 use super::syntax::is_snippet_name;
 
-/// The start of a source.
-const START: Position = Position { line: 1, column: 1 };
-
 /// What is put around a part.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout<'a> {
@@ -88,7 +85,7 @@ pub fn check_snippet(part: Part, is_layout: bool, source: &str) -> Result<(), Ve
     match (is_layout, places.collect::<Vec<_>>().as_slice()) {
         (false, _) | (true, [_]) => {}
         (true, places) => {
-            let at = places.get(1).map_or(START, |second| second.at);
+            let at = places.get(1).map_or(Position::START, |second| second.at);
             faults.push(Problem::new(FaultCode::ContentPlace, "a layout needs one `{{ content }}`").at(part, at));
         }
     }
@@ -215,7 +212,7 @@ impl PartComposer<'_> {
             Some(layout) => {
                 let around =
                     self.add(Some(format!("the layout `{}`", layout.name)), SourceKind::Layout, layout.source)?;
-                self.write(around, Some(START), body)
+                self.write(around, Some(Position::START), body)
             }
         }
     }
@@ -232,7 +229,7 @@ impl PartComposer<'_> {
 
     /// All but the last fault are kept here: a template's own faults are all answered.
     fn first_of(&mut self, mut faults: Vec<TemplateFault>, name: Option<&str>) -> TemplateFault {
-        let last = faults.pop().unwrap_or_else(|| Problem::syntax("cannot be read").at(self.part, START));
+        let last = faults.pop().unwrap_or_else(|| Problem::syntax("cannot be read").at(self.part, Position::START));
         if let Some(name) = name {
             let detail = format!("in {name}, line {} column {}: {}", last.line, last.column, last.detail);
             return TemplateFault { line: 1, column: 1, detail, ..last };
@@ -280,7 +277,7 @@ impl PartComposer<'_> {
             }
         }
         let end = self.composed.sources.get(index).map_or(0, |source| source.text.len());
-        self.copy(index, from..end, put_in_at.unwrap_or(START))
+        self.copy(index, from..end, put_in_at.unwrap_or(Position::START))
     }
 
     /// Puts in a snippet. `inside` is the place of the tag in the source where it stands, `at` that of the template's tag.

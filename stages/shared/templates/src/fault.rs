@@ -4,29 +4,18 @@ use std::fmt;
 
 use runtime::Spent;
 
-/// Which part of a message a fault stands in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// The subject line.
-    Subject,
-    /// The preview text mail programs show beside the subject.
-    Preheader,
-    /// The HTML body.
-    BodyHtml,
-    /// The plain text body.
-    BodyText,
-}
-
-impl Part {
-    /// The name of the field in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Subject => "subject",
-            Self::Preheader => "preheader",
-            Self::BodyHtml => "body_html",
-            Self::BodyText => "body_text",
-        }
+schemas::named_enum! {
+    /// Which part of a message a fault stands in.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Part {
+        /// The subject line.
+        Subject = "subject",
+        /// The preview text mail programs show beside the subject.
+        Preheader = "preheader",
+        /// The HTML body.
+        BodyHtml = "body_html",
+        /// The plain text body.
+        BodyText = "body_text",
     }
 }
 
@@ -45,71 +34,51 @@ pub struct Position {
     pub column: u32,
 }
 
-/// What sort of fault it is. The text form is part of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultCode {
-    /// The source is longer than allowed.
-    SourceTooLarge,
-    /// More tags than allowed.
-    TooManyTags,
-    /// `{{` or `{%` without its end, or a `raw` or `comment` that is never closed.
-    UnclosedTag,
-    /// A block that is never closed.
-    UnclosedBlock,
-    /// `else`, `when`, `endif` … where none is expected.
-    UnexpectedTag,
-    /// A tag this engine does not have, or refuses.
-    UnknownTag,
-    /// A filter this engine does not have.
-    UnknownFilter,
-    /// A name that is no merge field and is not set in the template.
-    UnknownVariable,
-    /// Markup that cannot be read.
-    SyntaxError,
-    /// Blocks or loops nested too deeply.
-    NestingTooDeep,
-    /// A range with too many items, or with bounds that are not literal.
-    RangeTooLarge,
-    /// A name set in two ways that cannot be told apart when it is printed.
-    NameConflict,
-    /// HTML that cannot be processed, or that a browser would read in more than one way.
-    HtmlInvalid,
-    /// Reading the template takes more steps or memory than allowed.
-    TooComplex,
-    /// A snippet that does not exist, or does not have what the part needs.
-    UnknownSnippet,
-    /// A snippet that includes itself, directly or through others.
-    IncludeCycle,
-    /// More snippets in one part than allowed.
-    TooManyIncludes,
-    /// A layout without a `{{ content }}`, or with more than one.
-    ContentPlace,
+impl Position {
+    /// The start of a source.
+    pub(super) const START: Self = Self { line: 1, column: 1 };
 }
 
-impl FaultCode {
-    /// The code as callers see it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::SourceTooLarge => "source_too_large",
-            Self::TooManyTags => "too_many_tags",
-            Self::UnclosedTag => "unclosed_tag",
-            Self::UnclosedBlock => "unclosed_block",
-            Self::UnexpectedTag => "unexpected_tag",
-            Self::UnknownTag => "unknown_tag",
-            Self::UnknownFilter => "unknown_filter",
-            Self::UnknownVariable => "unknown_variable",
-            Self::SyntaxError => "syntax_error",
-            Self::NestingTooDeep => "nesting_too_deep",
-            Self::RangeTooLarge => "range_too_large",
-            Self::NameConflict => "name_conflict",
-            Self::HtmlInvalid => "html_invalid",
-            Self::TooComplex => "too_complex",
-            Self::UnknownSnippet => "unknown_snippet",
-            Self::IncludeCycle => "include_cycle",
-            Self::TooManyIncludes => "too_many_includes",
-            Self::ContentPlace => "content_place",
-        }
+schemas::named_enum! {
+    /// What sort of fault it is. The text form is part of the API.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum FaultCode {
+        /// The source is longer than allowed.
+        SourceTooLarge = "source_too_large",
+        /// More tags than allowed.
+        TooManyTags = "too_many_tags",
+        /// `{{` or `{%` without its end, or a `raw` or `comment` that is never closed.
+        UnclosedTag = "unclosed_tag",
+        /// A block that is never closed.
+        UnclosedBlock = "unclosed_block",
+        /// `else`, `when`, `endif` … where none is expected.
+        UnexpectedTag = "unexpected_tag",
+        /// A tag this engine does not have, or refuses.
+        UnknownTag = "unknown_tag",
+        /// A filter this engine does not have.
+        UnknownFilter = "unknown_filter",
+        /// A name that is no merge field and is not set in the template.
+        UnknownVariable = "unknown_variable",
+        /// Markup that cannot be read.
+        SyntaxError = "syntax_error",
+        /// Blocks or loops nested too deeply.
+        NestingTooDeep = "nesting_too_deep",
+        /// A range with too many items, or with bounds that are not literal.
+        RangeTooLarge = "range_too_large",
+        /// A name set in two ways that cannot be distinguished when it is printed.
+        NameConflict = "name_conflict",
+        /// HTML that cannot be processed, or that a browser would read in more than one way.
+        HtmlInvalid = "html_invalid",
+        /// Reading the template takes more steps or memory than allowed.
+        TooComplex = "too_complex",
+        /// A snippet that does not exist, or does not have what the part needs.
+        UnknownSnippet = "unknown_snippet",
+        /// A snippet that includes itself, directly or through others.
+        IncludeCycle = "include_cycle",
+        /// More snippets in one part than allowed.
+        TooManyIncludes = "too_many_includes",
+        /// A layout without a `{{ content }}`, or with more than one.
+        ContentPlace = "content_place",
     }
 }
 

@@ -16,6 +16,7 @@ use super::escape::has_prefix;
 use super::fault::{FaultCode, Part, Position, Problem, RenderFault, TemplateFault};
 use super::limits::{OPEN_ELEMENTS, text_steps};
 use super::markup::{Broken, HtmlToken, MarkupFaultReason, MarkupReader};
+use super::parts::too_complex;
 use super::placeholder::{DocumentSegment, Placeholders};
 use super::scan::{Item, ItemKind, Place, Shown};
 use super::sheet::RootStyles;
@@ -46,9 +47,7 @@ pub(super) struct Rewritten {
 /// # Errors
 /// The first place where the HTML does not end what it begins, or where a value would be read as markup.
 pub(super) fn rewrite(items: &[Item], inserts: Inserts, budget: &Budget) -> Result<Rewritten, TemplateFault> {
-    let first = Position { line: 1, column: 1 };
-    let (mut placeholders, document) =
-        Placeholders::document(items, budget).map_err(|spent| Problem::from(spent).at(Part::BodyHtml, first))?;
+    let (mut placeholders, document) = Placeholders::document(items, budget).map_err(too_complex)?;
     let start_word = if inserts.start.is_empty() { String::new() } else { placeholders.add(inserts.start) };
     let end_word = if inserts.end.is_empty() { String::new() } else { placeholders.add(inserts.end) };
     let mut rewriter = Rewriter::new(&document, placeholders, Some(RootStyles::default()), budget);
@@ -107,6 +106,13 @@ impl At {
             Self::Document(at) => placeholders.position(document, at),
             Self::Source(position) => position,
         }
+    }
+}
+
+impl Fault {
+    /// HTML that is refused, at this byte of the document.
+    fn refused(at: usize, detail: impl Into<String>) -> Self {
+        Self { problem: invalid(detail), at: At::Document(at) }
     }
 }
 
@@ -250,10 +256,10 @@ impl<'d> Rewriter<'d> {
                     let is_conditional = self.view.hidden == Some(self.tokens) || conditional::read(text) != Ok(None);
                     let is_first = text.get(4..).is_some_and(|inner| self.placeholders.word(inner).is_some());
                     if (is_conditional || is_first) && self.placeholders.occur_in(text) {
-                        return Err(Fault {
-                            problem: invalid("a value or a block cannot decide what a comment means"),
-                            at: At::Document(span.start),
-                        });
+                        return Err(Fault::refused(
+                            span.start,
+                            "a value or a block cannot decide what a comment means",
+                        ));
                     }
                     for id in self.placeholders.ids(text) {
                         self.item(id, spot, Place::Inert)?;
@@ -294,16 +300,13 @@ impl<'d> Rewriter<'d> {
             self.view.region = (self.view.label != 0).then(|| before.unwrap_or(branch));
         }
         if self.view.region.is_none() && before.is_some_and(|began| began != branch) {
-            let problem = invalid("a conditional comment must begin and end in the same branch");
-            return Err(Fault { problem, at: At::Document(at) });
+            return Err(Fault::refused(at, "a conditional comment must begin and end in the same branch"));
         }
         Ok(())
     }
 
     fn misplaced(&self, at: usize) -> Fault {
-        let problem =
-            invalid("a value or a block cannot stand here in a tag: put values into the quotes of an attribute");
-        Fault { problem, at: At::Document(at) }
+        Fault::refused(at, "a value or a block cannot stand here in a tag: put values into the quotes of an attribute")
     }
 
     fn copy(&mut self, to: usize) {

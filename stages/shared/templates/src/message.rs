@@ -375,10 +375,7 @@ pub fn preview(
         .map_err(PreviewFault::Template)?;
     let PreparedMessage { subject, text, html, styles } = message;
     let fixed = Fixed::of(options, styles);
-    let parts = [subject, text, html].map(|part| build(&part));
-    let [subject, text, html] = parts;
-    let whole =
-        |part: Result<Vec<Instruction>, TemplateFault>| part.map_err(|fault| PreviewFault::Template(vec![fault]));
+    let whole = |part: Prepared| build(&part).map_err(|fault| PreviewFault::Template(vec![fault]));
     let parts = [whole(subject)?, whole(text)?, whole(html)?];
     let rendered = catch_unwind(AssertUnwindSafe(|| {
         let mut engine = Engine::new(&fixed, data, links, &options.limits);

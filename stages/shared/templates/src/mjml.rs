@@ -74,8 +74,7 @@ pub fn compile_mjml(source: &str) -> Result<String, Vec<TemplateFault>> {
         MjmlDocument::new(&source, &spans).compile(&limits)
     }))
     .unwrap_or_else(|_| {
-        let start = Position { line: 1, column: 1 };
-        Err(Problem::new(FaultCode::HtmlInvalid, "markup that cannot be read").at(Part::BodyHtml, start))
+        Err(Problem::new(FaultCode::HtmlInvalid, "markup that cannot be read").at(Part::BodyHtml, Position::START))
     })
     .map_err(|fault| vec![fault])
 }
@@ -172,7 +171,7 @@ impl<'s> MjmlDocument<'s> {
         let text = self.text.get(self.start..).unwrap_or_default();
         MjmlShape { document: self, open: Vec::new(), elements: 0, head_bytes: 0, copied_bytes: 0 }.check(text)?;
         let parsed = mrml::parse(text).map_err(|error| self.refusal(&error))?;
-        // No fonts but those the author names: a recipient's mail program asks nobody for others.
+        // No fonts but those the author names: a recipient's mail program loads no others.
         let options = RenderOptions { fonts: std::collections::HashMap::new(), ..RenderOptions::default() };
         let html = parsed
             .element
@@ -188,7 +187,7 @@ impl<'s> MjmlDocument<'s> {
             self.words.iter().map(|(_, at, offset)| at.is_none() || *offset < self.start).collect();
         let too_large = |bytes: usize| {
             let detail = format!("the HTML has more than {bytes} bytes; at most {} are allowed", limits.source_bytes);
-            Problem::new(FaultCode::SourceTooLarge, detail).at(Part::BodyHtml, Position { line: 1, column: 1 })
+            Problem::new(FaultCode::SourceTooLarge, detail).at(Part::BodyHtml, Position::START)
         };
         let mut pieces = html.split(self.prefix.as_str());
         restored.push_str(pieces.next().unwrap_or_default());

@@ -111,7 +111,7 @@ pub(super) fn prepare(
 }
 
 pub(super) fn too_complex(spent: Spent) -> TemplateFault {
-    Problem::from(spent).at(Part::BodyHtml, Position { line: 1, column: 1 })
+    Problem::from(spent).at(Part::BodyHtml, Position::START)
 }
 
 fn prepare_text(

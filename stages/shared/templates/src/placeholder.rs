@@ -1,5 +1,5 @@
 //! Stands in for Liquid while HTML is read: every single tag and output becomes a word that means nothing to HTML, in
-//! text, in attributes and between table rows alike, so that whoever reads the HTML neither sees nor moves any Liquid.
+//! text, in attributes and between table rows alike, so that a reader of the HTML neither sees nor moves any Liquid.
 
 use runtime::{Budget, Spent};
 
@@ -66,7 +66,7 @@ impl Placeholders {
     pub(super) fn position(&self, document: &str, at: usize) -> Position {
         let after = self.places.partition_point(|(start, ..)| *start <= at);
         let Some((start, place, is_text)) = after.checked_sub(1).and_then(|index| self.places.get(index)) else {
-            return Position { line: 1, column: 1 };
+            return Position::START;
         };
         let text = if *is_text { document.get(*start..at).unwrap_or_default() } else { "" };
         text.chars().fold(*place, |place, character| match character {

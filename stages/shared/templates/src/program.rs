@@ -344,26 +344,28 @@ impl Builder<'_> {
     }
 }
 
-/// Which of the fields the law wants an output shows. One that goes through a filter may show anything.
-pub(super) fn shown(chain: &FilterChain) -> Option<Shown> {
+/// The name whose value an output prints as it is. One that goes through a filter may show anything.
+fn bare_name(chain: &FilterChain) -> Option<&str> {
     match &chain.entry {
-        Operand::Path(path) if path.rest.is_empty() && chain.filters.is_empty() => match path.root.as_str() {
-            "unsubscribe_url" => Some(Shown::Unsubscribe),
-            "physical_address" => Some(Shown::PhysicalAddress),
-            _ => None,
-        },
+        Operand::Path(path) if path.rest.is_empty() && chain.filters.is_empty() => Some(&path.root),
+        _ => None,
+    }
+}
+
+/// Which of the fields the law wants an output shows.
+pub(super) fn shown(chain: &FilterChain) -> Option<Shown> {
+    match bare_name(chain)? {
+        "unsubscribe_url" => Some(Shown::Unsubscribe),
+        "physical_address" => Some(Shown::PhysicalAddress),
         _ => None,
     }
 }
 
 /// The token of the page of ours whose address an output prints as it is.
 pub(super) fn own_page(chain: &FilterChain) -> Option<LinkToken> {
-    match &chain.entry {
-        Operand::Path(path) if path.rest.is_empty() && chain.filters.is_empty() => match path.root.as_str() {
-            "unsubscribe_url" => Some(LinkToken::Unsubscribe),
-            "preferences_url" => Some(LinkToken::Preferences),
-            _ => None,
-        },
+    match bare_name(chain)? {
+        "unsubscribe_url" => Some(LinkToken::Unsubscribe),
+        "preferences_url" => Some(LinkToken::Preferences),
         _ => None,
     }
 }

@@ -135,8 +135,8 @@ pub(super) enum SourceKind {
 /// Scans one part.
 ///
 /// # Errors
-/// Every fault of the markup, up to a limit; of a fault in the delimiters only the first, since nothing after it can
-/// be told.
+/// Every fault of the markup, up to a limit; of a fault in the delimiters only the first, since what comes after it
+/// cannot be read.
 pub(super) fn scan(
     part: Part,
     source: &str,

@@ -18,7 +18,7 @@ pub(super) enum PartSegment {
     Slot(Vec<Item>),
 }
 
-/// The segments of a part whose structure has been checked. `address` tells the items outside of blocks that are an address of ours.
+/// The segments of a part whose structure has been checked. `address` recognises the items outside of blocks that are an address of ours.
 pub(super) fn segments(items: Vec<Item>, address: impl Fn(&Item) -> Option<LinkToken>) -> Vec<PartSegment> {
     let mut cutter = Cutter::default();
     let mut items = items.into_iter().peekable();
@@ -40,7 +40,7 @@ pub(super) fn segments(items: Vec<Item>, address: impl Fn(&Item) -> Option<LinkT
 struct Cutter {
     done: Vec<PartSegment>,
     run: Vec<Item>,
-    /// Whether the run prints anything, as far as can be told.
+    /// Whether the run prints anything, as far as is known.
     prints: bool,
     /// Assignments that wait for the next run that prints: they need no slot of their own.
     silent: Vec<Item>,

@@ -77,7 +77,7 @@ pub(super) fn faults(part: Part, items: &[Item], limits: &TemplateLimits) -> Vec
         }
     }
     for unclosed in open {
-        let detail = format!("`{0}` is never closed by `end{0}`", unclosed.block.name());
+        let detail = format!("`{0}` is never closed by `end{0}`", unclosed.block.as_str());
         faults.push(Problem::new(FaultCode::UnclosedBlock, detail).at(part, unclosed.at));
     }
     faults.truncate(FAULTS);
@@ -104,9 +104,9 @@ fn step(open: &mut Vec<Open>, item: &Item, limits: &TemplateLimits) -> Result<()
                 Ok(())
             }
             Some(last) => {
-                Err(unexpected(format!("`end{}` found where `end{}` is expected", block.name(), last.block.name())))
+                Err(unexpected(format!("`end{}` found where `end{}` is expected", block.as_str(), last.block.as_str())))
             }
-            None => Err(unexpected(format!("`end{0}` closes no `{0}`", block.name()))),
+            None => Err(unexpected(format!("`end{0}` closes no `{0}`", block.as_str()))),
         };
     }
     match &item.kind {

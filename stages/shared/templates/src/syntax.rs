@@ -68,34 +68,21 @@ pub(super) struct ForLoop {
     pub(super) reversed: bool,
 }
 
-/// Blocks that have an end tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Block {
-    If,
-    Unless,
-    Case,
-    For,
-    Capture,
-    /// Ours: the text inside is the target of a tracked link.
-    Link,
-    /// Ours: the text inside is an address, or holds some, that is checked when it is rendered.
-    Address,
-    /// Ours: what is inside is left out when the message has shown the field already.
-    UnlessShown,
-}
-
-impl Block {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::If => "if",
-            Self::Unless => "unless",
-            Self::Case => "case",
-            Self::For => "for",
-            Self::Capture => "capture",
-            Self::Link => "link",
-            Self::Address => "address",
-            Self::UnlessShown => "unless_shown",
-        }
+schemas::named_enum! {
+    /// Blocks that have an end tag.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Block {
+        If = "if",
+        Unless = "unless",
+        Case = "case",
+        For = "for",
+        Capture = "capture",
+        /// Ours: the text inside is the target of a tracked link.
+        Link = "link",
+        /// Ours: the text inside is an address, or holds some, that is checked when it is rendered.
+        Address = "address",
+        /// Ours: what is inside is left out when the message has shown the field already.
+        UnlessShown = "unless_shown",
     }
 }
 

@@ -15,29 +15,18 @@ pub const GMAIL_CLIPS_BYTES: usize = 102 * 1024;
 /// Hosts of examples, which are left in by mistake.
 const EXAMPLE_HOSTS: [&str; 4] = ["example.com", "example.org", "example.net", "localhost"];
 
-/// The kind of a warning. The text form is part of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WarningCode {
-    /// A link that leads nowhere: empty, relative, malformed, or to a host of examples.
-    DeadLink,
-    /// A picture whose address is empty, relative or malformed.
-    DeadImage,
-    /// A picture without an `alt`: blocked pictures show nothing, and screen readers read the address.
-    MissingAlt,
-    /// More HTML than Gmail shows.
-    HtmlClipped,
-}
-
-impl WarningCode {
-    /// The word for it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DeadLink => "dead_link",
-            Self::DeadImage => "dead_image",
-            Self::MissingAlt => "missing_alt",
-            Self::HtmlClipped => "html_clipped",
-        }
+schemas::named_enum! {
+    /// The kind of a warning. The text form is part of the API.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum WarningCode {
+        /// A link that leads nowhere: empty, relative, malformed, or to a host of examples.
+        DeadLink = "dead_link",
+        /// A picture whose address is empty, relative or malformed.
+        DeadImage = "dead_image",
+        /// A picture without an `alt`: blocked pictures show nothing, and screen readers read the address.
+        MissingAlt = "missing_alt",
+        /// More HTML than Gmail shows.
+        HtmlClipped = "html_clipped",
     }
 }
 

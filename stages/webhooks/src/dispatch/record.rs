@@ -7,7 +7,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use runtime::{Backoff, Commit, Counter, Gathering, GroupCommitter, commit_each, plans::PreparedPool};
+use runtime::{Backoff, Commit, Counter, Gathering, GroupCommitter, column, commit_each, plans::PreparedPool};
 use schemas::new_id;
 use sqlx::PgConnection;
 use tokio::sync::mpsc;
@@ -155,34 +155,21 @@ impl Commit for AttemptRecorder {
 }
 
 async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
-    let column = |of: fn(&FinishedAttempt) -> Uuid| -> Vec<Uuid> { group.iter().map(of).collect() };
-    let due: Vec<DateTime<Utc>> = group.iter().map(|attempt| attempt.due_at).collect();
-    let statuses: Vec<String> = group.iter().map(|attempt| attempt.status().to_owned()).collect();
-    let attempts: Vec<i16> = group.iter().map(|attempt| i16::try_from(attempt.attempt).unwrap_or(i16::MAX)).collect();
-    let waits: Vec<Option<f64>> = group
-        .iter()
-        .map(|attempt| match attempt.decision {
-            RetryDecision::Retry(wait) => Some(wait.as_secs_f64()),
-            RetryDecision::Delivered | RetryDecision::Dead | RetryDecision::Disable => None,
-        })
-        .collect();
-    let codes: Vec<Option<i16>> =
-        group.iter().map(|attempt| attempt.status_code.and_then(|code| i16::try_from(code).ok())).collect();
-    let errors: Vec<Option<String>> = group.iter().map(|attempt| attempt.error_code.map(str::to_owned)).collect();
-    let durations: Vec<i32> =
-        group.iter().map(|attempt| i32::try_from(attempt.duration.as_millis()).unwrap_or(i32::MAX)).collect();
     sqlx::query_file!(
         "queries/record.sql",
-        &column(|attempt| attempt.endpoint.tenant_id),
-        &column(|attempt| attempt.endpoint.id),
-        &column(|attempt| attempt.delivery_id),
-        &due,
-        &statuses,
-        &attempts,
-        &waits as &[Option<f64>],
-        &codes as &[Option<i16>],
-        &errors as &[Option<String>],
-        &durations
+        &column(group, |attempt| attempt.endpoint.tenant_id),
+        &column(group, |attempt| attempt.endpoint.id),
+        &column(group, |attempt| attempt.delivery_id),
+        &column(group, |attempt| attempt.due_at),
+        &column(group, |attempt| attempt.status().to_owned()),
+        &column(group, |attempt| i16::try_from(attempt.attempt).unwrap_or(i16::MAX)),
+        &column(group, |attempt| match attempt.decision {
+            RetryDecision::Retry(wait) => Some(wait.as_secs_f64()),
+            RetryDecision::Delivered | RetryDecision::Dead | RetryDecision::Disable => None,
+        }) as &[Option<f64>],
+        &column(group, |attempt| attempt.status_code.and_then(|code| i16::try_from(code).ok())) as &[Option<i16>],
+        &column(group, |attempt| attempt.error_code.map(str::to_owned)) as &[Option<String>],
+        &column(group, |attempt| i32::try_from(attempt.duration.as_millis()).unwrap_or(i32::MAX))
     )
     .fetch_one(db)
     .await
@@ -204,8 +191,6 @@ impl SubscriptionChanges {
             return Ok(());
         }
         let (tenants, ids) = columns(&changed);
-        let failing: Vec<bool> = ids.iter().map(|id| !self.recovered.contains(id)).collect();
-        let reasons: Vec<Option<String>> = ids.iter().map(|id| self.reason(id).map(str::to_owned)).collect();
         let disabled = sqlx::query!(
             r#"with standing as (
                  select s.tenant_id, s.id, s.status, w.fails, w.reason
@@ -225,8 +210,8 @@ impl SubscriptionChanges {
              returning s.tenant_id, s.id, (n.reason is not null and n.status <> 'disabled') as "is_over!", s.disabled_reason"#,
             &tenants,
             &ids,
-            &failing,
-            &reasons as &[Option<String>]
+            &column(&ids, |id| !self.recovered.contains(id)),
+            &column(&ids, |id| self.reason(id).map(str::to_owned)) as &[Option<String>]
         )
         .fetch_all(&mut *db)
         .await?;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use runtime::{Vault, plans::PreparedPool, trace::TraceContext};
+use runtime::{Vault, column, plans::PreparedPool, trace::TraceContext};
 use schemas::{
     SubscriptionStatus,
     webhook::{SECRET_PURPOSE, WebhookSecret},
@@ -90,18 +90,9 @@ pub(super) async fn take_leases(
     seconds: f64,
 ) -> sqlx::Result<Vec<SubscriptionState>> {
     let (tenants, ids) = columns(keys);
-    let rows = sqlx::query_file!("queries/take_leases.sql", &tenants, &ids, holder, seconds).fetch_all(pool).await?;
-    let states = rows.into_iter().map(|row| SubscriptionState {
-        tenant_id: row.tenant_id,
-        id: row.id,
-        status: SubscriptionStatus::Active,
-        failing_since: row.failing_since,
-        url: row.url,
-        secret: row.secret,
-        previous_secret: row.previous_secret,
-        previous_until: row.previous_until,
-    });
-    Ok(states.collect())
+    sqlx::query_file_as!(SubscriptionState, "queries/take_leases.sql", &tenants, &ids, holder, seconds)
+        .fetch_all(pool)
+        .await
 }
 
 /// Renews leases and returns those that this process still holds.
@@ -138,19 +129,11 @@ pub(super) async fn read_subscriptions(
 ) -> sqlx::Result<Vec<SubscriptionState>> {
     let (tenants, ids) = columns(keys);
     let mut db = by_key.take().await?;
-    let rows = sqlx::query_file!("queries/read_subscriptions.sql", &tenants, &ids).fetch_all(&mut *db).await?;
+    let states = sqlx::query_file_as!(SubscriptionState, "queries/read_subscriptions.sql", &tenants, &ids)
+        .fetch_all(&mut *db)
+        .await?;
     db.put_back();
-    let states = rows.into_iter().map(|row| SubscriptionState {
-        tenant_id: row.tenant_id,
-        id: row.id,
-        status: row.status,
-        failing_since: row.failing_since,
-        url: row.url,
-        secret: row.secret,
-        previous_secret: row.previous_secret,
-        previous_until: row.previous_until,
-    });
-    Ok(states.collect())
+    Ok(states)
 }
 
 /// Due deliveries by subscription: id and position in the queue.
@@ -162,10 +145,7 @@ pub(super) async fn due_deliveries(
     requests: &[(SubscriptionKey, LoadRequest)],
 ) -> sqlx::Result<DueDeliveries> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = requests.iter().map(|(key, _)| *key).unzip();
-    let limits: Vec<i64> = requests
-        .iter()
-        .map(|(_, request)| i64::try_from(request.capacity + request.known).unwrap_or(i64::MAX))
-        .collect();
+    let limits = column(requests, |(_, request)| i64::try_from(request.capacity + request.known).unwrap_or(i64::MAX));
     let mut db = by_key.take().await?;
     let rows = sqlx::query_file!("queries/due.sql", &tenants, &ids, &limits).fetch_all(&mut *db).await?;
     db.put_back();
@@ -181,8 +161,7 @@ pub(super) async fn load_jobs(
     by_key: &PreparedPool,
     wanted: &[(Uuid, Uuid, DateTime<Utc>)],
 ) -> sqlx::Result<HashMap<Uuid, DeliveryJob>> {
-    let tenants: Vec<Uuid> = wanted.iter().map(|(tenant, ..)| *tenant).collect();
-    let ids: Vec<Uuid> = wanted.iter().map(|(_, id, _)| *id).collect();
+    let (tenants, ids) = (column(wanted, |(tenant, ..)| *tenant), column(wanted, |(_, id, _)| *id));
     let due: HashMap<Uuid, DateTime<Utc>> = wanted.iter().map(|(_, id, due_at)| (*id, *due_at)).collect();
     let mut db = by_key.take().await?;
     let rows = sqlx::query_file!("queries/load_deliveries.sql", &tenants, &ids).fetch_all(&mut *db).await?;
@@ -209,18 +188,15 @@ pub(super) async fn drop_orphans(pool: &PgPool, places: &[(Uuid, Uuid, DateTime<
     if places.is_empty() {
         return Ok(());
     }
-    let tenants: Vec<Uuid> = places.iter().map(|(tenant, ..)| *tenant).collect();
-    let ids: Vec<Uuid> = places.iter().map(|(_, id, _)| *id).collect();
-    let due: Vec<DateTime<Utc>> = places.iter().map(|(.., due_at)| *due_at).collect();
     sqlx::query!(
         "delete from webhook_queue q
          using unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) as w (tenant_id, delivery_id, due_at)
          where q.tenant_id = w.tenant_id and q.delivery_id = w.delivery_id and q.due_at = w.due_at
            and not exists (select from webhook_deliveries d
                            where d.tenant_id = w.tenant_id and d.id = w.delivery_id and d.status = 'pending')",
-        &tenants,
-        &ids,
-        &due
+        &column(places, |(tenant, ..)| *tenant),
+        &column(places, |(_, id, _)| *id),
+        &column(places, |(.., due_at)| *due_at)
     )
     .execute(pool)
     .await

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use runtime::column;
 use runtime::trace::TraceContext;
 use schemas::Event;
 use sqlx::PgConnection;
@@ -54,23 +55,15 @@ impl Deliveries {
 
 /// Writes bodies that do not exist yet, and returns the new ones.
 async fn insert_events(db: &mut PgConnection, composed: &[ComposedEvent]) -> sqlx::Result<HashSet<(String, Uuid)>> {
-    let tenants: Vec<Uuid> = composed.iter().map(|event| event.tenant_id).collect();
-    let products: Vec<&str> = composed.iter().map(|event| event.product.as_str()).collect();
-    let ids: Vec<Uuid> = composed.iter().map(|event| event.id).collect();
-    let types: Vec<&str> = composed.iter().map(|event| event.event_type.as_str()).collect();
-    let contacts: Vec<Option<Uuid>> = composed.iter().map(|event| event.contact_id).collect();
-    let bodies: Vec<&[u8]> = composed.iter().map(|event| &event.body[..]).collect();
-    let traces: Vec<Option<String>> =
-        composed.iter().map(|event| event.trace.as_ref().map(TraceContext::parent)).collect();
     let rows = sqlx::query_file!(
         "queries/insert_events.sql",
-        &tenants,
-        &products as &[&str],
-        &ids,
-        &types as &[&str],
-        &contacts as &[Option<Uuid>],
-        &bodies as &[&[u8]],
-        &traces as &[Option<String>]
+        &column(composed, |event| event.tenant_id),
+        &column(composed, |event| event.product.as_str()) as &[&str],
+        &column(composed, |event| event.id),
+        &column(composed, |event| event.event_type.as_str()) as &[&str],
+        &column(composed, |event| event.contact_id) as &[Option<Uuid>],
+        &column(composed, |event| &event.body[..]) as &[&[u8]],
+        &column(composed, |event| event.trace.as_ref().map(TraceContext::parent)) as &[Option<String>]
     )
     .fetch_all(db)
     .await?;

@@ -17,27 +17,21 @@ const LINE_OCTETS: usize = 75;
 /// The file that the invite is attached as.
 const FILENAME: &str = "invite.ics";
 
-/// What the recipient's calendar does with an invite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub(crate) enum CalendarMethod {
-    /// Invites, or changes an invitation.
-    Request,
-    /// Takes an invitation back.
-    Cancel,
-    /// Answers an invitation.
-    Reply,
+schemas::named_enum! {
+    /// What the recipient's calendar does with an invite.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[serde(rename_all = "UPPERCASE")]
+    pub(crate) enum CalendarMethod {
+        /// Invites, or changes an invitation.
+        Request = "REQUEST",
+        /// Takes an invitation back.
+        Cancel = "CANCEL",
+        /// Answers an invitation.
+        Reply = "REPLY",
+    }
 }
 
 impl CalendarMethod {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Request => "REQUEST",
-            Self::Cancel => "CANCEL",
-            Self::Reply => "REPLY",
-        }
-    }
-
     fn media_type(self) -> &'static str {
         match self {
             Self::Request => "text/calendar; method=REQUEST; charset=utf-8",

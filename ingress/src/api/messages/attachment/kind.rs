@@ -85,7 +85,7 @@ impl FileKind {
 
     /// Whether a caller may declare a file of this name so: the registered type and what programs commonly say. A `name` must be the
     /// file's, and only a text has a `charset`, which is compared with the content ([`DeclaredType::agrees`]); other parameters say what
-    /// nobody checks.
+    /// no check reads.
     pub(super) fn declared(self, text: &str, filename: &str) -> Option<DeclaredType> {
         let mut parts = text.split(';').map(str::trim);
         let essence = parts.next().unwrap_or_default().to_ascii_lowercase();

@@ -127,35 +127,22 @@ enum AttachmentRefusal {
 }
 
 impl AttachmentRefusal {
-    fn code(self) -> &'static str {
+    /// The code of the fault, and a text for people.
+    fn fault(self) -> (&'static str, &'static str) {
         match self {
-            Self::NotBase64 => "invalid_base64",
-            Self::Empty => "empty",
-            Self::Mismatch => "content_mismatch",
-            Self::Damaged => "unreadable",
-            Self::Macros => "macros",
-            Self::Encrypted => "encrypted",
-            Self::Active => "active_content",
-            Self::Embedded => "embedded_file",
-            Self::Bomb => "archive_bomb",
-            Self::TooManyPixels => "image_too_large",
-            Self::NotInspectable => "not_inspectable",
-        }
-    }
-
-    fn detail(self) -> &'static str {
-        match self {
-            Self::NotBase64 => "must be standard base64 with padding, without line breaks or a data: prefix",
-            Self::Empty => "must not be empty",
-            Self::Mismatch => "is not what its extension says",
-            Self::Damaged => "is damaged or incomplete",
-            Self::Macros => "contains macros",
-            Self::Encrypted => "is encrypted",
-            Self::Active => "contains active content",
-            Self::Embedded => "has another file embedded",
-            Self::Bomb => "unpacks to far more than a document",
-            Self::TooManyPixels => "has too many pixels",
-            Self::NotInspectable => "is packed in a way that cannot be inspected",
+            Self::NotBase64 => {
+                ("invalid_base64", "must be standard base64 with padding, without line breaks or a data: prefix")
+            }
+            Self::Empty => ("empty", "must not be empty"),
+            Self::Mismatch => ("content_mismatch", "is not what its extension says"),
+            Self::Damaged => ("unreadable", "is damaged or incomplete"),
+            Self::Macros => ("macros", "contains macros"),
+            Self::Encrypted => ("encrypted", "is encrypted"),
+            Self::Active => ("active_content", "contains active content"),
+            Self::Embedded => ("embedded_file", "has another file embedded"),
+            Self::Bomb => ("archive_bomb", "unpacks to far more than a document"),
+            Self::TooManyPixels => ("image_too_large", "has too many pixels"),
+            Self::NotInspectable => ("not_inspectable", "is packed in a way that cannot be inspected"),
         }
     }
 }
@@ -199,7 +186,8 @@ fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Uplo
     let kind = match name::check(&filename) {
         Ok(kind) => kind,
         Err(fault) => {
-            faults.add(path("filename"), fault.code(), fault.detail());
+            let (code, detail) = fault.fault();
+            faults.add(path("filename"), code, detail);
             return None;
         }
     };
@@ -263,7 +251,8 @@ pub(crate) async fn inspect(
         let (base64, finding) = look_into(reader, product, kind, base64).await?;
         match finding {
             InspectionResult::Refused(refusal) => {
-                faults.push(fault("content_base64", refusal.code(), refusal.detail().to_owned()));
+                let (code, detail) = refusal.fault();
+                faults.push(fault("content_base64", code, detail.to_owned()));
             }
             InspectionResult::Good { charset } if !declared.agrees(charset) => {
                 faults.push(fault("content_type", TYPE_MISMATCH, type_mismatch(kind)));

@@ -30,35 +30,31 @@ pub(super) enum NameFault {
 }
 
 impl NameFault {
-    pub(super) fn code(self) -> &'static str {
-        match self {
-            Self::Empty => "empty",
-            Self::TooLong => "too_long",
-            Self::Character => "bad_character",
-            Self::Invisible => "invisible_character",
-            Self::Shape => "bad_name",
-            Self::Device => "reserved_name",
-            Self::Extension => "extension_not_allowed",
-            Self::Posing => "double_extension",
-        }
-    }
-
-    pub(super) fn detail(self) -> String {
-        match self {
-            Self::Empty => "must not be empty".to_owned(),
-            Self::TooLong => format!("may have at most {NAME_MAX_CHARS} characters and {NAME_MAX_BYTES} bytes"),
+    /// The code of the fault, and a text for people.
+    pub(super) fn fault(self) -> (&'static str, String) {
+        let (code, detail) = match self {
+            Self::Empty => ("empty", "must not be empty"),
+            Self::TooLong => {
+                let detail = format!("may have at most {NAME_MAX_CHARS} characters and {NAME_MAX_BYTES} bytes");
+                return ("too_long", detail);
+            }
             Self::Character => {
-                "must not contain path separators, control characters or any of < > : \" | ? *".to_owned()
+                ("bad_character", "must not contain path separators, control characters or any of < > : \" | ? *")
             }
-            Self::Invisible => "must not contain characters that change direction or show nothing".to_owned(),
-            Self::Shape => {
-                "must be a plain file name in NFC, without a leading dot or space or a space before the extension"
-                    .to_owned()
+            Self::Invisible => {
+                ("invisible_character", "must not contain characters that change direction or show nothing")
             }
-            Self::Device => "is a name that Windows reserves".to_owned(),
-            Self::Extension => format!("must have one of the extensions {}", EXTENSIONS.join(", ")),
-            Self::Posing => "has a second extension that makes it look like something else".to_owned(),
-        }
+            Self::Shape => (
+                "bad_name",
+                "must be a plain file name in NFC, without a leading dot or space or a space before the extension",
+            ),
+            Self::Device => ("reserved_name", "is a name that Windows reserves"),
+            Self::Extension => {
+                return ("extension_not_allowed", format!("must have one of the extensions {}", EXTENSIONS.join(", ")));
+            }
+            Self::Posing => ("double_extension", "has a second extension that makes it look like something else"),
+        };
+        (code, detail.to_owned())
     }
 }
 

@@ -338,7 +338,7 @@ fn a_file_that_would_hurt_is_refused_with_its_reason(
 #[case("a .pdf", Err("bad_name"))]
 #[case("u\u{308}.pdf", Err("bad_name"))]
 fn a_file_name_is_plain(#[case] name: &str, #[case] expected: Result<FileKind, &str>) {
-    assert_eq!(name::check(name).map_err(name::NameFault::code), expected);
+    assert_eq!(name::check(name).map_err(|fault| fault.fault().0), expected);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use self::item::{ArrayItems, ItemState};
 use super::{ACCEPTED, NewRequest, ready, template_not_found};
 use crate::{
     api::contacts::named,
-    pipeline::{IdempotencyKey, KeyClaim, announce, auth::keys::Caller, error::ApiError},
+    pipeline::{IdempotencyKey, KeyClaim, announce, auth::keys::Caller, error::ApiError, request_notice},
     state::Ingress,
 };
 
@@ -213,8 +213,7 @@ fn announcement(
         count: Some(count),
         ..RequestAnnounced::of(tenant, *first, RequestKind::Transactional)
     };
-    let publication = Publication::json(subject, format!("request-{}", first.simple()), &announced);
-    publication.map(Some).map_err(|error| ApiError::unexpected(&error))
+    request_notice(subject, &announced).map(Some)
 }
 
 #[cfg(test)]

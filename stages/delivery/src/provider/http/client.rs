@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
 use super::{
-    Api, HttpRequest,
+    Api, ApiCall, HttpRequest,
     exchange::{NoReply, exchange},
     reply_meaning::{self, ReplyMeaning, UNKNOWN},
 };
@@ -87,7 +87,7 @@ impl Provider for HttpProvider {
         let Ok(permit) = permit else {
             return Err(Refused::of(ReplyDecision::defer(Class::Temporary, Scope::Connection)));
         };
-        match self.shared.api.request(&self.shared.base, outgoing, Utc::now()) {
+        match self.shared.api.request(&self.shared.call(), outgoing) {
             Ok(request) => Ok(Box::new(PreparedRequest { shared: self.shared.clone(), request, _permit: permit })),
             Err(unfit) => Err(Refused {
                 answer: Answer::text(&unfit.to_string()),
@@ -97,7 +97,7 @@ impl Provider for HttpProvider {
     }
 
     async fn ping(&self) -> Result<(), PingFault> {
-        let request = self.shared.api.ping(&self.shared.base, Utc::now());
+        let request = self.shared.api.ping(&self.shared.call());
         match exchange(&self.shared.client, request).await {
             Ok(reply) => self.shared.api.interpret_ping(&reply),
             Err(why) => Err(reply_meaning::no_ping(why)),
@@ -139,6 +139,10 @@ fn is_final(refused: &Refused) -> bool {
 }
 
 impl ApiClient {
+    fn call(&self) -> ApiCall<'_> {
+        ApiCall { base: &self.base, now: Utc::now() }
+    }
+
     async fn exchange(&self, request: &HttpRequest) -> Result<SendResult, Refused> {
         let reply = match exchange(&self.client, request.clone()).await {
             Ok(reply) => reply,

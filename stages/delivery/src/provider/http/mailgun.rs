@@ -4,13 +4,11 @@
 //! id travels as a variable, which its events carry back. Its own tracking is switched off: links and pixel are ours.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use chrono::{DateTime, Utc};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
-use url::Url;
 
 use super::{
-    Api, HttpRequest, UnsupportedMessage, at,
+    Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
     reply_meaning::{self, ACCOUNT, ADDRESS, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal},
 };
@@ -36,12 +34,7 @@ impl Mailgun {
 }
 
 impl Api for Mailgun {
-    fn request(
-        &self,
-        base: &Url,
-        outgoing: &OutgoingMessage<'_>,
-        _: DateTime<Utc>,
-    ) -> Result<HttpRequest, UnsupportedMessage> {
+    fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage> {
         let send_id = outgoing.send_id.to_string();
         let fields = [
             ("to", outgoing.envelope.to.as_str()),
@@ -66,7 +59,7 @@ impl Api for Mailgun {
         body.extend_from_slice(outgoing.message.as_bytes());
         body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
         let headers = vec![self.authorization(), ("content-type", format!("multipart/form-data; boundary={boundary}"))];
-        let url = at(base, &format!("/v3/{}/messages.mime", self.domain));
+        let url = call.url(&format!("/v3/{}/messages.mime", self.domain));
         Ok(HttpRequest { method: Method::POST, url, headers, body })
     }
 
@@ -86,7 +79,7 @@ impl Api for Mailgun {
         refusal(reply, decision, words)
     }
 
-    fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {
-        HttpRequest::get(base, &format!("/v3/domains/{}", self.domain), vec![self.authorization()])
+    fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {
+        call.get(&format!("/v3/domains/{}", self.domain), vec![self.authorization()])
     }
 }

@@ -38,22 +38,28 @@ impl std::fmt::Debug for HttpRequest {
     }
 }
 
-impl HttpRequest {
-    fn get(base: &Url, path: &str, headers: Vec<(&'static str, String)>) -> Self {
-        Self { method: Method::GET, url: at(base, path), headers, body: Vec::new() }
-    }
-
-    fn json(base: &Url, path: &str, mut headers: Vec<(&'static str, String)>, body: &serde_json::Value) -> Self {
-        headers.push(("content-type", "application/json".to_owned()));
-        Self { method: Method::POST, url: at(base, path), headers, body: body.to_string().into_bytes() }
-    }
+/// Where a provider's API is, and when it is called.
+pub(crate) struct ApiCall<'a> {
+    base: &'a Url,
+    now: DateTime<Utc>,
 }
 
-/// The base URL with this path.
-fn at(base: &Url, path: &str) -> Url {
-    let mut url = base.clone();
-    url.set_path(path);
-    url
+impl ApiCall<'_> {
+    /// The URL with this path.
+    fn url(&self, path: &str) -> Url {
+        let mut url = self.base.clone();
+        url.set_path(path);
+        url
+    }
+
+    fn get(&self, path: &str, headers: Vec<(&'static str, String)>) -> HttpRequest {
+        HttpRequest { method: Method::GET, url: self.url(path), headers, body: Vec::new() }
+    }
+
+    fn post(&self, path: &str, mut headers: Vec<(&'static str, String)>, body: &serde_json::Value) -> HttpRequest {
+        headers.push(("content-type", "application/json".to_owned()));
+        HttpRequest { method: Method::POST, url: self.url(path), headers, body: body.to_string().into_bytes() }
+    }
 }
 
 /// The message cannot be expressed in this provider's request. Every further attempt would fail the same way.
@@ -73,18 +79,13 @@ pub(crate) trait Api: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`UnsupportedMessage`].
-    fn request(
-        &self,
-        base: &Url,
-        outgoing: &OutgoingMessage<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<HttpRequest, UnsupportedMessage>;
+    fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage>;
 
     /// What a reply to [`Self::request`] means.
     fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning;
 
     /// A cheap request that the provider answers to authenticated callers only.
-    fn ping(&self, base: &Url, now: DateTime<Utc>) -> HttpRequest;
+    fn ping(&self, call: &ApiCall<'_>) -> HttpRequest;
 
     /// What a reply to [`Self::ping`] means. The default reads the status alone.
     fn interpret_ping(&self, reply: &HttpReply) -> Result<(), PingFault> {

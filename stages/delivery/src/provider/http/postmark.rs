@@ -3,13 +3,11 @@
 //! Postmark has no idempotency key. The send's id travels as metadata, which its webhooks carry back. Its own tracking is
 //! switched off. `X-PM-KeepID` keeps our Message-ID.
 
-use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use url::Url;
 
 use super::{
-    Api, HttpRequest, UnsupportedMessage,
+    Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, ReplyMeaning, SENDER, refusal},
@@ -44,12 +42,7 @@ fn attachment(file: &File) -> Value {
 }
 
 impl Api for Postmark {
-    fn request(
-        &self,
-        base: &Url,
-        outgoing: &OutgoingMessage<'_>,
-        _: DateTime<Utc>,
-    ) -> Result<HttpRequest, UnsupportedMessage> {
+    fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage> {
         let mail = Mail::of(outgoing)?;
         let mut headers: Vec<Value> =
             mail.headers.iter().map(|(name, value)| json!({"Name": name, "Value": value})).collect();
@@ -76,7 +69,7 @@ impl Api for Postmark {
         if !mail.files.is_empty() {
             body["Attachments"] = mail.files.iter().map(attachment).collect();
         }
-        Ok(HttpRequest::json(base, "/email", self.headers(), &body))
+        Ok(call.post("/email", self.headers(), &body))
     }
 
     fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
@@ -103,7 +96,7 @@ impl Api for Postmark {
         refusal(reply, decision, &words)
     }
 
-    fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {
-        HttpRequest::get(base, "/server", self.headers())
+    fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {
+        call.get("/server", self.headers())
     }
 }

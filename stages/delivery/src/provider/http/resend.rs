@@ -3,13 +3,11 @@
 //! Resend keeps idempotency keys for 24 hours: ours is the send's id and the attempt, so that an unclear outcome is asked for again and never
 //! becomes a second mail. The id travels as a tag, too, which its webhooks carry back.
 
-use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
-use url::Url;
 
 use super::{
-    Api, HttpRequest, UnsupportedMessage,
+    Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal, seconds},
@@ -44,12 +42,7 @@ impl Api for Resend {
         true
     }
 
-    fn request(
-        &self,
-        base: &Url,
-        outgoing: &OutgoingMessage<'_>,
-        _: DateTime<Utc>,
-    ) -> Result<HttpRequest, UnsupportedMessage> {
+    fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage> {
         let mail = Mail::of(outgoing)?;
         let headers: Map<String, Value> =
             mail.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
@@ -73,7 +66,7 @@ impl Api for Resend {
         }
         let headers =
             vec![self.authorization(), ("idempotency-key", format!("{}-{}", outgoing.send_id, outgoing.serial))];
-        Ok(HttpRequest::json(base, "/emails", headers, &body))
+        Ok(call.post("/emails", headers, &body))
     }
 
     fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
@@ -102,8 +95,8 @@ impl Api for Resend {
         refusal(reply, decision, &words)
     }
 
-    fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {
-        HttpRequest::get(base, "/domains", vec![self.authorization()])
+    fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {
+        call.get("/domains", vec![self.authorization()])
     }
 
     /// A key that may only send is known all the same.

@@ -3,13 +3,11 @@
 //! SendGrid has no idempotency key. The send's id travels as a custom argument, which its events carry back. Its own tracking is
 //! switched off. An accepted message is answered 202 without a body; its id is in a header.
 
-use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
-use url::Url;
 
 use super::{
-    Api, HttpRequest, UnsupportedMessage,
+    Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, ReplyMeaning, SENDER, UNKNOWN, refusal, until},
@@ -50,12 +48,7 @@ fn attachment(file: &File) -> Value {
 }
 
 impl Api for Sendgrid {
-    fn request(
-        &self,
-        base: &Url,
-        outgoing: &OutgoingMessage<'_>,
-        _: DateTime<Utc>,
-    ) -> Result<HttpRequest, UnsupportedMessage> {
+    fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage> {
         let mail = Mail::of(outgoing)?;
         // Plain text must come first.
         let content: Vec<Value> = [("text/plain", &mail.text), ("text/html", &mail.html)]
@@ -84,7 +77,7 @@ impl Api for Sendgrid {
         if !mail.files.is_empty() {
             body["attachments"] = mail.files.iter().map(attachment).collect();
         }
-        Ok(HttpRequest::json(base, "/v3/mail/send", self.headers(), &body))
+        Ok(call.post("/v3/mail/send", self.headers(), &body))
     }
 
     fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
@@ -112,7 +105,7 @@ impl Api for Sendgrid {
         refusal(reply, decision, words)
     }
 
-    fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {
-        HttpRequest::get(base, "/v3/scopes", self.headers())
+    fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {
+        call.get("/v3/scopes", self.headers())
     }
 }

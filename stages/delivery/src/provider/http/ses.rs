@@ -4,14 +4,12 @@
 //! Date, so our signature leaves these two out.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use chrono::{DateTime, Utc};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
-use url::Url;
 
 use super::{
-    Api, HttpRequest, UnsupportedMessage, at,
+    Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
     reply_meaning::{self, ACCOUNT, CONTENT, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal},
     sigv4::{Canonical, Signer, timestamp},
@@ -45,11 +43,11 @@ impl Ses {
         Ok(Self { signer, configuration_set: settings.configuration_set.clone() })
     }
 
-    fn signed(&self, base: &Url, method: Method, path: &str, body: Vec<u8>, now: DateTime<Utc>) -> HttpRequest {
-        let url = at(base, path);
+    fn signed(&self, call: &ApiCall<'_>, method: Method, path: &str, body: Vec<u8>) -> HttpRequest {
+        let url = call.url(path);
         let host = url.host_str().unwrap_or_default();
         let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-        let date = timestamp(now);
+        let date = timestamp(call.now);
         let token = self.signer.session_token.as_ref().map(|token| token.expose_secret().to_owned());
         // Sorted by name.
         let mut signed = vec![("content-type", "application/json"), ("host", host.as_str()), ("x-amz-date", &date)];
@@ -57,7 +55,7 @@ impl Ses {
             signed.push(("x-amz-security-token", token));
         }
         let canonical = Canonical { method: method.as_str(), path, query: "", headers: &signed, body: &body };
-        let authorization = self.signer.authorization(&canonical, now);
+        let authorization = self.signer.authorization(&canonical, call.now);
         let mut headers = vec![
             ("content-type", "application/json".to_owned()),
             ("x-amz-date", date.clone()),
@@ -69,12 +67,7 @@ impl Ses {
 }
 
 impl Api for Ses {
-    fn request(
-        &self,
-        base: &Url,
-        outgoing: &OutgoingMessage<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<HttpRequest, UnsupportedMessage> {
+    fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage> {
         let raw = [outgoing.signature.as_bytes(), outgoing.message.as_bytes()].concat();
         let mut body = json!({
             "Destination": {"ToAddresses": [outgoing.envelope.to.as_str()]},
@@ -84,7 +77,7 @@ impl Api for Ses {
         if let Some(set) = &self.configuration_set {
             body["ConfigurationSetName"] = json!(set);
         }
-        Ok(self.signed(base, Method::POST, SEND, body.to_string().into_bytes(), now))
+        Ok(self.signed(call, Method::POST, SEND, body.to_string().into_bytes()))
     }
 
     fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
@@ -112,8 +105,8 @@ impl Api for Ses {
         refusal(reply, decision, &format!("{code} {message}"))
     }
 
-    fn ping(&self, base: &Url, now: DateTime<Utc>) -> HttpRequest {
-        self.signed(base, Method::GET, ACCOUNT_PATH, Vec::new(), now)
+    fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {
+        self.signed(call, Method::GET, ACCOUNT_PATH, Vec::new())
     }
 
     /// Keys that may send and read nothing are known all the same.

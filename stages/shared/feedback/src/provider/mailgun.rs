@@ -46,13 +46,7 @@ pub(super) fn read(request: &Value) -> Result<ProviderEvent, Malformed> {
         _ => EventMeaning::Ignored,
     };
     let provider_event = named.event(id.to_owned(), seconds(&event["timestamp"]), meaning)?;
-    let is_touch =
-        matches!(provider_event.meaning, EventMeaning::Fact(SignalKind::Opened | SignalKind::Clicked { .. }));
-    Ok(if is_touch {
-        provider_event.with_client(&event["ip"], &event["client-info"]["user-agent"])
-    } else {
-        provider_event
-    })
+    Ok(provider_event.with_client(&event["ip"], &event["client-info"]["user-agent"]))
 }
 
 fn failed(event: &Value) -> EventMeaning {

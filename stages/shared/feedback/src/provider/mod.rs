@@ -191,7 +191,11 @@ impl MailRef {
 }
 
 impl ProviderEvent {
+    /// Adds the client, to opens and clicks: other events come from servers.
     fn with_client(self, ip: &Value, user_agent: &Value) -> Self {
+        if !matches!(self.meaning, EventMeaning::Fact(SignalKind::Opened | SignalKind::Clicked { .. })) {
+            return self;
+        }
         Self {
             // Only valid IP addresses are stored.
             ip: text(ip).and_then(|text| text.parse::<std::net::IpAddr>().ok()).map(|ip| ip.to_string()),

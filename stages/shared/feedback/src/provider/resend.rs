@@ -1,6 +1,6 @@
 //! Resend: one event a request. It has no id of its own but that of the request; type, mail and time make it unique.
 //!
-//! Of mail it took in (`email.received`) it tells sender, recipients and subject, and neither `In-Reply-To` nor `References`
+//! Of mail it took in (`email.received`) it reports sender, recipients and subject, and neither `In-Reply-To` nor `References`
 //! (<https://resend.com/docs/webhooks/emails/received>), so it cannot be said what is answered: only what came to a return path of ours
 //! is an answer, all else is taken and ignored.
 

@@ -53,10 +53,7 @@ fn read_event(event: &Value) -> Result<ProviderEvent, Malformed> {
         Some(id) => id.to_owned(),
         None => format!("{kind} {} {at}", named.message_id.clone().unwrap_or_default()),
     };
-    let provider_event = named.event(unique, seconds(at), meaning)?;
-    let is_touch =
-        matches!(provider_event.meaning, EventMeaning::Fact(SignalKind::Opened | SignalKind::Clicked { .. }));
-    Ok(if is_touch { provider_event.with_client(&event["ip"], &event["useragent"]) } else { provider_event })
+    Ok(named.event(unique, seconds(at), meaning)?.with_client(&event["ip"], &event["useragent"]))
 }
 
 /// The id from the answer to the send request: events append the machine and the recipient.

@@ -1,17 +1,9 @@
 -- The eligibility of each member of an audience, grouped by equal eligibility: at most a few hundred rows, however large the audience.
--- The gate decides about each group, in Rust. `eligibility` has one bit per kind of live suppression and one for the
--- frequency cap, as in the function `recipient_eligibility`.
+-- The gate decides about each group, in Rust. `eligibility` has the bits of `suppression_bit`, and one for the frequency cap.
 -- $1 tenant, $2 audiences, $3 campaign, $4 thresholds of its split, or none: then all are one part. $5 true to group by time zones, too.
 -- Parallel hash joins over contacts and members: about 0.7 s for 1,000,000 contacts on two cores.
 with suppressed as (
-    select s.address,
-           bit_or(case s.reason
-                      when 'hard_bounce' then 1
-                      when 'complaint' then 2
-                      when 'invalid' then case s.scope when 'all' then 4 else 32 end
-                      when 'unsubscribe' then 8
-                      else case s.scope when 'all' then 16 else 32 end
-                  end) as eligibility
+    select s.address, bit_or(suppression_bit(s.reason, s.scope)) as eligibility
     from suppressions s
     where s.tenant_id = $1 and (s.expires_at is null or s.expires_at > now())
     group by s.address

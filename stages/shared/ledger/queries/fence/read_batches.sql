@@ -2,7 +2,7 @@
 -- key to key: primary keys, on a connection for that.
 select b.id as "id!", b.kind as "kind!: MessageKind", b.classification as "classification!: Classification", b.tenant_id as "tenant_id!", c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
        case when c.closes_at <= clock_timestamp() then c.on_miss end as "missed?: OnMiss",
-       t.status as "tenant_status!", t.paused_at is not null as "tenant_paused!", d.status as "domain_status!: DomainStatus", s.status as "sender_status!",
+       t.status = 'active' as "tenant_active!", t.paused_at is not null as "tenant_paused!", d.status as "domain_status!: DomainStatus", s.status = 'active' as "sender_active!",
        t.frequency_cap_messages is not null as "has_cap!", c.urgency as "urgency?", t.quiet_from as "quiet_from?", t.quiet_to as "quiet_to?", t.quiet_for as "quiet_for?", t.timezone as "timezone!",
        a.id as "topic_id?", l.monthly as "monthly?", l.daily as "daily?", (now() at time zone 'utc')::date as "today!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)

@@ -10,4 +10,4 @@ with oldest as (
 )
 delete from feed_notes f using wanted w
 where f.id = any(w.ids)
-returning f.id, f.tenant_id, f.source, f.month as "month?", f.sends as "sends?: Vec<Uuid>", f.ids
+returning f.tenant_id, f.source, f.month as "month?", f.sends as "sends?: Vec<Uuid>", f.ids

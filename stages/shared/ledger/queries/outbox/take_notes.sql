@@ -9,4 +9,4 @@ with oldest as (
 )
 delete from outbox o using wanted w
 where o.id = any(w.ids)
-returning o.id, o.tenant_id, o.source, o.month as "month?", o.sends as "sends?: Vec<Uuid>", o.ids
+returning o.tenant_id, o.source, o.month as "month?", o.sends as "sends?: Vec<Uuid>", o.ids

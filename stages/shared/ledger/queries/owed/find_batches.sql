@@ -4,9 +4,9 @@ select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind a
        b.classification as "classification!: Classification", b.campaign_id, b.created_at as "created_at!", b.due_at,
        c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
        case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
-       t.status as "tenant_status!", t.paused_at is not null as "tenant_paused!", t.environment as "environment!: Environment",
+       t.status = 'active' as "tenant_active!", t.paused_at is not null as "tenant_paused!", t.environment as "environment!: Environment",
        t.quiet_from as "quiet_from?", t.quiet_to as "quiet_to?",
-       t.quiet_for as "quiet_for?", t.timezone as "timezone!", s.status as "sender_status!", d.status as "domain_status!: DomainStatus", w.domain_id as "warming?",
+       t.quiet_for as "quiet_for?", t.timezone as "timezone!", s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus", w.domain_id as "warming?",
        exists (
            select from provider_connections p
            where p.tenant_id = b.tenant_id and p.fallback_rank is not null and p.status = 'active') as "has_fallback!"

@@ -10,6 +10,8 @@ struct ConfirmationTexts {
     reminder: &'static str,
     request: &'static str,
     button: &'static str,
+    /// Between the button's text and the address, in the text part.
+    colon: &'static str,
     ignore: &'static str,
 }
 
@@ -21,6 +23,7 @@ const TEXTS: [ConfirmationTexts; 4] = [
         reminder: "Reminder: ",
         request: "The address {{ email }} was entered to get email from {{ data.organisation }}. Please confirm that this is what you want.",
         button: "Confirm",
+        colon: ":",
         ignore: "If it was not you, there is nothing to do: without your confirmation you get no newsletter.",
     },
     ConfirmationTexts {
@@ -29,6 +32,7 @@ const TEXTS: [ConfirmationTexts; 4] = [
         reminder: "Erinnerung: ",
         request: "Die Adresse {{ email }} wurde für E-Mails von {{ data.organisation }} eingetragen. Bitte bestätigen Sie, dass Sie das wünschen.",
         button: "Bestätigen",
+        colon: ":",
         ignore: "Wenn Sie das nicht waren, müssen Sie nichts tun: Ohne Ihre Bestätigung erhalten Sie keinen Newsletter.",
     },
     ConfirmationTexts {
@@ -37,6 +41,7 @@ const TEXTS: [ConfirmationTexts; 4] = [
         reminder: "Rappel : ",
         request: "L’adresse {{ email }} a été saisie pour recevoir des e-mails de {{ data.organisation }}. Veuillez confirmer que c’est bien votre souhait.",
         button: "Confirmer",
+        colon: " :",
         ignore: "Si ce n’était pas vous, vous n’avez rien à faire : sans votre confirmation, vous ne recevrez aucune newsletter.",
     },
     ConfirmationTexts {
@@ -45,6 +50,7 @@ const TEXTS: [ConfirmationTexts; 4] = [
         reminder: "Recordatorio: ",
         request: "Se ha introducido la dirección {{ email }} para recibir correos de {{ data.organisation }}. Confirme que es lo que desea.",
         button: "Confirmar",
+        colon: ":",
         ignore: "Si no ha sido usted, no tiene que hacer nada: sin su confirmación no recibirá ningún boletín.",
     },
 ];
@@ -61,7 +67,7 @@ pub(super) struct MailColumns {
 /// The mails of all languages, the default first.
 pub(super) fn columns() -> MailColumns {
     let mut columns = MailColumns::default();
-    for ConfirmationTexts { language, subject, reminder, request, button, ignore } in TEXTS {
+    for ConfirmationTexts { language, subject, reminder, request, button, colon, ignore } in TEXTS {
         columns.languages.push(language.to_owned());
         columns.subjects.push(format!("{{% if data.is_reminder %}}{reminder}{{% endif %}}{subject}"));
         columns.html.push(format!(
@@ -70,7 +76,7 @@ pub(super) fn columns() -> MailColumns {
              <p><a href=\"{{{{ data.confirmation_url }}}}\" style=\"display:inline-block;padding:10px 20px;background:#1d4ed8;\
              color:#ffffff;text-decoration:none;border-radius:6px\">{button}</a></p><p>{ignore}</p></body></html>"
         ));
-        columns.texts.push(format!("{request}\n\n{button}: {{{{ data.confirmation_url }}}}\n\n{ignore}\n"));
+        columns.texts.push(format!("{request}\n\n{button}{colon} {{{{ data.confirmation_url }}}}\n\n{ignore}\n"));
     }
     columns
 }

@@ -64,9 +64,9 @@ impl Default for ConfirmationSettings {
     }
 }
 
-/// Asks those of the contacts to confirm whose consent is pending. Whoever was mailed lately, or often enough, is not asked again, and
-/// neither is an address that is suppressed. What is asked in bulk is mailed when nobody else waits. Answers whom it asks. Takes effect when
-/// the caller commits.
+/// Asks those of the contacts to confirm whose consent is pending. A contact that was asked lately, or often enough, is not asked again, and
+/// neither is a suppressed address. Bulk requests are mailed when no single one waits. Answers which contacts it asks. Takes effect when the
+/// caller commits.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -129,8 +129,7 @@ pub async fn find_link(
 }
 
 /// Confirms a contact's consent by the link of this send: the contact is subscribed, with the proof, and the event
-/// `contact.confirmed`. `text` is what the page showed. Harmless to repeat. Nobody who left, was suppressed or erased comes back
-/// by it. `None`: there is no such contact. Takes effect when the caller commits.
+/// `contact.confirmed`. `text` is what the page showed. Harmless to repeat. It brings back no contact that left, was suppressed or erased. `None`: there is no such contact. Takes effect when the caller commits.
 ///
 /// # Errors
 /// When Postgres is away.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use runner::StageError;
-use runtime::{Bus, Publication, trace};
+use runtime::{Bus, Publication, column, trace};
 use schemas::{RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -58,16 +58,13 @@ pub async fn batches(pool: &PgPool, bus: &Bus, announced: &[AnnouncedBatch]) -> 
     let publication = |batch: &AnnouncedBatch| trace::scope(traced.of_batch(batch), || batch.publication());
     let publications = announced.iter().map(publication).collect::<Result<Vec<_>, _>>()?;
     let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
-    let tenants: Vec<_> = announced.iter().map(|batch| batch.tenant_id).collect();
-    let ids: Vec<_> = announced.iter().map(|batch| batch.batch_id).collect();
-    let announcements: Vec<_> = announced.iter().map(|batch| batch.announcement).collect();
     sqlx::query!(
         "update batches b set announcement = b.announcement - 1, announce_after = now() + interval '2 seconds'
          from unnest($1::uuid[], $2::uuid[], $3::integer[]) as w (tenant_id, id, announcement)
          where b.tenant_id = w.tenant_id and b.id = w.id and b.announcement = w.announcement and b.state = 'announced'",
-        &tenants,
-        &ids,
-        &announcements,
+        &column(announced, |batch| batch.tenant_id),
+        &column(announced, |batch| batch.batch_id),
+        &column(announced, |batch| batch.announcement),
     )
     .execute(pool)
     .await?;
@@ -82,16 +79,13 @@ pub async fn requests(pool: &PgPool, bus: &Bus, announced: &[AnnouncedRequest]) 
     };
     let publications = Announcement::of(announced).iter().map(publication).collect::<Result<Vec<_>, _>>()?;
     let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
-    let tenants: Vec<_> = announced.iter().map(|request| request.tenant_id).collect();
-    let ids: Vec<_> = announced.iter().map(|request| request.request_id).collect();
-    let announcements: Vec<_> = announced.iter().map(|request| request.announcements).collect();
     sqlx::query!(
         "update requests r set announcements = r.announcements - 1, announce_after = now() + interval '2 seconds'
          from unnest($1::uuid[], $2::uuid[], $3::integer[]) as w (tenant_id, id, announcements)
          where r.tenant_id = w.tenant_id and r.id = w.id and r.announcements = w.announcements and r.state = 'accepted'",
-        &tenants,
-        &ids,
-        &announcements,
+        &column(announced, |request| request.tenant_id),
+        &column(announced, |request| request.request_id),
+        &column(announced, |request| request.announcements),
     )
     .execute(pool)
     .await?;

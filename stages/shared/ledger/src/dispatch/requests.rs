@@ -38,7 +38,8 @@ impl Sweep for AnnounceRequests {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         // 30 s, doubling to ten minutes.
-        let rows = sqlx::query!(
+        let announced = sqlx::query_as!(
+            AnnouncedRequest,
             r#"with due as (
                    select tenant_id, id from requests
                    where announce_after <= now() and state = 'accepted'
@@ -51,25 +52,13 @@ impl Sweep for AnnounceRequests {
                    announce_after = now() + make_interval(secs => least(30 * power(2, least(r.announcements, 5)), 600))
                from due d
                where r.tenant_id = d.tenant_id and r.id = d.id
-               returning r.tenant_id, r.id, r.product, r.environment as "environment: Environment",
+               returning r.tenant_id, r.id as request_id, r.product, r.environment as "environment: Environment",
                          r.kind as "kind: RequestKind", r.announcements,
                          coalesce(1 + jsonb_array_length(r.options -> 'copies'), 1) as "sends!""#,
             AT_ONCE,
         )
         .fetch_all(&self.pool)
         .await?;
-        let announced: Vec<_> = rows
-            .into_iter()
-            .map(|row| AnnouncedRequest {
-                tenant_id: row.tenant_id,
-                request_id: row.id,
-                product: row.product,
-                environment: row.environment,
-                kind: row.kind,
-                announcements: row.announcements,
-                sends: row.sends,
-            })
-            .collect();
         announce::requests(&self.pool, &self.bus, &announced).await?;
         Ok(announced.len() as u64)
     }

@@ -1,6 +1,6 @@
 //! Announcements continue the trace that the work was requested in (W3C Trace Context).
 //!
-//! Each batch of a campaign has a trace of its own, linked to the launch: nobody could read one trace with thousands of steps. The ledger
+//! Each batch of a campaign has a trace of its own, linked to the launch: one trace with thousands of steps could not be read. The ledger
 //! keeps the trace of a batch, so its next announcement joins the same trace.
 
 use std::collections::{BTreeMap, HashMap};

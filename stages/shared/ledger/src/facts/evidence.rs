@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, NaiveDate, Utc};
+use chrono::{DateTime, Utc};
+use runtime::column;
 use schemas::{SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -56,18 +57,14 @@ pub(super) async fn resolve_unknown(
         }
     }
     let (tenants, sends): (Vec<Uuid>, Vec<Uuid>) = earliest.keys().copied().unzip();
-    let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
-    let at: Vec<DateTime<Utc>> = earliest.values().map(|evidence| evidence.at).collect();
-    let providers: Vec<String> = earliest.values().map(|evidence| evidence.provider.clone()).collect();
-    let ids: Vec<Option<String>> = earliest.values().map(|evidence| evidence.message_id.clone()).collect();
     let rows = sqlx::query_file!(
         "queries/facts/resolve_unknown.sql",
         &tenants,
         &sends,
-        &months,
-        &at,
-        &providers,
-        &ids as &[Option<String>]
+        &column(&sends, |send| SendId(*send).month()),
+        &column(earliest.values(), |evidence| evidence.at),
+        &column(earliest.values(), |evidence| evidence.provider.clone()),
+        &column(earliest.values(), |evidence| evidence.message_id.clone()) as &[Option<String>]
     )
     .fetch_all(&mut *db)
     .await?;
@@ -95,17 +92,15 @@ async fn move_counters(db: &mut PgConnection, moved: &BTreeMap<BatchKey, LeftSta
         return Ok(());
     }
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = moved.keys().copied().unzip();
-    let last: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
-    let column = |count: fn(&LeftStates) -> i32| moved.values().map(count).collect::<Vec<i32>>();
     sqlx::query_file!(
         "queries/facts/resolve_unknown_batches.sql",
         &tenants,
         &batches,
-        &last,
-        &column(|moved| moved.queued),
-        &column(|moved| moved.deferred),
-        &column(|moved| moved.unknown),
-        &column(|moved| moved.delivered)
+        &column(&batches, |batch| SendId::last_of(*batch)),
+        &column(moved.values(), |moved| moved.queued),
+        &column(moved.values(), |moved| moved.deferred),
+        &column(moved.values(), |moved| moved.unknown),
+        &column(moved.values(), |moved| moved.delivered)
     )
     .execute(db)
     .await

@@ -8,8 +8,8 @@ mod suppress;
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, NaiveDate, Utc};
+use runtime::column;
 use schemas::{SendId, Signal};
-use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -129,7 +129,7 @@ pub async fn record(
         recorded.resolved = evidence::resolve_unknown(db, &doubted, &mut hours).await?;
     }
     let mut new = insert_events(db, &inputs, &known).await?;
-    // Of a test only its timeline remembers: it counts nowhere and suppresses nobody.
+    // A fact about a test is on its timeline only: it counts nowhere and suppresses no address.
     new.retain(|new| !tests.contains(&batch_of(send_of(new.signal))));
     if !new.is_empty() {
         let mut times = collect_times(&new, &mut recorded.fresh, &mut hours);
@@ -220,25 +220,19 @@ async fn insert_events<'a>(
     // One id twice in one group is one fact. The order is that of the key, as for every writer.
     let signals: BTreeMap<(Uuid, Uuid, Uuid), MarkedSignal<'_>> =
         inputs.iter().map(|signal| ((signal.tenant_id, signal.send_id, signal.signal_id), mark(signal))).collect();
-    let tenants: Vec<Uuid> = signals.keys().map(|(tenant, ..)| *tenant).collect();
     let sends: Vec<Uuid> = signals.keys().map(|(_, send, _)| *send).collect();
-    let ids: Vec<Uuid> = signals.keys().map(|(.., id)| *id).collect();
-    let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
-    let types: Vec<String> = signals.values().map(|new| each::event_type(&new.signal.kind).to_owned()).collect();
-    let at: Vec<DateTime<Utc>> = signals.values().map(|new| new.signal.occurred_at).collect();
-    let details: Vec<Value> = signals.values().map(|new| each::detail_of(new.signal, new.machine)).collect();
     let rows = sqlx::query!(
         "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
          select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::text[], $6::timestamptz[], $7::jsonb[])
          on conflict do nothing
          returning tenant_id, send_id, id",
-        &tenants,
+        &column(signals.keys(), |(tenant, ..)| *tenant),
         &sends,
-        &ids,
-        &months,
-        &types,
-        &at,
-        &details
+        &column(signals.keys(), |(.., id)| *id),
+        &column(&sends, |send| SendId(*send).month()),
+        &column(signals.values(), |new| each::event_type(&new.signal.kind).to_owned()),
+        &column(signals.values(), |new| new.signal.occurred_at),
+        &column(signals.values(), |new| each::detail_of(new.signal, new.machine))
     )
     .fetch_all(db)
     .await?;
@@ -280,7 +274,6 @@ async fn mark_machine_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], r
         return Ok(());
     }
     let (tenants, sends, months) = columns(marks.iter().map(|(send, _)| send));
-    let ids: Vec<Uuid> = marks.iter().map(|(_, id)| *id).collect();
     sqlx::query!(
         "update events e set detail = e.detail || jsonb_build_object('is_machine', true, 'machine_reason', $5::text)
          from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[]) as w (tenant_id, send_id, month, id)
@@ -288,7 +281,7 @@ async fn mark_machine_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], r
         &tenants,
         &sends,
         &months,
-        &ids,
+        &column(marks, |(_, id)| *id),
         reason
     )
     .execute(db)
@@ -303,25 +296,23 @@ async fn fold_sends(
     hours: &mut Hours,
 ) -> sqlx::Result<BTreeMap<BatchKey, Each<i32>>> {
     let (tenants, sends, months) = columns(all.keys());
-    let column = |fact: Fact| all.values().map(|send| send.times[fact as usize]).collect::<Vec<Time>>();
-    let recounted: Vec<bool> = all.values().map(|send| send.recounted).collect();
-    let reopened: Vec<bool> = all.values().map(|send| send.reopened).collect();
+    let times = |fact: Fact| column(all.values(), |send| send.times[fact as usize]);
     let rows = sqlx::query_file!(
         "queries/facts/fold.sql",
         &tenants,
         &sends,
         &months,
-        &column(Fact::Delivered) as &[Time],
-        &column(Fact::Complained) as &[Time],
-        &column(Fact::Opened) as &[Time],
-        &column(Fact::Clicked) as &[Time],
-        &column(Fact::Unsubscribed) as &[Time],
-        &column(Fact::OpenedHuman) as &[Time],
-        &recounted,
-        &column(Fact::ClickedHuman) as &[Time],
-        &column(Fact::Bounced) as &[Time],
-        &column(Fact::Replied) as &[Time],
-        &reopened,
+        &times(Fact::Delivered) as &[Time],
+        &times(Fact::Complained) as &[Time],
+        &times(Fact::Opened) as &[Time],
+        &times(Fact::Clicked) as &[Time],
+        &times(Fact::Unsubscribed) as &[Time],
+        &times(Fact::OpenedHuman) as &[Time],
+        &column(all.values(), |send| send.recounted),
+        &times(Fact::ClickedHuman) as &[Time],
+        &times(Fact::Bounced) as &[Time],
+        &times(Fact::Replied) as &[Time],
+        &column(all.values(), |send| send.reopened),
     )
     .fetch_all(db)
     .await?;
@@ -348,7 +339,7 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
         return Ok(());
     }
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = changes.keys().copied().unzip();
-    let column = |fact: Fact| changes.values().map(|change| change[fact as usize]).collect::<Vec<i32>>();
+    let changes_of = |fact: Fact| changes.values().map(|change| change[fact as usize]).collect::<Vec<i32>>();
     sqlx::query!(
         "update batches b
          set delivered = b.delivered + d.delivered, complained = b.complained + d.complained, opened = b.opened + d.opened,
@@ -362,16 +353,16 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
          where b.tenant_id = d.tenant_id and b.id = d.id",
         &tenants,
         &batches,
-        &column(Fact::Delivered),
-        &column(Fact::Complained),
-        &column(Fact::Opened),
-        &column(Fact::Clicked),
-        &column(Fact::Unsubscribed),
-        &column(Fact::OpenedHuman),
-        &column(Fact::ClickedHuman),
-        &column(Fact::Bounced),
-        &column(Fact::Replied),
-        &column(Fact::Confirmed)
+        &changes_of(Fact::Delivered),
+        &changes_of(Fact::Complained),
+        &changes_of(Fact::Opened),
+        &changes_of(Fact::Clicked),
+        &changes_of(Fact::Unsubscribed),
+        &changes_of(Fact::OpenedHuman),
+        &changes_of(Fact::ClickedHuman),
+        &changes_of(Fact::Bounced),
+        &changes_of(Fact::Replied),
+        &changes_of(Fact::Confirmed)
     )
     .execute(db)
     .await

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
+use runtime::column;
 use runtime::plans::PreparedPool;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -35,7 +36,7 @@ pub struct RescoreTotals {
     pub marked: u64,
     /// Now a person's, and before a machine's.
     pub cleared: u64,
-    /// The same class for another reason, or by an older version of the rules.
+    /// Events whose class stays, for another reason or by another version of the rules.
     pub relabelled: u64,
 }
 
@@ -232,15 +233,13 @@ async fn write_marks(db: &mut PgConnection, changes: &[MarkChange]) -> sqlx::Res
         return Ok(());
     }
     let (tenants, sends, months) = columns(changes.iter().map(|change| &change.send));
-    let ids: Vec<Uuid> = changes.iter().map(|change| change.id).collect();
-    let reasons: Vec<Option<String>> = changes.iter().map(|change| change.reason.map(str::to_owned)).collect();
     sqlx::query_file!(
         "queries/facts/mark_touches.sql",
         &tenants,
         &sends,
         &months,
-        &ids,
-        &reasons as &[Option<String>],
+        &column(changes, |change| change.id),
+        &column(changes, |change| change.reason.map(str::to_owned)) as &[Option<String>],
         i32::from(machine::VERSION),
     )
     .execute(db)

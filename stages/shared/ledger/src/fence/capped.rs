@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -32,15 +33,14 @@ pub(super) async fn count(db: &mut PgConnection, changes: &[&Change], moved: &[O
     let moved = || changes.iter().zip(moved).filter_map(|(change, moved)| Some((&change.send, change, (*moved)?)));
     let counted: Vec<&SendAttempt> = moved().filter(|(_, change, _)| change.is_capped).map(|(send, ..)| send).collect();
     if !counted.is_empty() {
-        let column = |of: fn(&SendAttempt) -> Uuid| counted.iter().map(|send| of(send)).collect::<Vec<Uuid>>();
         sqlx::query!(
             "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
              select u.tenant_id, u.send_id, u.contact_id, now()
              from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as u (tenant_id, send_id, contact_id)
              on conflict (tenant_id, send_id) do update set contact_id = excluded.contact_id, fenced_at = excluded.fenced_at",
-            &column(|send| send.batch.tenant_id),
-            &column(|send| send.id),
-            &column(|send| send.contact_id)
+            &column(&counted, |send| send.batch.tenant_id),
+            &column(&counted, |send| send.id),
+            &column(&counted, |send| send.contact_id)
         )
         .execute(&mut *db)
         .await?;

@@ -227,7 +227,7 @@ impl Change {
         }
     }
 
-    /// Permanently refused. `suppress` is the address, when it certainly does not exist. A test suppresses nobody.
+    /// Permanently refused. `suppress` is the address, when it certainly does not exist. A test suppresses no address.
     pub fn failed(send: SendAttempt, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
         let suppress = suppress.filter(|_| send.batch.kind != MessageKind::Test);
         Self { reason: Some(class), answer, event: Some("failed"), suppress, ..Self::new(send, SendState::Failed) }

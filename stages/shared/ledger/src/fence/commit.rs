@@ -122,7 +122,7 @@ impl Commits {
         // After the tenants with a frequency cap were locked: the room that their contacts have cannot change meanwhile.
         let mut recipients = sql::read_contacts(db, &tenants, &contacts).await?;
         let mut owed = OwedMail::load(db, capped::mails(fences, &batches, &recipients)).await?;
-        let opted_out = sql::read_topic_opt_outs(db, &topic_members(fences, &batches)).await?;
+        let opted_out = gate::find_opted_out(db, &topic_members(fences, &batches)).await?;
         let mut warming = Warming::open(db, fences).await?;
         let decide = |send: &SendAttempt| {
             let mut eligibility = recipients.get_mut(&send.contact_id);
@@ -130,8 +130,9 @@ impl Commits {
                 return None;
             }
             let batch = batches.get(&send.batch.batch_id);
-            let has_left =
-                batch.and_then(|batch| batch.topic).is_some_and(|topic| opted_out.contains(&(topic, send.contact_id)));
+            let has_left = batch
+                .and_then(|batch| batch.topic)
+                .is_some_and(|topic| opted_out.contains(&(send.batch.tenant_id, topic, send.contact_id)));
             let urgency = batch.and_then(|batch| batch.capped);
             let more_urgent = urgency.map_or(0, |urgency| owed.more_urgent(send.contact_id, urgency));
             let decided = gated(send, batch, eligibility.as_deref(), has_left, more_urgent);

@@ -145,7 +145,7 @@ impl Ledger {
         let (priority, priority_queue) = mpsc::channel(QUEUE);
         let (bulk, bulk_queue) = mpsc::channel(QUEUE);
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        // Nobody else's: a fence waits for no other work. The session waits for one commit at most.
+        // For the fence alone: it waits for no other work. The session waits for one commit at most.
         let connections = PreparedPool::new(pool, 2);
         thread::Builder::new().name("ledger".to_owned()).spawn(move || {
             runtime.block_on(async {

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::frequency::Urgency;
-use crate::gate::{MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, is_capped, zone_named};
+use crate::gate::{BatchEligibility, RecipientEligibility, batch_eligibility, is_capped};
+use crate::recipient_eligibility;
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
 use chrono::NaiveDate;
+use runtime::column;
 use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::change::{Change, NextAnnouncement};
-use crate::gate::BatchEligibility;
 use crate::hours::BatchKey;
 
 /// The changes of a batch's counters, announcement and lease.
@@ -92,7 +93,7 @@ pub(super) async fn lock_for_suppression(
         .map(drop)
 }
 
-/// The same of the contacts that nobody else holds; answers which they are.
+/// Locks the contacts to be suppressed that no other transaction has locked; answers which they are.
 pub(super) async fn try_lock_for_suppression(
     db: &mut PgConnection,
     tenants: &[Uuid],
@@ -123,21 +124,7 @@ pub(super) async fn read_contacts(
     contacts: &[Uuid],
 ) -> sqlx::Result<HashMap<Uuid, RecipientEligibility>> {
     let rows = sqlx::query_file!("queries/fence/read_contacts.sql", tenants, contacts).fetch_all(db).await?;
-    let eligibility = rows.into_iter().map(|row| {
-        let eligibility = RecipientEligibility {
-            contact_active: row.contact_active,
-            marketing: MarketingStatus::from_column(&row.marketing_status),
-            hard_bounced: row.hard_bounced,
-            complained: row.complained,
-            unsubscribed: row.unsubscribed,
-            invalid: row.invalid,
-            suppressed_all: row.suppressed_all,
-            suppressed_marketing: row.suppressed_marketing,
-            cap_left: row.cap_left,
-            zone: zone_named(row.timezone.as_deref()),
-        };
-        (row.contact_id, eligibility)
-    });
+    let eligibility = rows.into_iter().map(|row| (row.contact_id, recipient_eligibility!(row, timezone)));
     Ok(eligibility.collect())
 }
 
@@ -162,28 +149,9 @@ pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sq
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
     let rows = sqlx::query_file!("queries/fence/read_batches.sql", &tenants, &ids).fetch_all(db).await?;
     let found = rows.into_iter().map(|row| {
-        let eligibility = BatchEligibility {
-            campaign: row.campaign_status,
-            paused: row.paused,
-            missed: row.missed,
-            tenant_active: row.tenant_status == "active",
-            tenant_paused: row.tenant_paused,
-            sender_active: row.sender_status == "active",
-            domain: row.domain_status,
-            quiet: QuietRule::of(
-                &QuietColumns {
-                    quiet_from: row.quiet_from,
-                    quiet_to: row.quiet_to,
-                    quiet_for: row.quiet_for,
-                    timezone: row.timezone,
-                },
-                row.kind,
-                row.classification,
-            ),
-        };
         let batch = FenceBatch {
             tenant_id: row.tenant_id,
-            eligibility,
+            eligibility: batch_eligibility!(row),
             topic: row.topic_id,
             capped: (row.has_cap && is_capped(row.kind, row.classification))
                 .then(|| Urgency::from_column(row.urgency.as_deref())),
@@ -194,31 +162,6 @@ pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sq
         (row.id, batch)
     });
     Ok(found.collect())
-}
-
-/// Those of these members, by tenant, topic and contact, that have left the topic themselves. Read after the locks.
-pub(super) async fn read_topic_opt_outs(
-    db: &mut PgConnection,
-    members: &[(Uuid, Uuid, Uuid)],
-) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
-    if members.is_empty() {
-        return Ok(HashSet::new());
-    }
-    let tenants: Vec<Uuid> = members.iter().map(|(tenant, ..)| *tenant).collect();
-    let topics: Vec<Uuid> = members.iter().map(|(_, topic, _)| *topic).collect();
-    let contacts: Vec<Uuid> = members.iter().map(|(.., contact)| *contact).collect();
-    let rows = sqlx::query!(
-        "select d.audience_id, d.contact_id
-         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, topic_id, contact_id)
-         join topic_opt_outs d
-           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.topic_id",
-        &tenants,
-        &topics,
-        &contacts
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.audience_id, row.contact_id)).collect())
 }
 
 /// How a change took place.
@@ -242,23 +185,17 @@ pub(super) async fn fence(
     changes: &[&Change],
     lease_seconds: f64,
 ) -> sqlx::Result<Vec<usize>> {
-    let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
-    let tenants = each(|change| change.send.batch.tenant_id);
-    let ids = each(|change| change.send.id);
-    let tokens = each(|change| change.send.token);
     let tried: Vec<i16> = changes.iter().filter_map(|change| change.send.tried()).collect();
-    let deferred: Vec<bool> = changes.iter().map(|change| change.from == SendState::Deferred).collect();
-    let routes: Vec<Option<Uuid>> = changes.iter().map(|change| change.send.route).collect();
     let passed = sqlx::query_file_scalar!(
         "queries/fence/fence.sql",
-        &tenants,
-        &ids,
-        &tokens,
+        &column(changes, |change| change.send.batch.tenant_id),
+        &column(changes, |change| change.send.id),
+        &column(changes, |change| change.send.token),
         &tried,
-        &deferred,
+        &column(changes, |change| change.from == SendState::Deferred),
         month,
         lease_seconds,
-        &routes as &[Option<Uuid>]
+        &column(changes, |change| change.send.route) as &[Option<Uuid>]
     )
     .fetch_all(db)
     .await?;
@@ -271,27 +208,17 @@ pub(super) async fn accept(
     month: NaiveDate,
     changes: &[&Change],
 ) -> sqlx::Result<Vec<(usize, bool)>> {
-    let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
-    let tenants = each(|change| change.send.batch.tenant_id);
-    let ids = each(|change| change.send.id);
-    let tokens = each(|change| change.send.token);
-    let event_ids = each(Change::event_id);
-    let codes: Vec<Option<i16>> = changes.iter().map(|change| change.answer.code).collect();
-    let enhanced: Vec<Option<&str>> = changes.iter().map(|change| change.answer.enhanced.as_deref()).collect();
-    let texts: Vec<Option<&str>> = changes.iter().map(|change| change.answer.text.as_deref()).collect();
-    let providers: Vec<Option<&str>> = changes.iter().map(|change| change.provider).collect();
-    let provider_ids: Vec<Option<&str>> = changes.iter().map(|change| change.provider_message_id.as_deref()).collect();
     let moved = sqlx::query_file!(
         "queries/fence/accept.sql",
-        &tenants,
-        &ids,
-        &tokens,
-        &codes as &[Option<i16>],
-        &enhanced as &[Option<&str>],
-        &texts as &[Option<&str>],
-        &providers as &[Option<&str>],
-        &provider_ids as &[Option<&str>],
-        &event_ids,
+        &column(changes, |change| change.send.batch.tenant_id),
+        &column(changes, |change| change.send.id),
+        &column(changes, |change| change.send.token),
+        &column(changes, |change| change.answer.code) as &[Option<i16>],
+        &column(changes, |change| change.answer.enhanced.as_deref()) as &[Option<&str>],
+        &column(changes, |change| change.answer.text.as_deref()) as &[Option<&str>],
+        &column(changes, |change| change.provider) as &[Option<&str>],
+        &column(changes, |change| change.provider_message_id.as_deref()) as &[Option<&str>],
+        &column(changes, |change| change.event_id()),
         month
     )
     .fetch_all(db)
@@ -306,49 +233,27 @@ pub(super) async fn apply(
     month: NaiveDate,
     changes: &[&Change],
 ) -> sqlx::Result<Vec<(usize, bool)>> {
-    let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
-    let names = |value: fn(&Change) -> Option<&'static str>| {
-        changes.iter().map(|change| value(change).map(str::to_owned)).collect::<Vec<Option<String>>>()
-    };
-    let tenants = each(|change| change.send.batch.tenant_id);
-    let ids = each(|change| change.send.id);
-    let tokens = each(|change| change.send.token);
-    let event_ids = each(Change::event_id);
-    let from: Vec<SendState> = changes.iter().map(|change| change.from).collect();
-    let to: Vec<SendState> = changes.iter().map(|change| change.to).collect();
-    let reasons = names(|change| change.reason);
-    let events = names(|change| change.event);
-    let codes: Vec<Option<i16>> = changes.iter().map(|change| change.answer.code).collect();
-    let enhanced: Vec<Option<String>> = changes.iter().map(|change| change.answer.enhanced.clone()).collect();
-    let texts: Vec<Option<String>> = changes.iter().map(|change| change.answer.text.clone()).collect();
-    let waits: Vec<Option<f64>> = changes.iter().map(|change| change.wait.map(|wait| wait.as_secs_f64())).collect();
-    let attempts: Vec<i16> = changes.iter().map(|change| change.attempts_added()).collect();
-    let tried: Vec<Option<i16>> = changes.iter().map(|change| change.send.tried()).collect();
-    let doubtful: Vec<i16> = changes.iter().map(|change| i16::from(change.doubted)).collect();
-    let bounced: Vec<bool> = changes.iter().map(|change| change.is_bounce()).collect();
-    let providers = names(|change| change.provider);
-    let provider_ids: Vec<Option<String>> = changes.iter().map(|change| change.provider_message_id.clone()).collect();
     let moved = sqlx::query_file!(
         "queries/fence/apply.sql",
-        &tenants,
-        &ids,
-        &tokens,
-        &from as &[SendState],
-        &to as &[SendState],
-        &reasons as &[Option<String>],
-        &codes as &[Option<i16>],
-        &enhanced as &[Option<String>],
-        &texts as &[Option<String>],
-        &waits as &[Option<f64>],
-        &attempts,
-        &doubtful,
-        &bounced,
-        &events as &[Option<String>],
-        &event_ids,
+        &column(changes, |change| change.send.batch.tenant_id),
+        &column(changes, |change| change.send.id),
+        &column(changes, |change| change.send.token),
+        &column(changes, |change| change.from) as &[SendState],
+        &column(changes, |change| change.to) as &[SendState],
+        &column(changes, |change| change.reason.map(str::to_owned)) as &[Option<String>],
+        &column(changes, |change| change.answer.code) as &[Option<i16>],
+        &column(changes, |change| change.answer.enhanced.clone()) as &[Option<String>],
+        &column(changes, |change| change.answer.text.clone()) as &[Option<String>],
+        &column(changes, |change| change.wait.map(|wait| wait.as_secs_f64())) as &[Option<f64>],
+        &column(changes, |change| change.attempts_added()),
+        &column(changes, |change| i16::from(change.doubted)),
+        &column(changes, |change| change.is_bounce()),
+        &column(changes, |change| change.event.map(str::to_owned)) as &[Option<String>],
+        &column(changes, |change| change.event_id()),
         month,
-        &providers as &[Option<String>],
-        &provider_ids as &[Option<String>],
-        &tried as &[Option<i16>]
+        &column(changes, |change| change.provider.map(str::to_owned)) as &[Option<String>],
+        &column(changes, |change| change.provider_message_id.clone()) as &[Option<String>],
+        &column(changes, |change| change.send.tried()) as &[Option<i16>]
     )
     .fetch_all(db)
     .await?;
@@ -368,22 +273,10 @@ pub async fn move_counters(
     if deltas.is_empty() {
         return Ok(());
     }
-    let total_tenants: Vec<Uuid> = totals.keys().map(|key| key.0).collect();
-    let kinds: Vec<&str> = totals.keys().map(|key| key.1).collect();
-    let events: Vec<&str> = totals.keys().map(|key| key.2).collect();
     let total_counts: Vec<i64> = totals.values().copied().collect();
-    let usage_tenants: Vec<Uuid> = usage.keys().map(|key| key.0).collect();
-    let days: Vec<Option<NaiveDate>> = usage.keys().map(|key| key.1).collect();
-    let usage_shards: Vec<i16> = usage.keys().map(|key| key.2).collect();
     let usage_counts: Vec<i64> = usage.values().copied().collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = deltas.keys().copied().unzip();
-    let last: Vec<Uuid> = ids.iter().map(|id| SendId::last_of(*id)).collect();
     let count = |state| deltas.values().map(|delta| delta.counts[index(state)]).collect::<Vec<i32>>();
-    let bounced: Vec<i32> = deltas.values().map(|delta| delta.bounced).collect();
-    let delivered: Vec<i32> = deltas.values().map(|delta| delta.delivered).collect();
-    let announcements: Vec<Option<f64>> = deltas.values().map(|delta| delta.announce).collect();
-    let on_dispatch: Vec<bool> = deltas.values().map(|delta| delta.on_dispatch).collect();
-    let leases: Vec<f64> = deltas.values().map(|delta| delta.lease_seconds).collect();
     sqlx::query_file!(
         "queries/fence/move_counters.sql",
         &tenants,
@@ -397,20 +290,20 @@ pub async fn move_counters(
         &count(SendState::Skipped),
         &count(SendState::Cancelled),
         &count(SendState::Expired),
-        &bounced,
-        &announcements as &[Option<f64>],
-        &on_dispatch,
-        &leases,
-        &last,
-        &delivered,
-        &total_tenants,
-        &kinds as &[&str],
-        &events as &[&str],
+        &column(deltas.values(), |delta| delta.bounced),
+        &column(deltas.values(), |delta| delta.announce) as &[Option<f64>],
+        &column(deltas.values(), |delta| delta.on_dispatch),
+        &column(deltas.values(), |delta| delta.lease_seconds),
+        &column(&ids, |id| SendId::last_of(*id)),
+        &column(deltas.values(), |delta| delta.delivered),
+        &column(totals.keys(), |key| key.0),
+        &column(totals.keys(), |key| key.1) as &[&str],
+        &column(totals.keys(), |key| key.2) as &[&str],
         &total_counts,
         shard,
-        &usage_tenants,
-        &days as &[Option<NaiveDate>],
-        &usage_shards,
+        &column(usage.keys(), |key| key.0),
+        &column(usage.keys(), |key| key.1) as &[Option<NaiveDate>],
+        &column(usage.keys(), |key| key.2),
         &usage_counts
     )
     .execute(db)
@@ -436,10 +329,10 @@ pub(super) async fn add_warmup_usage(db: &mut PgConnection, usage: &WarmupTotals
     if usage.is_empty() {
         return Ok(());
     }
-    let tenants: Vec<Uuid> = usage.keys().map(|key| key.0).collect();
-    let domains: Vec<Uuid> = usage.keys().map(|key| key.1).collect();
-    let days: Vec<NaiveDate> = usage.keys().map(|key| key.2).collect();
     let counts: Vec<i64> = usage.values().copied().collect();
+    let tenants = column(usage.keys(), |key| key.0);
+    let domains = column(usage.keys(), |key| key.1);
+    let days = column(usage.keys(), |key| key.2);
     sqlx::query_file!("queries/fence/add_warmup_usage.sql", &tenants, &domains, &days, &counts)
         .execute(db)
         .await
@@ -460,9 +353,9 @@ pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx
 pub(super) async fn capture(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
     let kept: Vec<_> = changes.iter().filter_map(|change| Some((&change.send, change.captured.as_ref()?))).collect();
     let tenants: Vec<Uuid> = kept.iter().map(|(send, _)| send.batch.tenant_id).collect();
-    let ids: Vec<Uuid> = kept.iter().map(|(send, _)| send.id).collect();
-    let sources: Vec<Vec<u8>> = kept.iter().map(|(_, captured)| captured.source.clone()).collect();
-    let cut: Vec<bool> = kept.iter().map(|(_, captured)| captured.is_cut).collect();
+    let ids = column(&kept, |(send, _)| send.id);
+    let sources = column(&kept, |(_, captured)| captured.source.clone());
+    let cut = column(&kept, |(_, captured)| captured.is_cut);
     sqlx::query_file!("queries/fence/capture.sql", &tenants, &ids, &sources, &cut).execute(&mut *db).await?;
     let tenants: Vec<Uuid> = tenants.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
     sqlx::query_file!("queries/fence/trim_captures.sql", &tenants, CAPTURES_MAX).execute(db).await.map(drop)

@@ -73,6 +73,28 @@ impl Hold {
     }
 }
 
+/// The eligibility in a row about a batch. Each statement has a row type of its own; this is the one list of their columns.
+macro_rules! batch_eligibility {
+    ($row:ident) => {
+        $crate::gate::BatchEligibility {
+            campaign: $row.campaign_status,
+            paused: $row.paused,
+            missed: $row.missed,
+            tenant_active: $row.tenant_active,
+            tenant_paused: $row.tenant_paused,
+            sender_active: $row.sender_active,
+            domain: $row.domain_status,
+            quiet: $crate::gate::QuietRule::of(
+                ($row.quiet_from, $row.quiet_to),
+                $row.quiet_for.as_deref(),
+                &$row.timezone,
+                ($row.kind, $row.classification),
+            ),
+        }
+    };
+}
+pub(crate) use batch_eligibility;
+
 impl BatchEligibility {
     /// The decision for every send of the batch, before its recipient is considered.
     #[must_use]
@@ -140,7 +162,6 @@ pub fn decide_hold(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::gate::QuietColumns;
     use chrono::NaiveTime;
     use chrono_tz::Tz;
     use rstest::rstest;
@@ -249,13 +270,9 @@ mod tests {
 
     /// Quiet from 21:00 to 08:00, in Berlin unless the contact's zone counts.
     fn quiet(words: &[&str], kind: MessageKind, classification: Classification) -> Option<QuietRule> {
-        let columns = QuietColumns {
-            quiet_from: NaiveTime::from_hms_opt(21, 0, 0),
-            quiet_to: NaiveTime::from_hms_opt(8, 0, 0),
-            quiet_for: Some(words.iter().map(|word| (*word).to_owned()).collect()),
-            timezone: "Europe/Berlin".to_owned(),
-        };
-        QuietRule::of(&columns, kind, classification)
+        let hours = (NaiveTime::from_hms_opt(21, 0, 0), NaiveTime::from_hms_opt(8, 0, 0));
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        QuietRule::of(hours, Some(&words), "Europe/Berlin", (kind, classification))
     }
 
     #[rstest]

@@ -4,9 +4,9 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::frequency::{CappedMail, OwedMail, Urgency};
-use crate::gate::{
-    BatchEligibility, MarketingStatus, QuietColumns, QuietRule, RecipientEligibility, is_capped, zone_named,
-};
+use crate::gate::{BatchEligibility, RecipientEligibility, batch_eligibility, is_capped};
+use crate::recipient_eligibility;
+use runtime::column;
 use schemas::{CampaignStatus, Classification, DomainStatus, Lane, MessageKind, OnMiss, Resolved, SendId, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -61,13 +61,11 @@ pub struct OwedSend {
 /// # Errors
 /// When Postgres is away.
 pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
-    let tenants: Vec<Uuid> = inputs.iter().map(|input| input.tenant_id).collect();
-    let ids: Vec<Uuid> = inputs.iter().map(|input| input.batch_id).collect();
     let rows = sqlx::query!(
         r#"select distinct b.tenant_id as "tenant_id!", b.id as "id!", b.lane as "lane!: Lane", b.kind as "kind!: MessageKind", c.urgency as "urgency?",
                   b.classification as "classification!: Classification", b.campaign_id, b.content_id as "content_id!",
                   b.sender_id as "sender_id!", b.state = 'done' as "is_done!", b.fenced + b.deferred > 0 as "is_begun!",
-                  c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "campaign_paused!",
+                  c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
                   case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
                   t.paused_at is not null as "tenant_paused!", t.quiet_from, t.quiet_to, t.quiet_for, t.timezone as "timezone!", a.id as "topic_id?", t.status = 'active' as "tenant_active!",
                   s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus"
@@ -79,8 +77,8 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
            left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
            left join audiences a on a.tenant_id = b.tenant_id and c.audience_mode = 'list' and a.id = c.list_id
                 and a.public_name is not null"#,
-        &tenants,
-        &ids
+        &column(inputs, |input| input.tenant_id),
+        &column(inputs, |input| input.batch_id)
     )
     .fetch_all(&mut *db)
     .await?;
@@ -97,25 +95,7 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
         sender_id: row.sender_id,
         is_done: row.is_done,
         is_begun: row.is_begun,
-        eligibility: BatchEligibility {
-            campaign: row.campaign_status,
-            paused: row.campaign_paused,
-            missed: row.missed,
-            tenant_active: row.tenant_active,
-            tenant_paused: row.tenant_paused,
-            sender_active: row.sender_active,
-            domain: row.domain_status,
-            quiet: QuietRule::of(
-                &QuietColumns {
-                    quiet_from: row.quiet_from,
-                    quiet_to: row.quiet_to,
-                    quiet_for: row.quiet_for,
-                    timezone: row.timezone,
-                },
-                row.kind,
-                row.classification,
-            ),
-        },
+        eligibility: batch_eligibility!(row),
     });
     Ok(facts.collect())
 }
@@ -132,20 +112,17 @@ pub async fn load_owed_sends(
     if batches.is_empty() {
         return Ok(owed);
     }
-    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
     let first: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
-    let last: Vec<Uuid> = first.iter().map(|batch| SendId::last_of(*batch)).collect();
-    let months: Vec<_> = first.iter().map(|batch| month_of(*batch)).collect();
     let sends = sqlx::query!(
         "select s.tenant_id, s.id, s.contact_id
          from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[]) as w (tenant_id, first, last, month)
          join sends s on s.tenant_id = w.tenant_id and s.id between w.first and w.last and s.month = w.month
          where s.state = 'queued' or (s.state = 'deferred' and s.next_attempt_at <= now())
          order by s.tenant_id, s.id",
-        &tenants,
+        &column(batches, |batch| batch.tenant_id),
         &first,
-        &last,
-        &months
+        &column(&first, |batch| SendId::last_of(*batch)),
+        &column(&first, |batch| month_of(*batch))
     )
     .fetch_all(&mut *db)
     .await?;
@@ -177,7 +154,7 @@ pub async fn load_owed_sends(
         let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()))?;
         Some((send.tenant_id, *topic, send.contact_id))
     });
-    let opted_out = find_opted_out(db, on_topics.collect()).await?;
+    let opted_out = find_opted_out(db, &on_topics.collect::<Vec<_>>()).await?;
     for send in sends {
         let mut eligibility = known.get(&(send.tenant_id, send.contact_id)).copied();
         // A contact that has left the topic since the launch has left this campaign as well.
@@ -197,27 +174,27 @@ pub async fn load_owed_sends(
     Ok(owed)
 }
 
-/// Those of these members, by tenant, list and contact, that have left the list themselves.
-async fn find_opted_out(
+/// Those of these members, by tenant, topic and contact, that have left the topic themselves.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn find_opted_out(
     db: &mut PgConnection,
-    members: Vec<(Uuid, Uuid, Uuid)>,
+    members: &[(Uuid, Uuid, Uuid)],
 ) -> sqlx::Result<HashSet<(Uuid, Uuid, Uuid)>> {
     if members.is_empty() {
         return Ok(HashSet::new());
     }
-    let tenants: Vec<Uuid> = members.iter().map(|(tenant, ..)| *tenant).collect();
-    let lists: Vec<Uuid> = members.iter().map(|(_, list, _)| *list).collect();
-    let contacts: Vec<Uuid> = members.iter().map(|(.., contact)| *contact).collect();
     let rows = sqlx::query!(
         "select d.tenant_id, d.audience_id, d.contact_id
-         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, topic_id, contact_id)
          join topic_opt_outs d
-           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.audience_id",
-        &tenants,
-        &lists,
-        &contacts
+           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.topic_id",
+        &column(members, |(tenant, ..)| *tenant),
+        &column(members, |(_, topic, _)| *topic),
+        &column(members, |(.., contact)| *contact)
     )
-    .fetch_all(&mut *db)
+    .fetch_all(db)
     .await?;
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
@@ -226,7 +203,7 @@ async fn find_opted_out(
 ///
 /// # Errors
 /// When Postgres is away.
-pub(crate) async fn load_eligibility(
+pub async fn load_eligibility(
     db: &mut PgConnection,
     tenant: Uuid,
     contacts: &[Uuid],
@@ -242,20 +219,6 @@ pub(crate) async fn load_eligibility(
     )
     .fetch_all(&mut *db)
     .await?;
-    let recipients = rows.into_iter().map(|row| {
-        let eligibility = RecipientEligibility {
-            contact_active: row.contact_active,
-            marketing: MarketingStatus::from_column(&row.marketing_status),
-            hard_bounced: row.hard_bounced,
-            complained: row.complained,
-            unsubscribed: row.unsubscribed,
-            invalid: row.invalid,
-            suppressed_all: row.suppressed_all,
-            suppressed_marketing: row.suppressed_marketing,
-            cap_left: row.cap_left,
-            zone: zone_named(row.timezone.as_deref()),
-        };
-        ((tenant, row.contact_id), eligibility)
-    });
+    let recipients = rows.into_iter().map(|row| ((tenant, row.contact_id), recipient_eligibility!(row, timezone)));
     Ok(recipients.collect())
 }

@@ -6,19 +6,6 @@ use schemas::{Classification, MessageKind, delay, quiet::QuietHours};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// The columns of a tenant that say when it is quiet.
-#[derive(Debug, Clone)]
-pub struct QuietColumns {
-    /// When the quiet hours begin; `None`: there are none.
-    pub quiet_from: Option<NaiveTime>,
-    /// When they end.
-    pub quiet_to: Option<NaiveTime>,
-    /// The classifications of mail for which they hold.
-    pub quiet_for: Option<Vec<String>>,
-    /// The tenant's time zone: for contacts without one, or for all.
-    pub timezone: String,
-}
-
 /// The quiet hours that hold for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuietRule {
@@ -29,13 +16,19 @@ pub struct QuietRule {
 }
 
 impl QuietRule {
-    /// The quiet hours for mail of this kind. One-off messages and tests of campaigns have none: a person sends them now.
+    /// The quiet hours for mail of this kind, from the tenant's columns `quiet_from`, `quiet_to`, `quiet_for` and `timezone`. One-off messages
+    /// and tests of campaigns have none: a person sends them now.
     #[must_use]
-    pub fn of(columns: &QuietColumns, kind: MessageKind, classification: Classification) -> Option<Self> {
-        let hours = QuietHours { from: columns.quiet_from?, to: columns.quiet_to? };
-        let holds = columns.quiet_for.iter().flatten().any(|word| word == classification.as_str());
+    pub fn of(
+        (from, to): (Option<NaiveTime>, Option<NaiveTime>),
+        classifications: Option<&[String]>,
+        timezone: &str,
+        (kind, classification): (MessageKind, Classification),
+    ) -> Option<Self> {
+        let hours = QuietHours { from: from?, to: to? };
+        let holds = classifications?.iter().any(|word| word == classification.as_str());
         let is_direct = matches!(kind, MessageKind::OneOff | MessageKind::Test);
-        (holds && !is_direct).then(|| Self { hours, zone: delay::zone(None, &columns.timezone) })
+        (holds && !is_direct).then(|| Self { hours, zone: delay::zone(None, timezone) })
     }
 
     /// Until when mail to a contact is put off at this time. `contact`: the contact's own zone, if the tenant goes by it.
@@ -58,7 +51,7 @@ pub fn zone_named(name: Option<&str>) -> Option<Tz> {
 pub async fn load_rule(
     db: &mut PgConnection,
     tenant: Uuid,
-    (kind, classification): (MessageKind, Classification),
+    mail: (MessageKind, Classification),
 ) -> sqlx::Result<Option<(QuietRule, bool)>> {
     let row = sqlx::query!(
         "select quiet_from, quiet_to, quiet_for, quiet_by_contact, timezone from tenants where id = $1",
@@ -67,11 +60,6 @@ pub async fn load_rule(
     .fetch_one(db)
     .await?;
     let by_contact = row.quiet_by_contact.unwrap_or(false);
-    let columns = QuietColumns {
-        quiet_from: row.quiet_from,
-        quiet_to: row.quiet_to,
-        quiet_for: row.quiet_for,
-        timezone: row.timezone,
-    };
-    Ok(QuietRule::of(&columns, kind, classification).map(|rule| (rule, by_contact)))
+    let rule = QuietRule::of((row.quiet_from, row.quiet_to), row.quiet_for.as_deref(), &row.timezone, mail);
+    Ok(rule.map(|rule| (rule, by_contact)))
 }

@@ -69,6 +69,26 @@ impl RecipientEligibility {
     };
 }
 
+/// The eligibility in a row of the SQL function `recipient_eligibility`. `$zone`: the column with the contact's time zone, if the tenant's
+/// quiet hours go by it.
+#[macro_export]
+macro_rules! recipient_eligibility {
+    ($row:ident, $zone:ident) => {
+        $crate::gate::RecipientEligibility {
+            contact_active: $row.contact_active,
+            marketing: $crate::gate::MarketingStatus::from_column(&$row.marketing_status),
+            hard_bounced: $row.hard_bounced,
+            complained: $row.complained,
+            unsubscribed: $row.unsubscribed,
+            invalid: $row.invalid,
+            suppressed_all: $row.suppressed_all,
+            suppressed_marketing: $row.suppressed_marketing,
+            cap_left: $row.cap_left,
+            zone: $crate::gate::zone_named($row.$zone.as_deref()),
+        }
+    };
+}
+
 /// Decides whether a recipient may be mailed. `None`: yes. `Some`: withheld, for this reason (the gravest first).
 ///
 /// Hard suppressions (bounce, complaint, invalid, manual with scope `all`) hold for every classification (spec rule 7).

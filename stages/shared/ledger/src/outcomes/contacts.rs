@@ -1,5 +1,6 @@
 //! Finds the contact of an outcome.
 
+use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -42,15 +43,12 @@ impl MatchedContacts {
 pub async fn find(db: &mut PgConnection, keys: &[ContactKeys<'_>]) -> sqlx::Result<Vec<MatchedContacts>> {
     let mut found = vec![MatchedContacts::default(); keys.len()];
     let places: Vec<i32> = (0..).take(keys.len()).collect();
-    let tenants: Vec<Uuid> = keys.iter().map(|keys| keys.tenant).collect();
-    let emails: Vec<Option<&str>> = keys.iter().map(|keys| keys.email).collect();
-    let numbers: Vec<Option<i64>> = keys.iter().map(|keys| keys.dot_number).collect();
     let rows = sqlx::query_file!(
         "queries/outcomes/candidates.sql",
         &places,
-        &tenants,
-        &emails as &[Option<&str>],
-        &numbers as &[Option<i64>],
+        &column(keys, |keys| keys.tenant),
+        &column(keys, |keys| keys.email) as &[Option<&str>],
+        &column(keys, |keys| keys.dot_number) as &[Option<i64>],
     )
     .fetch_all(db)
     .await?;

@@ -2,6 +2,7 @@
 
 mod scope;
 
+use runtime::column;
 use schemas::SendId;
 use serde::Serialize;
 use sqlx::{PgConnection, PgPool};
@@ -122,8 +123,6 @@ async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::
 
 /// Makes deferred sends due.
 async fn bring_forward(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid], only: Option<Uuid>) -> sqlx::Result<u64> {
-    let last: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
-    let months: Vec<_> = batches.iter().map(|batch| schemas::month_of(*batch)).collect();
     let moved = sqlx::query!(
         "update sends s set next_attempt_at = now()
          from unnest($2::uuid[], $3::uuid[], $4::date[]) as w (first, last, month)
@@ -131,8 +130,8 @@ async fn bring_forward(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid], on
            and s.next_attempt_at > now() and ($5::uuid is null or s.id = $5)",
         tenant,
         batches,
-        &last,
-        &months,
+        &column(batches, |batch| SendId::last_of(*batch)),
+        &column(batches, |batch| schemas::month_of(*batch)),
         only,
     )
     .execute(&mut *db)

@@ -1,5 +1,6 @@
 //! The scope of a requeue, and its sends with an unknown outcome.
 
+use runtime::column;
 use schemas::{SendId, month_of};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -81,8 +82,6 @@ pub async fn unknown_sends(pool: &PgPool, scope: &RequeueScope) -> sqlx::Result<
     )
     .fetch_all(pool)
     .await?;
-    let last: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
-    let months: Vec<_> = batches.iter().map(|batch| month_of(*batch)).collect();
     let sends = sqlx::query_scalar!(
         "select s.id
          from unnest($2::uuid[], $3::uuid[], $4::date[]) as w (first, last, month)
@@ -95,8 +94,8 @@ pub async fn unknown_sends(pool: &PgPool, scope: &RequeueScope) -> sqlx::Result<
          order by s.id",
         tenant,
         &batches,
-        &last,
-        &months,
+        &column(&batches, |batch| SendId::last_of(*batch)),
+        &column(&batches, |batch| month_of(*batch)),
         scope.send(),
     )
     .fetch_all(pool)

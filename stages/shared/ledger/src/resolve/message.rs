@@ -55,7 +55,7 @@ async fn lock(
     db: &mut PgConnection,
     asked: &BTreeMap<MessageKey, Option<&String>>,
 ) -> Result<HashMap<MessageKey, String>, StageError> {
-    let (tenants, ids) = columns(asked.keys().copied());
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = asked.keys().copied().unzip();
     let rows = sqlx::query!(
         "select r.tenant_id, r.id, r.state
          from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
@@ -81,7 +81,7 @@ async fn write(
     accepted: &[MessageKey],
     reannounce: Duration,
 ) -> Result<Vec<PromptBatch>, StageError> {
-    let (tenants, ids) = columns(accepted.iter().copied());
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = accepted.iter().copied().unzip();
     let months: Vec<_> = ids.iter().map(|id| month_of(*id)).collect();
     let rows =
         sqlx::query_file!("queries/resolve/resolve_messages.sql", &tenants, &ids, &months, reannounce.as_secs_f64())
@@ -99,8 +99,4 @@ async fn write(
         notify: None,
     });
     Ok(batches.collect())
-}
-
-fn columns(keys: impl Iterator<Item = MessageKey>) -> (Vec<Uuid>, Vec<Uuid>) {
-    keys.unzip()
 }

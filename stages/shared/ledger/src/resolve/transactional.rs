@@ -7,7 +7,7 @@ use std::{
 };
 
 use runner::StageError;
-use runtime::{Publication, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
+use runtime::{Publication, column, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{
     Classification, MessageKind, RequestAnnounced, SendId,
     ids::PROMPT_BATCH_MAX,
@@ -111,7 +111,6 @@ async fn resolve_portion(
 /// Locks the requests of these batches, and answers those that are to be handled.
 async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<Accepted>, StageError> {
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = asked.iter().copied().unzip();
-    let ends: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
     // Batch by batch in the given order, which is that of tenants and ids; each by its range of the primary key.
     let rows = sqlx::query!(
         r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.state as "state!", r.payload as "payload!",
@@ -126,7 +125,7 @@ async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<A
            ) r"#,
         &tenants,
         &batches,
-        &ends,
+        &column(&batches, |batch| SendId::last_of(*batch)),
     )
     .fetch_all(db)
     .await?;
@@ -190,15 +189,13 @@ async fn find(
     db: &mut PgConnection,
     wanted: &HashMap<ContactKey, Details>,
 ) -> Result<HashMap<ContactKey, Uuid>, StageError> {
-    let tenants: Vec<Uuid> = wanted.keys().map(|(tenant, _)| *tenant).collect();
-    let addresses: Vec<String> = wanted.keys().map(|(_, address)| address.clone()).collect();
     let rows = sqlx::query!(
         r#"select c.tenant_id, c.id, c.address, c.first_name is null as "no_first_name!", c.last_name is null as "no_last_name!",
                   c.title is null as "no_title!", c.phone is null as "no_phone!"
            from unnest($1::uuid[], $2::text[]) as w (tenant_id, address)
            join contacts c on c.tenant_id = w.tenant_id and c.address = w.address"#,
-        &tenants,
-        &addresses,
+        &column(wanted.keys(), |(tenant, _)| *tenant),
+        &column(wanted.keys(), |(_, address)| address.clone()),
     )
     .fetch_all(&mut *db)
     .await?;
@@ -225,40 +222,15 @@ async fn find(
     Ok(contacts)
 }
 
-/// The details of many contacts as the columns of an `unnest`.
-#[derive(Default)]
-struct Columns {
-    first_names: Vec<Option<String>>,
-    last_names: Vec<Option<String>>,
-    titles: Vec<Option<String>>,
-    phones: Vec<Option<String>>,
-}
-
-impl<'a> FromIterator<&'a Details> for Columns {
-    fn from_iter<I: IntoIterator<Item = &'a Details>>(all: I) -> Self {
-        let mut columns = Self::default();
-        for details in all {
-            columns.first_names.push(details.first_name.clone());
-            columns.last_names.push(details.last_name.clone());
-            columns.titles.push(details.title.clone());
-            columns.phones.push(details.phone.clone());
-        }
-        columns
-    }
-}
-
 async fn fill(db: &mut PgConnection, to_fill: &[(Uuid, Uuid, &Details)]) -> Result<(), StageError> {
-    let tenants: Vec<Uuid> = to_fill.iter().map(|(tenant, ..)| *tenant).collect();
-    let ids: Vec<Uuid> = to_fill.iter().map(|(_, id, _)| *id).collect();
-    let columns: Columns = to_fill.iter().map(|(.., details)| *details).collect();
     sqlx::query_file!(
         "queries/resolve/fill_contacts.sql",
-        &tenants,
-        &ids,
-        &columns.first_names as &[Option<String>],
-        &columns.last_names as &[Option<String>],
-        &columns.titles as &[Option<String>],
-        &columns.phones as &[Option<String>],
+        &column(to_fill, |(tenant, ..)| *tenant),
+        &column(to_fill, |(_, id, _)| *id),
+        &column(to_fill, |(.., details)| details.first_name.clone()) as &[Option<String>],
+        &column(to_fill, |(.., details)| details.last_name.clone()) as &[Option<String>],
+        &column(to_fill, |(.., details)| details.title.clone()) as &[Option<String>],
+        &column(to_fill, |(.., details)| details.phone.clone()) as &[Option<String>],
     )
     .execute(db)
     .await?;
@@ -270,10 +242,6 @@ async fn create(
     db: &mut PgConnection,
     missing: &[(&ContactKey, &Details)],
 ) -> Result<Vec<(ContactKey, Uuid)>, StageError> {
-    let tenants: Vec<Uuid> = missing.iter().map(|((tenant, _), _)| *tenant).collect();
-    let ids: Vec<Uuid> = missing.iter().map(|_| schemas::new_id()).collect();
-    let addresses: Vec<String> = missing.iter().map(|((_, address), _)| address.clone()).collect();
-    let columns: Columns = missing.iter().map(|(_, details)| *details).collect();
     // In the order of the unique key, so that two processes with the same new contacts cannot deadlock.
     let rows = sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, marketing_status, source)
@@ -283,13 +251,13 @@ async fn create(
          order by w.tenant_id, w.address
          on conflict (tenant_id, address) do nothing
          returning tenant_id, address, id",
-        &tenants,
-        &ids,
-        &addresses,
-        &columns.first_names as &[Option<String>],
-        &columns.last_names as &[Option<String>],
-        &columns.titles as &[Option<String>],
-        &columns.phones as &[Option<String>],
+        &column(missing, |((tenant, _), _)| *tenant),
+        &column(missing, |_| schemas::new_id()),
+        &column(missing, |((_, address), _)| address.clone()),
+        &column(missing, |(_, details)| details.first_name.clone()) as &[Option<String>],
+        &column(missing, |(_, details)| details.last_name.clone()) as &[Option<String>],
+        &column(missing, |(_, details)| details.title.clone()) as &[Option<String>],
+        &column(missing, |(_, details)| details.phone.clone()) as &[Option<String>],
     )
     .fetch_all(db)
     .await?;
@@ -310,21 +278,19 @@ async fn write(
             sends.push((request, send, *contact.ok_or(StageError::Deferred { reason: "contact_vanished" })?));
         }
     }
-    let column = |of: fn(&(&Accepted, Uuid, Uuid)) -> Uuid| -> Vec<Uuid> { sends.iter().map(of).collect() };
-    let months: Vec<_> = sends.iter().map(|(_, send, _)| month_of(*send)).collect();
     let rows = sqlx::query_file!(
         "queries/resolve/resolve_transactional.sql",
-        &column(|(request, ..)| request.tenant_id),
-        &column(|(request, ..)| request.request_id),
-        &column(|(request, ..)| request.batch().1),
-        &months,
-        &column(|(_, _, contact)| *contact),
-        &column(|(request, ..)| request.payload.content_id),
-        &column(|(request, ..)| request.payload.sender_id),
+        &column(&sends, |(request, ..)| request.tenant_id),
+        &column(&sends, |(request, ..)| request.request_id),
+        &column(&sends, |(request, ..)| request.batch().1),
+        &column(&sends, |(_, send, _)| month_of(*send)),
+        &column(&sends, |(_, _, contact)| *contact),
+        &column(&sends, |(request, ..)| request.payload.content_id),
+        &column(&sends, |(request, ..)| request.payload.sender_id),
         reannounce.as_secs_f64(),
         PROMPT_BATCH_MAX as i64,
-        &column(|(_, send, _)| *send),
-        &sends.iter().map(|(request, ..)| request.options.is_bulk).collect::<Vec<_>>(),
+        &column(&sends, |(_, send, _)| *send),
+        &column(&sends, |(request, ..)| request.options.is_bulk),
     )
     .fetch_all(db)
     .await?;

@@ -18,7 +18,7 @@ pub(super) enum SmtpCommand<'a> {
     /// The address, with its domain.
     Rcpt(&'a str),
     Data,
-    /// `None`: its size cannot be read, so nobody knows where the octets end that follow it.
+    /// `None`: its size cannot be read, so the end of the octets that follow it is unknown.
     Bdat(Option<Chunk>),
     Auth {
         mechanism: &'a str,
@@ -28,7 +28,7 @@ pub(super) enum SmtpCommand<'a> {
     Rset,
     Noop,
     Quit,
-    /// Whether an address exists is never told (RFC 5321 §3.5.3).
+    /// Whether an address exists is never answered (RFC 5321 §3.5.3).
     Vrfy,
 }
 

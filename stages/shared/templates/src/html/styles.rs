@@ -5,17 +5,15 @@ use htmlize::unescape_attribute;
 use super::super::limits::text_steps;
 use super::super::markup::{Attribute, HtmlTag};
 use super::super::sheet;
-use super::{At, Fault, Rewriter, invalid};
+use super::{Fault, Rewriter};
 
 impl Rewriter<'_> {
     /// Checks the style sheet of a `style` element that begins at this byte.
     pub(super) fn check_sheet(&mut self, text: &str, start: usize) -> Result<(), Fault> {
-        let refused =
-            |at: usize, why: sheet::StyleFaultReason| Fault { problem: invalid(why.to_string()), at: At::Document(at) };
         self.charge(text_steps(text.len()), start)?;
         let Some(styles) = &mut self.styles else { return Ok(()) };
         let suspects = sheet::check(text, &self.placeholders);
-        let suspects = suspects.map_err(|fault| refused(start + fault.at, fault.why))?;
+        let suspects = suspects.map_err(|fault| Fault::refused(start + fault.at, fault.why.to_string()))?;
         for mut suspect in suspects {
             suspect.at += start;
             styles.suspects.push(suspect);
@@ -25,7 +23,6 @@ impl Rewriter<'_> {
 
     /// Checks a `style` attribute. What it becomes with values in it is checked when it is rendered.
     pub(super) fn check_style(&self, attribute: &Attribute, of_root: bool) -> Result<(), Fault> {
-        let at = At::Document(attribute.name.start);
         let value = self.document.get(attribute.value.clone()).unwrap_or_default();
         self.charge(text_steps(value.len()), attribute.name.start)?;
         if self.styles.is_none() {
@@ -33,12 +30,13 @@ impl Rewriter<'_> {
         }
         if self.placeholders.occur_in(value) {
             if of_root {
-                return Err(Fault { problem: invalid("the style of `html` and `body` cannot come from a value"), at });
+                let detail = "the style of `html` and `body` cannot come from a value";
+                return Err(Fault::refused(attribute.name.start, detail));
             }
             return Ok(());
         }
         sheet::check_inline(&unescape_attribute(value), of_root)
-            .map_err(|why| Fault { problem: invalid(why.to_string()), at })
+            .map_err(|why| Fault::refused(attribute.name.start, why.to_string()))
     }
 
     /// Refuses what brings in styles that cannot be checked, and what switches off the footer's own.
@@ -61,7 +59,7 @@ impl Rewriter<'_> {
                 .then(|| "a security policy cannot be set in a template".to_owned())
         };
         match why {
-            Some(why) => Err(Fault { problem: invalid(why), at: At::Document(tag.span.start) }),
+            Some(why) => Err(Fault::refused(tag.span.start, why)),
             None => Ok(()),
         }
     }
@@ -88,8 +86,7 @@ impl Rewriter<'_> {
         for suspect in styles.suspects.iter().skip(styles.checked) {
             self.charge(text_steps(roots).saturating_mul(suspect.size() as u64), suspect.at)?;
             if suspect.matches(&styles.roots) {
-                let problem = invalid(sheet::StyleFaultReason::Root.to_string());
-                return Err(Fault { problem, at: At::Document(suspect.at) });
+                return Err(Fault::refused(suspect.at, sheet::StyleFaultReason::Root.to_string()));
             }
         }
         if let Some(styles) = &mut self.styles {

@@ -4,7 +4,7 @@ use super::super::elements::is_plain;
 use super::super::markup::{Attribute, HtmlTag, is_void};
 use super::super::program::shown;
 use super::super::scan::{Place, Shown};
-use super::{At, Fault, Leave, Rewriter, Spot, invalid};
+use super::{At, Fault, Leave, Rewriter, Spot};
 
 impl Rewriter<'_> {
     pub(super) fn start_tag(&mut self, tag: &HtmlTag<'_>) -> Result<(), Fault> {
@@ -27,8 +27,8 @@ impl Rewriter<'_> {
             }
             let attribute_name = self.name_of(attribute);
             if attribute_name.starts_with("shadowroot") {
-                let problem = invalid("a shadow root is not available in mail: it hides what is in its element");
-                return Err(Fault { problem, at: At::Document(attribute.name.start) });
+                let detail = "a shadow root is not available in mail: it hides what is in its element";
+                return Err(Fault::refused(attribute.name.start, detail));
             }
             if attribute_name == "data-no-track" && matches!(name.as_str(), "a" | "area") {
                 self.leave_out(attribute);
@@ -107,8 +107,7 @@ impl Rewriter<'_> {
         for attribute in &tag.attributes {
             let attribute_name = self.name_of(attribute);
             if matches!(attribute_name.as_str(), "hidden" | "inert" | "popover") {
-                let problem = invalid(format!("`{name}` cannot be hidden"));
-                return Err(Fault { problem, at: At::Document(attribute.name.start) });
+                return Err(Fault::refused(attribute.name.start, format!("`{name}` cannot be hidden")));
             }
             self.note_root(attribute_name, attribute);
         }
@@ -164,6 +163,5 @@ impl Rewriter<'_> {
 
 /// A form that cannot be ended any more, since a browser has forgotten that it is open.
 fn misplaced_form(at: usize) -> Fault {
-    let problem = invalid("a form must end where it begins, and holds no other form");
-    Fault { problem, at: At::Document(at) }
+    Fault::refused(at, "a form must end where it begins, and holds no other form")
 }

@@ -9,7 +9,7 @@ use super::super::program::own_page;
 use super::super::scan::{AddressKind, Item, ItemKind, Special};
 use super::super::structure::is_balanced;
 use super::super::syntax::{Block, LiquidTag};
-use super::{At, Fault, Rewriter, invalid};
+use super::{Fault, Rewriter};
 
 impl Rewriter<'_> {
     /// Has the output behind a word checked for addresses when it is rendered.
@@ -19,6 +19,7 @@ impl Rewriter<'_> {
             *items = guarded(AddressKind::Sheet, std::mem::take(items));
         }
     }
+
     /// Drops an attribute and the space before it.
     pub(super) fn leave_out(&mut self, attribute: &Attribute) {
         let before = self.document.get(..attribute.name.start).unwrap_or_default().trim_end().len();
@@ -45,8 +46,7 @@ impl Rewriter<'_> {
         let target = self.placeholders.items(value);
         let has_output = target.iter().any(|item| item.output().is_some());
         if has_output && (name.starts_with("on") || name == "srcdoc") {
-            let problem = invalid(format!("a value cannot stand in `{name}`"));
-            return Err(Fault { problem, at: At::Document(attribute.name.start) });
+            return Err(Fault::refused(attribute.name.start, format!("a value cannot stand in `{name}`")));
         }
         if may_be_tracked
             && self.links < u16::MAX
@@ -97,7 +97,7 @@ fn needs_guard(kind: AddressKind, target: &[Item]) -> bool {
 }
 
 /// The items of a tracked link with this target. `None`: not a link to track. A link whose host comes from a value is not:
-/// whoever sets the value would borrow our name for any place.
+/// the author of the value would borrow our name for any place.
 fn tracked(target: &[Item], link: u16) -> Option<Vec<Item>> {
     if let [Item { kind: ItemKind::Text(text), .. }] = target {
         let url = unescape_attribute(text).trim().to_owned();
