@@ -20,16 +20,14 @@ pub(crate) fn refuse(object: &str, references: Vec<Reference>, way_out: &str) ->
     Err(ApiError::conflict(format!("{object}_in_use")).detail(format!("{who}: {way_out}")).referred_by(references))
 }
 
-/// What a statement finds, at most twenty: of a tenant (`$1`) what refers to an object (`$2`). In the second form the statement goes on
+/// What a statement finds, at most twenty: of a tenant (`$1`) what refers to an object (`$2`). With `step` the statement goes on
 /// with a condition on the steps `p` of the sequence `q`: a step counts while its version is the newest, or a contact is on its way through
 /// it.
 macro_rules! references {
-    ($db:ident, [$($value:expr),+], $statement:tt) => {
-        sqlx::query_as!(Reference, $statement + " limit 20", $($value),+).fetch_all($db).await
-    };
-    ($db:ident, [$($value:expr),+], $statement:tt step $condition:tt) => {
-        sqlx::query_as!(
-            Reference,
+    ($db:ident, $values:tt, $statement:tt step $condition:tt) => {
+        references!(
+            $db,
+            $values,
             $statement
                 + " exists (
                        select from sequence_steps p
@@ -39,11 +37,10 @@ macro_rules! references {
                                and e.status in ('active', 'paused')))
                          and "
                 + $condition
-                + " limit 20",
-            $($value),+
         )
-        .fetch_all($db)
-        .await
+    };
+    ($db:ident, [$($value:expr),+], $($part:tt)+) => {
+        sqlx::query_as!(Reference, $($part)+ + " limit 20", $($value),+).fetch_all($db).await
     };
 }
 

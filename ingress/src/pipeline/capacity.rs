@@ -9,9 +9,9 @@ use super::{
 };
 
 /// Memory for what is parsed from large bodies at a time, beside the bodies themselves: of each product one of the largest, or several
-/// smaller ones, and twice that in all. Other requests wait with their bodies. Imports and messages have their own, so that no message waits for an import. So do messages that are
-/// being stored, so that a wait for Postgres delays no parsing, and work on a body (a template rendered over it), which takes longest and
-/// holds the body more than once.
+/// smaller ones, and twice that in all. Other requests wait with their bodies. Imports and messages have their own, so that no message
+/// waits for an import. So do messages that are being stored, so that a wait for Postgres delays no parsing, and work on a body (a template
+/// rendered over it), which takes longest and holds the body more than once.
 pub(super) static READ_IMPORTS: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(IMPORT_BODY_MAX_BYTES));
 pub(super) static READ_MESSAGES: LazyLock<ParseCapacity> = LazyLock::new(|| ParseCapacity::new(MESSAGE_BODY_MAX_BYTES));
 pub(super) static STORE_MESSAGES: LazyLock<ParseCapacity> =

@@ -23,7 +23,8 @@ const IDLE_IN_TRANSACTION: &str = "30s";
 /// of Postgres. A mail or an answer leaves after a synchronous commit, later in the same log, which also brings this one to the disk.
 pub const BEGIN_ASYNC_COMMIT: &str = "begin; set local synchronous_commit = off";
 
-/// Begins a transaction that holds locks others need and waits for locks others hold: it gives up after a second (55P03) and releases its own.
+/// Begins a transaction that holds locks others need and waits for locks others hold: it gives up after a second (55P03) and releases its
+/// own.
 pub const BEGIN_BRIEFLY: &str = "begin; set local lock_timeout = '1s'";
 
 /// A connection that was idle for longer is tried before it is used.

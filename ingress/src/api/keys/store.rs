@@ -180,8 +180,8 @@ pub(super) struct CallingKey {
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// Locks the tenant's row, so that its keys are made one after the other, and then the calling key, so that no other request replaces or revokes it
-/// meanwhile. `None` for a product on the bus, which has no key.
+/// Locks the tenant's row, so that its keys are made one after the other, and then the calling key, so that no other request replaces or
+/// revokes it meanwhile. `None` for a product on the bus, which has no key.
 pub(super) async fn lock_caller(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CallingKey>> {
     sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
         .fetch_optional(&mut *db)

@@ -1,5 +1,5 @@
-//! The two ways to reach Postgres ([`AccessPattern`]), and the hints by which its planner knows which one it is. It goes by statistics, and where they
-//! matter most there are none: in a table or partition that was empty a minute ago.
+//! The two ways to reach Postgres ([`AccessPattern`]), and the hints by which its planner knows which one it is. It goes by statistics, and
+//! where they matter most there are none: in a table or partition that was empty a minute ago.
 //!
 //! A statement that runs by key alone needs no hint of its own: plain joins in the order in which keys are known. `offset 0` in a lateral
 //! subquery stays where a statement also runs on a pool of `sqlx`, or must not be divided: it keeps the planner from joining whole tables

@@ -129,7 +129,8 @@ pub async fn find_link(
 }
 
 /// Confirms a contact's consent by the link of this send: the contact is subscribed, with the proof, and the event
-/// `contact.confirmed`. `text` is what the page showed. Harmless to repeat. It brings back no contact that left, was suppressed or erased. `None`: there is no such contact. Takes effect when the caller commits.
+/// `contact.confirmed`. `text` is what the page showed. Harmless to repeat. It brings back no contact that left, was suppressed or erased.
+/// `None`: there is no such contact. Takes effect when the caller commits.
 ///
 /// # Errors
 /// When Postgres is away.

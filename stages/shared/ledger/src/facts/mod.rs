@@ -339,7 +339,7 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
         return Ok(());
     }
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = changes.keys().copied().unzip();
-    let changes_of = |fact: Fact| changes.values().map(|change| change[fact as usize]).collect::<Vec<i32>>();
+    let changes_of = |fact: Fact| column(changes.values(), |change| change[fact as usize]);
     sqlx::query!(
         "update batches b
          set delivered = b.delivered + d.delivered, complained = b.complained + d.complained, opened = b.opened + d.opened,
