@@ -214,6 +214,38 @@ create policy all_tenants on audit_log to postrider_stages using (true) with che
 grant select (id, tenant_id, actor, action, subject, detail, at), insert on audit_log to postrider_ingress;
 grant select, insert, delete on audit_log to postrider_stages;
 
+-- The calls of the API: the operation, what was answered and why, never what a call said. No row is about a person, so that an erasure has
+-- nothing to do here.
+create table request_log (
+    tenant_id uuid not null,
+    id uuid not null,
+    product text not null,
+    environment text not null check (environment in ('production', 'sandbox')),
+    key_id uuid not null,                       -- the API key; of calls over the bus the constant id of the product there
+    via text not null check (via in ('http', 'bus')),
+    operation text not null,                    -- its name in the OpenAPI document
+    status smallint not null,
+    error text,                                 -- the code of a refusal
+    field text,                                 -- where the first fault is: names of the API only
+    replayed boolean not null,                  -- answered with what an earlier call with its idempotency key was answered
+    request_id text,                            -- `X-Request-Id`; null of items of arrays on the bus
+    duration_ms integer not null,
+    at timestamptz not null,
+    primary key (tenant_id, product, environment, at, id)
+);
+create index request_log_by_operation on request_log (tenant_id, operation, at);
+create index request_log_by_key on request_log (tenant_id, key_id, at);
+create index request_log_refused on request_log (tenant_id, at) where status >= 400;
+-- By id, which says when the row was written: by `at` the planner would read a tenant's page in it, through the rows of all others.
+create index request_log_by_age on request_log (id);
+-- The ingress reads the calls of its tenant, and writes those of all: calls of many tenants are written at once.
+alter table request_log enable row level security;
+create policy calls_of_the_tenant on request_log for select to postrider_ingress using (tenant_id = (select app_tenant()));
+create policy calls_are_added on request_log for insert to postrider_ingress with check (true);
+create policy all_tenants on request_log to postrider_stages using (true) with check (true);
+grant select, insert on request_log to postrider_ingress;
+grant select, delete on request_log to postrider_stages;
+
 -- The assistant endpoint: which assistants may ask, and what they proposed.
 
 -- One approval binds one user and one client of an authorization server to one workspace: a tenant in its environment. It is

@@ -165,6 +165,34 @@ create index batches_unknown on batches (lane, id) where unknown > 0;
 create index batches_by_id on batches (id);
 select enable_row_security('batches');
 
+-- Under the frequency cap, less urgent mail of a tenant waits for that of these campaigns: of the urgencies asked for, running, not paused, their
+-- window open, and launched within the last three days. So no mail waits for another for ever. Served by campaigns_by_status.
+create function campaigns_first_under_cap(of_tenant uuid, urgencies text[]) returns table (id uuid, month date, urgency text)
+language sql stable parallel safe
+as $$
+    select c.id, c.month, c.urgency
+    from campaigns c
+    where c.tenant_id = of_tenant and c.status = 'sending'
+      and c.urgency = any (urgencies) and c.classification = 'marketing' and not c.paused
+      and (c.closes_at is null or c.closes_at > now()) and c.materialized_at > now() - interval '3 days'
+$$;
+grant execute on function campaigns_first_under_cap(uuid, text[]) to postrider_ingress, postrider_stages;
+
+-- Whether a send may pass its fence within the hour: it is queued, in a batch that does not wait for a later time, or it is put off for no longer.
+create function is_owed_soon(send_state text, next_attempt_at timestamptz, batch_state text, announce_after timestamptz) returns boolean
+language sql stable parallel safe
+as $$
+    select send_state = 'queued' and not (batch_state = 'timed' and announce_after > now() + interval '1 hour')
+        or send_state = 'deferred' and next_attempt_at <= now() + interval '1 hour'
+$$;
+grant execute on function is_owed_soon(text, timestamptz, text, timestamptz) to postrider_ingress, postrider_stages;
+
+-- The batch of a send: its id without the last nine bits.
+create function batch_of(send uuid) returns uuid
+language sql immutable parallel safe
+as $$ select encode(set_byte(set_byte(uuid_send(send), 15, 0), 14, get_byte(uuid_send(send), 14) & 254), 'hex')::uuid $$;
+grant execute on function batch_of(uuid) to postrider_ingress, postrider_stages;
+
 -- Sends and events -----------------------------------------------------------------------------------------------------------
 
 -- One row per recipient of one message, written before anything is sent.

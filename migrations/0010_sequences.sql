@@ -120,7 +120,7 @@ create table enrollments (
     held_by text check (held_by in ('frequency_cap', 'quiet_hours', 'no_consent', 'owner_mails')),
     -- Its own step suppressed or unsubscribed the contact: that does not end it.
     opted_out_by_step boolean not null default false,
-    steps_today smallint not null default 0,    -- the loop guard's; carried over to the contact's next enrollment in the sequence
+    steps_today smallint not null default 0,    -- for the loop guard, which adds up a contact's enrollments in the sequence
     steps_day date,
     event_id uuid,                              -- the product event that started it
     started_at timestamptz not null default now(), -- when what started it was noted: an event that ends it came later
@@ -225,7 +225,9 @@ create index product_events_by_contact on product_events (tenant_id, contact_id,
 select enable_row_security('product_events');
 revoke update, delete on product_events from postrider_ingress;
 
--- The facts of a merged contact are its survivor's. Segments that the merged contact had entered start nothing for the survivor.
+-- The facts of a merged contact are its survivor's: product events and outcomes, and what the stages have yet to decide. That is copied: its
+-- rows may be locked by a stage that waits for this transaction, and finds nothing left for the merged contact. Segments that the merged
+-- contact had entered start nothing for the survivor.
 create function move_merged_facts() returns trigger
 language plpgsql security definer set search_path from current
 as $$
@@ -238,6 +240,19 @@ begin
     where s.tenant_id = new.tenant_id
     order by s.id
     on conflict do nothing;
+    insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence, event_id, noted_at)
+    select o.tenant_id, o.sequence_id, new.merged_into, o.occurrence, o.event_id, o.noted_at
+    from sequences s
+    join trigger_occurrences o on o.tenant_id = s.tenant_id and o.sequence_id = s.id and o.contact_id = new.id and o.decided_at is null
+    where s.tenant_id = new.tenant_id
+    order by o.sequence_id, o.occurrence
+    on conflict do nothing;
+    insert into enrollment_checks (tenant_id, contact_id, replied_to, noted_at)
+    select k.tenant_id, new.merged_into, k.replied_to, k.noted_at
+    from enrollment_checks k where k.tenant_id = new.tenant_id and k.contact_id = new.id;
+    -- In the order in which attribution locks them.
+    perform from outcomes o where o.tenant_id = new.tenant_id and o.contact_id = new.id order by o.id for no key update;
+    update outcomes o set contact_id = new.merged_into where o.tenant_id = new.tenant_id and o.contact_id = new.id;
     return null;
 end $$;
 create trigger contacts_merged_facts after update of merged_into on contacts

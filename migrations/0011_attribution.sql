@@ -19,11 +19,10 @@ create table outcomes (
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     -- The work list of the attribution stage: when the outcome is to be credited, and why. Late facts set it to now; without any
-    -- it is credited again a few times all the same, at growing intervals. Null: its credit is final.
+    -- it is credited again a few times after its last report all the same. Null: its credit is final.
     credit_due timestamptz default now(),
     credit_reason text not null default 'first'
         check (credit_reason in ('first', 'changed', 'late_fact', 'contact', 'model', 'rescored')),
-    credit_attempts smallint not null default 0,
     -- Its credit; null before the first credit.
     revision integer not null default 0,        -- how often the credit was set
     model text check (model in ('last_touch', 'first_touch', 'linear')),

@@ -1,12 +1,14 @@
 -- Enrollments, newest first. $1 tenant, $2 sequence or null, $3 contact or null, $4 status or null, $5 and $6 the last of the page
 -- before or null, $7 how many. Each branch is one way to find them, in the order of its index, and the others end before they begin:
--- so the answer costs a page, whatever the planner believes of the tables. A contact's: `enrollments_by_contact`. Of any status:
+-- so the answer costs a page, whatever the planner believes of the tables. A contact's, and of those that were merged into it
+-- (`contacts_merged`), which keep what ended with them: `enrollments_by_contact`. Of any status:
 -- `enrollments_by_sequence`, `enrollments_newest`. Of one: `enrollments_over` and `enrollments_live`, sequence by sequence; what is
 -- live is shown as its sequence is.
 with found as (
     (select e.*
-     from enrollments e
-     where $3::uuid is not null and e.tenant_id = $1 and e.contact_id = $3 and ($2::uuid is null or e.sequence_id = $2)
+     from (select $3::uuid as id union all select m.id from contacts m where m.tenant_id = $1 and m.merged_into = $3) own
+     join enrollments e on e.tenant_id = $1 and e.contact_id = own.id and ($2::uuid is null or e.sequence_id = $2)
+     where $3 is not null
        and (e.created_at, e.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
      order by e.created_at desc, e.id desc)
     union all

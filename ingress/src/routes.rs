@@ -60,18 +60,23 @@ fn all() -> Routes {
 
 /// All routes, with what wraps every answer.
 pub fn router(ingress: Arc<Ingress>) -> Router {
+    let state = (Arc::clone(&ingress), operation_at as observe::FindOperation);
     all()
         .into_router()
         .fallback(observe::no_such_path)
         .method_not_allowed_fallback(observe::no_such_method)
         .layer(CatchPanicLayer::custom(observe::panicked))
-        .layer(middleware::from_fn_with_state(Arc::clone(&ingress), observe::observe))
+        .layer(middleware::from_fn_with_state(state, observe::observe))
         .with_state(ingress)
 }
 
 static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| all().operations().to_vec());
 static BY_NAME: LazyLock<HashMap<&str, &Operation>> =
     LazyLock::new(|| OPERATIONS.iter().map(|operation| (operation.doc.id, operation)).collect());
+
+static BY_ROUTE: LazyLock<HashMap<(&str, &str), &Operation>> = LazyLock::new(|| {
+    OPERATIONS.iter().map(|operation| ((operation.verb.as_str(), operation.path), operation)).collect()
+});
 
 /// Every operation there is.
 #[must_use]
@@ -82,6 +87,12 @@ pub fn operations() -> &'static [Operation] {
 /// The operation with this name, which is the one in the OpenAPI document.
 pub(crate) fn operation(name: &str) -> Option<&'static Operation> {
     BY_NAME.get(name).copied()
+}
+
+/// The operation of a method of a route. A HEAD without a route of its own is the GET.
+fn operation_at(method: &str, route: &str) -> Option<&'static Operation> {
+    let of = |method| BY_ROUTE.get(&(method, route)).copied();
+    of(method).or_else(|| of("GET").filter(|_| method == "HEAD"))
 }
 
 /// The contracts of all routes, made anew: they take tens of megabytes while they are used.

@@ -83,6 +83,7 @@ async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: Ca
     let drained = async {
         connections.wait().await;
         ingress.tasks.wait().await;
+        ingress.request_log.close().await;
     };
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         tracing::warn!(connections = connections.len(), "stopped with requests in progress");

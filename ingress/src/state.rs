@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::{
     pipeline::{
         auth::{admission::Admissions, keys::ApiKeys},
+        request_log::RequestLog,
         shares::Shares,
     },
     public::hooks::shared::Hooks,
@@ -77,6 +78,8 @@ pub struct Ingress {
     pub tokens: Arc<TokenKeys>,
     /// For pseudonyms of erased addresses.
     pub master_keys: MasterKeys,
+    /// Writes the calls of tenants down. Closed at shutdown, after the last answer.
+    pub(crate) request_log: RequestLog,
     /// Asks the DNS about domains.
     pub resolver: DnsResolver,
     /// The settings.
@@ -89,6 +92,8 @@ pub struct Ingress {
     pub reply_inbox: ReplyInbox,
     /// The writes of recipients under way: one for each key, and all together half of the connections.
     pub(crate) recipient_writes: Shares,
+    /// Of the requests of one mail's links, which waits for its batch.
+    pub(crate) mail_turns: Shares,
     /// State of provider webhooks.
     pub hooks: Hooks,
     /// Consumes direct requests from the bus.
@@ -125,11 +130,13 @@ impl Ingress {
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
             recipient_writes: Shares::new(connections / 2, 1),
+            mail_turns: Shares::new(usize::MAX, 1),
             hooks: Hooks::new(&settings.hooks, &settings.outbound)?,
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: ApiKeys::new(deps.pool.clone()),
             admissions,
+            request_log: RequestLog::start(by_key.bulk("request_log")),
             by_key: by_key.bulk("acts"),
             pool: deps.pool,
             bus: deps.bus,

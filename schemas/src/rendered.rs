@@ -243,12 +243,12 @@ pub struct PlaceholderValues {
     pub token_key: TokenKeyId,
     /// The recipient and its texts.
     pub recipient: RenderedRecipient,
-    /// The time that the batch waited for, if it did.
+    /// The time that the send waited for, if it did.
     pub due_at: Option<DateTime<Utc>>,
 }
 
 impl PlaceholderValues {
-    /// The date of the mail: the same in every attempt.
+    /// The date of the mail: the same in every attempt, unless it is marketing, which waits for each attempt.
     fn date(&self) -> DateTime<Utc> {
         let made_at = self.ids().send_id.made_at();
         self.due_at.map_or(made_at, |due| due.max(made_at))

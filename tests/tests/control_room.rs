@@ -336,7 +336,9 @@ fn imports_of_the_ingress_run_one_way() {
     for (folder, above) in above {
         for path in sources(&format!("ingress/src/{folder}"), &[".rs"]) {
             let source = text(&path);
-            let code: String = source.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+            // A unit test may ask for a real operation.
+            let code = source.split("#[cfg(test)]").next().unwrap();
+            let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
             let imports = code.split("crate::").skip(1).filter_map(|rest| rest.split(';').next());
             let modules = imports.flat_map(|import| import.trim_start_matches('{').split(',').map(str::trim));
             let is_above = |module: &&str| above.iter().any(|above| module.split("::").next() == Some(above));

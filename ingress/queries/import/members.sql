@@ -1,4 +1,4 @@
--- Puts the contacts of the import into their lists and tags, which exist by now.
+-- Puts the contacts of the import into their lists and tags, which exist by now, and passes over what a contact left on the preferences page.
 with named as (
     select r.contact_id, 'list' as kind, r.list as name from import_rows r where r.list is not null and r.contact_id is not null
     union all
@@ -9,6 +9,8 @@ added as (
     insert into audience_members (tenant_id, audience_id, contact_id)
     select $1, a.id, named.contact_id from named
     join audiences a on a.tenant_id = $1 and a.kind = named.kind and a.name = named.name and a.deleted_at is null
+    where not exists (
+        select from topic_opt_outs d where d.tenant_id = $1 and d.contact_id = named.contact_id and d.audience_id = a.id)
     order by a.id, named.contact_id
     on conflict do nothing
     returning contact_id

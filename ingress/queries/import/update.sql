@@ -1,15 +1,23 @@
 -- Updates known contacts. An empty cell leaves the value; an opt-out is never lifted; `pending` becomes `subscribed`
--- only where the import states that marketing is allowed and on what basis ($2); the import is then the evidence: its basis ($3), slug
--- ($4) and description ($5). A row that says nothing new changes nothing.
+-- only where the import states that marketing is allowed and on what basis ($2). Consent is taken as a whole, with the import as its
+-- evidence: its basis ($3), slug ($4) and description ($5). Consent of a row that is older than what is known says nothing new, and that of the
+-- import alone counts where nothing is known. A row that says nothing new changes nothing.
 with incoming as (
     select c.id, r.first_name, r.last_name, r.title, r.phone, r.company, r.lifecycle_stage, r.dot_number, r.timezone, r.locale,
-           r.fields, r.consent_basis, r.consent_at, r.external_id,
+           r.fields, coalesce(r.consent_basis, $3, c.consent_basis) as consent_basis, coalesce(r.consent_at, now()) as consent_at, r.external_id,
            case
                when r.unsubscribed then 'unsubscribed'
                when $2 and c.marketing_status = 'pending' then 'subscribed'
                else c.marketing_status
            end as marketing_status,
-           $2 and not r.unsubscribed and c.marketing_status = 'pending' as agrees
+           case
+               when $2 and not r.unsubscribed and c.marketing_status = 'pending' then true
+               when r.consent_at < c.consent_at then false
+               when r.consent_at = c.consent_at or r.consent_at is null and r.consent_basis is not null
+                   then r.consent_basis is not null and r.consent_basis is distinct from c.consent_basis
+               when r.consent_at is not null then true
+               else $3::text is not null and c.consent_basis is null and c.consent_at is null
+           end as states_consent
     from import_rows r
     join contacts c on c.tenant_id = $1 and c.id = r.contact_id
     where r.contact_id <> r.new_id and not r.is_folded
@@ -28,11 +36,11 @@ changed as (
         locale = coalesce(t.locale, c.locale),
         fields = c.fields || t.fields,
         marketing_status = t.marketing_status,
-        consent_basis = case when t.agrees then coalesce(t.consent_basis, $3) else coalesce(t.consent_basis, c.consent_basis, $3) end,
-        consent_at = case when t.agrees then coalesce(t.consent_at, now())
-                          else coalesce(t.consent_at, c.consent_at, case when $3::text is not null then now() end) end,
-        consent_source = case when t.agrees then $4 else c.consent_source end,
-        consent_description = case when t.agrees then $5 else c.consent_description end,
+        consent_basis = case when t.states_consent then t.consent_basis else c.consent_basis end,
+        consent_at = case when t.states_consent then t.consent_at else c.consent_at end,
+        consent_source = case when t.states_consent then $4 else c.consent_source end,
+        consent_description = case when t.states_consent then $5 else c.consent_description end,
+        consent_evidence = case when t.states_consent then null else c.consent_evidence end,
         updated_at = now()
     from incoming t
     where c.tenant_id = $1 and c.id = t.id
@@ -49,8 +57,7 @@ changed as (
           or (t.locale is not null and t.locale is distinct from c.locale)
           or not c.fields @> t.fields
           or t.marketing_status <> c.marketing_status
-          or coalesce(t.consent_basis, c.consent_basis, $3) is distinct from c.consent_basis
-          or (t.consent_at is not null and t.consent_at is distinct from c.consent_at)
+          or t.states_consent
       )
     returning c.id
 )

@@ -17,6 +17,7 @@ use crate::pipeline::{
     body::{BODY_MAX_BYTES, CALL_MAX_BYTES},
     error::ApiError,
     json, may_read_call,
+    request_log::RequestLog,
 };
 
 /// The product that published a message. Its subject says so, and the server's permissions enforce it.
@@ -104,6 +105,21 @@ pub(super) async fn request(
         builder.uri(format!("{path}?{}", query(&fields)?)).body(Body::empty())
     };
     request.map_err(|error| ApiError::unexpected(&error))
+}
+
+/// As [`request`], for a call that is meant: if it is refused here, the router does not see it, and the request log has it from here.
+pub(super) async fn request_or_log(
+    log: &RequestLog,
+    operation: &'static Operation,
+    publisher: &Publisher,
+    payload: Bytes,
+    message_id: Option<&str>,
+    manner: CallMode,
+) -> Result<Request<Body>, ApiError> {
+    let received = payload.clone();
+    request(operation, publisher, payload, message_id, manner)
+        .await
+        .inspect_err(|error| log.note_refused(publisher.caller(), operation, &received, error))
 }
 
 fn to_bytes(value: &impl Serialize) -> Result<Bytes, ApiError> {

@@ -18,7 +18,7 @@ use schemas::subjects::stream;
 use serde::{Deserialize, Serialize};
 
 use super::call::Publisher;
-use crate::pipeline::{error::ApiError, json};
+use crate::pipeline::{GivenTime, error::ApiError, json};
 
 /// The consumer if the caller names none.
 const DEFAULT: &str = "events";
@@ -40,7 +40,7 @@ pub(crate) struct FindConsumer {
     consumer: Option<String>,
     /// Begins anew with the first event published at or after this time. Left out: goes on where it was; a new one begins with the
     /// oldest event there is.
-    since: Option<DateTime<Utc>>,
+    since: Option<GivenTime>,
 }
 
 /// The answer to `events.consumer`.
@@ -73,7 +73,7 @@ pub(super) async fn find_consumer(bus: &Bus, publisher: &Publisher, payload: &[u
     let subject = format!("mail.v1.event.{}.{}.>", publisher.product, publisher.environment);
     let events = bus.jetstream().get_stream(bus.prefixed(stream::EVENTS)).await.map_err(unavailable)?;
     let known = events.consumer_info(&durable).await.ok();
-    let info = match (known, asked.since) {
+    let info = match (known, asked.since.map(|at| at.0)) {
         (Some(info), None) => info,
         (known, since) => {
             if known.is_some() {

@@ -226,7 +226,9 @@ impl BusApi {
                 let headers = message.headers.as_ref();
                 let named = call::KEY_HEADERS.iter().find_map(|name| headers?.get(*name));
                 let message_id = named.map(async_nats::HeaderValue::as_str);
-                let request = call::request(operation, &publisher, payload, message_id, CallMode::Answered).await?;
+                let log = &self.ingress.request_log;
+                let mode = CallMode::Answered;
+                let request = call::request_or_log(log, operation, &publisher, payload, message_id, mode).await?;
                 self.call_router(request).await
             }
             BusCall::Validate => {

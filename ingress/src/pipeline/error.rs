@@ -10,6 +10,8 @@ use schemas::rejected::{Refusal, RefusedField};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinError;
 
+use super::request_log::RefusalReason;
+
 /// `Retry-After` while Postgres is away, in seconds.
 const RETRY_UNAVAILABLE: u64 = 2;
 
@@ -297,6 +299,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(RefusalReason::of(&self));
         response
     }
 }

@@ -14,26 +14,32 @@ use runtime::{
 };
 use uuid::Uuid;
 
-use super::{auth, error::ApiError};
+use super::{
+    Operation, auth,
+    error::ApiError,
+    observed::RequestTrace,
+    perform::REPLAYED,
+    request_log::{LoggedCall, RefusalReason},
+};
 use crate::state::Ingress;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX_CHARS: usize = 100;
 
-/// The ids of key and tenant of a request, for the access log.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RequestTrace {
-    /// The API key.
-    pub key_id: Option<Uuid>,
-    /// The tenant.
-    pub tenant_id: Option<Uuid>,
-}
+/// Finds the operation of a method of a route.
+pub type FindOperation = fn(&str, &str) -> Option<&'static Operation>;
 
 /// Gives every answer its request id, and counts, times and logs it.
-pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, next: Next) -> Response {
+pub async fn observe(
+    State((ingress, operation_at)): State<(Arc<Ingress>, FindOperation)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let begun = Instant::now();
     let _in_flight = Gauge::HttpRequestsInFlight.count_in_flight();
-    let via = if request.extensions().get::<auth::TrustedCaller>().is_some() { "bus" } else { "http" };
+    let trusted = request.extensions().get::<auth::TrustedCaller>();
+    let via = if trusted.is_some() { "bus" } else { "http" };
+    let is_dry_run = trusted.is_some_and(|trusted| trusted.dry_run);
     let id = request_id(request.headers().get(&REQUEST_ID));
     let method = method_label(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
@@ -51,9 +57,10 @@ pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, 
     {
         response.headers_mut().insert("ratelimit-policy", policy);
     }
-    let seen = response.extensions().get::<RequestTrace>().copied().unwrap_or_default();
+    let seen = response.extensions_mut().remove::<RequestTrace>().unwrap_or_default();
+    let (key_id, tenant_id) = (seen.caller.as_ref().map(|caller| caller.key_id), seen.tenant.id());
     if let Some(span) = &span {
-        describe(span, method, &route, status, &id, seen);
+        describe(span, method, &route, status, &id, [("mail.key_id", key_id), ("mail.tenant_id", tenant_id)]);
     }
     trace::scope(span.as_ref().map(Span::ambient), || {
         tracing::info!(
@@ -63,11 +70,18 @@ pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, 
             status = status.as_u16(),
             via,
             duration_ms = (seconds * 1_000.0).round(),
-            key_id = seen.key_id.map(tracing::field::display),
-            tenant_id = seen.tenant_id.map(tracing::field::display),
+            key_id = key_id.map(tracing::field::display),
+            tenant_id = tenant_id.map(tracing::field::display),
             "request"
         )
     });
+    if !is_dry_run
+        && let Some(operation) = operation_at(method, &route)
+        && let Some(call) = logged_call(seen, operation, &response)
+    {
+        let request_id = id.to_str().ok().map(str::to_owned);
+        ingress.request_log.note(LoggedCall { via, request_id, duration: begun.elapsed(), ..call });
+    }
     let (via, method, status) = (via.to_owned(), method.to_owned(), status.as_u16().to_string());
     Histogram::HttpRequestSeconds
         .record_owned(seconds, [("via", via.clone()), ("route", route.clone()), ("method", method.clone())]);
@@ -75,13 +89,29 @@ pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, 
     response
 }
 
+/// The entry of an answer in the request log, if it has one.
+fn logged_call(seen: RequestTrace, operation: &'static Operation, response: &Response) -> Option<LoggedCall> {
+    let caller = seen.caller?;
+    let tenant = seen.tenant.logged(&caller)?;
+    let call = LoggedCall::new(caller, tenant, operation, response.status())?;
+    let refusal = response.extensions().get::<RefusalReason>().cloned();
+    Some(LoggedCall { refusal, replayed: response.headers().contains_key(REPLAYED), ..call })
+}
+
 /// Sets the fields of the access log on the request's span, with the standard names.
-fn describe(span: &Span, method: &'static str, route: &str, status: StatusCode, id: &HeaderValue, seen: RequestTrace) {
+fn describe(
+    span: &Span,
+    method: &'static str,
+    route: &str,
+    status: StatusCode,
+    id: &HeaderValue,
+    ids: [(&'static str, Option<Uuid>); 2],
+) {
     span.set("http.request.method", method);
     span.set("http.route", route.to_owned());
     span.set("http.response.status_code", i64::from(status.as_u16()));
     span.set("mail.http_request_id", id.to_str().unwrap_or_default().to_owned());
-    for (key, known) in [("mail.key_id", seen.key_id), ("mail.tenant_id", seen.tenant_id)] {
+    for (key, known) in ids {
         if let Some(known) = known {
             span.set_id(key, known);
         }

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use uuid::Uuid;
 
-use crate::pipeline::error::ApiError;
+use crate::pipeline::{error::ApiError, patch::is_in_range};
 
 const LIMIT_DEFAULT: i64 = 50;
 const LIMIT_MAX: i64 = 200;
@@ -203,7 +203,8 @@ fn seal(at: DateTime<Utc>, id: Uuid) -> String {
 fn unseal(text: &str) -> Option<(DateTime<Utc>, Uuid)> {
     let bytes: [u8; CURSOR_BYTES] = URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()?;
     let (micros, id) = bytes.split_first_chunk::<8>()?;
-    Some((DateTime::from_timestamp_micros(i64::from_be_bytes(*micros))?, Uuid::from_slice(id).ok()?))
+    let at = DateTime::from_timestamp_micros(i64::from_be_bytes(*micros)).filter(|at| is_in_range(*at))?;
+    Some((at, Uuid::from_slice(id).ok()?))
 }
 
 /// A time as answers show it: UTC, `Z`, milliseconds.

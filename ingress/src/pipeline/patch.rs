@@ -1,7 +1,8 @@
-//! Fields of bodies that serde has no type for: ids in one form, and what a PATCH says of a field.
+//! Fields of bodies that serde has no type for: ids in one form, times that can be stored, and what a PATCH says of a field.
 
 use std::borrow::Cow;
 
+use chrono::{DateTime, Datelike, Utc};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use schemas::parse_id;
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -29,6 +30,47 @@ impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         parse_id(&text).map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// A time as RFC 3339 writes it, in the years that Postgres and the readers of answers can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GivenTime(pub DateTime<Utc>);
+
+impl GivenTime {
+    /// Reads a time; `None`: it is none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let at = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
+        is_in_range(at).then_some(Self(at))
+    }
+}
+
+/// Whether a time lies in the years that callers may name.
+pub(super) fn is_in_range(at: DateTime<Utc>) -> bool {
+    (1..=9999).contains(&at.year())
+}
+
+impl JsonSchema for GivenTime {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "GivenTime".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        DateTime::<Utc>::json_schema(generator)
+    }
+}
+
+impl<'de> Deserialize<'de> for GivenTime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| {
+            D::Error::custom("must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339), of the years 1 to 9999")
+        })
     }
 }
 

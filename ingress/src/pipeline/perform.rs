@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{
-    auth::{self, AdmissionTerms, AdmittedRequest, RateState, keys::Caller},
+    auth::{self, AdmissionTerms, AdmittedRequest, keys::Caller},
     body::{self, BODY_MAX_BYTES},
     capacity::{ParseCapacity, READ_IMPORTS, READ_MESSAGES, STORE_MESSAGES, WORK_ON_BODIES},
     context::RequestContext,
@@ -25,10 +25,11 @@ use super::{
     idempotency::{self, IdempotencyKey, KeyClaim, StoredAnswer},
     json,
     later::{self, Awaited, OutcomeWaiter},
-    observe::RequestTrace,
+    observed::{Observed, SeenTenant},
     page::{ListPage, PageQuery},
     query::{decode_query, split_page, split_query},
     reply::ApiReply,
+    request_log::RefusalReason,
     tenant::{self, TenantClaim},
     transaction::{self, Tx},
 };
@@ -39,7 +40,8 @@ pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 /// How long an announcement is tried after a commit; then the sweep announces.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+/// Stands on the answer to a repeat.
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// The conditions of a read.
 #[derive(Debug, Clone, Copy)]
@@ -122,12 +124,15 @@ async fn run_read(
     let named = asked.as_ref().ok().and_then(|(claim, _)| claim.as_ref()).map(|claim| claim.product_tenant_id.as_str());
     let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
     let terms = AdmissionTerms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named };
-    let AdmittedRequest { caller, tenant, .. } =
-        auth::admit(ingress, &parts, unread, terms, &mut observed.rate).await?;
-    observed.trace.key_id = Some(caller.key_id);
+    if let Some(named) = named {
+        observed.trace.tenant.set_name(named);
+    }
+    let AdmittedRequest { caller, tenant, .. } = auth::admit(ingress, &parts, unread, terms, observed).await?;
     let (claim, query) = asked?;
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
-    observed.trace.tenant_id = spec.in_tenant.then_some(tenant);
+    if spec.in_tenant {
+        observed.trace.tenant.set_id(tenant);
+    }
     let access = if by_key { AccessPattern::ByKey } else { AccessPattern::Scan };
     let (page, query) = if spec.in_pages { split_page(&query) } else { (String::new(), query) };
     let page = decode_query::<PageQuery>(&page)?.page()?;
@@ -173,15 +178,17 @@ async fn run_write(
     observed: &mut Observed,
 ) -> Result<Response, ApiError> {
     let terms = AdmissionTerms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None };
-    let AdmittedRequest { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, &mut observed.rate).await?;
-    observed.trace.key_id = Some(caller.key_id);
-    body::require_json(&parts.headers)?;
+    let AdmittedRequest { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, observed).await?;
+    let key = body::require_json(&parts.headers)
+        .and_then(|()| IdempotencyKey::from_headers(&parts.headers, parts.method.as_str(), parts.uri.path(), &body))
+        .inspect_err(|_| observed.trace.tenant.read_name(&body))?;
     let trusted = parts.extensions.get::<auth::TrustedCaller>();
     let work = WriteRequest {
         ingress: Arc::clone(ingress),
         caller,
         path,
-        key: IdempotencyKey::from_headers(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?,
+        key,
+        seen: Arc::clone(&observed.trace.tenant),
         body,
         capacity: match spec.body_max_bytes {
             _ if spec.has_work => &WORK_ON_BODIES,
@@ -193,12 +200,9 @@ async fn run_write(
         skips_outcome: trusted.is_some_and(|trusted| trusted.skips_outcome),
     };
     // In a task of its own: axum drops a handler whose client disconnects, and a write must not stop halfway.
-    let task = ingress.tasks.spawn(trace::inherit(async move { work.run(preparer).await }));
+    let task = ingress.tasks.spawn(trace::inherit(async move { work.run_handler(preparer).await }));
     match tokio::time::timeout(ingress.settings.http_request_timeout, task).await {
-        Ok(Ok((tenant, result))) => {
-            observed.trace.tenant_id = tenant;
-            result
-        }
+        Ok(Ok(result)) => result,
         Ok(Err(_)) => {
             // The panic message may quote the caller's data; the panic hook has logged the place.
             tracing::error!("a handler panicked");
@@ -215,6 +219,8 @@ struct WriteRequest {
     caller: Arc<Caller>,
     path: Vec<(String, String)>,
     key: Option<IdempotencyKey>,
+    /// Filled in with the tenant.
+    seen: Arc<SeenTenant>,
     body: Bytes,
     capacity: &'static ParseCapacity,
     spec: Write,
@@ -225,14 +231,8 @@ struct WriteRequest {
 }
 
 impl WriteRequest {
-    async fn run(self, preparer: Preparer) -> (Option<Uuid>, Result<Response, ApiError>) {
-        let mut tenant = None;
-        let result = self.run_handler(preparer, &mut tenant).await;
-        (tenant, result)
-    }
-
-    async fn run_handler(self, preparer: Preparer, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, capacity, spec, dry_run, skips_outcome } = self;
+    async fn run_handler(self, preparer: Preparer) -> Result<Response, ApiError> {
+        let Self { ingress, caller, path, key, seen, body, capacity, spec, dry_run, skips_outcome } = self;
         let Write { in_tenant, later, access, reads_ahead, has_work, .. } = spec;
         // A request that does not wait takes no lease: a repeat may wait at once.
         let lease = if skips_outcome { Duration::ZERO } else { later::LEASE };
@@ -242,6 +242,9 @@ impl WriteRequest {
         // A large body is freed as soon as it is parsed.
         drop(body);
         let claim = if in_tenant { Some(TenantClaim::take_from(&mut object)?) } else { None };
+        if let Some(claim) = &claim {
+            seen.set_name(&claim.product_tenant_id);
+        }
         let before =
             PreparationContext { ingress: Arc::clone(&ingress), caller: Arc::clone(&caller), claim: claim.clone() };
         let mut deferred = DeferredWork::default();
@@ -259,7 +262,9 @@ impl WriteRequest {
                 Some(claim) => tenant::confine(tx.db(), &caller, claim, WRITE_STATEMENT_MAX).await?,
                 None => Uuid::nil(),
             };
-            *found = in_tenant.then_some(tenant);
+            if in_tenant {
+                seen.set_id(tenant);
+            }
             let key_id = caller.lineage;
             let waiting = PendingWrite { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
             if let Some(key) = &key {
@@ -442,7 +447,13 @@ fn replay(stored: StoredAnswer) -> Response {
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (REPLAYED, HeaderValue::from_static("true")),
     ];
-    (stored.status, headers, stored.body).into_response()
+    let refusal =
+        (!stored.status.is_success()).then(|| RefusalReason::of(&ApiError::read(stored.status, &stored.body)));
+    let mut response = (stored.status, headers, stored.body).into_response();
+    if let Some(refusal) = refusal {
+        response.extensions_mut().insert(refusal);
+    }
+    response
 }
 
 /// Marks the answer to a repeat, which had no effect of its own.
@@ -450,33 +461,4 @@ fn replayed(result: Result<ApiReply, ApiError>) -> Response {
     let mut response = result.map_or_else(IntoResponse::into_response, IntoResponse::into_response);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response
-}
-
-/// Facts about the request for the answer's headers and the access log.
-#[derive(Debug, Default)]
-struct Observed {
-    rate: Option<RateState>,
-    trace: RequestTrace,
-}
-
-impl Observed {
-    fn finish(self, result: Result<Response, ApiError>) -> Response {
-        let mut response = result.unwrap_or_else(IntoResponse::into_response);
-        if let Some(rate) = self.rate {
-            add_rate_headers(response.headers_mut(), rate);
-        }
-        response.extensions_mut().insert(self.trace);
-        response
-    }
-}
-
-fn add_rate_headers(headers: &mut http::HeaderMap, rate: RateState) {
-    let now = u64::try_from(chrono::Utc::now().timestamp()).unwrap_or(0);
-    let combined = format!("\"key\";r={};t={}", rate.remaining(), rate.resets_in);
-    if let Ok(value) = HeaderValue::try_from(combined) {
-        headers.insert("ratelimit", value);
-    }
-    headers.insert("x-ratelimit-limit", HeaderValue::from(rate.limit));
-    headers.insert("x-ratelimit-remaining", HeaderValue::from(rate.remaining()));
-    headers.insert("x-ratelimit-reset", HeaderValue::from(now + u64::from(rate.resets_in)));
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use schemas::parse_id;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -57,6 +58,26 @@ impl TenantClaim {
             .transpose()?;
         Ok(Self { product_tenant_id, engine_tenant_id })
     }
+}
+
+/// The tenant as a body names it, where it can be read: an object, or an array of one.
+pub(crate) fn named_in(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum BodyTenant {
+        One { product_tenant_id: String },
+        Part([SingleItem; 1]),
+    }
+    #[derive(Deserialize)]
+    struct SingleItem {
+        product_tenant_id: String,
+    }
+    let name = match serde_json::from_slice(body).ok()? {
+        BodyTenant::One { product_tenant_id } | BodyTenant::Part([SingleItem { product_tenant_id }]) => {
+            product_tenant_id
+        }
+    };
+    is_product_tenant_id(&name).then_some(name)
 }
 
 /// Whether a text can be a product's own tenant id.

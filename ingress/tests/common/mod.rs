@@ -101,6 +101,13 @@ impl Edge {
         }
     }
 
+    /// Waits until so many requests wait for a lock.
+    pub async fn until_waiting(&self, requests: i64) {
+        let waiting =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        stage_rig::until("requests wait for a lock", async || self.count(waiting).await >= requests).await;
+    }
+
     /// Issues a key.
     pub async fn key(&self, product: &str, environment: Environment, scopes: &[&str]) -> String {
         let key = schemas::key::generate(product, environment);
@@ -171,6 +178,20 @@ impl Edge {
         let pool = Database::pool(&SecretString::from(self.database.url()), Role::Stages, 1).unwrap();
         let sweep = audience::remove_fields(pool, 2);
         while runner::Sweep::sweep(&sweep).await.unwrap() > 0 {}
+    }
+
+    /// Waits until the request log of all tenants has so many calls.
+    pub async fn wait_for_calls(&self, calls: i64) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        loop {
+            let written = self.count("select count(*) from request_log").await;
+            if written >= calls {
+                assert_eq!(written, calls, "calls in the log");
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{written} of {calls} calls are in the log");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// One number from the database.

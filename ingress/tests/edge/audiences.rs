@@ -1,6 +1,7 @@
 //! `/v1/audiences`
 
 use serde_json::json;
+use stage_rig::until;
 
 use crate::common::Edge;
 
@@ -18,7 +19,7 @@ async fn members_are_added_and_removed_by_id_and_address() {
 
     let added = client.post(&members, json!({"add": [ann, "BOB@example.com", "nobody@example.com", missing]})).await;
     assert_eq!((added.body["added"].as_i64(), added.body["removed"].as_i64()), (Some(2), Some(0)), "{}", added.body);
-    assert_eq!(added.body["not_found"], json!([missing, "nobody@example.com"]));
+    assert_eq!(added.body["not_found"], json!(["nobody@example.com", missing]));
     let again = client.post(&members, json!({"add": ["ann@example.com"], "remove": ["bob@example.com"]})).await;
     assert_eq!((again.body["added"].as_i64(), again.body["removed"].as_i64()), (Some(0), Some(1)));
     let audience = client.get(&path).await;
@@ -50,4 +51,25 @@ async fn a_name_is_used_once_per_kind() {
     assert_eq!((make("list").await, make("tag").await, make("list").await), (201, 201, 409));
     assert_eq!(client.post("/v1/audiences", json!({"kind": "crowd", "name": "x"})).await.faults()[0].1, "not_allowed");
     assert_eq!(client.post("/v1/audiences", json!({"kind": "list", "name": " "})).await.faults()[0].1, "empty");
+}
+
+#[tokio::test]
+async fn of_two_changes_at_once_neither_undoes_the_other() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let list = client.post("/v1/audiences", json!({"kind": "list", "name": "News"})).await.text("audience_id");
+    let path = format!("/v1/audiences/{list}");
+    let mut other = edge.pool.begin().await.unwrap();
+    sqlx::query("update audiences set description = 'Weekly'").execute(&mut *other).await.unwrap();
+    let renaming = tokio::spawn({
+        let (client, path) = (client.clone(), path.clone());
+        async move { client.patch(&path, json!({"name": "Letter"})).await.status.as_u16() }
+    });
+    let waiting =
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    until("the change waits", async || edge.count(waiting).await > 0).await;
+    other.commit().await.unwrap();
+    assert_eq!(renaming.await.unwrap(), 200);
+    let audience = client.get(&path).await.body["audience"].clone();
+    assert_eq!((&audience["name"], &audience["description"]), (&json!("Letter"), &json!("Weekly")));
 }

@@ -152,6 +152,31 @@ async fn what_is_validated_is_judged_and_not_kept() {
 }
 
 #[tokio::test]
+async fn a_call_over_the_bus_is_in_the_request_log_and_a_dry_run_is_not() {
+    let caller = Caller::new().await;
+    let body = json!({"product_tenant_id": TENANT, "email": "ann@example.com"});
+    caller.call("validate", json!({"operation": "createContact", "request": body})).await;
+    caller.call("createContact", body).await;
+    caller.call("getContact", json!({"product_tenant_id": TENANT, "id": schemas::new_id()})).await;
+    caller.call("getContact", json!({"product_tenant_id": TENANT})).await;
+    caller.edge.wait_for_calls(3).await;
+    let calls = caller.edge.client().await.get("/v1/requests").await.body["requests"].clone();
+    let calls: Vec<_> = calls
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| (&call["via"], &call["status"], &call["error"], &call["field"]))
+        .collect();
+    let (bus, none) = (&json!("bus"), &Value::Null);
+    let expected = [
+        (bus, &json!(400), &json!("validation_failed"), &json!("id")),
+        (bus, &json!(404), &json!("contact_not_found"), none),
+        (bus, &json!(201), none, none),
+    ];
+    assert_eq!(calls, expected);
+}
+
+#[tokio::test]
 async fn the_service_is_found_with_what_it_takes_and_offers_nothing_of_the_operators() {
     let caller = Caller::new().await;
     let prefix = caller.edge.ingress.bus.prefixed("mail.v1.api.");

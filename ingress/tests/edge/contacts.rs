@@ -278,7 +278,8 @@ async fn found(edge: &Edge) -> Vec<String> {
     for (table, column, text) in columns {
         let sql = format!(
             "select exists (select from (select lower({text}) as text from {table}) r
-                            where r.text like '%ann@example.com%' or r.text like '%annabel%' or r.text like '%203.0.113.9%')"
+                            where r.text like '%ann@example.com%' or r.text like '%annabel%' or r.text like '%203.0.113.9%'
+                                  or strpos(r.text, 'ann%40example.com') > 0)"
         );
         if sqlx::query_scalar::<_, bool>(sqlx::AssertSqlSafe(sql)).fetch_one(&edge.pool).await.unwrap() {
             found.push(format!("{table}.{column}"));
@@ -298,6 +299,9 @@ async fn leave_more_traces(edge: &Edge, client: &Client, contact: &str) {
          select $1, $3, convert_to('To: ann@example.com', 'UTF8'), false where $2::text is not null",
         "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
          select $1, gen_random_uuid(), $3, 'postmark', 'x', '', convert_to('{\"Email\": \"Ann@Example.com\"}', 'UTF8'), null, 'handled'
+         where $2::text is not null",
+        "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
+         select $1, gen_random_uuid(), $3, 'mailgun', 'y', '', convert_to('recipient=Ann%40Example.com&x=1', 'UTF8'), null, 'handled'
          where $2::text is not null",
         "insert into pending_facts (tenant_id, id, reason, send_id, signal, occurred_at)
          select $1, gen_random_uuid(), 'unknown_send', $3, '{\"kind\": \"opened\", \"ip\": \"203.0.113.9\", \"user_agent\": \"x\"}', now()

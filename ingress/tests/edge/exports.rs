@@ -324,18 +324,18 @@ async fn with_request(edge: &Edge, client: &Client, product: &str, state: &str, 
 const TEMPLATE: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
 
 #[tokio::test]
-async fn the_request_log_shows_ids_of_the_engine_and_no_other_product() {
+async fn accepted_requests_show_ids_of_the_engine_and_no_other_product() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     let id = with_request(&edge, &client, PRODUCT, "rejected", 1, 0).await;
     with_request(&edge, &client, "shop", "rejected", 1, 0).await;
-    let listed = client.get("/v1/requests").await.body["requests"].clone();
+    let listed = client.get("/v1/requests/accepted").await.body["requests"].clone();
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["request_id"]), (1, &json!(id)), "{listed}");
     assert_eq!(listed[0]["body"], json!({"template_id": TEMPLATE}), "neither addresses nor tokens");
 }
 
 #[tokio::test]
-async fn the_request_log_is_in_the_order_of_arrival() {
+async fn accepted_requests_are_in_the_order_of_arrival() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     let mut expected = Vec::new();
@@ -357,7 +357,7 @@ async fn the_request_log_is_in_the_order_of_arrival() {
     ] {
         let (mut listed, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page = client.get(&format!("/v1/requests?limit=1{query}{cursor}")).await.body;
+            let page = client.get(&format!("/v1/requests/accepted?limit=1{query}{cursor}")).await.body;
             listed.extend(ids(&page));
             let Some(next) = page["next_cursor"].as_str() else { break };
             cursor = format!("&cursor={next}");

@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 use serde_json::{Value, json};
-use stage_rig::until;
+use sqlx::AssertSqlSafe;
 
 use crate::common::{Client, Edge};
 
@@ -99,7 +99,7 @@ async fn a_change_that_knew_a_removed_field_leaves_no_value() {
         let (client, ann) = (client.clone(), ann.clone());
         async move { client.patch(&ann, json!({"fields": {"plan": "pro"}})).await }
     });
-    until_one_waits(&edge).await;
+    edge.until_waiting(1).await;
     remove(&client, &field).await;
     edge.take_out_removed_fields().await;
     assert_eq!(define_anew(&client).await, 409, "the change is waited for");
@@ -122,7 +122,7 @@ async fn an_import_that_was_read_before_stores_no_value_of_a_removed_field() {
         let client = client.clone();
         async move { client.post("/v1/imports", json!({"csv": "email,plan,first_name\nann@example.com,pro,Ann\n"})).await }
     });
-    until_one_waits(&edge).await;
+    edge.until_waiting(1).await;
     remove(&client, &field).await;
     // No contact has a value.
     sqlx::query("delete from removed_fields").execute(&edge.pool).await.unwrap();
@@ -132,12 +132,62 @@ async fn an_import_that_was_read_before_stores_no_value_of_a_removed_field() {
     assert_eq!(edge.count("select count(*) from contacts where first_name = 'Ann' and fields = '{}'").await, 1);
 }
 
-/// Until a request waits for a lock.
-async fn until_one_waits(edge: &Edge) {
-    until("a request waits for a lock", async || {
-        let waiting =
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        edge.count(waiting).await > 0
-    })
-    .await;
+#[rstest]
+#[case::template("/v1/templates", "contents", "unknown_variable", json!({
+    "name": "T", "subject": "S", "body_html": "<p>{{ contact.fields.since }}</p>"}))]
+#[case::segment("/v1/segments", "segments", "unknown_field", json!({
+    "name": "Old", "rule": {"field": "fields.since", "op": "eq", "value": "2026-01-01"}}))]
+#[case::step("/v1/sequences", "sequences", "unknown_field", json!({
+    "name": "Steps", "steps": [{"step_type": "update_field", "action_config": {"field": "since", "value": "2026-01-01"}}]}))]
+#[case::trigger("/v1/sequences", "sequences", "unknown_field", json!({
+    "name": "Days", "trigger_type": "field_date", "trigger_config": {"field": "since"},
+    "steps": [{"step_type": "update_lifecycle_stage", "action_config": {"stage": "customer"}}]}))]
+#[tokio::test]
+async fn what_names_a_field_and_its_removal_take_turns(
+    #[case] path: &'static str,
+    #[case] table: &str,
+    #[case] unknown: &str,
+    #[case] body: Value,
+) {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let since = json!({"key": "since", "label": "Since", "type": "date"});
+    let field = format!("/v1/fields/{}", client.post("/v1/fields", since).await.text("field_id"));
+    let removal = || {
+        let (client, field) = (client.clone(), field.clone());
+        tokio::spawn(async move { client.delete(&field, json!({})).await })
+    };
+    let save = || {
+        let (client, body) = (client.clone(), body.clone());
+        tokio::spawn(async move { client.post(path, body).await })
+    };
+    // What names it is about to be stored: the removal waits, and finds it.
+    let mut stalled = edge.pool.begin().await.unwrap();
+    sqlx::query(AssertSqlSafe(format!("lock table {table} in share mode"))).execute(&mut *stalled).await.unwrap();
+    let saved = save();
+    edge.until_waiting(1).await;
+    let removed = removal();
+    edge.until_waiting(2).await;
+    stalled.rollback().await.unwrap();
+    let saved = saved.await.unwrap();
+    assert_eq!(saved.status, 201, "{}", saved.body);
+    assert_eq!(removed.await.unwrap().refusal(), (409, "field_in_use"));
+    for forgotten in [
+        "update templates set status = 'archived'",
+        "update segments set deleted_at = now(), name = 'x'",
+        "update sequences set status = 'archived'",
+    ] {
+        sqlx::query(forgotten).execute(&edge.pool).await.unwrap();
+    }
+    // The removal has found nothing, and is about to be stored: what names it waits, and is refused.
+    let mut stalled = edge.pool.begin().await.unwrap();
+    sqlx::query("select from fields for update").execute(&mut *stalled).await.unwrap();
+    let removed = removal();
+    edge.until_waiting(1).await;
+    let saved = save();
+    edge.until_waiting(2).await;
+    stalled.rollback().await.unwrap();
+    assert_eq!(removed.await.unwrap().status, 200);
+    let saved = saved.await.unwrap();
+    assert_eq!((saved.status.as_u16(), saved.faults()[0].1.as_str()), (400, unknown), "{}", saved.body);
 }

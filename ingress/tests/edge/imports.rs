@@ -441,3 +441,35 @@ async fn an_opt_out_by_any_address_of_a_merged_contact_counts(#[case] operation:
     let named = "select count(*) from contacts where first_name = 'Own'";
     assert_eq!(edge.count(named).await, if operation == "upsert" { 20 } else { 0 });
 }
+
+#[tokio::test]
+async fn a_consent_time_of_the_year_0_costs_only_its_row() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let csv = "email,consent_at\nann@example.com,0000-01-01\nbob@example.com,2024-01-01\n";
+    let answer = import(&client, "upsert", csv).await;
+    assert_eq!(counts(&answer), json!({"total_rows": 2, "valid": 1, "created": 1, "invalid": 1}));
+    assert_eq!(answer.body["errors"][0]["code"], "out_of_range");
+}
+
+#[tokio::test]
+async fn the_consent_of_a_row_counts_as_a_whole_unless_it_is_older() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let known = json!({"basis": "double_opt_in", "at": "2024-05-01T00:00:00Z", "source": "form", "description": "The page",
+                       "evidence": {"ip": "192.0.2.7"}});
+    client.post("/v1/contacts", json!({"email": "ann@example.com", "consent": known})).await;
+    let before = contact(&client, "ann@example.com").await["consent"].clone();
+    let of_row = async |at: &str| {
+        let csv = format!("email,consent_basis,consent_at\nann@example.com,fair,{at}\n");
+        let answer = client.post(PATH, json!({"csv": csv, "source_slug": "crm"})).await;
+        (counts(&answer), contact(&client, "ann@example.com").await["consent"].clone())
+    };
+    let unchanged = json!({"total_rows": 1, "valid": 1, "unchanged": 1});
+    assert_eq!(of_row("2020-01-01").await, (unchanged.clone(), before));
+    let (_, newer) = of_row("2025-01-01").await;
+    assert_eq!((&newer["basis"], &newer["source"]), (&json!("fair"), &json!("crm")));
+    assert!(newer["at"].as_str().unwrap().starts_with("2025-01-01"), "{newer}");
+    assert!(newer["description"].is_null() && newer["evidence"].is_null(), "nothing of the other: {newer}");
+    assert_eq!(of_row("2025-01-01").await, (unchanged, newer));
+}

@@ -223,6 +223,7 @@ async fn writers_that_waited_for_a_merge_write_to_the_survivor() {
     let ann = make(&client, json!({"email": "ann@example.com"})).await;
     let other = make(&client, json!({"email": "ann@work.example"})).await;
     let sequence = sequence(&client).await;
+    let list = client.post("/v1/audiences", json!({"kind": "list", "name": "News"})).await.text("audience_id");
     let mut merging = edge.pool.begin().await.unwrap();
     sqlx::query("select from contacts for update").execute(&mut *merging).await.unwrap();
     sqlx::query(
@@ -243,10 +244,11 @@ async fn writers_that_waited_for_a_merge_write_to_the_survivor() {
         post("/v1/events", json!({"name": "paid", "contact_id": other})),
         post("/v1/enrollments", json!({"sequence_id": sequence, "email": "ann@work.example"})),
         post("/v1/imports", json!({"csv": "email,company\nann@work.example,Acme\n"})),
+        post(&format!("/v1/audiences/{list}/members"), json!({"add": [other]})),
     ];
     let waiting =
         "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-    until("all to wait for the merge", async || edge.count(waiting).await == 5).await;
+    until("all to wait for the merge", async || edge.count(waiting).await == 6).await;
     merging.commit().await.unwrap();
     for one in writing {
         let answer = tokio::time::timeout(Duration::from_secs(30), one).await.unwrap().unwrap();
@@ -257,13 +259,51 @@ async fn writers_that_waited_for_a_merge_write_to_the_survivor() {
         (&seen["first_name"], &seen["last_name"], &seen["company"]),
         (&json!("Ann"), &json!("Low"), &json!("Acme"))
     );
-    for table in ["product_events", "enrollments"] {
+    for table in ["product_events", "enrollments", "audience_members"] {
         let sql = format!("select count(*) from {table} where contact_id = '{ann}'");
         let found: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&edge.pool).await.unwrap();
         assert_eq!(found, 1, "{table}");
     }
     let untouched = "select count(*) from contacts where status = 'merged' and first_name is null and company is null";
     assert_eq!(edge.count(untouched).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_that_waited_for_a_merge_loses_no_opt_out() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    make(&client, json!({"email": "ann@work.example"})).await;
+    let mut merging = edge.pool.begin().await.unwrap();
+    for sql in [
+        "select from contacts for update",
+        "update contacts set status = 'merged', merged_into = (select id from contacts where address = 'ann@example.com')
+         where address = 'ann@work.example'",
+    ] {
+        sqlx::query(sql).execute(&mut *merging).await.unwrap();
+    }
+    let importing = client.clone();
+    let import = tokio::spawn(async move {
+        let csv = "email,unsubscribed\nann@work.example,yes\n";
+        importing.post("/v1/imports", json!({"csv": csv, "operation": "update"})).await
+    });
+    let waiting =
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    until("the import to wait for the merge", async || edge.count(waiting).await == 1).await;
+    merging.commit().await.unwrap();
+    let answer = import.await.unwrap();
+    assert_eq!(answer.body["counts"]["updated"], 1, "{}", answer.body);
+    assert_eq!(show(&client, &ann).await["marketing_status"], "unsubscribed");
+}
+
+#[tokio::test]
+async fn a_merged_contact_is_in_no_export() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (ann, _) = merged_pair(&client).await;
+    let export = client.get("/v1/exports/contacts?format=ndjson").await;
+    let text = String::from_utf8(export.bytes).unwrap();
+    assert!(text.lines().count() == 1 && text.contains(&ann), "{text}");
 }
 
 #[tokio::test]
@@ -296,6 +336,61 @@ async fn chains_of_merges_lead_to_the_last_survivor() {
     }
     let back = client.post(&format!("/v1/contacts/{}/merge", ids[0]), json!({"contact_id": ids[2]})).await;
     assert_eq!((back.status.as_u16(), &back.body["contact"]["contact_id"]), (200, &json!(ids[2])));
+}
+
+#[tokio::test]
+async fn mail_to_merged_contacts_counts_for_the_last_survivor() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        ids.push(make(&client, json!({"email": format!("c{n}@example.com")})).await);
+    }
+    let send = schemas::new_batch_id();
+    sqlx::query(
+        "insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4::uuid, 'sent', now())",
+    )
+    .bind(client.tenant)
+    .bind(send)
+    .bind(schemas::month_of(send))
+    .bind(&ids[0])
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    sqlx::query("update sends set opened_at = now()").execute(&edge.pool).await.unwrap();
+    merge(&client, &ids[1], &ids[0]).await;
+    merge(&client, &ids[2], &ids[1]).await;
+    for event in ["email.sent", "email.opened"] {
+        let found = client.post("/v1/segments/preview", json!({"rule": {"event": event}})).await.body;
+        assert_eq!((&found["count"], &found["sample"][0]["contact_id"]), (&json!(1), &json!(ids[2])), "{found}");
+        let rest = client.post("/v1/segments/preview", json!({"rule": {"not": {"event": event}}})).await.body;
+        assert_eq!((&rest["count"], &rest["sample"][0]["contact_id"]), (&json!(1), &json!(ids[3])), "{rest}");
+    }
+}
+
+#[tokio::test]
+async fn enrollments_and_outcomes_of_merged_contacts_are_listed_by_every_id() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    let other = make(&client, json!({"email": "ann@work.example"})).await;
+    let sequence = sequence(&client).await;
+    for contact in [&ann, &other] {
+        let enrolled = client.post("/v1/enrollments", json!({"sequence_id": sequence, "contact_id": contact})).await;
+        assert_eq!(enrolled.status, 201, "{}", enrolled.body);
+    }
+    let outcome = json!({"contact_email": "ann@work.example", "outcome_type": "bind"});
+    assert!(client.post("/v1/outcomes", outcome).await.status.is_success());
+    merge(&client, &ann, &other).await;
+    for name in [format!("contact_id={ann}"), format!("contact_id={other}"), "email=ann%40work.example".to_owned()] {
+        let listed = client.get(&format!("/v1/enrollments?{name}")).await.body["enrollments"].clone();
+        let of = |n: usize| (listed[n]["contact_id"].clone(), listed[n]["status"].clone());
+        assert_eq!((of(0), of(1)), ((json!(other), json!("exited")), (json!(ann), json!("active"))), "{listed}");
+    }
+    for id in [&ann, &other] {
+        let listed = client.get(&format!("/v1/outcomes?contact_id={id}")).await.body["outcomes"].clone();
+        assert_eq!((&listed[0]["contact_id"], &listed[1]), (&json!(ann), &Value::Null), "{listed}");
+    }
 }
 
 #[tokio::test]

@@ -40,6 +40,7 @@ async fn a_bad_row_of_a_batch_costs_only_itself() {
         {"external_id": "user-9"},
         {"email": "ANN@example.com"},
         {"email": "eve@example.com", "external_id": "user-5", "tags": ["late"]},
+        {"email": "fay@example.com", "consent": {"at": "0000-01-01T00:00:00Z"}},
     ]);
     let body = upsert(&client, rows).await;
     let expected = [
@@ -53,9 +54,10 @@ async fn a_bad_row_of_a_batch_costs_only_itself() {
         "validation_failed at email",
         "validation_failed at email",
         "created",
+        "validation_failed at consent.at",
     ];
     assert_eq!(results(&body), expected);
-    assert_eq!(body["counts"], json!({"created": 2, "updated": 0, "unchanged": 0, "refused": 8}));
+    assert_eq!(body["counts"], json!({"created": 2, "updated": 0, "unchanged": 0, "refused": 9}));
     assert_eq!(edge.count("select count(*) from contacts").await, 2);
     assert_eq!(edge.count("select count(*) from audiences").await, 3, "a refused row makes no list");
     let ann = contact(&client, "email=ann@example.com").await;
@@ -202,4 +204,19 @@ async fn a_single_contact_is_updated_when_the_caller_asks() {
     let updated = client.post("/v1/contacts", body("Eve", "update")).await;
     assert_eq!((updated.status.as_u16(), &updated.body["result"]), (200, &json!("updated")));
     assert_eq!(contact(&client, "email=ann@example.com").await["first_name"], "Eve");
+}
+
+#[tokio::test]
+async fn an_opt_out_counts_for_a_contact_that_is_kept() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id =
+        client.post("/v1/contacts", json!({"email": "ann@example.com", "first_name": "Ann"})).await.text("contact_id");
+    assert_eq!(client.delete(&format!("/v1/contacts/{id}"), json!({})).await.status, 200);
+    let body = json!({"email": "ann@example.com", "first_name": "A.", "marketing_status": "unsubscribed"});
+    let left = client.post("/v1/contacts", body).await;
+    assert_eq!((left.status.as_u16(), &left.body["result"]), (200, &json!("updated")), "{}", left.body);
+    let kept = contact(&client, "email=ann@example.com").await;
+    assert_eq!((&kept["status"], &kept["marketing_status"]), (&json!("active"), &json!("unsubscribed")));
+    assert_eq!(kept["first_name"], "Ann");
 }

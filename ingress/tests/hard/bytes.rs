@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::Method;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use rstest::rstest;
@@ -56,7 +57,7 @@ impl Generator {
     }
 
     fn text(&mut self) -> String {
-        const PIECES: [&str; 22] = [
+        const PIECES: [&str; 23] = [
             "",
             "a",
             "\u{0}",
@@ -76,6 +77,7 @@ impl Generator {
             "-1",
             "99999999999999999999",
             "2026-13-45T99:99:99Z",
+            "0000-01-01T00:00:00Z",
             "null",
             " ",
             "ß",
@@ -357,6 +359,28 @@ async fn nor_are_those_to_health_and_messages_but_what_these_say_of_others() {
     for status in [400, 401, 503] {
         assert!(seen.contains_key(&status), "no {status} among {seen:?}");
     }
+    wire.stop().await;
+}
+
+#[tokio::test]
+async fn a_time_that_the_database_cannot_read_is_refused() {
+    let wire = Wire::start().await;
+    let client = &wire.client;
+    for path in
+        ["outcomes?since", "audit?since", "audit?until", "contacts?updated_since", "exports/events?recorded_since"]
+    {
+        for time in ["-9999-01-01T00:00:00Z", "0000-01-01T00:00:00Z", "%2B262000-01-01T00:00:00Z"] {
+            let answer = client.get(&format!("/v1/{path}={time}")).await;
+            assert_eq!(answer.refusal(), (400, "validation_failed"), "{path} {time}");
+        }
+    }
+    // A cursor is eight bytes of a time and sixteen of an id: 200,000 years ago.
+    let bytes: Vec<u8> = (-6_311_433_600_000_000_000_i64).to_be_bytes().into_iter().chain([0; 16]).collect();
+    let cursor = URL_SAFE_NO_PAD.encode(bytes);
+    let answer = client.get(&format!("/v1/contacts?cursor={cursor}")).await;
+    assert_eq!(answer.faults(), [("cursor".to_owned(), "invalid".to_owned())]);
+    let suppression = json!({"email": "ann@example.com", "expires_at": "+262000-01-01T00:00:00Z"});
+    assert_eq!(client.post("/v1/suppressions", suppression).await.refusal().0, 400);
     wire.stop().await;
 }
 

@@ -377,6 +377,29 @@ async fn an_item_with_a_key_of_its_own_is_carried_out_once_in_whichever_message(
 }
 
 #[tokio::test]
+async fn an_item_that_is_refused_before_its_key_is_looked_up_leaves_the_answer_stored_there() {
+    let publisher = Publisher::new().await;
+    let template = publisher.ready.template(json!({})).await;
+    let mut item = transactional(&template, "ann@example.com");
+    item["idempotency_key"] = json!("k-1");
+    let mut stray = item.clone();
+    stray["product_tenant_id"] = json!("nobody");
+    publisher.publish("transactional", json!([item]), "m-1").await;
+    publisher.settled().await;
+    publisher.publish("transactional", json!([stray]), "m-2").await;
+    publisher.settled().await;
+    publisher.publish("transactional", json!([item]), "m-3").await;
+    publisher.settled().await;
+    assert_eq!(publisher.count("select count(*) from requests").await, 1);
+    let refused: Vec<String> = publisher.rejections().await.into_iter().map(|event| event.data.refusal.code).collect();
+    assert_eq!(refused, ["tenant_not_found"]);
+    assert_eq!(
+        publisher.count("select count(*) from idempotency_keys where idempotency_key = 'k-1' and status = 202").await,
+        1
+    );
+}
+
+#[tokio::test]
 async fn requests_of_several_tenants_may_stand_in_one_array() {
     let publisher = Publisher::new().await;
     let edge = &publisher.ready.edge;
@@ -396,6 +419,40 @@ async fn requests_of_several_tenants_may_stand_in_one_array() {
     let rejections = publisher.rejections().await;
     assert_eq!(rejections.len(), 1);
     assert_eq!((rejections[0].data.index, rejections[0].data.refusal.code.as_str()), (Some(2), "template_not_found"));
+}
+
+#[tokio::test]
+async fn an_array_is_in_the_log_of_each_tenant_with_its_refused_items() {
+    let publisher = Publisher::new().await;
+    let edge = &publisher.ready.edge;
+    let template = publisher.ready.template(json!({})).await;
+    edge.client_for(PRODUCT, schemas::Environment::Production, "tenant-2").await;
+    let mut foreign = transactional(&template, "cid@example.com");
+    foreign["product_tenant_id"] = json!("tenant-2");
+    let array = json!([
+        transactional(&template, "ann@example.com"),
+        transactional(&template, "bob@example.com"),
+        transactional(&template, "bob@"),
+        foreign,
+    ]);
+    publisher.publish("transactional", array, "m-1").await;
+    publisher.publish("contact", json!({"product_tenant_id": TENANT, "email": "dan@example.com"}), "m-2").await;
+    edge.wait_for_calls(5).await;
+    let logged: Vec<Value> = sqlx::query_scalar(
+        "select jsonb_build_array(tenant_id = $1, operation, status, error, field) from request_log
+         where via = 'bus' order by status, operation",
+    )
+    .bind(publisher.ready.client.tenant)
+    .fetch_all(&edge.pool)
+    .await
+    .unwrap();
+    let expected = [
+        json!([true, "createContact", 201, null, null]),
+        json!([true, "sendTransactional", 202, null, null]),
+        json!([true, "sendTransactional", 400, "validation_failed", "email"]),
+        json!([false, "sendTransactional", 404, "template_not_found", null]),
+    ];
+    assert_eq!(logged, expected);
 }
 
 #[tokio::test]

@@ -213,6 +213,24 @@ async fn a_duplicate_is_a_new_draft_with_all_that_was_decided() {
     assert_eq!(blank.status, 400);
 }
 
+#[tokio::test]
+async fn a_duplicate_has_no_window_that_is_closed() {
+    let ready = Ready::start().await;
+    for (past, kept) in [("1 day", false), ("-1 day", true)] {
+        let campaign = ready.campaign(json!({})).await;
+        sqlx::query("update campaigns set status = 'sent', not_after = now() - $2::interval where id = $1::uuid")
+            .bind(&campaign)
+            .bind(past)
+            .execute(&ready.edge.pool)
+            .await
+            .unwrap();
+        let copied = ready.client.post(&format!("/v1/campaigns/{campaign}/duplicate"), json!({})).await;
+        assert_eq!(copied.status, 201, "{}", copied.body);
+        let read = ready.client.get(&format!("/v1/campaigns/{}", copied.text("campaign_id"))).await.body;
+        assert_eq!(read["campaign"]["not_after"].is_string(), kept, "{read}");
+    }
+}
+
 #[rstest]
 #[case("scheduled", "draft")]
 #[case("sending", "cancel")]

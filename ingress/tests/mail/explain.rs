@@ -97,14 +97,18 @@ async fn room_that_a_more_urgent_campaign_needs_is_spoken_for() {
     let (id, urgent) = (ready.campaign(json!({})).await, ready.campaign(json!({"urgency": "urgent"})).await);
     let capped = ready.client.patch("/v1/tenant", json!({"frequency_cap": {"messages": 1, "days": 7}})).await;
     assert_eq!(capped.status, 200, "{}", capped.body);
+    let batch = schemas::new_batch_id();
     for owed in [
-        "update campaigns set status = 'sending', materialized_at = now(), month = date_trunc('month', now(), 'UTC')::date
-         where id = $1::uuid",
+        "update campaigns set status = 'sending', materialized_at = now(), month = $2 where id = $1::uuid",
+        "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, size, queued)
+         select tenant_id, $3, $2, 'campaign', 'bulk', classification, id, content_id, sender_profile_id, 1, 1
+         from campaigns where id = $1::uuid",
         "insert into sends (tenant_id, id, month, campaign_id, contact_id)
-         select c.tenant_id, gen_random_uuid(), c.month, c.id, p.id
+         select c.tenant_id, $3, $2, c.id, p.id
          from campaigns c join contacts p on p.tenant_id = c.tenant_id and p.address = 'reader1@example.com' where c.id = $1::uuid",
     ] {
-        sqlx::query(owed).bind(&urgent).execute(&ready.edge.pool).await.unwrap();
+        let owed = sqlx::query(owed).bind(&urgent).bind(schemas::month_of(batch)).bind(batch);
+        owed.execute(&ready.edge.pool).await.unwrap();
     }
     let decided = async |id: &str, email| {
         let gate = gate(&explain(&ready, id, email).await, "frequency");
@@ -113,6 +117,10 @@ async fn room_that_a_more_urgent_campaign_needs_is_spoken_for() {
     assert_eq!(decided(&id, "reader1%40example.com").await, (json!("wait"), json!("spoken_for")));
     assert_eq!(decided(&id, "reader2%40example.com").await, (json!("pass"), json!("1")));
     assert_eq!(decided(&urgent, "reader1%40example.com").await, (json!("pass"), json!("1")));
+    let dry = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({"dry_run": true})).await;
+    let waiting = &dry.body["waiting"];
+    assert_eq!((&waiting[0]["reason"], &waiting[0]["count"]), (&json!("frequency_cap"), &json!(1)), "{}", dry.body);
+    assert_eq!((waiting.as_array().unwrap().len(), &dry.body["skipped_by_reason"]), (1, &json!({})), "{}", dry.body);
 }
 
 #[tokio::test]
@@ -165,6 +173,67 @@ async fn a_stranger_is_in_no_audience() {
         (&found["verdict"], &found["decided_by"], &found["contact_id"]),
         (&json!("stop"), &json!("audience"), &Value::Null)
     );
+}
+
+#[tokio::test]
+async fn a_contact_that_left_the_topic_is_stopped_while_the_list_is_one() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let public = async |name: Option<&str>| {
+        sqlx::query("update audiences set public_name = $2 where id = $1")
+            .bind(ready.list)
+            .bind(name)
+            .execute(&ready.edge.pool)
+            .await
+            .unwrap();
+    };
+    public(Some("News")).await;
+    sqlx::query(
+        "insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
+         select tenant_id, $1, id, id from contacts where address = 'reader1@example.com'",
+    )
+    .bind(ready.list)
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    let left = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&left["verdict"], &left["decided_by"]), (&json!("stop"), &json!("consent")));
+    let consent = gate(&left, "consent");
+    assert_eq!(
+        (&consent["detail"], &consent["row"]),
+        (&json!("left_topic"), &json!({"kind": "list", "id": ready.list}))
+    );
+    assert!(consent["at"].is_string());
+    let stayed = gate(&explain(&ready, &id, "reader2%40example.com").await, "consent");
+    assert_eq!((&stayed["verdict"], &stayed["detail"]), (&json!("pass"), &json!("subscribed")));
+    public(None).await;
+    assert_eq!(gate(&explain(&ready, &id, "reader1%40example.com").await, "consent")["verdict"], json!("pass"));
+}
+
+#[tokio::test]
+async fn a_one_off_message_waits_until_it_is_due_and_a_cancelled_one_is_stopped() {
+    let ready = Ready::start().await;
+    let due = chrono::Utc::now() + chrono::TimeDelta::days(2);
+    let body = json!({
+        "sender_id": ready.sender, "to": [{"email": "ann@example.com"}], "subject": "Hello", "html": "<p>Hello</p>",
+        "message_class": "business", "scheduled_at": due.to_rfc3339(),
+    });
+    let answer = ready.client.post("/v1/messages", body).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let id = answer.text("message_id");
+    let explain = async || {
+        let answer = ready.client.get(&format!("/v1/explain?message_id={id}&email=ann%40example.com")).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body["explanation"].clone()
+    };
+    let waiting = explain().await;
+    assert_eq!((&waiting["verdict"], &waiting["decided_by"]), (&json!("wait"), &json!("message")));
+    assert_eq!(gate(&waiting, "message")["detail"], json!("scheduled"));
+    let send = answer.body["recipients"][0]["send_id"].as_str().unwrap();
+    assert_eq!(ready.client.delete(&format!("/v1/sends/{send}"), json!({})).await.status, 200);
+    let cancelled = explain().await;
+    assert_eq!((&cancelled["verdict"], &cancelled["decided_by"]), (&json!("stop"), &json!("message")));
+    assert_eq!(gate(&cancelled, "message")["detail"], json!("cancelled"));
 }
 
 #[tokio::test]

@@ -1,6 +1,12 @@
 //! What recipients and their mail programs reach: no credentials, a token only.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use axum::body::Body;
 use http::{Method, Request};
@@ -318,6 +324,34 @@ async fn a_link_that_is_posted_many_times_at_once_keeps_no_other_request_waiting
         assert_eq!(answer.status, 200);
     }
     assert_eq!((mailed.opted_out().await, mailed.facts().await.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_link_that_is_posted_without_end_keeps_nobody_of_its_batch_waiting() {
+    let mut mailed = Mailed::start().await;
+    let campaign = mailed.ready.campaign(json!({})).await;
+    let sends = mailed.ready.batch(&campaign, &["sent", "sent"]).await;
+    let paths = [0, 1].map(|at| {
+        mailed.send = sends[at];
+        format!("/u/{}", mailed.token(Purpose::Unsubscribe))
+    });
+    let mut held = mailed.ready.edge.pool.begin().await.unwrap();
+    sqlx::query("select from batches for update").execute(&mut *held).await.unwrap();
+    let answered = AtomicUsize::new(0);
+    let posts = (0..40).map(|_| async {
+        assert_eq!(mailed.ask(Method::POST, &paths[0], "confirm=yes").await.status, 200);
+        answered.fetch_add(1, Ordering::Relaxed);
+    });
+    let others = async {
+        let waiting =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        while mailed.ready.edge.count(waiting).await == 0 {}
+        held.rollback().await.unwrap();
+        assert_eq!(mailed.ask(Method::POST, &paths[1], "confirm=yes").await.status, 200);
+        answered.load(Ordering::Relaxed)
+    };
+    let (_, before) = tokio::join!(futures::future::join_all(posts), others);
+    assert!(before < 20, "{before} posts of another came first");
 }
 
 #[tokio::test]

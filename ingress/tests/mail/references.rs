@@ -1,7 +1,9 @@
 //! What refers to an object protects it, and a refusal names it.
 
 use http::Method;
+use rstest::rstest;
 use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
 
 use crate::{
     common::Answer,
@@ -250,4 +252,64 @@ async fn a_list_never_goes_under_a_campaign_that_is_being_made() {
         let outcome = (made.status.as_u16(), gone.status.as_u16());
         assert!([(201, 409), (404, 200)].contains(&outcome), "{outcome:?} {} {}", made.body, gone.body);
     }
+}
+
+#[rstest]
+#[case::template("template", (409, "template_in_use"), (404, "template_not_found"))]
+#[case::sender("sender", (409, "sender_in_use"), (404, "sender_profile_not_found"))]
+#[tokio::test]
+async fn a_sequence_and_the_removal_of_what_it_names_take_turns(
+    #[case] object: &str,
+    #[case] in_use: (u16, &str),
+    #[case] gone: (u16, &str),
+) {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let id = if object == "sender" { ready.sender.to_string() } else { template.clone() };
+    let path = format!("/v1/{object}s/{id}");
+    let steps = json!([{"step_type": "send_email", "template_id": template}]);
+    let body = json!({"name": "Welcome", "sender_profile_id": ready.sender, "activate": true, "steps": steps});
+    let removal = || {
+        let (client, path) = (ready.client.clone(), path.clone());
+        tokio::spawn(async move { client.delete(&path, json!({})).await })
+    };
+    let save = || {
+        let (client, body) = (ready.client.clone(), body.clone());
+        tokio::spawn(async move { client.post("/v1/sequences", body).await })
+    };
+    // The sequence is about to be stored: the removal waits, and finds it.
+    let mut stalled = ready.edge.pool.begin().await.unwrap();
+    sqlx::query("lock table sequences in share mode").execute(&mut *stalled).await.unwrap();
+    let saved = save();
+    ready.edge.until_waiting(1).await;
+    let removed = removal();
+    ready.edge.until_waiting(2).await;
+    stalled.rollback().await.unwrap();
+    assert_eq!(saved.await.unwrap().status, 201);
+    assert_eq!(removed.await.unwrap().refusal(), in_use);
+    let forgotten = "update sequences set status = 'archived', sender_profile_id = null, deleted_at = now()";
+    sqlx::query(forgotten).execute(&ready.edge.pool).await.unwrap();
+    // The removal is about to be stored: the sequence waits, and finds nothing.
+    let mut stalled = ready.edge.pool.begin().await.unwrap();
+    let rows = AssertSqlSafe(format!("select from {object}s for update"));
+    sqlx::query(rows).execute(&mut *stalled).await.unwrap();
+    let removed = removal();
+    ready.edge.until_waiting(1).await;
+    let saved = save();
+    ready.edge.until_waiting(2).await;
+    stalled.rollback().await.unwrap();
+    assert_eq!(removed.await.unwrap().status, 200);
+    assert_eq!(saved.await.unwrap().refusal(), gone);
+}
+
+#[tokio::test]
+async fn a_duplicate_of_a_past_campaign_names_no_removed_field() {
+    let ready = Ready::start().await;
+    let field = json!({"key": "plan", "label": "Plan", "type": "string"});
+    let field = ready.client.post("/v1/fields", field).await.text("field_id");
+    let campaign = ready.campaign(json!({"body_html": "<p>{{ contact.fields.plan }}</p>"})).await;
+    ready.set_status(&campaign, "sent").await;
+    assert_eq!(remove(&ready, &format!("/v1/fields/{field}")).await.status, 200);
+    let copied = ready.client.post(&format!("/v1/campaigns/{campaign}/duplicate"), json!({})).await;
+    assert_eq!(copied.faults(), [("body_html".to_owned(), "unknown_variable".to_owned())], "{}", copied.body);
 }

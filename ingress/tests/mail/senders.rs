@@ -206,6 +206,30 @@ async fn a_sender_is_removed_unless_something_refers_to_it() {
     assert_eq!(client.delete(&spare, json!({})).await.refusal(), (404, "sender_not_found"));
 }
 
+/// The request is stored under a lock on its sender, so a removal at the same moment waits until it can see it.
+#[tokio::test]
+async fn a_sender_is_not_removed_while_mail_from_it_is_being_accepted() {
+    let ready = crate::fixtures::Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let (client, sender) = (&ready.client, format!("/v1/senders/{}", ready.sender));
+    let mut tx = ready.edge.pool.begin().await.unwrap();
+    sqlx::query("lock table requests in share row exclusive mode").execute(&mut *tx).await.unwrap();
+    let request = json!({"template_id": template, "email": "ann@example.com"});
+    let (accepted, removed, ()) = tokio::join!(
+        client.post("/v1/transactional", request),
+        async {
+            ready.edge.until_waiting(1).await;
+            client.delete(&sender, json!({})).await
+        },
+        async {
+            ready.edge.until_waiting(2).await;
+            tx.commit().await.unwrap();
+        }
+    );
+    assert_eq!(accepted.status, 202);
+    assert_eq!(removed.refusal(), (409, "sender_in_use"));
+}
+
 /// A tenant has as many batches as mails; each removal would go through all of them.
 #[tokio::test]
 async fn what_refers_to_a_sender_is_found_by_an_index() {

@@ -368,8 +368,16 @@ async fn a_merged_contact_gets_no_step_of_a_sequence_twice() {
     let facts: Vec<Uuid> =
         sqlx::query_scalar("select contact_id from product_events").fetch_all(&ready.edge.pool).await.unwrap();
     assert_eq!(json!(facts), json!([survivor["contact_id"]]), "its facts are the survivor's");
-    let started = ready.edge.count("select count(*) from trigger_occurrences").await;
+    let started = ready.edge.count("select count(distinct occurrence) from trigger_occurrences").await;
     assert_eq!(started, 1, "the survivor takes the place in the list, and joins nothing");
+    let undecided: Vec<Uuid> = sqlx::query_scalar(
+        "select o.contact_id from trigger_occurrences o join contacts c on c.id = o.contact_id
+         where c.status = 'active' and o.decided_at is null",
+    )
+    .fetch_all(&ready.edge.pool)
+    .await
+    .unwrap();
+    assert_eq!(json!(undecided), json!([survivor["contact_id"]]), "what was to start for the other starts");
 }
 
 #[tokio::test]

@@ -252,6 +252,27 @@ async fn mjml_is_kept_as_written_and_sent_as_html() {
     assert_eq!((&read["mjml"], &read["body_html"]), (&Value::Null, &json!("<p>HTML</p>")));
 }
 
+#[tokio::test]
+async fn the_nearest_snippets_are_found_however_many_are_mentioned() {
+    let ready = Ready::start().await;
+    snippet(&ready, json!({"name": "zoo", "body_html": "<b>Zoo</b>", "body_text": "Zoo"})).await;
+    for many in [
+        "insert into snippets (tenant_id, id, kind, name, version)
+         select $1, gen_random_uuid(), 'snippet', 'a' || n, 1 from generate_series(1, 300) n",
+        "insert into snippet_versions (tenant_id, snippet_id, version, body_html)
+         select tenant_id, id, 1, '' from snippets where tenant_id = $1 and name <> 'zoo'",
+        "update snippet_versions set mentions = array(select name from snippets where tenant_id = $1 and name <> 'zoo')
+         where tenant_id = $1",
+    ] {
+        sqlx::query(many).bind(ready.client.tenant).execute(&ready.edge.pool).await.unwrap();
+    }
+    let body = json!({
+        "body_html": "{% include 'zoo' %}", "body_text": "{% include 'zoo' %}", "template_type": "transactional",
+    });
+    let template = ready.template(body).await;
+    assert_eq!(rendered(&ready, &template).await["html"], "<b>Zoo</b>");
+}
+
 /// A template whose snippet changed while its request did its work without a connection is made of one of the two, whole.
 #[tokio::test]
 async fn templates_and_snippets_that_change_at_once_stay_whole() {

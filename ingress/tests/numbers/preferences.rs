@@ -4,8 +4,13 @@ use http::Method;
 use rstest::rstest;
 use schemas::token::Purpose;
 use serde_json::json;
+use stage_rig::until;
+use uuid::Uuid;
 
 use crate::reader::{Reader, html};
+
+const WAITING: &str =
+    "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
 
 #[tokio::test]
 async fn looking_at_the_page_changes_nothing() {
@@ -50,6 +55,7 @@ async fn who_leaves_a_topic_stays_away_whoever_adds_him_until_he_comes_back_hims
     let csv = "email,list\nreader1@example.com,News\n";
     let answer = reader.ready.client.post("/v1/imports", json!({"csv": csv})).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!((&answer.body["counts"]["unchanged"], &answer.body["counts"]["updated"]), (&json!(1), &json!(0)));
     assert!(!reader.is_in(news).await, "an import never lifts it");
     let page = reader.look().await;
     assert!(
@@ -81,6 +87,114 @@ async fn the_link_of_a_merged_contact_shows_and_changes_the_topics_of_the_surviv
         "select count(*) from topic_opt_outs d join contacts c on c.id = d.contact_id where c.merged_into is null";
     assert_eq!(reader.count(left).await, 1);
     assert_eq!(reader.count("select count(*) from audience_members m join audiences a on a.id = m.audience_id where a.public_name is not null").await, 0);
+}
+
+#[tokio::test]
+async fn the_link_of_a_merged_contact_leaves_and_returns_for_the_survivor() {
+    let reader = Reader::start().await;
+    let client = &reader.ready.client;
+    let survivor = client.post("/v1/contacts", json!({"email": "survivor@example.org"})).await.text("contact_id");
+    let path = format!("/v1/contacts/{survivor}");
+    client.post(&format!("{path}/merge"), json!({"contact_id": reader.contact})).await;
+    reader.submit("action=leave").await;
+    assert_eq!(client.get(&path).await.body["contact"]["suppression"]["reason"], "unsubscribe");
+    let page = html(&reader.submit("action=return").await);
+    assert!(page.contains("You are subscribed again") && !page.contains("Subscribe again"), "{page}");
+    assert_eq!(reader.count("select count(*) from suppressions").await, 0);
+    let back = client.get(&path).await.body["contact"].clone();
+    assert_eq!(
+        (&back["marketing_status"], &back["consent"]["source"]),
+        (&json!("subscribed"), &json!("preferences_page"))
+    );
+    // The survivor has left by a mail of its own.
+    client.patch(&path, json!({"marketing_status": "unsubscribed"})).await;
+    assert!(reader.look().await.contains("Subscribe again"));
+}
+
+#[tokio::test]
+async fn a_topic_left_while_the_contact_is_merged_is_left() {
+    let reader = Reader::start().await;
+    let news = reader.topic("News", true).await;
+    let client = &reader.ready.client;
+    let survivor = client.post("/v1/contacts", json!({"email": "survivor@example.org"})).await.text("contact_id");
+    let mut merging = reader.ready.edge.pool.begin().await.unwrap();
+    for sql in [
+        "select from contacts where id in ($1, $2) for update",
+        "update audience_members set contact_id = $2 where contact_id = $1",
+        "update contacts set status = 'merged', merged_into = $2 where id = $1",
+    ] {
+        let query = sqlx::query(sql).bind(reader.contact).bind(survivor.parse::<Uuid>().unwrap());
+        query.execute(&mut *merging).await.unwrap();
+    }
+    let form = format!("shown={news}&action=save");
+    let merged = async {
+        until("the form waits for the merge", async || reader.count(WAITING).await == 1).await;
+        merging.commit().await.unwrap();
+    };
+    let (saved, ()) = tokio::join!(reader.submit(&form), merged);
+    assert!(html(&saved).contains("Your choices are saved"), "{}", html(&saved));
+    let left =
+        "select count(*) from topic_opt_outs d join contacts c on c.id = d.contact_id where c.address like 'survivor%'";
+    assert_eq!(reader.count(left).await, 1);
+    let members =
+        "select count(*) from audience_members m join audiences a on a.id = m.audience_id where a.name = 'News'";
+    assert_eq!(reader.count(members).await, 0);
+}
+
+/// Whoever needs several contacts locks them in the order of their ids: here the lower first, then the higher.
+#[rstest]
+#[case::link(Uuid::nil(), "unsubscribe")]
+#[case::suppression(Uuid::nil(), "suppress")]
+#[case::erasure(Uuid::max(), "erase")]
+#[tokio::test]
+async fn a_contact_and_its_survivor_are_locked_in_the_order_of_their_ids(#[case] survivor: Uuid, #[case] writer: &str) {
+    let reader = Reader::start().await;
+    let (client, pool) = (&reader.ready.client, &reader.ready.edge.pool);
+    sqlx::query("insert into contacts (tenant_id, id, address) values ($1, $2, 'survivor@example.org')")
+        .bind(client.tenant)
+        .bind(survivor)
+        .execute(pool)
+        .await
+        .unwrap();
+    sqlx::query("update contacts set status = 'merged', merged_into = $2 where id = $1")
+        .bind(reader.contact)
+        .bind(survivor)
+        .execute(pool)
+        .await
+        .unwrap();
+    let mut other = pool.begin().await.unwrap();
+    let mut ids = [survivor, reader.contact];
+    ids.sort_unstable();
+    let lock = "select from contacts where id = $1 for no key update";
+    sqlx::query(lock).bind(ids[0]).execute(&mut *other).await.unwrap();
+    let email = json!({"email": "reader1@example.com", "reason": "unsubscribe"});
+    let writing = async {
+        match writer {
+            "unsubscribe" => reader.ask(Method::POST, &reader.path(Purpose::Unsubscribe), "en", "confirm=yes").await,
+            "suppress" => client.post("/v1/suppressions", email).await,
+            _ => client.delete(&format!("/v1/contacts/{}", reader.contact), json!({"erase": true})).await,
+        }
+    };
+    let locking = async {
+        until("the writer waits", async || reader.count(WAITING).await == 1).await;
+        sqlx::query(lock).bind(ids[1]).execute(&mut *other).await.expect("a deadlock");
+        other.commit().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(writing, locking);
+    assert!(answer.status.is_success(), "{}", answer.status);
+}
+
+#[tokio::test]
+async fn the_links_of_an_erased_contact_change_nothing_of_a_new_one() {
+    let reader = Reader::start().await;
+    let client = &reader.ready.client;
+    let path = format!("/v1/contacts/{}", reader.contact);
+    assert_eq!(client.delete(&path, json!({"erase": true})).await.status, 200);
+    client.post("/v1/contacts", json!({"email": "reader1@example.com"})).await;
+    for (purpose, form) in [(Purpose::Unsubscribe, "confirm=yes"), (Purpose::Preferences, "action=leave")] {
+        assert_eq!(reader.ask(Method::POST, &reader.path(purpose), "en", form).await.status, 404);
+    }
+    assert_eq!(reader.count("select count(*) from suppressions").await, 0);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
--- The mails that reached contacts within a time. $1 places, $2 tenants, $3 contacts, $4 since when, $5 until when, $6 and $7 the
--- ids that mail of that time can have, other than a campaign's, $8 and $9 their months. There is no index by contact over all
--- mail: a campaign's is looked up in each campaign that was not over long before (campaigns_by_end, sends_once_per_campaign), all
--- other mail by sends_by_contact. The newest 200 of each.
+-- The mails that reached contacts within a time, or contacts that were merged into them (contacts_merged). $1 places, $2 tenants, $3 contacts,
+-- $4 since when, $5 until when, $6 and $7 the ids that mail of that time can have, other than a campaign's, $8 and $9 their months. There is
+-- no index by contact over all mail: a campaign's is looked up in each campaign that was not over long before (campaigns_by_end,
+-- sends_once_per_campaign), all other mail by sends_by_contact. The newest 200 of each.
 select w.place as "place!", w.contact_id as "contact_id!", s.id as "send_id!", s.campaign_id, s.at as "at!",
        s.confirmed as "confirmed!"
 from unnest($1::int[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::timestamptz[], $6::uuid[], $7::uuid[], $8::date[], $9::date[])
@@ -9,6 +9,11 @@ from unnest($1::int[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::timestampt
 cross join lateral (
     select d.id, d.campaign_id, d.at, d.confirmed
     from (
+        select w.contact_id as id
+        union all
+        select m.id from contacts m where m.tenant_id = w.tenant_id and m.merged_into = w.contact_id
+    ) own
+    cross join lateral (
         select s.id, s.campaign_id, s.at, s.confirmed
         from (
             select c.id, c.month from campaigns c
@@ -20,14 +25,14 @@ cross join lateral (
         cross join lateral (
             select s.id, s.campaign_id, coalesce(s.delivered_at, s.decided_at) as at, s.delivered_at is not null as confirmed
             from sends s
-            where s.tenant_id = w.tenant_id and s.campaign_id = c.id and s.contact_id = w.contact_id and s.month = c.month
+            where s.tenant_id = w.tenant_id and s.campaign_id = c.id and s.contact_id = own.id and s.month = c.month
               and s.state = 'sent' and s.bounced_at is null
             offset 0
         ) s
         union all
         select s.id, null, coalesce(s.delivered_at, s.decided_at), s.delivered_at is not null
         from sends s
-        where s.tenant_id = w.tenant_id and s.contact_id = w.contact_id and s.campaign_id is null
+        where s.tenant_id = w.tenant_id and s.contact_id = own.id and s.campaign_id is null
           and s.id between w.first_id and w.last_id and s.month between w.first_month and w.last_month
           and s.state = 'sent' and s.bounced_at is null
           and not exists (select from messages m where m.tenant_id = s.tenant_id and m.id = s.request_id and m.is_test)

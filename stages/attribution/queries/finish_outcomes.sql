@@ -2,7 +2,7 @@
 -- next recheck, null for none, $6 whether the credit changed, $7 models, $8 and $9 windows, $10 rules, and what the totals
 -- now hold: $11 type, $12 hour, $13 premium, $14 value. The rows are locked.
 update outcomes o
-set contact_id = w.contact_id, contact_key = w.contact_key, credit_attempts = o.credit_attempts + 1,
+set contact_id = w.contact_id, contact_key = w.contact_key,
     credit_due = now() + make_interval(mins => w.next_look), credit_reason = 'late_fact',
     revision = o.revision + w.restated::integer, credited_at = case when w.restated then now() else o.credited_at end,
     model = w.model, click_days = w.click_days, delivery_days = w.delivery_days, rule = w.rule,

@@ -1,7 +1,7 @@
 -- Takes late facts and makes the outcomes due that they may affect: outcomes of contacts with a late click, bounce or rescored click,
--- and outcomes that waited for a contact that exists now. $1 the most facts. Returns how many there were. Served by the keys of
--- contact_facts and contacts, then outcomes_by_contact, outcomes_by_email and outcomes_by_dot_number; `offset 0` keeps the planner
--- to these lookups while the tables have no statistics.
+-- and outcomes that waited for a contact that exists now, by all addresses and numbers that lead to it. $1 the most facts. Returns how many
+-- there were. Served by the keys of contact_facts and contacts, contacts_merged, then outcomes_by_contact, outcomes_by_email and
+-- outcomes_by_dot_number; `offset 0` keeps the planner to these lookups while the tables have no statistics.
 with taken as (
     delete from late_facts l
     where l.id in (select id from late_facts order by id limit $1 for update skip locked)
@@ -22,7 +22,10 @@ with taken as (
     select distinct w.tenant_id, w.contact_id, w.source, c.address, c.dot_number
     from affected w
     cross join lateral (
-        select c.address, c.dot_number from contacts c where c.tenant_id = w.tenant_id and c.id = w.contact_id offset 0
+        select c.address, c.dot_number from contacts c where c.tenant_id = w.tenant_id and c.id = w.contact_id
+        union all
+        select c.address, c.dot_number from contacts c where c.tenant_id = w.tenant_id and c.merged_into = w.contact_id
+        offset 0
     ) c
 ), due as (
     select distinct p.tenant_id, o.id, p.source

@@ -21,9 +21,9 @@ use ledger::outcomes::{Premium, SHARE_WHOLE};
 /// The most outcomes that are credited in one transaction.
 pub(crate) const OUTCOMES_MAX: i64 = 200;
 
-/// An outcome is rechecked this many minutes after its last computation, also without a late fact. The recheck finds changes that no
+/// An outcome is rechecked this many minutes after its last report, whatever late facts come between. The recheck finds changes that no
 /// trigger records (a late delivery report, rescored clicks) and late facts that were committed between two snapshots.
-const RECHECK_MINUTES: [i32; 5] = [1, 15, 120, 24 * 60, 72 * 60];
+const RECHECK_MINUTES: [i32; 5] = [1, 15, 120, 24 * 60, 96 * 60];
 
 /// An outcome whose credit is due, with its row locked.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ struct DueOutcome {
     id: Uuid,
     contact_email: Option<String>,
     dot_number: Option<i64>,
+    /// Of a contact that was merged while the outcome was recorded, the one that is left.
     contact_id: Option<Uuid>,
     contact_key: Option<String>,
     outcome_type: String,
@@ -39,7 +40,8 @@ struct DueOutcome {
     value_cents: Option<i64>,
     occurred_at: DateTime<Utc>,
     credit_reason: String,
-    credit_attempts: i16,
+    /// Since its last report.
+    age_minutes: i32,
     revision: i32,
     booked_type: Option<String>,
     booked_hour: Option<DateTime<Utc>>,
@@ -88,13 +90,15 @@ pub(crate) async fn credit_outcomes(by_key: &PreparedPool, outcomes: &[(Uuid, Uu
     let mut tx = by_key.begin().await?;
     let due = sqlx::query_as!(
         DueOutcome,
-        "select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_id, o.contact_key, o.outcome_type, o.premium,
-                o.value_cents, o.occurred_at, o.credit_reason, o.credit_attempts, o.revision, o.booked_type, o.booked_hour, o.booked_premium,
-                o.booked_value_cents
+        r#"select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_key, o.outcome_type, o.premium,
+                o.value_cents, o.occurred_at, o.credit_reason, floor(extract(epoch from now() - o.updated_at) / 60)::int as "age_minutes!", o.revision, o.booked_type, o.booked_hour, o.booked_premium,
+                o.booked_value_cents,
+                coalesce((select c.merged_into from contacts c where c.tenant_id = o.tenant_id and c.id = o.contact_id), o.contact_id)
+                    as contact_id
          from (select distinct * from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)) w
          join outcomes o on o.tenant_id = w.tenant_id and o.id = w.id
          where o.credit_due is not null
-         order by o.tenant_id, o.id for no key update of o skip locked",
+         order by o.tenant_id, o.id for no key update of o skip locked"#,
         &tenants,
         &ids,
     )
@@ -110,12 +114,14 @@ pub(crate) async fn credit_due_outcomes(by_key: &PreparedPool) -> sqlx::Result<C
     let mut tx = by_key.begin().await?;
     let due = sqlx::query_as!(
         DueOutcome,
-        "select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_id, o.contact_key, o.outcome_type, o.premium,
-                o.value_cents, o.occurred_at, o.credit_reason, o.credit_attempts, o.revision, o.booked_type, o.booked_hour, o.booked_premium,
-                o.booked_value_cents
+        r#"select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_key, o.outcome_type, o.premium,
+                o.value_cents, o.occurred_at, o.credit_reason, floor(extract(epoch from now() - o.updated_at) / 60)::int as "age_minutes!", o.revision, o.booked_type, o.booked_hour, o.booked_premium,
+                o.booked_value_cents,
+                coalesce((select c.merged_into from contacts c where c.tenant_id = o.tenant_id and c.id = o.contact_id), o.contact_id)
+                    as contact_id
          from outcomes o
          where o.credit_due <= now()
-         order by o.credit_due limit $1 for no key update skip locked",
+         order by o.credit_due limit $1 for no key update skip locked"#,
         OUTCOMES_MAX,
     )
     .fetch_all(&mut *tx)
@@ -165,7 +171,8 @@ impl CreditChange<'_> {
     }
 
     fn next_check_minutes(&self) -> Option<i32> {
-        usize::try_from(self.due.credit_attempts).ok().and_then(|attempt| RECHECK_MINUTES.get(attempt)).copied()
+        let age = self.due.age_minutes;
+        RECHECK_MINUTES.iter().find(|at| **at > age).map(|at| at - age)
     }
 }
 

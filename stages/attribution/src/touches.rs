@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
+use ledger::frequency::DAYS_MAX;
 use schemas::{MessageKind, SendId, month_of};
 use serde_json::json;
 use sqlx::PgConnection;
@@ -10,8 +11,9 @@ use uuid::Uuid;
 
 use crate::model::{CreditRule, MailTouch};
 
-/// The longest time between the request of a mail outside campaigns and its delivery.
-const SEND_TIME_MAX: TimeDelta = TimeDelta::days(4);
+/// The longest time between the request of a mail outside campaigns and its delivery: that of a sequence may wait as long for room under
+/// the frequency cap as a cap can have days.
+const SEND_TIME_MAX: TimeDelta = TimeDelta::days(4 + DAYS_MAX as i64);
 
 /// The query for the touches of an outcome's contacts before it.
 #[derive(Debug, Clone)]

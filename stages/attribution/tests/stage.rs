@@ -58,6 +58,40 @@ async fn mail_outside_campaigns_is_credited_and_old_mail_is_not() {
 }
 
 #[tokio::test]
+async fn mail_that_waited_for_room_under_the_cap_is_credited() {
+    let shop = Shop::open().await;
+    let single = shop.single_mail(&shop.people[0], 1).await;
+    let waited = shop.requested(single, 20).await;
+    let outcome = shop.report_outcome(json!({})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(waited, 1_000_000)]);
+}
+
+#[tokio::test]
+async fn late_facts_use_up_no_rechecks() {
+    let shop = Shop::open().await;
+    let mail = shop.mail(&shop.people[0], 5).await;
+    let outcome = shop.report_outcome(json!({})).await;
+    shop.credit(outcome).await;
+    for link in 0..8 {
+        shop.click(mail, 2, link).await;
+        shop.run_sweeps().await;
+    }
+    let soon = "select count(*) from outcomes where credit_due between now() and now() + interval '1 minute'";
+    assert_eq!(shop.rig.number(soon).await, 1);
+    // A recheck each at its time after the report, and then none.
+    for (minutes, next) in [(1, 1), (15, 1), (120, 1), (1_440, 1), (5_760, 0)] {
+        sqlx::query("update outcomes set credit_due = now(), updated_at = now() - make_interval(mins => $1)")
+            .bind(minutes)
+            .execute(&shop.rig.pool)
+            .await
+            .unwrap();
+        shop.run_sweeps().await;
+        assert_eq!(shop.rig.number("select count(*) from outcomes where credit_due > now()").await, next, "{minutes}");
+    }
+}
+
+#[tokio::test]
 async fn a_late_click_restates_the_credit_and_raises_an_event() {
     let shop = Shop::open().await;
     let (delivered, clicked) = (shop.mail(&shop.people[0], 1).await, shop.mail(&shop.people[0], 20).await);
@@ -278,4 +312,62 @@ async fn a_tenants_own_window_is_applied() {
     assert_eq!(Policy::restate(&mut db, shop.tenant.id, Utc::now() - TimeDelta::days(1)).await.unwrap(), 1);
     shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)]);
+}
+
+#[tokio::test]
+async fn a_merge_takes_no_credit_away_and_no_late_click() {
+    let shop = Shop::open().await;
+    let (first, second) = (shop.mail(&shop.people[0], 20).await, shop.mail(&shop.people[0], 10).await);
+    shop.click(first, 5, 1).await;
+    let outcome = shop.report_outcome(json!({})).await;
+    shop.credit(outcome).await;
+    shop.merge().await;
+    assert_eq!(shop.contact_of(outcome).await, Some(shop.people[1].id));
+    shop.switch(AttributionModel::LastTouch).await;
+    assert_eq!(shop.credited(outcome).await, [(first, 1_000_000)]);
+    assert_eq!(shop.reasons(outcome).await, ["first"]);
+    shop.click(second, 3, 1).await;
+    shop.run_sweeps().await;
+    assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
+    assert_eq!(shop.reasons(outcome).await, ["first", "late_fact"]);
+    shop.assert_totals().await;
+}
+
+#[tokio::test]
+async fn any_address_and_number_of_merged_contacts_lead_to_the_survivor_and_all_their_mail() {
+    let shop = Shop::open().await;
+    let mail = shop.mail(&shop.people[0], 2).await;
+    for (person, number) in shop.people.iter().zip([76_i64, 77]) {
+        sqlx::query("update contacts set dot_number = $2 where id = $1")
+            .bind(person.id)
+            .bind(number)
+            .execute(&shop.rig.pool)
+            .await
+            .unwrap();
+    }
+    shop.merge().await;
+    let (merged, survivor) = (&shop.people[0].address, &shop.people[1].address);
+    for keys in [
+        json!({"contact_email": merged}),
+        json!({"contact_email": survivor}),
+        json!({"contact_email": merged, "dot_number": 77}),
+        json!({"contact_email": survivor, "dot_number": 76}),
+        json!({"contact_email": null, "dot_number": 76}),
+    ] {
+        let outcome = shop.report_outcome(keys.clone()).await;
+        shop.credit(outcome).await;
+        assert_eq!(shop.contact_of(outcome).await, Some(shop.people[1].id), "{keys}");
+        assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)], "{keys}");
+    }
+    // Recorded while the contact was being merged.
+    sqlx::query("update outcomes set contact_id = $1, credit_due = now()")
+        .bind(shop.people[0].id)
+        .execute(&shop.rig.pool)
+        .await
+        .unwrap();
+    shop.run_sweeps().await;
+    let stale =
+        "select count(*) from outcomes where contact_id in (select id from contacts where merged_into is not null)";
+    assert_eq!(shop.rig.number(stale).await, 0);
+    shop.assert_totals().await;
 }

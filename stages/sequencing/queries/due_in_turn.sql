@@ -15,8 +15,7 @@ with recursive tenant (id) as (
 )
 select e.tenant_id as "tenant_id!", e.id as "id!", e.sequence_id as "sequence_id!", e.version as "version!", e.contact_id as "contact_id!",
        e.product as "product!", e.next_step as "next_step!", e.next_action_at as "due_at!", e.attempts as "attempts!",
-       e.opted_out_by_step as "opted_out_by_step!",
-       case when e.steps_day = (now() at time zone 'UTC')::date then e.steps_today else 0::smallint end as "steps_today!"
+       e.opted_out_by_step as "opted_out_by_step!"
 from turn t
 cross join lateral (
     select d.* from enrollments d

@@ -10,12 +10,12 @@ set status = w.status,
     claim_token = w.claim_token,
     held_by = w.held_by,
     opted_out_by_step = e.opted_out_by_step or w.opted_out,
-    steps_today = w.steps_today,
+    steps_today = case when e.steps_day = (now() at time zone 'UTC')::date then e.steps_today else 0 end + w.took_step::integer,
     steps_day = (now() at time zone 'UTC')::date,
     ended_at = case when w.next_action_at is null then now() end,
     updated_at = now()
 from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::timestamptz[], $7::smallint[], $8::text[],
-            $9::uuid[], $10::bool[], $11::smallint[], $12::text[])
-    as w (tenant_id, id, status, exit_reason, next_step, next_action_at, attempts, last_error, claim_token, opted_out, steps_today,
+            $9::uuid[], $10::bool[], $11::bool[], $12::text[])
+    as w (tenant_id, id, status, exit_reason, next_step, next_action_at, attempts, last_error, claim_token, opted_out, took_step,
           held_by)
 where e.tenant_id = w.tenant_id and e.id = w.id

@@ -1,6 +1,7 @@
 -- The contacts of a group, their eligibility, whether they are asked to confirm their consent, and whether an unhandled answer is one to the
 -- enrollment's own mail. Mail of sequences on its way takes room under the frequency cap: what is older than two months is rare, and the
--- fence counts it. $1 tenants, $2 contacts, $3 enrollments, $4 and $5 the events that end them, if any: name and properties. All by key.
+-- fence counts it. $1 tenants, $2 contacts, $3 enrollments, $4 and $5 the events that end them, if any: name and properties, $6 sequences.
+-- All by key.
 select w.place as "place!", s.address as "address!", s.contact_active as "contact_active!",
        s.marketing_status as "marketing_status!", s.hard_bounced as "hard_bounced!", s.complained as "complained!",
        s.unsubscribed as "unsubscribed!", s.invalid as "invalid!", s.suppressed_all as "suppressed_all!",
@@ -29,9 +30,15 @@ select w.place as "place!", s.address as "address!", s.contact_active as "contac
              -- Later than what started it: of the events of one request, by their ids.
              and (p.received_at, p.id) > (e.started_at, coalesce(e.event_id, '00000000-0000-0000-0000-000000000000'))
              and p.occurred_at > p.received_at - interval '1 day'
-       ) as "ended_by_event!"
-from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::jsonb[]) with ordinality
-    as w (tenant_id, contact_id, enrollment_id, exit_name, exit_properties, place)
+       ) as "ended_by_event!",
+       (
+           -- By `enrollments_by_contact`.
+           select coalesce(sum(e.steps_today), 0)
+           from (select e.* from enrollments e where e.tenant_id = w.tenant_id and e.contact_id = w.contact_id offset 0) e
+           where e.sequence_id = w.sequence_id and e.steps_day = (now() at time zone 'UTC')::date
+       ) as "steps_today!"
+from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::jsonb[], $6::uuid[]) with ordinality
+    as w (tenant_id, contact_id, enrollment_id, exit_name, exit_properties, sequence_id, place)
 cross join lateral recipient_eligibility(w.tenant_id, array[w.contact_id]) s
 cross join lateral (
     select c.timezone, c.first_name, c.last_name from contacts c

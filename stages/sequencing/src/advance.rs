@@ -34,7 +34,26 @@ pub(crate) fn advance(
         (None, None) => Move::complete(due),
         (None, Some(at)) => Move::next(due, at),
     };
-    moved.after(due, effect)
+    moved.after(effect)
+}
+
+/// Why an attempt at a step did not succeed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FailedAttempt {
+    code: &'static str,
+    for_good: bool,
+}
+
+impl FailedAttempt {
+    /// Another attempt may succeed.
+    pub(crate) fn again(code: &'static str) -> Self {
+        Self { code, for_good: false }
+    }
+
+    /// No attempt can succeed.
+    pub(crate) fn for_good(code: &'static str) -> Self {
+        Self { code, for_good: true }
+    }
 }
 
 /// After a failed attempt: the same step later, or the end.
@@ -42,10 +61,11 @@ pub(crate) fn fail(
     due: &Due,
     step_id: Uuid,
     kind: StepType,
-    code: &'static str,
+    failed: FailedAttempt,
     now: DateTime<Utc>,
 ) -> (Move, Option<Log>) {
-    match usize::try_from(due.attempts).ok().and_then(|attempt| BACKOFF.get(attempt)) {
+    let FailedAttempt { code, for_good } = failed;
+    match usize::try_from(due.attempts).ok().and_then(|attempt| BACKOFF.get(attempt)).filter(|_| !for_good) {
         Some(pause) => (Move::retry(due, now + *pause, code), None),
         None => (Move::fail(due, code), Some(Log::failure(due, step_id, kind, code))),
     }

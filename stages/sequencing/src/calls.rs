@@ -28,7 +28,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    advance::{advance, fail},
+    advance::{FailedAttempt, advance, fail},
     due::{self, Due},
     moves::{self, Log},
     sequence,
@@ -40,7 +40,7 @@ use schemas::action::{Action, CallProductWebhook};
 pub(crate) const LEASE: Duration = Duration::from_secs(45);
 /// Calls of one process at the same time, and of one tenant among them.
 const CALLS_MAX: usize = 128;
-const CALLS_PER_TENANT: usize = 8;
+pub(crate) const CALLS_PER_TENANT: usize = 8;
 /// The type that the call's headers name.
 const CALL_TYPE: &str = "sequence.step";
 
@@ -181,11 +181,14 @@ impl Calls {
     }
 
     /// The status that was answered, or the code of why there is none.
-    async fn post(&self, call: &Call) -> Result<u16, Refusal> {
-        let url: Url =
-            self.outbound.rules().parse(&call.config.url).map_err(|_| Refusal::for_good("address_not_allowed"))?;
+    async fn post(&self, call: &Call) -> Result<u16, FailedAttempt> {
+        let url: Url = self
+            .outbound
+            .rules()
+            .parse(&call.config.url)
+            .map_err(|_| FailedAttempt::for_good("address_not_allowed"))?;
         let mut body = call.body.clone();
-        let (known, secrets) = self.product(call).await.map_err(|_| Refusal::again("ledger"))?;
+        let (known, secrets) = self.product(call).await.map_err(|_| FailedAttempt::again("ledger"))?;
         body["product_tenant_id"] = json!(known);
         let body = Bytes::from(body.to_string());
         let mut headers = HeaderMap::new();
@@ -193,24 +196,24 @@ impl Calls {
         headers.insert(HeaderName::from_static(webhook::EVENT_HEADER), HeaderValue::from_static(CALL_TYPE));
         let attempt = call.due.attempts.saturating_add(1);
         headers.insert(HeaderName::from_static(webhook::ATTEMPT_HEADER), HeaderValue::from(attempt));
-        let id = HeaderValue::try_from(call.id.to_string()).map_err(|_| Refusal::for_good("header"))?;
+        let id = HeaderValue::try_from(call.id.to_string()).map_err(|_| FailedAttempt::for_good("header"))?;
         headers.insert(HeaderName::from_static(webhook::DELIVERY_HEADER), id);
         for (name, value) in webhook::sign(&secrets, call.id, Utc::now().timestamp(), &body) {
-            let value = HeaderValue::try_from(value).map_err(|_| Refusal::for_good("header"))?;
+            let value = HeaderValue::try_from(value).map_err(|_| FailedAttempt::for_good("header"))?;
             headers.insert(HeaderName::from_static(name), value);
         }
         let answer = self.outbound.post(&url, headers, body, OutboundLimits::default()).await?;
         match answer.status.as_u16() {
             status @ 200..=299 => Ok(status),
-            410 => Err(Refusal::for_good("answered_gone")),
-            300..=399 => Err(Refusal::again("answered_redirect")),
-            400..=499 => Err(Refusal::again("answered_client_error")),
-            _ => Err(Refusal::again("answered_server_error")),
+            410 => Err(FailedAttempt::for_good("answered_gone")),
+            300..=399 => Err(FailedAttempt::again("answered_redirect")),
+            400..=499 => Err(FailedAttempt::again("answered_client_error")),
+            _ => Err(FailedAttempt::again("answered_server_error")),
         }
     }
 
     /// Moves the enrollment on, if its claim still holds: it may have ended meanwhile.
-    async fn record_answer(&self, call: &Call, answer: Result<u16, Refusal>) -> Result<(), StageError> {
+    async fn record_answer(&self, call: &Call, answer: Result<u16, FailedAttempt>) -> Result<(), StageError> {
         let mut tx = self.by_key.begin().await?;
         let Some(now) = lock_claimed(&mut tx, call).await? else { return Ok(tx.rollback().await?) };
         let due = std::slice::from_ref(&call.due);
@@ -224,12 +227,7 @@ impl Calls {
                 let log = Log::of(&call.due, call.step_id, StepType::CallProductWebhook, &effect);
                 (advance(&call.due, sequence, person, &effect, now), Some(log))
             }
-            Err(refusal) => {
-                // What can never succeed has used up its attempts.
-                let attempts = if refusal.for_good { i16::MAX } else { call.due.attempts };
-                let due = Due { attempts, ..call.due.clone() };
-                fail(&due, call.step_id, StepType::CallProductWebhook, refusal.code, now)
-            }
+            Err(failed) => fail(&call.due, call.step_id, StepType::CallProductWebhook, failed, now),
         };
         let outcome = log.as_ref().map_or("retried", |log| log.outcome);
         moves::write(&mut tx, &[moved], log.as_slice()).await?;
@@ -255,25 +253,9 @@ async fn lock_claimed(db: &mut PgConnection, call: &Call) -> sqlx::Result<Option
     .await
 }
 
-/// Why a call did not succeed.
-#[derive(Debug, Clone, Copy)]
-struct Refusal {
-    code: &'static str,
-    for_good: bool,
-}
-
-impl Refusal {
-    fn again(code: &'static str) -> Self {
-        Self { code, for_good: false }
-    }
-
-    fn for_good(code: &'static str) -> Self {
-        Self { code, for_good: true }
-    }
-}
-
-impl From<OutboundError> for Refusal {
+impl From<OutboundError> for FailedAttempt {
     fn from(error: OutboundError) -> Self {
-        Self { code: error.code(), for_good: !error.is_retryable() }
+        let of = if error.is_retryable() { Self::again } else { Self::for_good };
+        of(error.code())
     }
 }

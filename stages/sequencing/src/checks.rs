@@ -65,7 +65,7 @@ async fn lock(db: &mut PgConnection, contacts: Vec<(Uuid, Uuid)>) -> sqlx::Resul
     sqlx::query_as!(
         Due,
         r#"select e.tenant_id, e.id, e.sequence_id, e.version, e.contact_id, e.product, e.next_step, e.next_action_at as "due_at!", e.attempts,
-                  e.opted_out_by_step, e.steps_today
+                  e.opted_out_by_step
            from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, contact_id)
            join enrollments e on e.tenant_id = w.tenant_id and e.contact_id = w.contact_id and e.status in ('active', 'paused')
            order by e.tenant_id, e.id

@@ -28,7 +28,7 @@ pub(crate) fn next_move<'a>(
     due: &Due,
     sequence: &'a Sequence,
     person: Option<&EnrolledContact>,
-    steps_per_day: i16,
+    steps_per_day: i64,
 ) -> NextMove<'a> {
     let Some(person) = person else { return NextMove::Exit(ExitReason::ContactArchived) };
     if sequence.status == SequenceStatus::Archived {
@@ -51,7 +51,7 @@ pub(crate) fn next_move<'a>(
     }
     match sequence.step(due.version, due.next_step) {
         None => NextMove::Complete,
-        Some(_) if due.steps_today >= steps_per_day => NextMove::Exit(ExitReason::LoopDetected),
+        Some(_) if person.steps_today >= steps_per_day => NextMove::Exit(ExitReason::LoopDetected),
         Some(step) => NextMove::Step(step),
     }
 }

@@ -25,7 +25,6 @@ pub(crate) struct Due {
     pub(crate) due_at: DateTime<Utc>,
     pub(crate) attempts: i16,
     pub(crate) opted_out_by_step: bool,
-    pub(crate) steps_today: i16,
 }
 
 /// The contact of a due enrollment.
@@ -42,6 +41,8 @@ pub(crate) struct EnrolledContact {
     pub(crate) replied: bool,
     /// The event that ends this enrollment was recorded since it began.
     pub(crate) ended_by_event: bool,
+    /// Steps that it took today in this sequence, over all its enrollments.
+    pub(crate) steps_today: i64,
 }
 
 /// Locks due enrollments, at most `limit`, and one of each contact: one statement cannot change a contact twice. The others stay due.
@@ -79,6 +80,7 @@ pub(crate) async fn people(
         &column(due, |due| due.id),
         &exit_names as &[Option<&str>],
         &exit_properties as &[Option<&Value>],
+        &column(due, |due| due.sequence_id),
     )
     .fetch_all(db)
     .await?;
@@ -96,6 +98,7 @@ pub(crate) async fn people(
                 is_asked_to_confirm: row.is_asked_to_confirm,
                 replied: row.replied,
                 ended_by_event: row.ended_by_event,
+                steps_today: row.steps_today,
             });
         }
     }

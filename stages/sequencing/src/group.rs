@@ -1,7 +1,10 @@
 //! A group of due enrollments in one transaction: locks them, decides about each, takes their steps, moves their cursors. A step is taken
 //! once, whenever a process dies: the cursor moves in the transaction of the effect.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::StageError;
@@ -12,10 +15,11 @@ use runtime::{
 };
 use schemas::{EnrollmentStatus, ExitReason, StepType};
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use crate::{
-    advance::{advance, fail},
-    calls::{Call, Calls},
+    advance::{FailedAttempt, advance, fail},
+    calls::{CALLS_PER_TENANT, Call, Calls, LEASE},
     decide::{NextMove, next_move},
     due::{self, Due},
     moves::{self, Log, Move},
@@ -35,7 +39,7 @@ pub(crate) struct Groups {
     pub(crate) bus: Bus,
     pub(crate) calls: Calls,
     pub(crate) group_max: i64,
-    pub(crate) steps_per_day: i16,
+    pub(crate) steps_per_day: i64,
     pub(crate) owner_mails_per_hour: u32,
 }
 
@@ -113,17 +117,23 @@ impl Groups {
         Ok(result)
     }
 
-    /// Claims enrollments whose step is a call to a product, which is made after the commit. An enrollment above the limit of concurrent
-    /// calls is due again in a moment.
+    /// Claims enrollments whose step is a call to a product, which is made after the commit. Those above the limit of concurrent calls are
+    /// due again by their place in the queue, so that a slow receiver does not have all of them written again and again.
     fn claim_calls(&self, items: &[DueStep<'_>], now: DateTime<Utc>, result: &mut GroupResult, calls: &mut Vec<Call>) {
+        let mut refused: HashMap<Uuid, usize> = HashMap::new();
         for item in items {
             result.moves.push(match self.calls.claim(item) {
                 Some(call) => {
                     let token = call.token;
                     calls.push(call);
-                    Move::claim(item.due, token, now + crate::calls::LEASE)
+                    Move::claim(item.due, token, now + LEASE)
                 }
-                None => Move::again(item.due, now + LATER),
+                None => {
+                    let ahead = refused.entry(item.due.tenant_id).or_default();
+                    let wait = LATER * u32::try_from(*ahead / CALLS_PER_TENANT + 1).unwrap_or(u32::MAX);
+                    *ahead += 1;
+                    Move::again(item.due, now + wait.min(LEASE))
+                }
             });
         }
     }
@@ -134,7 +144,7 @@ pub(crate) fn follow(item: &DueStep<'_>, taken: StepResult, now: DateTime<Utc>) 
     match taken {
         StepResult::Later => (Move::again(item.due, now + LATER), None),
         StepResult::Wait(hold, until) => (Move::hold(item.due, hold, until), None),
-        StepResult::Failed(code) => fail(item.due, item.step.id, item.step.kind, code, now),
+        StepResult::Failed(code) => fail(item.due, item.step.id, item.step.kind, FailedAttempt::again(code), now),
         StepResult::Took(effect) => {
             let log = Log::of(item.due, item.step.id, item.step.kind, &effect);
             (advance(item.due, item.sequence, item.person, &effect, now), Some(log))

@@ -43,6 +43,8 @@ const NAME: &str = "sequencing";
 const WORKERS: usize = 2;
 /// Due enrollments of one group.
 const GROUP_MAX: u16 = 500;
+/// The longest statement of a look at a trigger: a segment of a million contacts takes seconds.
+const LOOK_MAX: Duration = Duration::from_secs(60);
 /// Pause after a sweep that found no due enrollments.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -62,6 +64,9 @@ pub struct Settings {
     /// Due enrollments of one group: one transaction. Tests take fewer.
     #[arg(skip = GROUP_MAX)]
     pub group_max: u16,
+    /// How long a statement that looks for the occurrences of a trigger may take. Tests take less.
+    #[arg(skip = LOOK_MAX)]
+    pub look_max: Duration,
 }
 
 /// Starts the stage's sweeps.
@@ -74,13 +79,13 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         bus: deps.bus.clone(),
         calls: Calls::new(deps),
         group_max: i64::from(settings.group_max),
-        steps_per_day: i16::try_from(settings.sequencing_steps_per_day).unwrap_or(i16::MAX),
+        steps_per_day: i64::from(settings.sequencing_steps_per_day),
         owner_mails_per_hour: settings.sequencing_owner_mails_per_hour,
     };
     deps.runner.start_sweep(NAME, Arc::new(DueSweep(groups)));
     deps.runner.start_sweep(NAME, Arc::new(Checks { by_key: deps.by_key.bulk(NAME) }));
     deps.runner.start_sweep(NAME, Arc::new(SequenceStarts { by_key: deps.by_key.bulk(NAME) }));
-    deps.runner.start_sweep(NAME, Arc::new(Occurrences { pool: deps.pool.clone() }));
+    deps.runner.start_sweep(NAME, Arc::new(Occurrences { pool: deps.pool.clone(), look_max: settings.look_max }));
     deps.runner.start_sweep(NAME, Arc::new(StatusChanges { pool: deps.pool.clone() }));
     Ok(())
 }

@@ -26,7 +26,8 @@ pub(crate) struct Move {
     claim_token: Option<Uuid>,
     held_by: Option<&'static str>,
     opted_out: bool,
-    steps_today: i16,
+    /// A step was taken.
+    took_step: bool,
 }
 
 impl Move {
@@ -43,7 +44,7 @@ impl Move {
             claim_token: None,
             held_by: None,
             opted_out: false,
-            steps_today: due.steps_today,
+            took_step: false,
         }
     }
 
@@ -69,8 +70,8 @@ impl Move {
     }
 
     /// After a step that was taken.
-    pub(crate) fn after(self, due: &Due, effect: &Effect) -> Self {
-        Self { opted_out: effect.opted_out, steps_today: due.steps_today.saturating_add(1), ..self }
+    pub(crate) fn after(self, effect: &Effect) -> Self {
+        Self { opted_out: effect.opted_out, took_step: true, ..self }
     }
 
     /// A worker has claimed its step until then.
@@ -177,7 +178,7 @@ async fn write_moves(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> 
         &column(moves, |to| to.last_error) as &[Option<&str>],
         &column(moves, |to| to.claim_token) as &[Option<Uuid>],
         &column(moves, |to| to.opted_out),
-        &column(moves, |to| to.steps_today),
+        &column(moves, |to| to.took_step),
         &column(moves, |to| to.held_by) as &[Option<&str>],
     )
     .execute(db)

@@ -22,6 +22,8 @@ const DAYS_MAX: usize = 400;
 /// The sweep. Any number of processes may run it: a sequence is looked at by one of them.
 pub(crate) struct Occurrences {
     pub(crate) pool: PgPool,
+    /// How long a statement of a look may take.
+    pub(crate) look_max: Duration,
 }
 
 #[async_trait]
@@ -32,37 +34,32 @@ impl Sweep for Occurrences {
                        and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes'))")
     }
 
+    /// Looks at one trigger of each of some tenants: one that has many keeps no other waiting.
     async fn sweep(&self) -> Result<u64, StageError> {
-        // Noted before they are looked at: one whose look fails, or ends its process, keeps no other waiting.
-        let due = sqlx::query_as!(
-            Triggered,
-            r#"with due as (
-                   select s.tenant_id, s.id from sequences s
-                   where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
-                     and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes')
-                   order by s.triggers_tried_at nulls first limit 20
-                   for no key update of s skip locked
-               )
-               update sequences s set triggers_tried_at = now()
-               from due d join tenants t on t.id = d.tenant_id
-               where s.tenant_id = d.tenant_id and s.id = d.id
-               returning s.tenant_id, s.id, s.trigger_type, s.trigger_config as "config!: Json<Value>", s.activated_at, s.enroll_from,
-                         s.enroll_until, s.triggers_swept_at as swept_at, s.updated_at, t.timezone as tenant_timezone"#,
+        let due = sqlx::query!(
+            "select w.tenant_id, w.id
+             from (
+                 select distinct on (s.tenant_id) s.tenant_id, s.id
+                 from sequences s
+                 where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
+                   and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes')
+                 order by s.tenant_id, s.triggers_tried_at nulls first
+             ) w
+             order by random() limit 20",
         )
         .fetch_all(&self.pool)
         .await?;
-        let mut found = 0;
-        for sequence in &due {
-            match self.look_at(sequence).await {
-                Ok(occurrences) => found += occurrences,
-                // It costs its own sequence only, which is tried again in five minutes.
-                Err(error) => {
-                    let error = runtime::db::describe(&error);
-                    tracing::error!(sequence_id = %sequence.id, error, "the trigger of a sequence cannot be evaluated");
-                }
+        let mut looks = 0;
+        for due in due {
+            let Some(sequence) = self.claim(due.tenant_id, due.id).await? else { continue };
+            looks += 1;
+            // It costs its own sequence only, which is tried again in five minutes.
+            if let Err(error) = self.look_at(&sequence).await {
+                let error = runtime::db::describe(&error);
+                tracing::error!(sequence_id = %sequence.id, error, "the trigger of a sequence cannot be evaluated");
             }
         }
-        Ok(found)
+        Ok(looks)
     }
 }
 
@@ -82,8 +79,30 @@ struct Triggered {
 }
 
 impl Occurrences {
+    /// Notes the try before the look: one whose look fails, or ends its process, keeps no other waiting. `None`: another process was first.
+    async fn claim(&self, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<Triggered>> {
+        sqlx::query_as!(
+            Triggered,
+            r#"with due as (
+                   select s.tenant_id, s.id from sequences s
+                   where s.tenant_id = $1 and s.id = $2 and s.trigger_config is not null and s.status = 'active'
+                     and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes')
+                   for no key update of s skip locked
+               )
+               update sequences s set triggers_tried_at = now()
+               from due d join tenants t on t.id = d.tenant_id
+               where s.tenant_id = d.tenant_id and s.id = d.id
+               returning s.tenant_id, s.id, s.trigger_type, s.trigger_config as "config!: Json<Value>", s.activated_at, s.enroll_from,
+                         s.enroll_until, s.triggers_swept_at as swept_at, s.updated_at, t.timezone as tenant_timezone"#,
+            tenant,
+            id,
+        )
+        .fetch_optional(&self.pool)
+        .await
+    }
+
     /// Notes the occurrences of a sequence's trigger. A sequence that is changed meanwhile is left as it was, and looked at as it is then.
-    async fn look_at(&self, sequence: &Triggered) -> sqlx::Result<u64> {
+    async fn look_at(&self, sequence: &Triggered) -> sqlx::Result<()> {
         let mut tx = self.pool.begin().await?;
         // Not a lock of its row, which enrollments wait for.
         let is_ours = sqlx::query_scalar!(
@@ -91,13 +110,17 @@ impl Occurrences {
             sequence.id
         );
         if !is_ours.fetch_one(&mut *tx).await? {
-            return Ok(0);
+            return Ok(());
         }
-        let now = sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(&mut *tx).await?;
-        let found = match sequence.trigger_type.as_str() {
+        let now = sqlx::query!(
+            r#"select now() as "now!", set_config('statement_timeout', $1, true)"#,
+            self.look_max.as_millis().to_string()
+        );
+        let now = now.fetch_one(&mut *tx).await?.now;
+        match sequence.trigger_type.as_str() {
             "field_date" => note_dates(&mut tx, sequence, now).await?,
             _ => note_entries(&mut tx, sequence).await?,
-        };
+        }
         let stamped = sqlx::query!(
             "update sequences set triggers_swept_at = $3
              where tenant_id = $1 and id = $2 and updated_at = $4 and triggers_swept_at is not distinct from $5",
@@ -110,11 +133,9 @@ impl Occurrences {
         .execute(&mut *tx)
         .await?;
         if stamped.rows_affected() == 0 {
-            tx.rollback().await?;
-            return Ok(0);
+            return tx.rollback().await;
         }
-        tx.commit().await?;
-        Ok(found)
+        tx.commit().await
     }
 }
 
@@ -128,7 +149,7 @@ struct FieldDate {
 }
 
 /// Notes the contacts whose moment has come since the last look, or a day before it: a date that became known meanwhile counts.
-async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<Utc>) -> sqlx::Result<u64> {
+async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<Utc>) -> sqlx::Result<()> {
     let config = serde_json::from_value::<FieldDate>(sequence.config.0.clone());
     let config = config.map_err(|error| sqlx::Error::Decode(error.into()))?;
     let from = [sequence.activated_at, sequence.enroll_from].into_iter().flatten();
@@ -150,7 +171,7 @@ async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<U
             days.push(day.to_string());
         }
     }
-    let noted = sqlx::query!(
+    sqlx::query!(
         "insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence)
          select $1, $2, c.id, w.day
          from contacts c
@@ -168,8 +189,8 @@ async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<U
         config.yearly,
     )
     .execute(db)
-    .await?;
-    Ok(noted.rows_affected())
+    .await
+    .map(drop)
 }
 
 impl FieldDate {
@@ -202,14 +223,14 @@ impl FieldDate {
 
 /// Notes the contacts that are in the segment and were not at the last look, and forgets those that are not in it any more. The first
 /// look only sees who is in it.
-async fn note_entries(db: &mut PgConnection, sequence: &Triggered) -> sqlx::Result<u64> {
+async fn note_entries(db: &mut PgConnection, sequence: &Triggered) -> sqlx::Result<()> {
     let Some(segment) = sequence.config.0.get("segment_id").and_then(Value::as_str).and_then(|id| id.parse().ok())
     else {
-        return Ok(0);
+        return Ok(());
     };
     let rule = match segments::load(&mut *db, sequence.tenant_id, segment).await {
         Ok(rule) => rule,
-        Err(SegmentError::NotFound(_)) => return Ok(0),
+        Err(SegmentError::NotFound(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     let mut query: QueryBuilder<Postgres> = QueryBuilder::new("with inside as materialized (select c.id from ");
@@ -225,7 +246,7 @@ async fn note_entries(db: &mut PgConnection, sequence: &Triggered) -> sqlx::Resu
     query.push(", contact_id, gen_random_uuid()::text from entered where ").push_bind(sequence.swept_at.is_some());
     query.push(" and now() >= coalesce(").push_bind(sequence.enroll_from).push(", '-infinity')");
     query.push(" and now() < coalesce(").push_bind(sequence.enroll_until).push(", 'infinity')");
-    Ok(query.build().execute(db).await?.rows_affected())
+    query.build().execute(db).await.map(drop)
 }
 
 #[cfg(test)]

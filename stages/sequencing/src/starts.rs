@@ -125,7 +125,7 @@ impl StartFacts {
 }
 
 /// Reads what decides. The sequences are held as they are: one that is being paused or archived waits, and the enrollments made here
-/// follow it then.
+/// follow it then. So are the contacts: the occurrences of one that is being merged are decided for the one that is left.
 async fn facts(db: &mut PgConnection, occurrences: &[Occurrence]) -> sqlx::Result<Vec<StartFacts>> {
     let (tenants, sequences) = (column(occurrences, |one| one.tenant_id), column(occurrences, |one| one.sequence_id));
     sqlx::query!(
@@ -137,6 +137,14 @@ async fn facts(db: &mut PgConnection, occurrences: &[Occurrence]) -> sqlx::Resul
     .fetch_all(&mut *db)
     .await?;
     let contacts = column(occurrences, |one| one.contact_id);
+    sqlx::query!(
+        "select c.id from contacts c
+         where (c.tenant_id, c.id) in (select * from unnest($1::uuid[], $2::uuid[])) order by c.tenant_id, c.id for key share",
+        &tenants,
+        &contacts,
+    )
+    .fetch_all(&mut *db)
+    .await?;
     sqlx::query_file_as!(StartFacts, "queries/start_facts.sql", &tenants, &sequences, &contacts).fetch_all(db).await
 }
 

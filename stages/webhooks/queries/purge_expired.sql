@@ -1,5 +1,5 @@
--- Deletes deliveries, then bodies, older than $1 seconds: at most $2 each. Deliveries of a paused subscription stay while it is
--- paused, with their bodies. Served by `webhook_deliveries_by_age` and `webhook_events_by_age`; what is held is found along the queue.
+-- Deletes deliveries, then bodies, older than $1 seconds: at most $2 each. Deliveries that wait stay with their bodies unless their
+-- subscription is disabled: those held by a pause are as old when it ends. Served by `webhook_deliveries_by_age` and `webhook_events_by_age`; what is held is found along the queue.
 with held as materialized (
     select d.tenant_id, d.id, d.product, d.event_id
     from webhook_subscriptions s
@@ -11,7 +11,7 @@ with held as materialized (
         where d.tenant_id = s.tenant_id and d.id = q.delivery_id and d.created_at < now() - make_interval(secs => $1)
         offset 0
     ) d
-    where s.status = 'paused'
+    where s.status <> 'disabled'
 ), deliveries as (
     delete from webhook_deliveries where ctid = any(array(
         select d.ctid from webhook_deliveries d

@@ -30,8 +30,8 @@ impl Sweep for EndDisabledDeliveries {
     }
 }
 
-/// The sweep that deletes expired event bodies, deliveries, replays, totals and leases. Deliveries of a paused subscription stay
-/// until it is resumed or deleted.
+/// The sweep that deletes expired event bodies, deliveries, replays, totals and leases. Deliveries that wait
+/// stay until they are delivered or dead.
 pub(crate) struct PurgeExpired {
     pub pool: PgPool,
     pub keep: Duration,
@@ -104,7 +104,7 @@ mod tests {
     use super::PurgeExpired;
 
     #[tokio::test]
-    async fn a_paused_subscriptions_deliveries_keep_their_bodies() {
+    async fn deliveries_that_wait_keep_their_bodies_through_a_pause() {
         let rig = Rig::new().await;
         let tenant = rig.tenant().await;
         for status in ["paused", "active"] {
@@ -139,9 +139,14 @@ mod tests {
                 rig.number("select count(*) from webhook_events").await,
             )
         };
-        assert_eq!(counts().await, (3, 3), "the other subscription's are gone");
-        sqlx::query("update webhook_subscriptions set status = 'active'").execute(&rig.pool).await.unwrap();
+        assert_eq!(counts().await, (6, 6), "held by a pause, and just resumed");
+        sqlx::query(
+            "update webhook_subscriptions set status = 'disabled', disabled_at = now() where status = 'active'",
+        )
+        .execute(&rig.pool)
+        .await
+        .unwrap();
         while purge.sweep().await.unwrap() > 0 {}
-        assert_eq!(counts().await, (0, 0));
+        assert_eq!(counts().await, (3, 3), "the disabled subscription's are gone");
     }
 }

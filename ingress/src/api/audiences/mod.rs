@@ -2,13 +2,15 @@
 //! preferences page, and a contact that leaves it there is not added again by others.
 
 use schemars::JsonSchema;
-use schemas::{Address, new_id, parse_id};
+use schemas::{new_id, parse_id};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{references, segments};
+use super::{
+    contacts::{NamedContact, named},
+    references, segments,
+};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
     error::ApiError,
@@ -251,6 +253,11 @@ struct ChangeAudience {
 
 /// Changes names and descriptions. A topic without its public name is a plain list again; contacts that left it stay away.
 async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
+    // Of two changes at once, the second begins with what the first wrote.
+    sqlx::query!("select id from audiences where tenant_id = $1 and id = $2 for no key update", tenant, id)
+        .fetch_optional(ctx.db())
+        .await?;
     let before = find(ctx).await?;
     let text =
         |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
@@ -274,8 +281,8 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
          where tenant_id = $1 and id = $2
            and not exists (select from audiences o
                            where o.tenant_id = $1 and o.kind = a.kind and o.name = $3 and o.id <> $2 and o.deleted_at is null)",
-        ctx.tenant,
-        before.audience_id,
+        tenant,
+        id,
         name.trim(),
         description,
         public_name.as_deref().map(str::trim),
@@ -377,8 +384,8 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
         "too_many",
         "add and remove together may name at most 1000 contacts",
     );
-    let add = NamedContacts::read("add", &body.add, &mut faults);
-    let remove = NamedContacts::read("remove", &body.remove, &mut faults);
+    let add = read_names("add", &body.add, &mut faults);
+    let remove = read_names("remove", &body.remove, &mut faults);
     faults.finish()?;
     let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
     let known = sqlx::query_scalar!(
@@ -388,17 +395,20 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
     );
     known.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
 
-    let leaving = remove.resolve(ctx.db(), tenant).await?;
+    let names: Vec<&NamedContact> = add.iter().chain(&remove).collect();
+    // Held: the memberships of a contact that is being merged move to the one that is left.
+    let contacts = named::hold(ctx.db(), tenant, &names).await?;
+    let ids = |names: &[NamedContact]| -> Vec<Uuid> { names.iter().filter_map(|name| contacts.id(name)).collect() };
+    let (joining, leaving) = (ids(&add), ids(&remove));
     let removed = sqlx::query!(
         "delete from audience_members where tenant_id = $1 and audience_id = $2 and contact_id = any ($3)",
         tenant,
         id,
-        &leaving.ids,
+        &leaving,
     )
     .execute(ctx.db())
     .await?
     .rows_affected();
-    let joining = add.resolve(ctx.db(), tenant).await?;
     let added = sqlx::query!(
         "insert into audience_members (tenant_id, audience_id, contact_id)
          select $1, $2, w.contact_id from unnest($3::uuid[]) as w (contact_id)
@@ -408,7 +418,7 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
          on conflict do nothing",
         tenant,
         id,
-        &joining.ids,
+        &joining,
     )
     .execute(ctx.db())
     .await?
@@ -418,57 +428,22 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
            where tenant_id = $1 and audience_id = $2 and contact_id = any ($3)"#,
         tenant,
         id,
-        &joining.ids,
+        &joining,
     )
     .fetch_one(ctx.db())
     .await?;
-    let not_found = joining.unknown.into_iter().chain(leaving.unknown).collect();
+    let unknown = names.into_iter().filter(|name| contacts.id(name).is_none());
+    let not_found = unknown.map(NamedContact::to_string).collect();
     ApiReply::ok(&MembersChanged { audience_id: id, added, removed, departed, not_found })
 }
 
 /// Contacts as a caller names them.
-#[derive(Debug, Default)]
-struct NamedContacts {
-    ids: Vec<Uuid>,
-    addresses: Vec<String>,
-}
-
-/// Which of them there are.
-#[derive(Debug, Default)]
-struct ResolvedContacts {
-    ids: Vec<Uuid>,
-    unknown: Vec<String>,
-}
-
-impl NamedContacts {
-    fn read(path: &str, texts: &[String], faults: &mut Faults) -> Self {
-        let mut named = Self::default();
-        for (position, text) in texts.iter().enumerate() {
-            match (parse_id(text), Address::parse(text)) {
-                (Ok(id), _) => named.ids.push(id),
-                (_, Ok(address)) => named.addresses.push(address.into_string()),
-                (Err(_), Err(_)) => {
-                    faults.add(format!("{path}[{position}]"), "invalid", "is neither a contact id nor an address");
-                }
-            }
-        }
-        named
-    }
-
-    async fn resolve(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<ResolvedContacts> {
-        let rows = sqlx::query!(
-            r#"select id, address, coalesce(merged_into, id) as "member!" from contacts
-             where tenant_id = $1 and (id = any ($2) or address = any ($3)) and status <> 'erased'"#,
-            tenant,
-            &self.ids,
-            &self.addresses,
-        )
-        .fetch_all(db)
-        .await?;
-        let unknown_ids = self.ids.iter().filter(|id| !rows.iter().any(|row| row.id == **id)).map(Uuid::to_string);
-        let unknown_addresses =
-            self.addresses.iter().filter(|address| !rows.iter().any(|row| row.address == **address)).cloned();
-        let unknown = unknown_ids.chain(unknown_addresses).collect();
-        Ok(ResolvedContacts { unknown, ids: rows.iter().map(|row| row.member).collect() })
-    }
+fn read_names(path: &str, texts: &[String], faults: &mut Faults) -> Vec<NamedContact> {
+    let read = |(position, text): (usize, &String)| {
+        let name = NamedContact::parse(text);
+        let at = format!("{path}[{position}]");
+        faults.require(name.is_some(), &at, "invalid", "is neither a contact id nor an address");
+        name
+    };
+    texts.iter().enumerate().filter_map(read).collect()
 }

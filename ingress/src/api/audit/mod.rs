@@ -1,13 +1,12 @@
 //! `/v1/audit`: who changed what of a tenant. Entries hold ids and codes; operators' names and reasons are not shown.
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, RequestContext, Routes, error::ApiError, page::Time, read_page, resource, types::Line,
+    ApiReply, Doc, GivenTime, RequestContext, Routes, error::ApiError, page::Time, read_page, resource, types::Line,
 };
 
 /// Longest name of an action, in characters.
@@ -52,9 +51,9 @@ struct ListAudit {
     #[schemars(with = "Option<Line<ACTION_MAX>>")]
     action: Option<String>,
     /// Not before this time.
-    since: Option<DateTime<Utc>>,
+    since: Option<GivenTime>,
     /// Before this time.
-    until: Option<DateTime<Utc>>,
+    until: Option<GivenTime>,
 }
 
 /// Served by `audit_log_by_tenant`, and by `audit_log_by_action`.
@@ -69,8 +68,8 @@ async fn list(ctx: &mut RequestContext, query: ListAudit) -> Result<ApiReply, Ap
            order by at desc, id desc limit $7"#,
         tenant,
         query.action,
-        query.since,
-        query.until,
+        query.since.map(|at| at.0),
+        query.until.map(|at| at.0),
         page.before,
         page.before_id,
         page.fetch(),

@@ -8,10 +8,13 @@ use uuid::Uuid;
 
 use super::rows::{CampaignRow, VariantRow};
 use crate::{
-    api::templates::{
-        composition::{ComposedTemplate, WrittenTemplate, check_one_body, compose_template},
-        content::{self as template_content, ContentWarning, TemplateParts},
-        store::{self as stored, TemplateRow},
+    api::{
+        fields,
+        templates::{
+            composition::{ComposedTemplate, WrittenTemplate, check_one_body, compose_template},
+            content::{self as template_content, ContentWarning, TemplateParts},
+            store::{self as stored, TemplateRow},
+        },
     },
     pipeline::{Faults, Patch, RequestContext, error::ApiError},
 };
@@ -188,6 +191,7 @@ pub(super) async fn compose_content(
     content: &CampaignContent,
 ) -> Result<(Uuid, Vec<ContentWarning>), ApiError> {
     let tenant = ctx.tenant;
+    fields::hold_names(ctx.db(), tenant).await?;
     let template = find_template(ctx.db(), tenant, content.template_id).await?;
     if template.as_ref().is_some_and(|template| template.status == "archived") {
         return Err(ApiError::not_found("template"));
@@ -239,6 +243,8 @@ pub(super) async fn refresh_content(
     current: Uuid,
 ) -> Result<Uuid, ApiError> {
     let tenant = ctx.tenant;
+    // The template's version may name fields that the draft's did not.
+    fields::hold_names(ctx.db(), tenant).await?;
     let template = find_template(ctx.db(), tenant, content.template_id).await?;
     if template.as_ref().is_some_and(|template| template.status == "archived") {
         return Err(ApiError::unprocessable("template_archived")

@@ -44,7 +44,7 @@ pub(super) async fn duplicate(ctx: &mut RequestContext, body: DuplicateCampaign)
     let row = store::get(ctx.db(), tenant, from).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let kept = NAME_MAX - SUFFIX.len();
     let name = body.name.unwrap_or_else(|| row.name.chars().take(kept).chain(SUFFIX.chars()).collect());
-    let draft = CampaignRequest::of(row, CampaignBody::default()).named(name).resolve(ctx).await?;
+    let draft = CampaignRequest::of(row, CampaignBody::default()).copied(name).resolve(ctx).await?;
     let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
     let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
     store::write(ctx.db(), tenant, id, origin, &draft).await?;

@@ -18,7 +18,7 @@ use super::{
     store::CampaignDraft,
 };
 use crate::{
-    api::segments,
+    api::{segments, senders::store as senders},
     pipeline::{
         Faults, Id, Patch, RequestContext,
         error::ApiError,
@@ -219,9 +219,9 @@ impl CampaignRequest {
         .changed(body)
     }
 
-    /// Gives it another name.
-    pub(crate) fn named(self, name: String) -> Self {
-        Self { name: Some(name), ..self }
+    /// The same for a new campaign of another name: what it says is checked again, because fields that it names may be removed.
+    pub(crate) fn copied(self, name: String) -> Self {
+        Self { name: Some(name), content_id: None, rules: self.rules.copied(Utc::now()), ..self }
     }
 
     fn changed(self, mut body: CampaignBody) -> Self {
@@ -263,12 +263,7 @@ impl CampaignRequest {
         let mut draft = self.validate()?;
         let tenant = ctx.tenant;
         check_audience(ctx.db(), tenant, &draft).await?;
-        let sender = sqlx::query_scalar!(
-            "select id from senders where tenant_id = $1 and id = $2",
-            tenant,
-            draft.sender_profile_id
-        );
-        if sender.fetch_optional(ctx.db()).await?.is_none() {
+        if !senders::lock_for_use(ctx.db(), tenant, draft.sender_profile_id).await? {
             return Err(ApiError::not_found("sender_profile"));
         }
         let says_anew = draft.content_id.is_nil();

@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, NaiveDateTime, Utc};
-use ledger::audience::{AudienceCount, AudienceSelector};
+use ledger::audience::{AudienceCount, AudienceSelector, CountedCampaign};
+use ledger::frequency::Urgency;
 use runtime::trace;
 use schemars::JsonSchema;
 use schemas::{
@@ -61,7 +62,7 @@ pub(super) struct CampaignLaunched {
     #[schemars(with = "Option<String>")]
     scheduled_for_local: Option<NaiveDateTime>,
     ab_variants: Vec<LaunchedVariant>,
-    /// Of those that are queued: who gets the mail later than the others, and when.
+    /// Of those that are queued: who gets the mail later than the others, why, and when.
     waiting: Vec<WaitingContacts>,
 }
 
@@ -173,12 +174,18 @@ async fn prepare(
     let sample = if dry_run { Some(sample::render(ctx, &row, content_id).await?) } else { None };
     let mail = (MessageKind::Campaign, row.classification);
     let times = ContactTimes {
+        classification: row.classification,
         quiet: ledger::gate::load_rule(ctx.db(), tenant, mail).await?,
         tenant_zone: store::tenant_zone(ctx.db(), tenant).await?,
     };
-    let split = (row.id, &row.split());
-    let by_zone = schedule.local.is_some() || times.quiet.is_some_and(|(_, by_contact)| by_contact);
-    let count = ledger::audience::count_split(ctx.db(), tenant, &selector, row.classification, split, by_zone).await?;
+    let campaign = CountedCampaign {
+        id: row.id,
+        classification: row.classification,
+        urgency: Urgency::from_column(Some(&row.urgency)),
+        split: &row.split(),
+        by_zone: schedule.local.is_some() || times.quiet.is_some_and(|(_, by_contact)| by_contact),
+    };
+    let count = ledger::audience::count_for(ctx.db(), tenant, &selector, campaign).await?;
     check(&count, digest.as_deref())?;
     Ok(Launch { row, selector, schedule, digest, count, times, content_id, variant_contents, sample })
 }
@@ -198,7 +205,7 @@ impl Launch {
             scheduled_for: self.schedule.due.into(),
             scheduled_for_local: self.schedule.local,
             ab_variants: variants.collect(),
-            waiting: self.times.waiting(&self.count.zones, &self.schedule, Utc::now()),
+            waiting: self.times.waiting(&self.count.mailed, &self.schedule, Utc::now()),
         }
     }
 }
@@ -327,7 +334,7 @@ mod tests {
             digest: "d".to_owned(),
             members: AudienceMembers::default(),
             variants: Vec::new(),
-            zones: BTreeMap::new(),
+            mailed: BTreeMap::new(),
         };
         assert_eq!(check(&count, digest).err().map(|error| error.code.into_owned()).as_deref(), code);
     }

@@ -135,7 +135,7 @@ pub(crate) fn routes() -> Routes {
                 "duplicateCampaign",
                 "Duplicate a campaign",
                 "A new draft with all that a caller decides about a campaign, whatever the status of the first. It is \
-                 checked like a new one.",
+                 checked like a new one. A `not_after` that has passed is left out.",
             )
             .answer::<copy::CampaignDuplicated>(201, "Created")
             .leads_to("campaign_id", &["getCampaign", "updateCampaign", "launchCampaign", "deleteCampaign"])

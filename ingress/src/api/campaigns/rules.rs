@@ -166,6 +166,15 @@ impl RequestedRules {
         }
     }
 
+    /// The rules of a copy: a window that has closed is over.
+    pub(crate) fn copied(self, now: DateTime<Utc>) -> Self {
+        let not_after = match self.not_after {
+            NotAfter::Stands(at) if at <= now => NotAfter::Never,
+            other => other,
+        };
+        Self { not_after, ..self }
+    }
+
     /// What a body makes of it. A tripwire's two limits change one by one; null goes back to the defaults.
     pub(crate) fn changed(self, body: &mut CampaignBody) -> Self {
         let tripwire = match take(&mut body.tripwire).into_option() {

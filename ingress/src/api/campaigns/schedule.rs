@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use ledger::{
-    gate::{QuietRule, zone_named},
+    audience::WaitFacts,
+    gate::{Hold, QuietRule, RecipientEligibility, decide_hold, zone_named},
     local_time::{due_in, first_anywhere, last_anywhere},
 };
 use schemars::JsonSchema;
+use schemas::{Classification, MessageKind};
 use serde::Serialize;
 
 use super::rows::{CampaignRow, LOCAL_TIME_FORMAT, LOCAL_TIME_LEN};
@@ -86,13 +88,15 @@ fn due_at(text: Option<&str>, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>
     Ok(Some(at).filter(|at| *at > now))
 }
 
-/// Contacts whose mail waits for its time.
+/// Contacts whose mail waits, each with what it waits for first.
 #[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
 pub(super) struct WaitingContacts {
-    /// `time_zone`: for the time of the day where they are. `quiet_hours`: for the end of the tenant's quiet hours.
-    #[schemars(extend("enum" = ["quiet_hours", "time_zone"]))]
+    /// `time_zone`: for the time of the day where they are. `quiet_hours`: for the end of the tenant's quiet hours. `frequency_cap`: the
+    /// frequency cap leaves them no more mails than more urgent campaigns owe them, as it is at the moment of the answer.
+    #[schemars(extend("enum" = ["frequency_cap", "quiet_hours", "time_zone"]))]
     reason: &'static str,
+    /// When the mail is due; for `frequency_cap`, when it is decided again.
     until: Time,
     count: i64,
 }
@@ -100,6 +104,8 @@ pub(super) struct WaitingContacts {
 /// What decides when a contact gets the mail of a campaign.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ContactTimes {
+    /// Marketing or not.
+    pub(super) classification: Classification,
     /// The quiet hours for its mail, and whether contacts' own time zones count.
     pub(super) quiet: Option<(QuietRule, bool)>,
     /// The time zone of contacts without one.
@@ -107,32 +113,39 @@ pub(super) struct ContactTimes {
 }
 
 impl ContactTimes {
-    /// The contacts that get their mail later than others, by reason and time. `zones`: how many there are of each time zone.
+    /// The contacts that get their mail later than others, by reason and time. `mailed`: how many there are, by what decides that. The gate
+    /// decides ([`decide_hold`]), about the moment at which the mail of each is due.
     pub(super) fn waiting(
         &self,
-        zones: &BTreeMap<Option<String>, i64>,
+        mailed: &BTreeMap<WaitFacts, i64>,
         schedule: &Schedule,
         now: DateTime<Utc>,
     ) -> Vec<WaitingContacts> {
         let start = schedule.due.unwrap_or(now);
         let mut counts: BTreeMap<(DateTime<Utc>, &str), i64> = BTreeMap::new();
-        for (name, count) in zones {
-            let own = zone_named(name.as_deref());
-            let zone = own.unwrap_or(self.tenant_zone);
-            let due = schedule.local.map_or(start, |local| due_in(local, zone, start));
-            let quiet = self.quiet.and_then(|(rule, by_contact)| rule.until(own.filter(|_| by_contact), due));
-            match quiet {
-                Some(until) => *counts.entry((until, "quiet_hours")).or_default() += count,
-                None if schedule.local.is_some() && due > now => {
-                    *counts.entry((due, "time_zone")).or_default() += count
-                }
-                None => {}
+        for (facts, count) in mailed {
+            let own = zone_named(facts.timezone.as_deref());
+            let due = schedule.local.map_or(start, |local| due_in(local, own.unwrap_or(self.tenant_zone), start));
+            match self.hold(facts, own, due) {
+                Some(hold @ Hold::QuietHours { until }) => *counts.entry((until, hold.as_str())).or_default() += count,
+                _ if schedule.local.is_some() && due > now => *counts.entry((due, "time_zone")).or_default() += count,
+                Some(hold @ Hold::MoreUrgent { until }) => *counts.entry((until, hold.as_str())).or_default() += count,
+                // The mail of a campaign does not wait for a full cap.
+                Some(Hold::FrequencyCap) | None => {}
             }
         }
         counts
             .into_iter()
             .map(|((until, reason), count)| WaitingContacts { reason, until: until.into(), count })
             .collect()
+    }
+
+    fn hold(&self, facts: &WaitFacts, own: Option<Tz>, due: DateTime<Utc>) -> Option<Hold> {
+        let by_contact = self.quiet.is_some_and(|(_, by_contact)| by_contact);
+        let zone = own.filter(|_| by_contact);
+        let contact = RecipientEligibility { cap_left: facts.cap_left, zone, ..RecipientEligibility::CLEAN };
+        let mail = (MessageKind::Campaign, self.classification);
+        decide_hold(&contact, self.quiet.map(|(rule, _)| rule), mail, facts.more_urgent, due)
     }
 }
 
@@ -141,6 +154,7 @@ impl ContactTimes {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use schemas::quiet::QuietHours;
 
     #[rstest]
     #[case::omitted(None, Ok(None))]
@@ -159,21 +173,55 @@ mod tests {
         assert_eq!(found.map_err(|error| error.fields[0].code.to_string()), expected.map_err(str::to_owned));
     }
 
+    const NEW_YORK: Option<&str> = Some("America/New_York");
+    const TOKYO: Option<&str> = Some("Asia/Tokyo");
+
+    /// What decides how long mail waits to a contact of this zone, with so much room and so many mails before it.
+    fn facts(zone: Option<&str>, cap_left: Option<i64>, more_urgent: i64) -> WaitFacts {
+        WaitFacts { timezone: zone.map(str::to_owned), cap_left, more_urgent }
+    }
+
+    fn until(reason: &'static str, at: &str, count: i64) -> WaitingContacts {
+        WaitingContacts { reason, until: Time::from(at.parse::<DateTime<Utc>>().unwrap()), count }
+    }
+
     #[test]
     fn contacts_wait_for_their_time_and_for_the_end_of_the_night() {
         let now: DateTime<Utc> = "2026-07-01T10:00:00Z".parse().unwrap();
-        let zones: BTreeMap<Option<String>, i64> =
-            [(None, 1), (Some("America/New_York".to_owned()), 2), (Some("Asia/Tokyo".to_owned()), 4)].into();
-        let times = ContactTimes { quiet: None, tenant_zone: Tz::UTC };
+        let mailed = [(facts(None, None, 0), 1), (facts(NEW_YORK, None, 0), 2), (facts(TOKYO, None, 0), 4)].into();
+        let times = ContactTimes { classification: Classification::Marketing, quiet: None, tenant_zone: Tz::UTC };
         let local = |text: &str| Schedule { due: None, local: Some(text.parse().unwrap()) };
-        let until = |reason, at: &str, count| WaitingContacts {
-            reason,
-            until: Time::from(at.parse::<DateTime<Utc>>().unwrap()),
-            count,
-        };
-        assert_eq!(times.waiting(&zones, &Schedule { due: None, local: None }, now), []);
+        assert_eq!(times.waiting(&mailed, &Schedule { due: None, local: None }, now), []);
         // In New York it is six in the morning, in Tokyo seven in the evening, and half past nine was half an hour ago where the tenant is.
         let expected = [until("time_zone", "2026-07-01T13:30:00Z", 2), until("time_zone", "2026-07-02T00:30:00Z", 4)];
-        assert_eq!(times.waiting(&zones, &local("2026-07-01T09:30:00"), now), expected);
+        assert_eq!(times.waiting(&mailed, &local("2026-07-01T09:30:00"), now), expected);
+    }
+
+    #[rstest]
+    #[case::room_is_spoken_for(NEW_YORK, (Some(1), 1), None, Some(("frequency_cap", "2026-07-01T12:05:00Z")))]
+    #[case::room_for_both(NEW_YORK, (Some(2), 1), None, None)]
+    #[case::no_cap(NEW_YORK, (None, 0), None, None)]
+    #[case::asleep_first(TOKYO, (Some(1), 1), None, Some(("quiet_hours", "2026-07-01T23:00:00Z")))]
+    #[case::its_time_first(NEW_YORK, (Some(1), 1), Some("2026-07-01T09:00:00"), Some(("time_zone", "2026-07-01T13:00:00Z")))]
+    fn each_contact_is_counted_with_what_its_mail_waits_for_first(
+        #[case] zone: Option<&str>,
+        #[case] (left, more_urgent): (Option<i64>, i64),
+        #[case] local: Option<&str>,
+        #[case] expected: Option<(&'static str, &str)>,
+    ) {
+        let now: DateTime<Utc> = "2026-07-01T12:00:00Z".parse().unwrap();
+        let hours = QuietHours { from: "21:00:00".parse().unwrap(), to: "08:00:00".parse().unwrap() };
+        let times = ContactTimes {
+            classification: Classification::Marketing,
+            quiet: Some((QuietRule { hours, zone: Tz::UTC }, true)),
+            tenant_zone: Tz::UTC,
+        };
+        let mailed = [(facts(zone, left, more_urgent), 3)].into();
+        let schedule = Schedule { due: None, local: local.map(|text| text.parse().unwrap()) };
+        let expected: Vec<_> = expected.map(|(reason, at)| until(reason, at, 3)).into_iter().collect();
+        assert_eq!(times.waiting(&mailed, &schedule, now), expected);
+        // Nothing that is no marketing waits for room.
+        let notice = ContactTimes { classification: Classification::Operational, quiet: None, ..times };
+        assert!(notice.waiting(&mailed, &schedule, now).iter().all(|waiting| waiting.reason != "frequency_cap"));
     }
 }

@@ -144,11 +144,12 @@ fn update_of(wanted: &WantedContact, known: &KnownContact, existing: OnExisting)
     if wanted.require_verification && to == Some(ContactMarketingStatus::Subscribed) {
         to = None;
     }
+    let agrees = to == Some(ContactMarketingStatus::Subscribed);
     let confirms = wanted.require_verification && known.marketing_status == ContactMarketingStatus::Pending.as_str();
     // Consent that is older than what is known says nothing new; a kept contact takes it only together with its agreement, or with
     // the sign-up that it is to confirm.
     let is_newer = |consent: &&Consent| consent.at.is_none_or(|at| known.consent_at.is_none_or(|before| at >= before));
-    let consent = wanted.consent.as_ref().filter(is_newer).filter(|_| updates || to.is_some() || confirms);
+    let consent = wanted.consent.as_ref().filter(is_newer).filter(|_| updates || agrees || confirms);
     let (mut columns, fields) =
         if updates { (wanted.columns.clone(), wanted.fields.clone()) } else { (Map::new(), Map::new()) };
     // Only what is stated: a basis alone does not delete the time.
@@ -167,7 +168,7 @@ fn update_of(wanted: &WantedContact, known: &KnownContact, existing: OnExisting)
 }
 
 /// The consent that a contact gets, if it changes. Who unsubscribed is not subscribed here: an update says so, a kept contact stays as
-/// it is. An opt-out always counts.
+/// it is. An opt-out always counts, of a kept contact, too.
 fn new_status(
     wanted: Option<ContactMarketingStatus>,
     known: &KnownContact,
@@ -183,10 +184,9 @@ fn new_status(
         Subscribed if has_left => Err(ApiError::conflict("contact_unsubscribed")
             .at("marketing_status", "the contact is unsubscribed; PATCH /v1/contacts/{id} takes that back")),
         Subscribed => Ok(Some(Subscribed)),
-        // Being unsubscribed is more than pending.
-        Unsubscribed | Pending if !updates => Ok(None),
         Unsubscribed => Ok(Some(Unsubscribed)),
-        Pending => Ok((!has_left).then_some(Pending)),
+        // Being unsubscribed is more than pending.
+        Pending => Ok((updates && !has_left).then_some(Pending)),
     }
 }
 
@@ -262,7 +262,8 @@ mod tests {
     #[case("unsubscribed", false, "subscribed", Err("contact_unsubscribed"), None)]
     #[case("unsubscribed", false, "pending", Ok(None), None)]
     #[case("subscribed", false, "pending", Ok(Some("pending")), None)]
-    #[case("subscribed", false, "unsubscribed", Ok(Some("unsubscribed")), None)]
+    #[case("subscribed", false, "unsubscribed", Ok(Some("unsubscribed")), Some("unsubscribed"))]
+    #[case("pending", false, "unsubscribed", Ok(Some("unsubscribed")), Some("unsubscribed"))]
     #[case("subscribed", true, "subscribed", Ok(None), None)]
     fn a_contact_that_left_is_not_subscribed_again(
         #[case] before: &str,

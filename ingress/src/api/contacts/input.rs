@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use chrono::{DateTime, Datelike, SecondsFormat, TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::parse_id;
 use serde::{Deserialize, Serialize};
@@ -32,8 +32,10 @@ const EVIDENCE_MAX_CHARS: usize = 2_000;
 const IP_MAX_CHARS: usize = 45;
 /// What [`is_locale`] takes, without its length.
 const LOCALE_PATTERN: &str = "^[A-Za-z]{2,3}([_-][A-Za-z0-9]{2,8})*$";
+/// The first year in which a contact may have agreed.
+const FIRST_YEAR: i32 = 1900;
 /// How far ahead of us a caller's clock may be.
-pub(crate) const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
+const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 
 schemas::named_enum! {
     /// Whether a contact has agreed to marketing.
@@ -53,7 +55,7 @@ schemas::named_enum! {
 pub(crate) struct Consent {
     #[schemars(length(max = NAME_MAX_CHARS))]
     pub basis: Option<String>,
-    /// Not in the future.
+    /// Since 1900, and not in the future.
     pub at: Option<DateTime<Utc>>,
     #[schemars(length(max = COMPANY_MAX_CHARS))]
     pub source: Option<String>,
@@ -101,8 +103,8 @@ impl Consent {
         faults.optional("consent.basis", self.basis.as_deref(), NAME_MAX_CHARS);
         faults.optional("consent.source", self.source.as_deref(), COMPANY_MAX_CHARS);
         faults.optional("consent.description", self.description.as_deref(), DESCRIPTION_MAX_CHARS);
-        let ahead = self.at.is_some_and(|at| at > Utc::now() + AHEAD_MAX);
-        faults.require(!ahead, "consent.at", "out_of_range", "must not be in the future");
+        let fault = self.at.and_then(|at| check_consent_time(at).err());
+        faults.require(fault.is_none(), "consent.at", "out_of_range", "must be since 1900, and not in the future");
         let Some(evidence) = &self.evidence else { return };
         let good = evidence.ip.as_deref().is_none_or(|ip| ip.parse::<std::net::IpAddr>().is_ok());
         faults.require(good, "consent.evidence.ip", "invalid", "must be an IP address");
@@ -110,6 +112,17 @@ impl Consent {
         faults.optional("consent.evidence.text", evidence.text.as_deref(), EVIDENCE_MAX_CHARS);
         faults.optional("consent.evidence.url", evidence.url.as_deref(), EVIDENCE_MAX_CHARS);
     }
+}
+
+/// Checks when a contact has agreed. A year before 1900 is a mistake; Postgres cannot read all of them.
+///
+/// # Errors
+/// The code of the fault.
+pub(crate) fn check_consent_time(at: DateTime<Utc>) -> Result<(), &'static str> {
+    if at.year() < FIRST_YEAR {
+        return Err("out_of_range");
+    }
+    if at > Utc::now() + AHEAD_MAX { Err("in_the_future") } else { Ok(()) }
 }
 
 /// A list or tag, as callers name it.
@@ -125,7 +138,8 @@ enum AudienceName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OnExisting {
-    /// It keeps its values. An archived contact is active again; one whose consent is pending is subscribed when the caller says so.
+    /// It keeps its values. An archived contact is active again; one whose consent is pending is subscribed when the caller says so, and
+    /// an opt-out always counts.
     Keep,
     /// It gets the values that are given; null clears one; `fields` are merged; lists and tags are added.
     Update,

@@ -185,17 +185,20 @@ async fn move_memberships(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, m
     .map(drop)
 }
 
-/// What segments ask about the past, and what the frequency cap counts, is the survivor's. The sends are found as erasure finds them.
+/// What segments ask about the past, and what the frequency cap counts, is the survivor's. The sends are found as erasure finds them; those
+/// of contacts that were merged into the other before are among them.
 async fn move_facts(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
+    let earlier = store::merged(&mut *db, tenant, merged).await?;
+    let mailed: Vec<Uuid> = earlier.into_iter().map(|(id, _)| id).chain([merged]).collect();
     sqlx::query!(
         "update contact_facts f set contact_id = $2
          from (
-             select s.id from sends s where s.tenant_id = $1 and s.contact_id = $3 and s.campaign_id is null
+             select s.id from sends s where s.tenant_id = $1 and s.contact_id = any ($4) and s.campaign_id is null
              union all
              select s.id from campaigns c
              cross join lateral (
                  select s.id from sends s
-                 where s.tenant_id = $1 and s.campaign_id = c.id and s.contact_id = $3 and s.month = c.month
+                 where s.tenant_id = $1 and s.campaign_id = c.id and s.contact_id = any ($4) and s.month = c.month
                  offset 0
              ) s
              where c.tenant_id = $1
@@ -204,6 +207,7 @@ async fn move_facts(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged:
         tenant,
         survivor,
         merged,
+        &mailed,
     )
     .execute(&mut *db)
     .await?;
@@ -218,15 +222,16 @@ async fn move_facts(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged:
     .map(drop)
 }
 
-/// The survivor goes on where the other was, unless it is or was on the same way itself: no person gets a step twice.
+/// The survivor goes on where the other was, unless it, or one that was merged into it before, is or was on the same way: no person gets
+/// a step twice.
 async fn move_enrollments(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "update enrollments e set contact_id = $2, updated_at = now()
          where e.tenant_id = $1 and e.contact_id = $3 and e.status in ('active', 'paused')
            and not exists (
                select from enrollments o
-               where o.tenant_id = $1 and o.contact_id = $2 and o.sequence_id = e.sequence_id
-                 and o.status in ('active', 'paused', 'completed'))",
+               where o.tenant_id = $1 and o.sequence_id = e.sequence_id and o.status in ('active', 'paused', 'completed')
+                 and o.contact_id in (select $2::uuid union all select id from contacts where tenant_id = $1 and merged_into = $2))",
         tenant,
         survivor,
         merged,

@@ -13,7 +13,6 @@ mod record;
 mod store;
 mod upsert;
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::Address;
 use serde::{Deserialize, Serialize};
@@ -33,7 +32,7 @@ use self::{
 use crate::{
     api::{audiences::AudienceKind, fields},
     pipeline::{
-        ApiReply, Doc, Faults, Id, NoParameters, RequestContext, Routes,
+        ApiReply, Doc, Faults, GivenTime, Id, NoParameters, RequestContext, Routes,
         doc::{AT, ID},
         error::ApiError,
         read, read_page,
@@ -42,7 +41,7 @@ use crate::{
     },
 };
 
-pub(crate) use input::{AHEAD_MAX, EXTERNAL_ID_MAX_CHARS, is_locale, is_timezone};
+pub(crate) use input::{EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone};
 pub(crate) use named::{ContactNames, NamedContact};
 pub(crate) use store::{LOOKUPS_MAX, ensure_audiences, external_id_fault};
 
@@ -190,7 +189,7 @@ struct ListContacts {
     /// Contacts that are in this segment now.
     segment_id: Option<Id>,
     status: Option<ContactStatus>,
-    updated_since: Option<DateTime<Utc>>,
+    updated_since: Option<GivenTime>,
 }
 
 schemas::named_enum! {
@@ -227,7 +226,7 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply,
         audiences: [query.list_id, query.tag_id].into_iter().flatten().map(|id| id.0).collect(),
         segment,
         status: query.status.map(ContactStatus::as_str),
-        updated_since: query.updated_since,
+        updated_since: query.updated_since.map(|at| at.0),
     };
     let found = filter.page(ctx.db(), tenant, &page).await?;
     let contacts = record::records(ctx.db(), tenant, &found).await?;
@@ -318,6 +317,9 @@ async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiRepl
         && let Some(complete) = ledger::erasure::is_erased(ctx.db(), tenant, id).await?
     {
         return erased(id, complete);
+    }
+    if body.erase {
+        store::lock_with_merged(ctx.db(), tenant, id).await?;
     }
     let before = store::lock(ctx.db(), tenant, id).await?;
     let id = before.id;

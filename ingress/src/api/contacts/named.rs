@@ -1,12 +1,15 @@
 //! How requests name a contact: by its id, its address, or the product's own id of it.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+};
 
-use schemas::Address;
+use schemas::{Address, parse_id};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::EXTERNAL_ID_MAX_CHARS;
+use super::{input::EXTERNAL_ID_MAX_CHARS, store::LOOKUPS_MAX};
 use crate::pipeline::{Faults, Id, error::ApiError};
 
 /// What names a contact.
@@ -15,6 +18,23 @@ pub(crate) enum NamedContact {
     Id(Uuid),
     Address(Address),
     ExternalId(String),
+}
+
+impl NamedContact {
+    /// From the text of an id or an address.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        parse_id(text).map(Self::Id).or_else(|_| Address::parse(text).map(Self::Address)).ok()
+    }
+}
+
+impl fmt::Display for NamedContact {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(out),
+            Self::Address(address) => out.write_str(address.as_str()),
+            Self::ExternalId(id) => out.write_str(id),
+        }
+    }
 }
 
 /// The fields of a request that name a contact.
@@ -124,6 +144,33 @@ pub(crate) async fn find(db: &mut PgConnection, tenant: Uuid, names: &[&NamedCon
         found.insert(NamedContact::Id(row.id), contact);
     }
     Ok(FoundContacts(found))
+}
+
+/// The contacts with these names, held against a merge and an erasure until the end of the transaction.
+///
+/// # Errors
+/// 503 when they are merged each time before they are held.
+pub(crate) async fn hold(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    names: &[&NamedContact],
+) -> Result<FoundContacts, ApiError> {
+    for _ in 0..LOOKUPS_MAX {
+        let found = find(&mut *db, tenant, names).await?;
+        let ids: HashSet<Uuid> = found.0.values().map(|contact| contact.id).collect();
+        let held = sqlx::query!(
+            "select from contacts where tenant_id = $1 and id = any ($2) and status in ('active', 'archived')
+             order by id for key share",
+            tenant,
+            &Vec::from_iter(ids.iter().copied()),
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        if held.len() == ids.len() {
+            return Ok(found);
+        }
+    }
+    Err(ApiError::unavailable())
 }
 
 /// The contacts whose addresses are to be looked up: those that are not named by address.

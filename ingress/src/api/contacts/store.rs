@@ -68,6 +68,21 @@ pub(crate) async fn merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.id, row.address)).collect())
 }
 
+/// Locks a contact and those that were merged into it in the order of their ids, as every writer does that needs several.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn lock_with_merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "select from contacts where tenant_id = $1 and (id = $2 or merged_into = $2) order by id for no key update",
+        tenant,
+        id,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
 /// Creates the lists or tags that do not exist.
 pub(crate) async fn ensure_audiences(
     db: &mut PgConnection,

@@ -47,14 +47,8 @@ pub(crate) async fn enroll(
     let due = delay::after(first.now, u32::try_from(first.delay_amount).unwrap_or(0), first.delay_unit, zone);
     let id = schemas::new_id();
     let inserted = sqlx::query_scalar!(
-        "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, next_step, next_action_at, steps_today, steps_day)
-         select $1, $2, $3, $4, $5, $6, $7, coalesce(before.steps_today, 0), before.steps_day
-         from (select 1) as one
-         left join lateral (
-             select e.steps_today, e.steps_day from enrollments e
-             where e.tenant_id = $1 and e.contact_id = $4 and e.sequence_id = $3
-             order by e.created_at desc, e.id desc limit 1
-         ) before on true
+        "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, next_step, next_action_at)
+         values ($1, $2, $3, $4, $5, $6, $7)
          on conflict (tenant_id, sequence_id, contact_id) where status in ('active', 'paused') and not is_parallel do nothing
          returning next_action_at",
         tenant,

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::input::NewProductEvent;
 use crate::{
-    api::contacts::{LOOKUPS_MAX, NamedContact, named},
+    api::contacts::{NamedContact, named},
     pipeline::error::ApiError,
 };
 
@@ -30,9 +30,10 @@ pub(super) async fn record(
     product: &str,
     events: &[NewProductEvent],
 ) -> Result<Vec<Option<StoredEvent>>, ApiError> {
-    let contacts = find_contacts(&mut *db, tenant, events).await?;
+    let names: Vec<&NamedContact> = events.iter().map(|event| &event.contact).collect();
+    let found = named::hold(&mut *db, tenant, &names).await?;
     let rows: Vec<Option<NewRow<'_>>> =
-        events.iter().zip(contacts).map(|(event, contact)| Some((schemas::new_id(), contact?, event))).collect();
+        events.iter().map(|event| Some((schemas::new_id(), found.id(&event.contact)?, event))).collect();
     let known: Vec<NewRow<'_>> = rows.iter().flatten().copied().collect();
     let new = insert(&mut *db, tenant, product, &known).await?;
     set_going(&mut *db, tenant, &new).await?;
@@ -48,32 +49,6 @@ pub(super) async fn record(
     Ok(stored.collect())
 }
 
-/// The contacts of events, held against a merge and an erasure until the end of the transaction.
-async fn find_contacts(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    events: &[NewProductEvent],
-) -> Result<Vec<Option<Uuid>>, ApiError> {
-    let names: Vec<&NamedContact> = events.iter().map(|event| &event.contact).collect();
-    for _ in 0..LOOKUPS_MAX {
-        let found = named::find(&mut *db, tenant, &names).await?;
-        let contacts: Vec<Option<Uuid>> = events.iter().map(|event| found.id(&event.contact)).collect();
-        let ids: Vec<Uuid> = contacts.iter().flatten().copied().collect();
-        let held = sqlx::query_scalar!(
-            "select id from contacts where tenant_id = $1 and id = any ($2) and status in ('active', 'archived')
-             order by id for key share",
-            tenant,
-            &ids,
-        )
-        .fetch_all(&mut *db)
-        .await?;
-        if ids.iter().all(|id| held.contains(id)) {
-            return Ok(contacts);
-        }
-    }
-    Err(ApiError::unavailable())
-}
-
 /// Inserts events; answers the ids of those that were not recorded before.
 async fn insert(db: &mut PgConnection, tenant: Uuid, product: &str, rows: &[NewRow<'_>]) -> sqlx::Result<Vec<Uuid>> {
     let ids: Vec<Uuid> = rows.iter().map(|(id, ..)| *id).collect();
@@ -87,6 +62,8 @@ async fn insert(db: &mut PgConnection, tenant: Uuid, product: &str, rows: &[NewR
          select $1, w.id, $2, w.contact_id, w.name, w.event_id, w.properties, coalesce(w.occurred_at, now())
          from unnest($3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::jsonb[], $8::timestamptz[])
              as w (id, contact_id, name, event_id, properties, occurred_at)
+         -- Two requests with the same events wait for each other in one order.
+         order by w.event_id
          on conflict (tenant_id, product, event_id) where event_id is not null do nothing
          returning id",
         tenant,

@@ -10,7 +10,7 @@ use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnM
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::store::{ContactRow, ExplainedSender, OccurrenceRow, SuppressionRow};
+use super::store::{ContactRow, ExplainedSender, MessageRow, OccurrenceRow, SuppressionRow};
 use crate::{
     api::{
         campaigns::rows::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The gates, in the order the engine passes them.
-pub(super) const GATES: [&str; 16] = [
+pub(super) const GATES: [&str; 17] = [
     "trigger",
     "audience",
     "contact",
@@ -36,6 +36,7 @@ pub(super) const GATES: [&str; 16] = [
     "pace",
     "window",
     "campaign",
+    "message",
     "sequence",
 ];
 
@@ -171,17 +172,27 @@ pub(super) fn suppressions(rows: &[SuppressionRow], by_name: bool, classificatio
     gates
 }
 
-/// Whether the contact agreed to marketing, where that counts.
-pub(super) fn consent(row: &ContactRow, kind: MessageKind, classification: Classification) -> Gate {
+/// Whether the contact agreed to marketing, where that counts, and has not left the campaign's topic. `left_topic`: the list, and since when.
+pub(super) fn consent(
+    row: &ContactRow,
+    left_topic: Option<(Uuid, DateTime<Utc>)>,
+    kind: MessageKind,
+    classification: Classification,
+) -> Gate {
     let marketing = MarketingStatus::from_column(&row.marketing_status);
-    let eligibility = RecipientEligibility { marketing, ..RecipientEligibility::CLEAN };
-    let stops = decide_recipient(&eligibility, kind, classification).is_some();
+    let stops = |unsubscribed| {
+        let eligibility = RecipientEligibility { marketing, unsubscribed, ..RecipientEligibility::CLEAN };
+        decide_recipient(&eligibility, kind, classification).is_some()
+    };
+    if let Some((list, left_at)) = left_topic.filter(|_| !stops(false) && stops(true)) {
+        return Gate::new("consent", Decision::Stop, "left_topic").row("list", list, Some(left_at));
+    }
     let detail = match row.confirmation.as_deref() {
         Some("pending") => "waits_for_confirmation",
         Some("expired") if marketing == MarketingStatus::Pending => "confirmation_expired",
         _ => &row.marketing_status,
     };
-    Gate::new("consent", stop_if(stops), detail).row("contact", row.id, row.consent_at)
+    Gate::new("consent", stop_if(stops(false)), detail).row("contact", row.id, row.consent_at)
 }
 
 /// Whether the frequency cap, if the mail has one, leaves room for it: a campaign skips a contact without room, a sequence waits for it. Both
@@ -293,6 +304,16 @@ pub(super) fn campaign(row: &CampaignRow) -> Gate {
         CampaignStatus::Sending | CampaignStatus::Sent => (Decision::Pass, row.status.to_string()),
     };
     Gate::new("campaign", decision, detail).row("campaign", row.id, row.scheduled_for.or(*row.launched_at))
+}
+
+/// Whether a one-off message is due, and neither cancelled nor rejected.
+pub(super) fn message(id: Uuid, row: &MessageRow, now: DateTime<Utc>) -> Gate {
+    let (decision, detail) = match row.rejected.as_deref() {
+        Some(reason) => (Decision::Stop, reason),
+        None if row.due_at > now => (Decision::Wait, "scheduled"),
+        None => (Decision::Pass, "due"),
+    };
+    Gate::new("message", decision, detail).row("message", id, Some(row.due_at))
 }
 
 #[cfg(test)]

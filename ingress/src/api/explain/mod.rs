@@ -4,7 +4,7 @@
 mod gates;
 mod store;
 
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use ledger::frequency::{CappedMail, OwedMail, Urgency};
 use ledger::gate::is_capped;
 use ledger::quota::QuotaDefaults;
@@ -199,7 +199,8 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
     if let Some(contact) = &contact {
         let urgency = Urgency::from_column(Some(&row.urgency));
         let mail = (MessageKind::Campaign, row.classification, urgency);
-        gates.extend(recipient_gates(explainer, contact, address, mail).await?);
+        let left_topic = left_topic(explainer, &row, contact.id).await?;
+        gates.extend(recipient_gates(explainer, contact, left_topic, address, mail).await?);
     }
     let (from, domain) = sender_gates(explainer, row.sender_profile_id, MessageKind::Campaign).await?;
     gates.extend(from);
@@ -239,11 +240,12 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
     }];
     if let Some(contact) = &contact {
         let mail = (kind, message.classification, Urgency::Normal);
-        gates.extend(recipient_gates(explainer, contact, address, mail).await?);
+        gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
     }
     let (from, domain) = sender_gates(explainer, message.sender_id, kind).await?;
     gates.extend(from);
     gates.push(pace_gate(explainer, &domain, address, send.as_ref()).await?);
+    gates.push(gates::message(id, &message, Utc::now()));
     with_send(explainer, Explanation::new("message", id, address, contact.map(|contact| contact.id), gates), send).await
 }
 
@@ -278,7 +280,7 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
     });
     if let Some(contact) = &contact {
         let mail = (MessageKind::Sequence, Classification::Marketing, Urgency::SEQUENCE);
-        gates.extend(recipient_gates(explainer, contact, address, mail).await?);
+        gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
     }
     if let Some(profile) = row.sender_profile_id {
         let (from, domain) = sender_gates(explainer, profile, MessageKind::Sequence).await?;
@@ -300,10 +302,22 @@ async fn is_member(explainer: &mut Explainer<'_>, row: &CampaignRow, contact: Uu
     Ok(found.map_err(sqlx::Error::from)?)
 }
 
+/// The list of a campaign, and since when the contact has left it as a topic.
+async fn left_topic(
+    explainer: &mut Explainer<'_>,
+    row: &CampaignRow,
+    contact: Uuid,
+) -> Result<Option<(Uuid, DateTime<Utc>)>, ApiError> {
+    let Some(list) = row.list_id.filter(|_| row.audience_mode == "list") else { return Ok(None) };
+    let left_at = store::left_topic(&mut *explainer.db, explainer.tenant, list, contact).await?;
+    Ok(left_at.map(|at| (list, at)))
+}
+
 /// The gates of a recipient.
 async fn recipient_gates(
     explainer: &mut Explainer<'_>,
     contact: &store::ContactRow,
+    left_topic: Option<(Uuid, DateTime<Utc>)>,
     address: &Address,
     (kind, classification, urgency): (MessageKind, Classification, Urgency),
 ) -> Result<Vec<Gate>, ApiError> {
@@ -311,7 +325,7 @@ async fn recipient_gates(
     let suppressions = store::suppressions(&mut *explainer.db, tenant, address.as_str()).await?;
     let mut gates = vec![gates::contact(contact, kind, classification)];
     gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
-    gates.push(gates::consent(contact, kind, classification));
+    gates.push(gates::consent(contact, left_topic, kind, classification));
     let usage = ledger::frequency::load_usage(&mut *explainer.db, tenant, contact.id).await?;
     let usage = usage.filter(|_| is_capped(kind, classification));
     let mail = usage.map(|usage| CappedMail {

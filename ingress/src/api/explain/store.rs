@@ -43,12 +43,15 @@ pub(super) struct ExplainedSender {
 }
 
 /// A one-off message.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct MessageRow {
     pub(super) sender_id: Uuid,
     pub(super) is_test: bool,
     pub(super) classification: Classification,
     pub(super) created_at: DateTime<Utc>,
+    pub(super) due_at: DateTime<Utc>,
+    /// Why its request was rejected, or that it was cancelled.
+    pub(super) rejected: Option<String>,
 }
 
 /// The contact with this address.
@@ -137,8 +140,11 @@ pub(super) async fn timed(db: &mut PgConnection, tenant: Uuid, batch: Uuid) -> s
 pub(super) async fn message(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<MessageRow>> {
     sqlx::query_as!(
         MessageRow,
-        r#"select sender_id, is_test, classification as "classification: Classification", created_at
-           from messages where tenant_id = $1 and id = $2"#,
+        r#"select m.sender_id, m.is_test, m.classification as "classification: Classification", m.created_at, m.due_at,
+                  case when r.state = 'rejected' then coalesce(r.outcome, r.state) end as rejected
+           from messages m
+           left join requests r on r.tenant_id = m.tenant_id and r.id = m.id
+           where m.tenant_id = $1 and m.id = $2"#,
         tenant,
         id
     )
@@ -157,6 +163,25 @@ pub(super) async fn recipient(
         "select send_id from message_recipients where tenant_id = $1 and message_id = $2 and contact_id = $3",
         tenant,
         message,
+        contact
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// When a contact left the topic of a campaign, which is its list if that has a public name.
+pub(super) async fn left_topic(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    list: Uuid,
+    contact: Uuid,
+) -> sqlx::Result<Option<DateTime<Utc>>> {
+    sqlx::query_scalar!(
+        "select d.left_at from topic_opt_outs d
+         join audiences a on a.tenant_id = d.tenant_id and a.id = d.audience_id and a.public_name is not null
+         where d.tenant_id = $1 and d.audience_id = $2 and d.contact_id = $3",
+        tenant,
+        list,
         contact
     )
     .fetch_optional(db)

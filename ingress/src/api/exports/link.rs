@@ -22,7 +22,7 @@ use super::{
     rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
 use crate::{
-    pipeline::{ApiReply, RequestContext, begin_read, error::ApiError, page::Time},
+    pipeline::{ApiReply, GivenTime, RequestContext, begin_read, error::ApiError, page::Time},
     public::tracking::QUIET,
     state::Ingress,
 };
@@ -43,7 +43,7 @@ pub(super) struct MakeEventsLink {
     #[serde(default)]
     format: ExportFormat,
     /// Events recorded not before this time.
-    recorded_since: Option<DateTime<Utc>>,
+    recorded_since: Option<GivenTime>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -68,7 +68,7 @@ pub(super) async fn make<R: ExportRow>(ctx: &mut RequestContext, body: MakeLink)
 }
 
 pub(super) async fn make_of_events(ctx: &mut RequestContext, body: MakeEventsLink) -> Result<ApiReply, ApiError> {
-    make_link(ctx, ExportedEvent::NAME, body.format, body.recorded_since).await
+    make_link(ctx, ExportedEvent::NAME, body.format, body.recorded_since.map(|at| at.0)).await
 }
 
 async fn make_link(

@@ -28,7 +28,8 @@ use self::{
 };
 use crate::{
     pipeline::{
-        ApiReply, Doc, RequestContext, Routes, begin_read, error::ApiError, open, read, write, write_audit_log,
+        ApiReply, Doc, GivenTime, RequestContext, Routes, begin_read, error::ApiError, open, read, write,
+        write_audit_log,
     },
     state::Ingress,
 };
@@ -147,7 +148,7 @@ struct ExportEventsQuery {
     /// After a broken transfer, the `cursor` of its last whole row. CSV then comes without its header line.
     cursor: Option<String>,
     /// Events recorded not before this time, of whichever send: what has been added since another export.
-    recorded_since: Option<DateTime<Utc>>,
+    recorded_since: Option<GivenTime>,
 }
 
 /// Rows of a tenant after a key.
@@ -207,7 +208,7 @@ async fn export<R: ExportRow>(ctx: &mut RequestContext, query: ExportQuery) -> R
 }
 
 async fn export_events(ctx: &mut RequestContext, query: ExportEventsQuery) -> Result<ApiReply, ApiError> {
-    export_since::<ExportedEvent>(ctx, query.format, query.cursor.as_deref(), query.recorded_since).await
+    export_since::<ExportedEvent>(ctx, query.format, query.cursor.as_deref(), query.recorded_since.map(|at| at.0)).await
 }
 
 async fn export_since<R: ExportRow>(

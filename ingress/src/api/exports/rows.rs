@@ -101,7 +101,7 @@ exported! {
               c.dot_number, c.timezone, c.locale, c.lifecycle_stage, fields_shown($1, c.fields) as "fields!", c.status,
               c.marketing_status, c.source, c.consent_basis, c.consent_at, c.consent_source, c.consent_description, c.opted_in_at, m.lists as "lists!",
               m.tags as "tags!", c.created_at, c.updated_at
-       from (select * from contacts where tenant_id = $1 and id > $2 and status <> 'erased' order by id limit $3) c
+       from (select * from contacts where tenant_id = $1 and id > $2 and status in ('active', 'archived') order by id limit $3) c
        cross join lateral (
            select coalesce(array_agg(a.name order by a.name) filter (where a.kind = 'list'), '{}') as lists,
                   coalesce(array_agg(a.name order by a.name) filter (where a.kind = 'tag'), '{}') as tags

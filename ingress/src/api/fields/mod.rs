@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, NaiveDate};
+use chrono::DateTime;
 use schemars::JsonSchema;
 use schemas::new_id;
+use segments::parse_date;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{references, segments};
+use super::references;
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::Time, read,
     read_page, resource, types::Words, write,
@@ -131,7 +132,7 @@ impl FieldType {
         let good = match (self, value) {
             (Self::String, Value::String(text)) => short(text),
             (Self::Number, Value::Number(_)) | (Self::Boolean, Value::Bool(_)) => true,
-            (Self::Date, Value::String(text)) => is_date(text),
+            (Self::Date, Value::String(text)) => parse_date(text).is_some(),
             (Self::Datetime, Value::String(text)) => DateTime::parse_from_rfc3339(text).is_ok(),
             (Self::StringList, Value::Array(items)) => {
                 items.len() <= LIST_MAX_ITEMS && items.iter().all(|item| item.as_str().is_some_and(short))
@@ -185,11 +186,6 @@ pub fn parse_boolean(cell: &str) -> Option<bool> {
     }
 }
 
-fn is_date(text: &str) -> bool {
-    // chrono also takes "2026-1-2".
-    text.len() == 10 && NaiveDate::parse_from_str(text, "%Y-%m-%d").is_ok()
-}
-
 /// The defined fields of a tenant, by key.
 ///
 /// # Errors
@@ -207,6 +203,39 @@ pub async fn defined(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeM
 pub async fn defined_for_write(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeMap<String, FieldType>> {
     sqlx::query!("select hold_fields($1)", tenant).fetch_one(&mut *db).await?;
     defined(db, tenant).await
+}
+
+/// The defined fields of a tenant, by key, for a transaction that stores what names them.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn defined_for_naming(
+    db: &mut PgConnection,
+    tenant: Uuid,
+) -> sqlx::Result<BTreeMap<String, FieldType>> {
+    hold_names(&mut *db, tenant).await?;
+    defined(db, tenant).await
+}
+
+/// Holds the names of the tenant's fields until the transaction ends, which stores what names them: a template, a rule, a step. A removal
+/// waits for it and finds what it stored, or is over before. To be called before the statement that reads the definitions, and before a
+/// row is locked that others hold while they wait for this.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn hold_names(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("select pg_advisory_xact_lock_shared(hashtextextended('field names ' || $1::uuid::text, 0))", tenant)
+        .fetch_one(db)
+        .await
+        .map(drop)
+}
+
+/// Waits for the transactions that hold the names, and keeps others from it until this one ends.
+async fn lock_names(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('field names ' || $1::uuid::text, 0))", tenant)
+        .fetch_one(db)
+        .await
+        .map(drop)
 }
 
 /// A field of contacts that the tenant defined.
@@ -383,8 +412,8 @@ struct FieldRemoved {
 /// Removes a field. A sweep of the audience stage takes out its values: a field of the same key and another type must not find them.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("field")?);
-    // Writers of segments take turns: none names the field while it goes.
-    segments::lock_all(ctx.db(), tenant).await?;
+    // What is about to name it is stored before, or finds it gone.
+    lock_names(ctx.db(), tenant).await?;
     let field = find(ctx).await?;
     let references = references::to_field(ctx.db(), tenant, &field.key).await?;
     references::refuse("field", references, "change them, or wait until they are over")?;
@@ -424,6 +453,9 @@ mod tests {
     #[case(FieldType::Date, json!("2026-02-28"), true)]
     #[case(FieldType::Date, json!("2026-02-30"), false)]
     #[case(FieldType::Date, json!("2026-2-3"), false)]
+    #[case(FieldType::Date, json!("2026- 1- 2"), false)]
+    #[case(FieldType::Date, json!("+2026-1-02"), false)]
+    #[case(FieldType::Date, json!("-999-01-01"), false)]
     #[case(FieldType::Datetime, json!("2026-02-28T10:00:00+01:00"), true)]
     #[case(FieldType::Datetime, json!("2026-02-28T10:00:00"), false)]
     #[case(FieldType::StringList, json!(["a", "b"]), true)]

@@ -22,6 +22,10 @@ use crate::{
 // The statements below name a temporary table, which the compile-time check cannot know.
 const CREATE_TABLE: &str = include_str!("../../../queries/import/table.sql");
 const FIND: &str = include_str!("../../../queries/import/find.sql");
+/// True if a row has a contact that is not found yet.
+const IS_ONE_LEFT: &str = "select exists (
+    select from import_rows r join contacts c on c.tenant_id = $1 and c.address = r.address
+    where r.contact_id = r.new_id and c.id <> r.new_id)";
 const FOLD: &str = include_str!("../../../queries/import/fold.sql");
 const INSERT: &str = include_str!("../../../queries/import/insert.sql");
 const OPT_OUT: &str = include_str!("../../../queries/import/opt_out.sql");
@@ -178,9 +182,19 @@ fn once(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
 
 /// Finds the contacts of the rows, for an import that creates none: the other rows are skipped.
 async fn find_only(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    // The last look finds nothing: no contact is left out because it was merged at this very moment.
-    while find(&mut *db, tenant).await? > 0 {}
+    find_all(&mut *db, tenant).await?;
     sqlx::raw_sql("update import_rows set contact_id = null where contact_id = new_id").execute(db).await.map(drop)
+}
+
+/// Finds the contacts of all rows that have one. What a contact was merged into, while a look waited for it, is found by the next.
+async fn find_all(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    for _ in 0..contacts::LOOKUPS_MAX {
+        find(&mut *db, tenant).await?;
+        if !once(IS_ONE_LEFT).bind(tenant).fetch_one(&mut *db).await?.try_get(0)? {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Answers how many rows it found a contact for.
@@ -209,7 +223,7 @@ async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64
         }
         if known + made < rows {
             // Again: another transaction inserted the others meanwhile.
-            find(&mut *db, tenant).await?;
+            find_all(&mut *db, tenant).await?;
         }
     }
     once(FOLD).execute(&mut *db).await?;

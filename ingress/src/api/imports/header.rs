@@ -74,10 +74,14 @@ impl CsvHeader {
         let mut seen = HashSet::with_capacity(names.len());
         for name in names {
             let word = plain(name);
-            let column = builtin(&word)
-                .or_else(|| fields.get(&word).map(|(key, kind)| Column::Field { key: (*key).clone(), kind: *kind }));
-            let repeats_a_name = !word.is_empty() && !seen.insert(word);
-            if repeats_a_name || (column.is_some() && columns.contains(&column)) {
+            // Of several fields that are spelled alike, the one that is named exactly.
+            let field = || defined.get_key_value(name).map(|(key, kind)| (key, *kind)).or(fields.get(&word).copied());
+            let column = builtin(&word).or_else(|| field().map(|(key, kind)| Column::Field { key: key.clone(), kind }));
+            let is_repeated = match &column {
+                Some(_) => columns.contains(&column),
+                None => !word.is_empty() && !seen.insert(word),
+            };
+            if is_repeated {
                 return Err(fault(1, "duplicate_header", &format!("two columns mean {}", shown(name))));
             }
             columns.push(column);
@@ -142,6 +146,18 @@ mod tests {
         assert_eq!(header.columns[2], Some(Column::DotNumber));
         assert_eq!(header.columns[3], Some(Column::Field { key: "plan_tier".to_owned(), kind: FieldType::String }));
         assert_eq!(header.ignored(), ["Shoe size"]);
+    }
+
+    #[test]
+    fn fields_that_are_spelled_alike_are_distinguished_by_their_keys() {
+        let defined = ["a_b", "ab"].map(|key| (key.to_owned(), FieldType::String));
+        let names = ["email", "a_b", "ab"].map(str::to_owned);
+        let header = CsvHeader::read(&names, &BTreeMap::from(defined)).unwrap();
+        let keys = header.columns[1..].iter().map(|column| match column {
+            Some(Column::Field { key, .. }) => key.as_str(),
+            _ => "",
+        });
+        assert_eq!(keys.collect::<Vec<_>>(), ["a_b", "ab"]);
     }
 
     #[rstest]

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{
-        contacts::{AHEAD_MAX, EXTERNAL_ID_MAX_CHARS, is_locale, is_timezone},
+        contacts::{EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone},
         fields::parse_boolean,
     },
     pipeline::validate::AUDIENCE_NAME_MAX,
@@ -131,9 +131,7 @@ impl ImportRow {
             Column::ConsentBasis => self.consent_basis = Some(short(cell, TEXT_MAX_CHARS)?),
             Column::ConsentAt => {
                 let at = time(cell).ok_or("not_a_time")?;
-                if at > Utc::now() + AHEAD_MAX {
-                    return Err("in_the_future");
-                }
+                check_consent_time(at)?;
                 self.consent_at = Some(at);
             }
             Column::Field { key, kind } => {
@@ -254,6 +252,8 @@ mod tests {
     #[case(&["a@b.co", "", "", "", "", "", "", "because"], "suppression_reason", "unknown_reason")]
     #[case(&["a@b.co", "", "", "", "", "", "", "", "yesterday"], "consent_at", "not_a_time")]
     #[case(&["a@b.co", "", "", "", "", "", "", "", "2099-01-01T00:00:00Z"], "consent_at", "in_the_future")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "0000-01-01"], "consent_at", "out_of_range")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "-0001-01-01"], "consent_at", "out_of_range")]
     #[case(&["a@b.co", "", "", "", "", "", "", "", "", "many"], "seats", "wrong_type")]
     #[case(&["a@b.co", "x\0y"], "first_name", "control_character")]
     #[case(&["a@b.co", "x\r\ny"], "first_name", "control_character")]

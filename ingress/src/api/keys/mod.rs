@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 pub use self::store::{ApiKey, LiveKey, NewKey, lock_live, replace, revoke};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, NoFields, NoParameters, RequestContext, Routes, error::ApiError, page::OptionalTime, read,
-    read_page, types::Name, validate::NAME_MAX, write,
+    ApiReply, Doc, Faults, GivenTime, NoFields, NoParameters, RequestContext, Routes, error::ApiError,
+    page::OptionalTime, read, read_page, types::Name, validate::NAME_MAX, write,
 };
 
 /// Keys of one product for one tenant that are neither revoked nor expired.
@@ -105,7 +105,7 @@ struct CreateKey {
     #[schemars(with = "Vec<GrantableScope>", length(min = 1, max = scope::ALL.len()))]
     scopes: Option<Vec<String>>,
     /// When it ends. Left out: when the calling key does.
-    expires_at: Option<DateTime<Utc>>,
+    expires_at: Option<GivenTime>,
 }
 
 /// A scope that a product's key can have.
@@ -135,7 +135,8 @@ async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, A
     if let Some(unknown) = scopes.iter().find(|name| !scope::ALL.contains(&name.as_str())) {
         faults.add("scopes", "unknown", format!("{unknown:.40} is no scope"));
     }
-    if let Some(wanted) = body.expires_at {
+    let wanted = body.expires_at.map(|at| at.0);
+    if let Some(wanted) = wanted {
         faults.require(wanted > Utc::now(), "expires_at", "in_the_past", "must be in the future");
         let outlives = ends.is_some_and(|ends| wanted > ends);
         faults.require(!outlives, "expires_at", "too_late", "must not be later than the end of the calling key");
@@ -144,7 +145,7 @@ async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, A
     check_scopes(ctx, &scopes)?;
     check_limit(ctx).await?;
     let text = key::generate(&caller.product, caller.environment);
-    let expires_at = body.expires_at.or(ends);
+    let expires_at = wanted.or(ends);
     let new = NewKey {
         key: &text,
         product: &caller.product,

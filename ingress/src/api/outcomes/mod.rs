@@ -4,7 +4,7 @@ mod store;
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 use ledger::outcomes::{
     OutcomeFault, OutcomeRefusal, OutcomeRequest, PREMIUM_MAX, PREMIUM_UNITS, Premium, SHARE_WHOLE, VALUE_CENTS_MAX,
 };
@@ -19,7 +19,7 @@ use self::store::RESTATEMENTS_MAX;
 use crate::{
     api::contacts::{ContactNames, named},
     pipeline::{
-        ApiReply, Doc, Faults, Id, NoParameters, RequestContext, Routes,
+        ApiReply, Doc, Faults, GivenTime, Id, NoParameters, RequestContext, Routes,
         error::{ApiError, FieldFault},
         page::{OptionalTime, Time},
         read, read_page, resource,
@@ -123,7 +123,7 @@ struct ListOutcomes {
     #[serde(rename = "type")]
     outcome_type: Option<OutcomeType>,
     /// Those that happened since.
-    since: Option<DateTime<Utc>>,
+    since: Option<GivenTime>,
 }
 
 async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<ApiReply, ApiError> {
@@ -133,7 +133,7 @@ async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<ApiReply,
         contact: query.contact_id.map(|id| id.0),
         campaign: query.campaign_id.map(|id| id.0),
         outcome_type: query.outcome_type,
-        since: query.since,
+        since: query.since.map(|at| at.0),
     };
     let rows = store::list(ctx.db(), tenant, &filter, &page).await?;
     ApiReply::page(page, rows)

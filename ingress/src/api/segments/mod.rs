@@ -17,7 +17,7 @@ use self::{
 pub(crate) use store::{lock_all, lock_for_use};
 
 use crate::{
-    api::references,
+    api::{fields, references},
     pipeline::{
         ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
         error::{ApiError, FieldFault},
@@ -168,6 +168,7 @@ async fn check_rule(
     own: Option<Uuid>,
 ) -> Result<(Rule, CompiledSegment), ApiError> {
     let tenant = ctx.tenant;
+    fields::hold_names(ctx.db(), tenant).await?;
     let definitions = segments::definitions(ctx.db(), tenant).await?;
     let parsed = Rule::parse(rule, "rule", &definitions);
     let parsed = parsed
@@ -245,18 +246,14 @@ async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiRepl
 /// The segments that name this one must stay within their limits, too.
 async fn check_users(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
     let tenant = ctx.tenant;
-    for user in store::users_of(ctx.db(), tenant, id).await? {
-        match segments::load(ctx.db(), tenant, user).await {
-            Ok(_) => {}
-            Err(SegmentError::Invalid(faults)) => {
-                let fault = faults.into_iter().next().ok_or_else(ApiError::internal)?;
-                let detail = format!("would break the segment {}, which names this one: it {}", user, fault.detail);
-                return Err(ApiError::invalid("rule", fault.code, detail));
-            }
-            Err(error) => return Err(error.into()),
+    let users = store::users_of(ctx.db(), tenant, id).await?;
+    match segments::find_beyond_limits(ctx.db(), tenant, &users).await? {
+        None => Ok(()),
+        Some((user, fault)) => {
+            let detail = format!("would break the segment {user}, which names this one: it {}", fault.detail);
+            Err(ApiError::invalid("rule", fault.code, detail))
         }
     }
-    Ok(())
 }
 
 status_answer!(SegmentDeleted, segment_id, "deleted");

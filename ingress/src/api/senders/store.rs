@@ -111,6 +111,14 @@ pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
     select!("and s.id = $2", tenant, id).fetch_optional(db).await
 }
 
+/// False if there is no such sender; one that there is is not removed before this transaction ends.
+pub(crate) async fn lock_for_use(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!("select id from senders where tenant_id = $1 and id = $2 for key share", tenant, id)
+        .fetch_optional(db)
+        .await
+        .map(|found| found.is_some())
+}
+
 /// Writes a sender's name, addresses and status. Call under [`lock_profile_address`].
 pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, row: &SenderIdentity) -> sqlx::Result<()> {
     sqlx::query!(
@@ -179,6 +187,10 @@ pub(crate) async fn one_relies_on_profile_address(db: &mut PgConnection, tenant:
 /// Removes a sender that nothing refers to: no campaign, sequence, mail or request that waits. `false`: something does; the
 /// transaction can then only be rolled back.
 pub(crate) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    // Whoever accepts mail from the sender holds it until the request is there to be seen.
+    sqlx::query_scalar!("select id from senders where tenant_id = $1 and id = $2 for update", tenant, id)
+        .fetch_optional(&mut *db)
+        .await?;
     let waits = sqlx::query_scalar!(
         r#"select exists (
                select from requests
@@ -236,7 +248,8 @@ pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -
     .await
 }
 
-/// Whether a sender, or without an id the tenant's default, can send. `None`: there is no such sender.
+/// Whether a sender, or without an id the tenant's default, can send. `None`: there is no such sender; one that there is is not removed
+/// before this transaction ends.
 pub(crate) async fn readiness(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -244,13 +257,12 @@ pub(crate) async fn readiness(
 ) -> sqlx::Result<Option<Readiness>> {
     sqlx::query_as!(
         Readiness,
-        r#"select s.id as "id!", s.status = 'active' as "active!", d.status as "domain_status!: DomainStatus"
-           from (
-               select id, status, domain_id from senders where tenant_id = $1 and id = $2
-               union all
-               select id, status, domain_id from senders where $2::uuid is null and tenant_id = $1 and is_default
-           ) s
-           cross join lateral (select d.status from domains d where d.tenant_id = $1 and d.id = s.domain_id offset 0) d"#,
+        r#"select s.id, s.status = 'active' as "active!", d.status as "domain_status: DomainStatus"
+           from senders s
+           cross join lateral (select d.status from domains d where d.tenant_id = $1 and d.id = s.domain_id offset 0) d
+           where s.tenant_id = $1
+             and s.id = coalesce($2::uuid, (select n.id from senders n where n.tenant_id = $1 and n.is_default))
+           for key share of s"#,
         tenant,
         id,
     )

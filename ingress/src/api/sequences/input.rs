@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
 use runtime::outbound::TargetRules;
 use schemars::JsonSchema;
 use schemas::action::{Action, CONTACT_FIELDS, Decode, UpdateField};

@@ -20,7 +20,7 @@ use self::{
     input::{CreateSequence, CreateStep, DESCRIPTION_MAX, NewStep, ValidationContext},
     store::{Changes, LockedSequence, SequenceRow, SequenceStep},
 };
-use super::fields;
+use super::{fields, senders::store as senders};
 use crate::pipeline::{
     ApiReply, Doc, Faults, Id, NoFields, Patch, RequestContext, Routes, error::ApiError, read, read_page,
     status_answer, types::Name, validate::NAME_MAX, write,
@@ -155,7 +155,7 @@ struct StepCreated {
 async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiReply, ApiError> {
     let (tenant, caller, ingress) = (ctx.tenant, Arc::clone(&ctx.caller), Arc::clone(&ctx.ingress));
     let rules = ingress.settings.outbound.rules();
-    let known = ValidationContext { fields: fields::defined(ctx.db(), tenant).await?, rules: &rules };
+    let known = ValidationContext { fields: fields::defined_for_naming(ctx.db(), tenant).await?, rules: &rules };
     let new = body.validate(&known)?;
     require_named(ctx, new.sender_profile_id, &new.steps).await?;
     trigger::require_named(ctx, &new.start).await?;
@@ -215,7 +215,11 @@ async fn require_named(ctx: &mut RequestContext, sender: Option<Uuid>, steps: &[
 
 async fn require_sender(ctx: &mut RequestContext, sender: Uuid) -> Result<(), ApiError> {
     let tenant = ctx.tenant;
-    if store::has_sender(ctx.db(), tenant, sender).await? { Ok(()) } else { Err(ApiError::not_found("sender_profile")) }
+    if senders::lock_for_use(ctx.db(), tenant, sender).await? {
+        Ok(())
+    } else {
+        Err(ApiError::not_found("sender_profile"))
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -307,7 +311,7 @@ struct SequenceChanged {
 async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiReply, ApiError> {
     let (tenant, ingress) = (ctx.tenant, Arc::clone(&ctx.ingress));
     let rules = ingress.settings.outbound.rules();
-    let known = ValidationContext { fields: fields::defined(ctx.db(), tenant).await?, rules: &rules };
+    let known = ValidationContext { fields: fields::defined_for_naming(ctx.db(), tenant).await?, rules: &rules };
     let changes = body.validate(&known)?;
     let id = ctx.id("sequence")?;
     let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;

@@ -146,9 +146,9 @@ macro_rules! start_body {
             #[schemars(range(min = 0, max = GAP_MAX_MINUTES))]
             reentry_gap_minutes: Option<i32>,
             /// The trigger starts nothing before.
-            enroll_from: Option<DateTime<Utc>>,
+            enroll_from: Option<$crate::pipeline::GivenTime>,
             /// The trigger starts nothing from then on.
-            enroll_until: Option<DateTime<Utc>>,
+            enroll_until: Option<$crate::pipeline::GivenTime>,
             /// An event of `POST /v1/events` that ends enrollments which are under way.
             exit_on_event: Option<ProductEventTerms>,
         }
@@ -166,8 +166,8 @@ macro_rules! start_body {
                     trigger_config: config.and_then(|config| read_trigger(trigger_type, config, fields, faults)),
                     reentry: self.reentry.unwrap_or_default(),
                     reentry_gap_minutes: self.reentry_gap_minutes.unwrap_or(0),
-                    enroll_from: self.enroll_from,
-                    enroll_until: self.enroll_until,
+                    enroll_from: self.enroll_from.map(|at| at.0),
+                    enroll_until: self.enroll_until.map(|at| at.0),
                     exit_on_event: self.exit_on_event.take(),
                 };
                 rules.check(faults);

@@ -148,10 +148,11 @@ pub(super) async fn insert_steps(
 }
 
 /// Which of these templates a step may name: the tenant's own, not archived, and not made for transactional mail, whose `data.*`
-/// no sequence has.
+/// no sequence has. They are held: none is archived before the sequence names it.
 pub(super) async fn templates(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<(Uuid, String)>> {
     let rows = sqlx::query!(
-        "select id, template_type from templates where tenant_id = $1 and id = any ($2) and status <> 'archived'",
+        "select id, template_type from templates where tenant_id = $1 and id = any ($2) and status <> 'archived'
+         order by id for share",
         tenant,
         ids,
     )
@@ -176,17 +177,6 @@ pub(super) async fn audiences(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid])
 /// Whether a step may write to this address as to the owner.
 pub(super) async fn is_owners_address(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<bool> {
     sqlx::query_scalar!(r#"select is_owners_address($1, $2) as "allowed!""#, tenant, address).fetch_one(db).await
-}
-
-/// Whether there is such a sender.
-pub(super) async fn has_sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
-    sqlx::query_scalar!(
-        r#"select exists (select from senders where tenant_id = $1 and id = $2) as "found!""#,
-        tenant,
-        id
-    )
-    .fetch_one(db)
-    .await
 }
 
 /// Sequences of a tenant (`$1`), and which of them.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::SequenceStatus;
 use serde::{Deserialize, Serialize};
@@ -43,7 +42,7 @@ pub(super) async fn change(ctx: &mut RequestContext, mut body: ChangeTrigger) ->
     let trigger_type = faults.required("trigger_type", body.trigger_type.take()).unwrap_or_default();
     let named = trigger_type.is_empty() || is_word(&trigger_type);
     faults.require(named, "trigger_type", "invalid", "must match [a-z][a-z0-9_]{0,49}");
-    let fields = fields::defined(ctx.db(), tenant).await?;
+    let fields = fields::defined_for_naming(ctx.db(), tenant).await?;
     let rules = body.take_rules(&trigger_type, &fields, &mut faults);
     faults.finish()?;
     let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;

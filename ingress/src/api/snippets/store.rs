@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
-use templates::{INCLUDE_DEPTH, INCLUDES};
+use templates::INCLUDES;
 use uuid::Uuid;
 
 use super::SnippetView;
@@ -82,33 +82,31 @@ pub(crate) fn label(texts: &[Option<&str>], stored: &[StoredSnippet]) -> String 
     hex::encode(hash.finalize())
 }
 
-/// The snippets and layouts of these names, and those that they mention, to the depth that a template may have. They are held against
-/// removal until the transaction ends.
+/// The snippets and layouts of these names, and those that they mention, the nearest first, as many as a template may have. They are held
+/// against removal until the transaction ends.
 pub(crate) async fn load(db: &mut PgConnection, tenant: Uuid, names: &[String]) -> sqlx::Result<Vec<StoredSnippet>> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let rows = sqlx::query!(
-        r#"with recursive reached (name, depth) as (
-               select name, 1 from unnest($2::text[]) as name
+        // The walk goes no further than its rows are read, which the limit ends, and visits each snippet once.
+        r#"with recursive reached (id, version) as (
+               select id, version from snippets where tenant_id = $1 and name = any ($2) and deleted_at is null
                union
-               select mentioned.name, r.depth + 1
+               select s.id, s.version
                from reached r
-               join snippets s on s.tenant_id = $1 and s.name = r.name and s.deleted_at is null
-               join snippet_versions v on v.tenant_id = $1 and v.snippet_id = s.id and v.version = s.version
+               join snippet_versions v on v.tenant_id = $1 and v.snippet_id = r.id and v.version = r.version
                cross join unnest(v.mentions) as mentioned (name)
-               where r.depth <= $3
+               join snippets s on s.tenant_id = $1 and s.name = mentioned.name and s.deleted_at is null
            )
            select s.id, s.kind = 'layout' as "is_layout!", s.name, s.version, v.body_html, v.mjml, v.body_text
            from snippets s
            join snippet_versions v on v.tenant_id = $1 and v.snippet_id = s.id and v.version = s.version
-           where s.tenant_id = $1 and s.deleted_at is null and s.name in (select name from reached)
+           where s.tenant_id = $1 and s.deleted_at is null and s.id in (select id from reached limit $3)
            order by s.name
-           limit $4
            for key share of s"#,
         tenant,
         names,
-        i32::try_from(INCLUDE_DEPTH).unwrap_or(i32::MAX),
         // Those of both bodies, and the layout. One that is mentioned and not found is unknown to the template: it has too many anyway.
         i64::try_from(2 * INCLUDES + 1).unwrap_or(i64::MAX),
     )

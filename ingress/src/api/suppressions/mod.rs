@@ -1,6 +1,6 @@
 //! `/v1/suppressions`: addresses that must not be mailed. They outlive their contact.
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 use ledger::suppressions::{self, NewSuppression, Suppressed, SuppressionReason};
 use schemars::JsonSchema;
 use schemas::{Address, action::SuppressionScope};
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::{
     api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
     pipeline::{
-        ApiReply, Doc, Faults, Id, RequestContext, Routes,
+        ApiReply, Doc, Faults, GivenTime, Id, RequestContext, Routes,
         error::ApiError,
         page::{OptionalTime, Time},
         read_page, resource,
@@ -137,7 +137,7 @@ struct NewSuppressionItem {
     #[schemars(length(max = NOTE_MAX_CHARS))]
     note: Option<String>,
     /// In the future. Left out: never.
-    expires_at: Option<DateTime<Utc>>,
+    expires_at: Option<GivenTime>,
 }
 
 /// One, or many under `suppressions`.
@@ -166,7 +166,7 @@ struct AddSuppressions {
     #[schemars(length(max = NOTE_MAX_CHARS))]
     note: Option<String>,
     /// In the future. Left out: never.
-    expires_at: Option<DateTime<Utc>>,
+    expires_at: Option<GivenTime>,
 }
 
 /// What came of one, or of many.
@@ -190,16 +190,17 @@ impl NewSuppressionItem {
         let names = ContactNames { contact_id: self.contact_id, email: self.email, external_id: self.external_id };
         let contact = names.check(prefix, faults);
         faults.optional(&at("note"), self.note.as_deref(), NOTE_MAX_CHARS);
+        let expires_at = self.expires_at.map(|at| at.0);
         let reason = self.reason.unwrap_or(SuppressionReason::Manual);
         let scope = self.scope.unwrap_or(reason.scope());
         if scope != reason.scope() && !reason.has_a_choice() {
             faults.add(at("scope"), "not_allowed", format!("is always {} for this reason", reason.scope().as_str()));
         }
-        if self.expires_at.is_some_and(|at| at <= Utc::now()) {
+        if expires_at.is_some_and(|at| at <= Utc::now()) {
             faults.add(at("expires_at"), "out_of_range", "must be in the future");
         }
         let new = NewSuppression::new(tenant, String::new(), reason, "api");
-        let new = NewSuppression { scope, note: self.note, expires_at: self.expires_at, ..new };
+        let new = NewSuppression { scope, note: self.note, expires_at, ..new };
         Some(NamedSuppression { contact: contact?, new })
     }
 }

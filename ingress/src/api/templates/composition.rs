@@ -161,7 +161,7 @@ pub(crate) async fn compose_template(
     let tenant = ctx.tenant;
     let stored = snippets::load(ctx.db(), tenant, &written.mentions()).await?;
     let known = content::known_fields(ctx.db(), tenant).await?;
-    let label = snippets::label(&written.texts(), &stored);
+    let label = snippets::label(&written.texts(), &stored) + &content::fields_label(&known);
     let written = written.clone();
     ctx.run_blocking(label, move || TemplateComposer { written: &written, kind, stored: &stored, known: &known }.run())?
         .map_err(ApiError::validation)

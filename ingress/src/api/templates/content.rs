@@ -10,10 +10,13 @@ use sqlx::PgConnection;
 use templates::{CheckedTemplate, KnownFields, Part, TemplateFault, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
-use crate::pipeline::{
-    Patch, RequestContext,
-    error::{ApiError, FieldFault},
-    validate::{Faults, LINE_MAX},
+use crate::{
+    api::fields,
+    pipeline::{
+        Patch, RequestContext,
+        error::{ApiError, FieldFault},
+        validate::{Faults, LINE_MAX},
+    },
 };
 
 /// The parts of a message, as their author wrote them.
@@ -88,10 +91,17 @@ pub(crate) fn kind(text: &str) -> TemplateKind {
     }
 }
 
-/// The contact fields the tenant has defined, which templates may use.
+/// The contact fields the tenant has defined, which templates may use. None of them is removed before this transaction ends.
 pub(crate) async fn known_fields(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<KnownFields> {
-    let keys = sqlx::query_scalar!("select key from fields where tenant_id = $1", tenant).fetch_all(db).await?;
-    Ok(KnownFields { custom: keys.into_iter().collect::<HashSet<_>>() })
+    let keys = fields::defined_for_naming(db, tenant).await?.into_keys();
+    Ok(KnownFields { custom: keys.collect::<HashSet<_>>() })
+}
+
+/// Tells these fields from those of another moment: a text that was checked before one was removed is checked again.
+pub(super) fn fields_label(known: &KnownFields) -> String {
+    let mut keys: Vec<&str> = known.custom.iter().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys.join(" ")
 }
 
 /// Checks all parts and returns the merge fields they use, and warnings. A fault has the path of its part, or `path` if the caller named a template
@@ -108,7 +118,8 @@ pub(crate) async fn check(
     let tenant = ctx.tenant;
     let known = known_fields(ctx.db(), tenant).await?;
     let source = parts.source(kind);
-    match ctx.run_blocking(parts.label(kind), move || templates::check(&source, &known))? {
+    let label = parts.label(kind) + &fields_label(&known);
+    match ctx.run_blocking(label, move || templates::check(&source, &known))? {
         Ok(checked) => Ok(checked),
         Err(faults) => Err(refusal(&faults, path)),
     }

@@ -20,7 +20,7 @@ use self::{
     store::{TemplateRow, TemplateSummary},
     testdata::{SETS_MAX, StoredTestData, TestDataMisfit, TestDataSet},
 };
-use super::references;
+use super::{fields, references};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::ApiError,
@@ -255,6 +255,8 @@ struct ChangeTemplate {
 
 async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
+    // Before the row: a sequence that names the template holds the fields and waits for it.
+    fields::hold_names(ctx.db(), tenant).await?;
     let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
 
     let mut faults = Faults::default();
@@ -335,6 +337,7 @@ async fn insert_version(
 
 async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
+    fields::hold_names(ctx.db(), tenant).await?;
     let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
     let mut saved = SavedContent::of(&row);
     let held = composition::held(ctx.db(), tenant, row.content_id).await?;
@@ -359,10 +362,10 @@ async fn refuse_in_use(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiErro
 
 async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
+    // What is about to name it comes before, or finds it archived.
+    store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
     refuse_in_use(ctx, id).await?;
-    if !store::archive(ctx.db(), tenant, id).await? {
-        return Err(ApiError::not_found("template"));
-    }
+    store::archive(ctx.db(), tenant, id).await?;
     TemplateArchived::reply(id)
 }
 

@@ -182,7 +182,7 @@ pub(super) async fn insert_version(
     .map(drop)
 }
 
-/// Holds the template until the transaction ends, so that two changes make two versions, and reads it.
+/// Holds the template until the transaction ends, so that two changes make two versions, and what is about to name it waits; and reads it.
 pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<TemplateRow>> {
     sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2 for no key update", tenant, id)
         .fetch_optional(&mut *db)
@@ -278,8 +278,8 @@ pub(crate) async fn update(
     .map(drop)
 }
 
-/// Archives. `false`: there is none. What points to it keeps pointing to it.
-pub(crate) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+/// Archives a locked template. What points to it keeps pointing to it.
+pub(super) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "update templates
          set status = 'archived', updated_at = case when status = 'archived' then updated_at else now() end
@@ -289,5 +289,5 @@ pub(crate) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sq
     )
     .execute(db)
     .await
-    .map(|done| done.rows_affected() == 1)
+    .map(drop)
 }

@@ -74,7 +74,7 @@ impl ConfirmationChange {
     }
 }
 
-/// Refuses a template that cannot be the confirmation mail.
+/// Refuses a template that cannot be the confirmation mail, and holds one that can: it is not archived before the tenant names it.
 ///
 /// # Errors
 /// 404 `template_not_found`, 422 `confirmation_link_required`.
@@ -82,7 +82,8 @@ pub(super) async fn require_link(db: &mut PgConnection, tenant: Uuid, template: 
     let has_link = sqlx::query_scalar!(
         r#"select t.template_type = 'transactional' and $3 = any (c.variables) as "has_link!"
            from templates t join contents c on c.tenant_id = t.tenant_id and c.id = t.content_id
-           where t.tenant_id = $1 and t.id = $2 and t.status <> 'archived'"#,
+           where t.tenant_id = $1 and t.id = $2 and t.status <> 'archived'
+           for share of t"#,
         tenant,
         template,
         LINK,

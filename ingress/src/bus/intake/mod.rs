@@ -116,13 +116,14 @@ impl DirectRequestStage {
         let publisher = direct.publisher()?;
         let kind = direct.kind()?;
         let key = direct.idempotency_key()?;
+        let operation = routes::operation(operation_of_kind(kind)).ok_or_else(ApiError::internal)?;
         if kind == DirectKind::Transactional && json::is_array(&direct.body) {
             let items = read_array(&direct.body).await?;
             let key = IdempotencyKey::of(key, transactional::METHOD, transactional::PATH, &direct.body);
-            return array::accept_array(&self.ingress, &publisher.caller(), &key, items).await;
+            return array::accept_array(&self.ingress, operation, &publisher.caller(), &key, items).await;
         }
-        let operation = routes::operation(operation_of_kind(kind)).ok_or_else(ApiError::internal)?;
-        let request = call::request(operation, publisher, direct.body.clone(), Some(key), CallMode::Published).await?;
+        let (log, body) = (&self.ingress.request_log, direct.body.clone());
+        let request = call::request_or_log(log, operation, publisher, body, Some(key), CallMode::Published).await?;
         let (parts, content) = call::route(&self.router, request).await;
         if parts.status.is_success() {
             return Ok(array::ArraySummary::one());

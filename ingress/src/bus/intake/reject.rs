@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{NAME, dead_letter_quota::DeadLetterQuota, direct::DirectRequest};
 use crate::{
     api::transactional::array::RefusedItem,
-    pipeline::{error::ApiError, is_product_tenant_id},
+    pipeline::{error::ApiError, tenant_named_in},
 };
 
 /// Longest piece of a publisher's text that the event repeats.
@@ -85,26 +85,6 @@ fn rejections(
     Ok(publications)
 }
 
-/// The tenant as a request names it, where it can be read: an object, or an array of one.
-fn tenant_named(body: &[u8]) -> Option<String> {
-    #[derive(serde::Deserialize)]
-    #[serde(untagged)]
-    enum RequestTenant {
-        One { product_tenant_id: String },
-        Part([SingleItem; 1]),
-    }
-    #[derive(serde::Deserialize)]
-    struct SingleItem {
-        product_tenant_id: String,
-    }
-    let name = match serde_json::from_slice(body).ok()? {
-        RequestTenant::One { product_tenant_id } | RequestTenant::Part([SingleItem { product_tenant_id }]) => {
-            product_tenant_id
-        }
-    };
-    is_product_tenant_id(&name).then_some(name)
-}
-
 /// The event `request.rejected`. None if the subject names no product.
 fn rejected_event(
     direct: &DirectRequest,
@@ -129,7 +109,7 @@ fn rejected_event(
         version: EVENT_VERSION.to_owned(),
         created_at: Utc::now(),
         occurred_at: direct.published_at,
-        product_tenant_id: tenant_named(body),
+        product_tenant_id: tenant_named_in(body),
         environment: publisher.environment,
         data: Rejection {
             message_id: direct.message_id.as_deref().map(echo),

@@ -23,7 +23,7 @@ use self::{
     signature::SignedParts,
 };
 use crate::{
-    pipeline::{body, error::ApiError, peer::Peer},
+    pipeline::{body, error::ApiError, observed::Observed, peer::Peer},
     state::Ingress,
 };
 
@@ -61,20 +61,20 @@ pub struct AdmissionTerms<'a> {
     pub tenant: Option<&'a str>,
 }
 
-/// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. `rate` is filled in as soon as it is
-/// known, so that refusals carry it, too.
+/// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. What is observed of caller, tenant and rate is
+/// filled in as soon as it is known, so that refusals carry it, too.
 ///
 /// # Errors
 /// 401 and 403 for who asks, 408 and 413 for the body, 429 `rate_limit_exceeded`.
-pub async fn admit(
+pub(super) async fn admit(
     ingress: &Ingress,
     parts: &Parts,
     unread: Body,
     terms: AdmissionTerms<'_>,
-    rate: &mut Option<RateState>,
+    observed: &mut Observed,
 ) -> Result<AdmittedRequest, ApiError> {
     if let Some(TrustedCaller { caller, .. }) = parts.extensions.get() {
-        return admit_trusted(ingress, Arc::clone(caller), unread, terms).await;
+        return admit_trusted(ingress, Arc::clone(caller), unread, terms, observed).await;
     }
     let credentials = Credentials::read(&parts.headers)?;
     let caller = ingress
@@ -82,23 +82,49 @@ pub async fn admit(
         .find(credentials.key(), Peer::of_request(ingress, parts).ip())
         .await?
         .ok_or_else(|| ApiError::unauthorized("invalid_api_key").detail("the API key is not valid"))?;
+    observed.trace.caller = Some(Arc::clone(&caller));
     if let Credentials::Signed(signed) = &credentials {
         check_timestamp(signed)?;
     }
     let timeout = ingress.settings.http_body_timeout;
     let body = body::read(unread, &caller.product, &parts.headers, terms.body_max_bytes, timeout).await?;
-    if let Credentials::Signed(signed) = &credentials {
-        check_signature(signed, parts, &body)?;
-    }
-    let tenant = check_nonce_and_rate(ingress, &caller, &credentials, terms.tenant, rate).await?;
-    if let Credentials::Signed(signed) = &credentials {
-        check_claims(&caller, signed)?;
-    }
-    if !caller.may(terms.scope) {
-        return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
-    }
+    let received = ReceivedRequest { caller: &caller, credentials: &credentials, parts, body: &body };
+    let tenant = check_received(ingress, received, terms, &mut observed.rate)
+        .await
+        .inspect_err(|_| observed.trace.tenant.read_name(&body))?;
     ingress.keys.note_use(&caller).await;
     Ok(AdmittedRequest { caller, body, tenant })
+}
+
+/// A request whose key is known.
+#[derive(Clone, Copy)]
+struct ReceivedRequest<'a> {
+    caller: &'a Caller,
+    credentials: &'a Credentials,
+    parts: &'a Parts,
+    body: &'a [u8],
+}
+
+/// Checks signature, nonce, rate limit, claims and scope. Returns the tenant that the request names, if it is linked.
+async fn check_received(
+    ingress: &Ingress,
+    ReceivedRequest { caller, credentials, parts, body }: ReceivedRequest<'_>,
+    terms: AdmissionTerms<'_>,
+    rate: &mut Option<RateState>,
+) -> Result<Option<Uuid>, ApiError> {
+    if let Credentials::Signed(signed) = credentials {
+        check_signature(signed, parts, body)?;
+    }
+    let tenant = check_nonce_and_rate(ingress, caller, credentials, terms.tenant, rate).await?;
+    if let Credentials::Signed(signed) = credentials {
+        check_claims(caller, signed)?;
+    }
+    check_scope(caller, terms.scope)?;
+    Ok(tenant)
+}
+
+fn check_scope(caller: &Caller, scope: &str) -> Result<(), ApiError> {
+    if caller.may(scope) { Ok(()) } else { Err(ApiError::forbidden(format!("missing_scope:{scope}"))) }
 }
 
 /// Admits a caller of the bus. It has no signature, nonce or rate limit; its scope is checked. Its body was received
@@ -108,12 +134,12 @@ async fn admit_trusted(
     caller: Arc<Caller>,
     unread: Body,
     terms: AdmissionTerms<'_>,
+    observed: &mut Observed,
 ) -> Result<AdmittedRequest, ApiError> {
+    observed.trace.caller = Some(Arc::clone(&caller));
     let most = terms.body_max_bytes;
     let body = axum::body::to_bytes(unread, most).await.map_err(|_| body::too_large(most))?;
-    if !caller.may(terms.scope) {
-        return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
-    }
+    check_scope(&caller, terms.scope).inspect_err(|_| observed.trace.tenant.read_name(&body))?;
     let wanted = AdmissionRequest::of(&caller, None, 0, named(&caller, terms.tenant));
     let tenant = ingress.admissions.admit(wanted).await?.tenant;
     Ok(AdmittedRequest { caller, body, tenant })

@@ -115,7 +115,7 @@ impl ConsentRequest {
         let Self { ingress, claims, contact, words, peer, headers } = self;
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
-        let _turn = take_turn(&ingress, contact).await?;
+        let _turn = take_turn(&ingress.recipient_writes, contact).await?;
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
         let link = confirmations::confirm(&mut tx, claims.tenant_id, contact, claims.send_id, evidence, &words).await?;
         tx.commit().await?;

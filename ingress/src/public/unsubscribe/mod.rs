@@ -33,7 +33,12 @@ use super::tracking::signals;
 use crate::pipeline::peer::Peer;
 use crate::{
     api::tenants::PageBranding,
-    pipeline::{Doc, Routes, body, error::ApiError, open, shares::Share},
+    pipeline::{
+        Doc, Routes, body,
+        error::ApiError,
+        open,
+        shares::{Share, Shares},
+    },
     public::tracking::LinkPath,
     state::Ingress,
 };
@@ -197,7 +202,7 @@ impl OptOutRequest {
         let Self { ingress, claims, method, peer, headers } = self;
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
-        let _turn = take_turn(&ingress, SendId(claims.send_id).batch()).await?;
+        let _turn = take_turn_of_send(&ingress, claims.send_id).await?;
         let mut tx = ingress.by_key.begin_for_tenant(claims.tenant_id).await?;
         let found = opt_out(&mut tx, &claims, method, evidence).await?;
         tx.commit().await?;
@@ -206,14 +211,21 @@ impl OptOutRequest {
     }
 }
 
-/// Waits until no other recipient's write for the same key is under way. Writes of one batch lock the same row, and a holder of the
-/// link can post to it as often as they like: what waits here holds no connection, and all together leave some to other requests.
+/// Waits until no other recipient's write for the same key is under way: what waits here holds no connection, and all together leave some to
+/// other requests.
 ///
 /// # Errors
 /// 503 `unavailable` when its turn does not come.
-async fn take_turn(ingress: &Ingress, key: Uuid) -> Result<Share, ApiError> {
-    let turn = tokio::time::timeout(TURN_MAX, ingress.recipient_writes.take(&key.to_string(), 1)).await;
+async fn take_turn(turns: &Shares, key: Uuid) -> Result<Share, ApiError> {
+    let turn = tokio::time::timeout(TURN_MAX, turns.take(&key.to_string(), 1)).await;
     turn.map_err(|_| ApiError::unavailable())
+}
+
+/// Waits for the turn of a mail. Writes of one batch lock the same row, and a holder of the link can post to it as often as they like: of one
+/// mail's requests only one waits for its batch.
+async fn take_turn_of_send(ingress: &Ingress, send: Uuid) -> Result<[Share; 2], ApiError> {
+    let own = take_turn(&ingress.mail_turns, send).await?;
+    Ok([own, take_turn(&ingress.recipient_writes, SendId(send).batch()).await?])
 }
 
 /// Opts the recipient of a mail out. Takes effect when the caller commits.

@@ -12,12 +12,12 @@ use bytes::Bytes;
 use http::HeaderMap;
 use ledger::preferences::{self, ConsentEvidence, Recipient, Topic};
 use schemas::{
-    SendId, parse_id,
+    parse_id,
     token::{Purpose, TokenClaims},
 };
 use uuid::Uuid;
 
-use super::{BODY_MAX_BYTES, count_opt_out, opt_out, page::FormResult, page_writer, take_turn};
+use super::{BODY_MAX_BYTES, count_opt_out, opt_out, page::FormResult, page_writer, take_turn_of_send};
 use crate::{
     pipeline::{body, error::ApiError, peer::Peer},
     public::tracking::signals,
@@ -129,7 +129,7 @@ impl ChangeRequest {
     async fn apply(self) -> Result<Option<FormResult>, ApiError> {
         let Self { ingress, claims, change, peer, headers } = self;
         let (tenant, send) = (claims.tenant_id, claims.send_id);
-        let _turn = take_turn(&ingress, SendId(send).batch()).await?;
+        let _turn = take_turn_of_send(&ingress, send).await?;
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
         let recipient = preferences::recipient(&mut tx, tenant, send, claims.contact()).await?;
         let Some(recipient) = recipient else { return Ok(None) };
@@ -140,7 +140,9 @@ impl ChangeRequest {
         let mut left = None;
         let result = match &change {
             PreferenceChange::Save { shown, chosen } => {
-                preferences::choose(&mut tx, tenant, recipient.topics_of, send, shown, chosen, evidence).await?;
+                if !preferences::choose(&mut tx, tenant, contact, send, shown, chosen, evidence).await? {
+                    return Ok(None);
+                }
                 FormResult::Saved
             }
             PreferenceChange::Leave => {

@@ -107,6 +107,8 @@ metric_set! {
             [via: VIA, route: Values::Route, method: METHOD, status: Values::Status] from INGRESS,
         /// Requests that internal systems published, by outcome.
         DirectRequestsTotal = "mail_direct_requests_total" [kind: DIRECT, outcome: one_of!["accepted", "rejected"]] from INGRESS,
+        /// Calls for the request log: written; dropped because too many waited; or lost because Postgres refused them.
+        RequestLogTotal = "mail_request_log_total" [outcome: one_of!["written", "dropped", "lost"]] from INGRESS,
         /// Provider event requests, by outcome.
         HookRequestsTotal = "mail_hook_requests_total"
             [provider: PROVIDER, outcome: one_of!["stored", "repeated", "confirmed", "refused", "throttled", "failed"]] from INGRESS,

@@ -48,6 +48,16 @@ impl Shop {
         person
     }
 
+    /// Merges the first of the people into the second, as the API does.
+    pub async fn merge(&self) {
+        for sql in [
+            "update contacts set status = 'merged', merged_into = $2 where id = $1",
+            "update contact_facts set contact_id = $2 where contact_id = $1",
+        ] {
+            sqlx::query(sql).bind(self.people[0].id).bind(self.people[1].id).execute(&self.rig.pool).await.unwrap();
+        }
+    }
+
     /// A campaign's mail that was delivered so many days ago.
     pub async fn mail(&self, to: &Person, days_ago: i64) -> Uuid {
         let list = self.rig.audience(&self.tenant, "list", &[]).await;
@@ -84,6 +94,31 @@ impl Shop {
             .await
             .unwrap();
         send
+    }
+
+    /// Makes a mail one that was requested so many days ago; answers its id.
+    pub async fn requested(&self, send: Uuid, days_ago: i64) -> Uuid {
+        let at = Utc::now() - TimeDelta::days(days_ago);
+        let stamp = uuid::Timestamp::from_unix(uuid::NoContext, u64::try_from(at.timestamp()).unwrap(), 0);
+        let batch = SendId(Uuid::new_v7(stamp)).batch();
+        let month = month_of(batch);
+        // Of the month before, there may be no partition.
+        let pool = sqlx::PgPool::connect(&self.rig.database.url()).await.unwrap();
+        sqlx::query(sqlx::AssertSqlSafe(format!(
+            "create table if not exists sends_{} partition of sends for values from ('{month}') to ('{}')",
+            month.format("%Y_%m"),
+            month + chrono::Months::new(1)
+        )))
+        .execute(&pool)
+        .await
+        .unwrap();
+        for (sql, before, now) in [
+            ("update sends set id = $2, month = $3 where id = $1", send, SendId::of(batch, 0).0),
+            ("update batches set id = $2, month = $3 where id = $1", SendId(send).batch(), batch),
+        ] {
+            sqlx::query(sql).bind(before).bind(now).bind(month).execute(&self.rig.pool).await.unwrap();
+        }
+        SendId::of(batch, 0).0
     }
 
     async fn deliver(&self, send: Uuid, at: DateTime<Utc>) -> Uuid {

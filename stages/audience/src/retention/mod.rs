@@ -47,6 +47,9 @@ pub struct RetentionSettings {
     /// How long the audit log is kept. `0s`: for ever.
     #[arg(long, env = "POSTRIDER_KEEP_AUDIT", default_value = "730d", value_parser = humantime::parse_duration)]
     pub keep_audit: Duration,
+    /// Days that calls of the API are kept in the request log. `0`: for ever.
+    #[arg(long, env = "POSTRIDER_REQUEST_LOG_DAYS", default_value_t = 7)]
+    pub request_log_days: u16,
     /// How long raw events of providers are kept, and mail that came back, to look at and to know a repetition by. At least two days;
     /// `0s`: for ever.
     #[arg(long, env = "POSTRIDER_INBOUND_KEEP", default_value = "7d", value_parser = at_least(KEEP_INBOUND_MIN))]
@@ -86,6 +89,8 @@ pub enum Keep {
     Imports,
     /// `keep-audit`.
     Audit,
+    /// `request-log-days`.
+    RequestLog,
     /// `inbound-keep`.
     Inbound,
     /// This many days, independent of the settings.
@@ -98,7 +103,7 @@ impl Keep {
         match self {
             Self::Requests => Some("keep_requests_days"),
             Self::Imports => Some("keep_imports_days"),
-            Self::Ledger | Self::Audit | Self::Inbound | Self::Days(_) => None,
+            Self::Ledger | Self::Audit | Self::RequestLog | Self::Inbound | Self::Days(_) => None,
         }
     }
 }
@@ -138,7 +143,8 @@ impl Retention {
             Keep::Imports => self.settings.keep_imports,
             Keep::Audit => self.settings.keep_audit,
             Keep::Inbound => self.settings.inbound_keep,
-            Keep::Days(days) => Duration::from_secs(u64::from(days) * 24 * 60 * 60),
+            Keep::RequestLog => of_days(self.settings.request_log_days),
+            Keep::Days(days) => of_days(days),
             Keep::Ledger => {
                 // Never before their sends are dropped: a month may have to wait for an open batch.
                 let oldest = sqlx::query_scalar!("select oldest_ledger_month()").fetch_one(&self.pool).await?;
@@ -169,6 +175,10 @@ impl Retention {
         }
         Ok(removed)
     }
+}
+
+fn of_days(days: u16) -> Duration {
+    Duration::from_secs(u64::from(days) * 24 * 60 * 60)
 }
 
 fn older_than(keep: Duration) -> Option<DateTime<Utc>> {

@@ -88,6 +88,7 @@ pub const RULES: &[RetentionRule] = &[
     },
     RetentionRule::of_tenant("imports", Keep::Imports, "r.created_at < $1 order by r.created_at"),
     RetentionRule::of_all("audit_log", Keep::Audit, "r.at < $1 order by r.at"),
+    RetentionRule::of_all("request_log", Keep::RequestLog, "r.id < first_id_at($1) order by r.id"),
     // A campaign's batches are few, and hold its counters.
     RetentionRule::of_tenant(
         "batches",

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use ledger::audience::AudienceSelector;
-use ledger::audience::count;
-use ledger::gate::{self, MarketingStatus, RecipientEligibility};
+use chrono::Utc;
+use ledger::audience::{AudienceSelector, CountedCampaign, Split, count, count_for};
+use ledger::frequency::{CappedMail, OwedMail, Urgency};
+use ledger::gate::{self, Hold, MarketingStatus, RecipientEligibility};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use schemas::{Classification, MessageKind, SkipReason};
+use schemas::{Classification, MessageKind, SkipReason, month_of};
 use stage_rig::{Person, Rig, Tenant};
 use uuid::Uuid;
 
@@ -122,6 +123,71 @@ async fn the_count_is_what_the_gate_will_decide() {
         assert!(counted.skipped.len() > 2, "the audience tries several reasons");
         let is_capped = counted.skipped.iter().any(|(reason, _)| *reason == SkipReason::FrequencyCap);
         assert_eq!(is_capped, *class == Classification::Marketing);
+    }
+}
+
+/// How many of these contacts a campaign's mail would wait for now, because more urgent mail needs their room: as compliance decides.
+async fn yielding(rig: &Rig, tenant: &Tenant, people: &[Person], urgency: Urgency) -> i64 {
+    let mut db = rig.pool.acquire().await.unwrap();
+    let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
+    let known = gate::load_eligibility(&mut db, tenant.id, &ids).await.unwrap();
+    let mail = |(tenant_id, contact_id), cap_left| CappedMail { tenant_id, contact_id, urgency, cap_left };
+    let owed = OwedMail::load(&mut db, known.iter().map(|(key, known)| mail(*key, known.cap_left))).await.unwrap();
+    let mail = (MessageKind::Campaign, Classification::Marketing);
+    let waits = known.iter().filter(|((_, contact), known)| {
+        gate::decide_recipient(known, mail.0, mail.1).is_none()
+            && matches!(
+                gate::decide_hold(known, None, mail, owed.more_urgent(*contact, urgency), Utc::now()),
+                Some(Hold::MoreUrgent { .. })
+            )
+    });
+    waits.count() as i64
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_count_knows_whose_room_more_urgent_mail_needs() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = random_audience(&rig, &tenant).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    for (urgency, to) in [("urgent", 0..200), ("important", 100..300), ("important", 50..80)] {
+        let campaign = rig.campaign(&tenant, list).await;
+        let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people[to]).await.batch_id;
+        sqlx::query("update campaigns set urgency = $2, month = $3, materialized_at = now() where id = $1")
+            .bind(campaign)
+            .bind(urgency)
+            .bind(month_of(batch))
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+    }
+    // The last one's mail waits for tomorrow, and so does a part of the first one's.
+    for put_off in [
+        "update batches set state = 'timed', announce_after = now() + interval '1 day' where size = 30",
+        "update sends set state = 'deferred', next_attempt_at = now() + interval '1 day'
+         where id in (select id from sends order by id limit 20)",
+    ] {
+        sqlx::query(put_off).execute(&rig.pool).await.unwrap();
+    }
+    let selector = AudienceSelector::List(list);
+    for urgency in Urgency::ALL {
+        let mut tx = rig.pool.begin().await.unwrap();
+        let campaign = CountedCampaign {
+            id: Uuid::nil(),
+            classification: Classification::Marketing,
+            urgency: *urgency,
+            split: &Split::default(),
+            by_zone: false,
+        };
+        let counted = count_for(&mut tx, tenant.id, &selector, campaign).await.unwrap();
+        let mail = (MessageKind::Campaign, Classification::Marketing);
+        let waits = counted.mailed.iter().filter(|(facts, _)| {
+            let contact = RecipientEligibility { cap_left: facts.cap_left, ..RecipientEligibility::CLEAN };
+            gate::decide_hold(&contact, None, mail, facts.more_urgent, Utc::now()).is_some()
+        });
+        let expected = yielding(&rig, &tenant, &people, *urgency).await;
+        assert_eq!(waits.map(|(_, contacts)| contacts).sum::<i64>(), expected, "{urgency:?}");
+        assert_eq!(expected > 0, *urgency > Urgency::Urgent, "{urgency:?}");
     }
 }
 

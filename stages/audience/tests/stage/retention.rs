@@ -130,6 +130,26 @@ async fn what_is_older_than_its_setting_goes_and_the_rest_stays() {
 }
 
 #[tokio::test]
+async fn calls_are_in_the_request_log_for_the_days_of_the_setting() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    sqlx::query(
+        "insert into request_log (tenant_id, id, product, environment, key_id, via, operation, status, replayed, duration_ms, at)
+         select $1, (left(first_id_at(now() - make_interval(days => age))::text, 24) || lpad(to_hex(n), 12, '0'))::uuid, 'crm',
+                'production', $1, 'http', 'createContact', 201, false, 1, now() - make_interval(days => age)
+         from unnest(array[1, 6, 8, 40]) age, generate_series(1, 30) n",
+    )
+    .bind(tenant.id)
+    .execute(&owner(&rig).await)
+    .await
+    .unwrap();
+    for (days, kept) in [("0", 120), ("7", 60), ("3", 30)] {
+        sweep_all(&rig, &["--request-log-days", days]).await;
+        assert_eq!(rig.number("select count(*) from request_log").await, kept, "{days} days");
+    }
+}
+
+#[tokio::test]
 async fn scheduled_mail_is_kept_from_when_it_was_due() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

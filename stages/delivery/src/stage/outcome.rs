@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ledger::fence::{Answer, Change, SendAttempt};
 use ledger::owed::retry_deadline;
-use ledger::schedule::{RetryDeadline, elapsed_before, next_attempt};
+use ledger::schedule::{RetryDeadline, attempt_in_round, elapsed_before, next_attempt};
 use smtp::classify::{ReplyDecision, ReplyOutcome, Scope};
 
 /// The ledger change for a decision about a send. `relay_wait` is how long to wait if the
@@ -36,9 +36,12 @@ fn retry_wait(send: &SendAttempt) -> Option<Duration> {
     let deadline = retry_deadline(send.batch.kind);
     // A campaign's batch may have waited for days, scheduled or paused, and a sequence's for room under the frequency cap: their deadline
     // counts from the first attempt.
-    let age = match deadline {
-        RetryDeadline::Bulk => elapsed_before(attempt),
-        RetryDeadline::Prompt => send.batch.age(),
+    let (attempt, age) = match deadline {
+        RetryDeadline::Bulk => {
+            let attempt = attempt_in_round(attempt);
+            (attempt, elapsed_before(attempt))
+        }
+        RetryDeadline::Prompt => (attempt, send.batch.age()),
     };
     let seed = u64::try_from(send.id.as_u128() & u128::from(u64::MAX)).unwrap_or(0);
     next_attempt(attempt, age, deadline, seed)

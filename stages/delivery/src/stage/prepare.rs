@@ -73,7 +73,7 @@ pub(crate) async fn prepare(
         let (rendered, part) = (&context.inputs[input], &context.parts[input]);
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
-        let values = PlaceholderValues { due_at: send.batch.due_at, ..rendered.values(recipient) };
+        let values = PlaceholderValues { due_at: send.due_at, ..rendered.values(recipient) };
         let message = if stopping { Err("stopping") } else { splice(sources, part, values, shutdown).await };
         signers.push(part.signer.clone());
         ready.push(ReadySend {

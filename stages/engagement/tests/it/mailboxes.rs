@@ -98,6 +98,27 @@ async fn a_mail_that_arrived_in_between_forgives_what_was_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mail_of_no_campaign_that_arrived_in_between_forgives_as_well() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    for days in [9, 7, 1] {
+        let batch = mailed(&rig, &tenant, &people, days).await;
+        failed(&rig, &tenant, batch, days, "bounced", json!({"class": "soft"})).await;
+    }
+    let arrived = mailed(&rig, &tenant, &people, 3).await;
+    for sql in [
+        "update batches set kind = 'sequence', campaign_id = null where id = $1",
+        "update sends set campaign_id = null where id = $1",
+    ] {
+        sqlx::query(sql).bind(arrived).execute(&rig.pool).await.unwrap();
+    }
+    start(&rig, &[]).await;
+    checked(&rig).await;
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failures_long_ago_and_refusals_of_the_sender_do_not_count_and_the_rule_can_be_switched_off() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

@@ -280,6 +280,41 @@ async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in_of_the_survivor() {
+    let rig = Rig::new().await;
+    let (tenant, people, batch) = mailed(&rig, 2).await;
+    sqlx::query("update contacts set status = 'merged', merged_into = $2 where id = $1")
+        .bind(people[0].id)
+        .bind(people[1].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("update contacts set opted_in_at = now() where id = $1")
+        .bind(people[1].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    tell(&rig, &[signal(&tenant, batch, 0, Utc::now() - TimeDelta::hours(1), left())], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn facts_about_mail_of_an_erased_contact_suppress_nobody() {
+    let rig = Rig::new().await;
+    let (tenant, _, batch) = mailed(&rig, 1).await;
+    sqlx::query("update contacts set status = 'erased', address = 'erased:x'").execute(&rig.pool).await.unwrap();
+    let complaint = SignalKind::Complained { feedback_type: "abuse".to_owned() };
+    let signals = [left(), complaint].map(|kind| signal(&tenant, batch, 0, Utc::now(), kind));
+    tell(&rig, &signals, "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+    assert_eq!(rig.number("select (complained + unsubscribed)::bigint from batches").await, 2, "the facts stand");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_opt_out_is_recorded_once_in_the_ingress_role() {
     let rig = Rig::new().await;
     let (tenant, people, batch) = mailed(&rig, 1).await;

@@ -225,7 +225,8 @@ async fn default_senders(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
 }
 
-/// The contacts of the recipients; those that are missing are made. They get this mail, not marketing: their consent is pending.
+/// The contacts of the recipients; those that are missing are made, as all that are first seen by a one-off message. They get this mail, not
+/// marketing: their consent is pending.
 async fn find_or_create(
     db: &mut PgConnection,
     items: &[DueStep<'_>],
@@ -242,7 +243,7 @@ async fn find_or_create(
     let (tenants, addresses): (Vec<Uuid>, Vec<String>) = wanted.into_iter().unzip();
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, marketing_status, source)
-         select w.tenant_id, w.id, w.address, 'pending', 'sequence'
+         select w.tenant_id, w.id, w.address, 'pending', 'message'
          from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, address)
          where not exists (select from contacts c where c.tenant_id = w.tenant_id and c.address = w.address)
          order by w.tenant_id, w.address

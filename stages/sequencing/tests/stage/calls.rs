@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 use stage_rig::until;
+use tokio::net::TcpListener;
 
 use crate::{
     receiver::Receiver,
@@ -57,6 +58,8 @@ async fn what_can_never_succeed_fails_at_once(#[case] status: u16, #[case] code:
     world.over().await;
     assert_eq!(world.states().await, ["failed error"]);
     assert_eq!(world.text("select last_error from enrollments").await, code);
+    assert_eq!(world.number("select attempts::bigint from enrollments").await, 1);
+    assert_eq!(world.text("select detail ->> 'attempts' from enrollment_steps").await, "1");
 }
 
 #[tokio::test]
@@ -85,4 +88,23 @@ async fn more_calls_than_there_is_room_for_are_made_in_turn() {
     world.over().await;
     assert_eq!(receiver.posted().len(), 30);
     assert_eq!(world.number("select count(*) from enrollments where attempts > 0").await, 0);
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_a_slow_receiver_are_put_off_by_their_place() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1_000).await;
+    // Takes connections, and answers nothing.
+    let receiver = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", receiver.local_addr().unwrap());
+    let sequence = world.sequence(&[step("call_product_webhook", json!({ "url": url }))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    let later =
+        "select count(*) from enrollments where claim_token is null and next_action_at > now() + interval '10 seconds'";
+    until("most are put off", async || world.number(later).await > 700).await;
+    let claimed = "select count(*) from enrollments where claim_token is not null";
+    assert_eq!(world.number(claimed).await, 8);
+    let longest = "select count(*) from enrollments where next_action_at > now() + interval '45 seconds'";
+    assert_eq!(world.number(longest).await, 0);
 }

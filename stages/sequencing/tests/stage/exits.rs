@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 use stage_rig::until;
+use uuid::Uuid;
 
 use crate::world::{World, earlier_mail, step, task};
 
@@ -86,6 +87,31 @@ async fn an_answer_ends_the_enrollment_whose_mail_was_answered() {
     assert_eq!(left, other);
 }
 
+#[tokio::test]
+async fn an_answer_noted_before_a_merge_ends_the_enrollment() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let sequence = world.sequence(&[task()]).await;
+    world.enroll(sequence, &people[..1], 3_600).await;
+    let send = earlier_mail(&world, sequence).await;
+    sqlx::query("insert into events (tenant_id, send_id, id, month, type, occurred_at) values ($1, $2, $2, $3, 'replied', now())")
+        .bind(world.tenant.id)
+        .bind(send)
+        .bind(schemas::month_of(send))
+        .execute(world.pool())
+        .await
+        .unwrap();
+    for sql in [
+        "update enrollments set contact_id = $2 where contact_id = $1",
+        "update contacts set status = 'merged', merged_into = $2 where id = $1",
+    ] {
+        sqlx::query(sql).bind(people[0].id).bind(people[1].id).execute(world.pool()).await.unwrap();
+    }
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["exited replied"]);
+}
+
 /// An absence note, a ticket system: RFC 3834.
 #[tokio::test]
 async fn an_automatic_reply_ends_nothing() {
@@ -163,4 +189,35 @@ async fn more_steps_in_a_day_than_allowed_are_a_loop() {
     world.over().await;
     assert_eq!(world.states().await, ["exited loop_detected"]);
     assert_eq!(world.number("select count(*) from enrollment_steps").await, 3);
+}
+
+#[tokio::test]
+async fn the_steps_of_a_day_count_over_all_enrollments_of_a_contact() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let sequence = world.sequence(&[task(), task()]).await;
+    // Four at the same time of the first, two of the second.
+    for of in [&people[..1], &people[..1], &people[..], &people[..]] {
+        world.enroll(sequence, of, 0).await;
+        world.execute("update enrollments set is_parallel = true").await;
+    }
+    world.start(&["--sequencing-steps-per-day", "5"]).await;
+    world.over().await;
+    let steps = |person: Uuid| {
+        sqlx::query_scalar::<_, i64>(
+            "select count(*) from enrollment_steps s join enrollments e on e.id = s.enrollment_id where e.contact_id = $1",
+        )
+        .bind(person)
+        .fetch_one(world.pool())
+    };
+    assert_eq!(steps(people[0].id).await.unwrap(), 5);
+    assert_eq!(steps(people[1].id).await.unwrap(), 4);
+    // A new enrollment counts on, until the day is over.
+    world.enroll(sequence, &people[..1], 0).await;
+    world.over().await;
+    assert_eq!(steps(people[0].id).await.unwrap(), 5);
+    world.execute("update enrollments set steps_day = steps_day - 1").await;
+    world.enroll(sequence, &people[..1], 0).await;
+    world.over().await;
+    assert_eq!(steps(people[0].id).await.unwrap(), 7);
 }

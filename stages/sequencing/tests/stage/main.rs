@@ -4,6 +4,7 @@
 mod bench;
 mod calls;
 mod exits;
+mod looks;
 mod processes;
 mod receiver;
 mod starts;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sqlx::PgConnection;
-use stage_rig::{Person, until};
+use stage_rig::{Person, Tenant, until};
 use uuid::Uuid;
 
 use crate::world::{World, step, task, template};
@@ -121,6 +121,31 @@ async fn what_a_merged_contact_went_through_starts_no_sequence_anew() {
 }
 
 #[tokio::test]
+async fn what_is_to_start_a_contact_that_is_being_merged_starts_the_survivor() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let once = world.sequence(&[("wait", json!({}), 600)]).await;
+    occur(&world, once, &people[..1], "a").await;
+    let mut merging = world.pool().begin().await.unwrap();
+    sqlx::query("select from contacts for update").execute(&mut *merging).await.unwrap();
+    sqlx::query("update contacts set status = 'merged', merged_into = $2 where id = $1")
+        .bind(people[0].id)
+        .bind(people[1].id)
+        .execute(&mut *merging)
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    let waiting = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                   where d.datname = current_database() and l.relation = 'contacts'::regclass and l.locktype = 'tuple'";
+    until("the stage to wait for the merge", async || world.number(waiting).await > 0).await;
+    merging.commit().await.unwrap();
+    decided(&world).await;
+    let enrolled: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from enrollments").fetch_all(world.pool()).await.unwrap();
+    assert_eq!(enrolled, [people[1].id]);
+}
+
+#[tokio::test]
 async fn a_paused_sequence_takes_what_occurred_before_and_an_archived_one_nothing() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;
@@ -169,7 +194,7 @@ async fn the_event_that_ends_a_sequence_ends_it_between_two_steps() {
     assert_eq!(world.number("select count(*) from enrollment_steps").await, 0);
 }
 
-async fn trigger(world: &World, sequence: Uuid, kind: &str, config: Value) {
+pub(crate) async fn trigger(world: &World, sequence: Uuid, kind: &str, config: Value) {
     sqlx::query(
         "update sequences set trigger_type = $2, trigger_config = $3, activated_at = now() - interval '30 days', reentry = 'after_finishing'
          where id = $1",
@@ -259,10 +284,14 @@ async fn a_date_that_has_come_starts_once_however_often_it_is_looked_at() {
     assert_eq!(world.number("select count(*) from trigger_occurrences").await, 3);
 }
 
-async fn segment(world: &World, rule: Value) -> Uuid {
+pub(crate) async fn segment(world: &World, rule: Value) -> Uuid {
+    segment_of(world, &world.tenant, rule).await
+}
+
+pub(crate) async fn segment_of(world: &World, tenant: &Tenant, rule: Value) -> Uuid {
     let id = schemas::new_id();
     sqlx::query("insert into segments (tenant_id, id, name, rule) values ($1, $2, $2::text, $3)")
-        .bind(world.tenant.id)
+        .bind(tenant.id)
         .bind(id)
         .bind(rule)
         .execute(world.pool())
@@ -271,7 +300,7 @@ async fn segment(world: &World, rule: Value) -> Uuid {
     id
 }
 
-async fn work_at(world: &World, person: &Person, company: Option<&str>) {
+pub(crate) async fn work_at(world: &World, person: &Person, company: Option<&str>) {
     sqlx::query("update contacts set company = $2 where id = $1")
         .bind(person.id)
         .bind(company)

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     receiver::Receiver,
-    starts::record,
+    starts::{record, trigger},
     world::{World, field, step, task},
 };
 
@@ -299,6 +299,21 @@ async fn an_enrollment_writes_to_the_owner_once_an_hour() {
     world.execute("update enrollments set next_action_at = now()").await;
     world.over().await;
     assert_eq!(world.number("select count(*) from messages").await, 2);
+}
+
+#[tokio::test]
+async fn a_contact_that_is_made_for_a_notice_to_the_owner_starts_nothing() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let welcome = world.sequence(&[task()]).await;
+    trigger(&world, welcome, "contact_created", json!({})).await;
+    let sequence = world.sequence(&[notice("owner@example.com")]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    let owner = "select count(*) from contacts where address = 'owner@example.com' and source = 'message'";
+    assert_eq!(world.number(owner).await, 1);
+    assert_eq!(world.number("select count(*) from trigger_occurrences").await, 0);
 }
 
 #[tokio::test]

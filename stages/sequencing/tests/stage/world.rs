@@ -1,5 +1,7 @@
 //! Sequences and enrollments, as the ingress would have written them.
 
+use std::time::Duration;
+
 use runner::Deps;
 use schemas::new_id;
 use sequencing::Settings;
@@ -42,6 +44,11 @@ impl World {
     /// Starts a process whose groups are small.
     pub(crate) async fn start_in_groups_of(&self, group_max: u16) -> Deps {
         self.start_with(&Settings { group_max, ..settings::<Settings>(&[]) }).await
+    }
+
+    /// Starts a process that gives up a look at a trigger after this time.
+    pub(crate) async fn start_looking_for(&self, look_max: Duration) -> Deps {
+        self.start_with(&Settings { look_max, ..settings::<Settings>(&[]) }).await
     }
 
     async fn start_with(&self, settings: &Settings) -> Deps {

@@ -13,12 +13,12 @@
 //! room is spoken for ([`is_spoken_for`]): a less urgent mail is put off by [`YIELD_WAIT`], and decided again. The order is that of
 //! [`Urgency`] alone, and equals do not wait for each other, so no two campaigns ever do. A sequence is as urgent as a `normal` campaign,
 //! and no campaign waits for one: its mail is decided within moments, or has to wait itself. The wait ends with what
-//! `queries/gate/owed_by_urgency.sql` no longer finds: the more urgent mail is decided, or put off by more than an hour; or its campaign is
-//! paused, cancelled or over, its window closed, or its launch three days ago.
+//! the SQL functions `campaigns_first_under_cap` and `is_owed_soon` no longer name: the more urgent mail is decided, or put off by more than
+//! an hour, alone or with its batch; or its campaign is paused, cancelled or over, its window closed, or its launch three days ago.
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -82,6 +82,27 @@ impl Urgency {
     pub fn from_column(text: Option<&str>) -> Self {
         text.and_then(Self::parse).unwrap_or(Self::SEQUENCE)
     }
+
+    /// The words of those that are more urgent.
+    fn words_before(self) -> Vec<&'static str> {
+        Self::ALL.iter().filter(|urgency| **urgency < self).map(|urgency| urgency.as_str()).collect()
+    }
+}
+
+/// The running campaigns of a tenant whose mail goes before mail of this urgency under the frequency cap, and their months.
+pub(crate) async fn campaigns_before(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    urgency: Urgency,
+) -> sqlx::Result<(Vec<Uuid>, Vec<NaiveDate>)> {
+    let rows = sqlx::query!(
+        r#"select id as "id!", month as "month!" from campaigns_first_under_cap($1, $2) where month is not null"#,
+        tenant,
+        &urgency.words_before() as &[&str]
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.month)).unzip())
 }
 
 /// True if a contact has room left, and mail that is more urgent needs all of it.
@@ -117,9 +138,7 @@ impl OwedMail {
     pub async fn load(db: &mut PgConnection, mails: impl IntoIterator<Item = CappedMail>) -> sqlx::Result<Self> {
         let asked: Vec<CappedMail> =
             mails.into_iter().filter(|mail| mail.cap_left.is_some_and(|left| left > 0)).collect();
-        let least = asked.iter().map(|mail| mail.urgency).max();
-        let names: Vec<&str> =
-            Urgency::ALL.iter().filter(|urgency| Some(**urgency) < least).map(|urgency| urgency.as_str()).collect();
+        let names = asked.iter().map(|mail| mail.urgency).max().map(Urgency::words_before).unwrap_or_default();
         let mut owed = Self::default();
         if names.is_empty() {
             return Ok(owed);

@@ -24,6 +24,7 @@ pub mod outbox;
 pub mod outcomes;
 pub mod owed;
 mod past_mail;
+mod people;
 pub mod preferences;
 pub mod quota;
 pub mod render_failures;

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
+use runtime::column;
 use schemas::{SendId, Signal, SignalKind};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
     facts, hours,
+    people::{self, LockedContact},
     preferences::ConsentEvidence,
     suppressions::{self, NewSuppression, SuppressionReason},
 };
@@ -20,7 +22,7 @@ pub enum OptOut {
     Recorded,
     /// The recipient was opted out before; only the fact of this mail was recorded.
     Already,
-    /// There is no such send.
+    /// There is no such send, or its recipient is erased.
     UnknownSend,
 }
 
@@ -53,12 +55,12 @@ pub async fn opt_out(
         return Ok(OptOut::UnknownSend);
     };
     facts::lock_batches(&mut *db, &BTreeSet::from([(tenant, send_id)])).await?;
-    let Some(recipient) = lock_recipient(&mut *db, tenant, contact_id).await? else {
+    let Some(person) = people::lock_person(&mut *db, tenant, contact_id).await? else {
         return Ok(OptOut::UnknownSend);
     };
-    let outcome = leave(&mut *db, tenant, &recipient, Some(send_id)).await?;
+    let outcome = leave(&mut *db, &person.contact, Some(send_id)).await?;
     // One fact for repeated requests; a new one if the recipient has opted in again meanwhile.
-    let since = recipient.opted_in_at.map_or(0, |at| at.timestamp_micros());
+    let since = person.opted_in_at().map_or(0, |at| at.timestamp_micros());
     let fact = Signal {
         signal_id: Uuid::new_v5(&send_id, format!("unsubscribed {since}").as_bytes()),
         tenant_id: tenant,
@@ -72,56 +74,38 @@ pub async fn opt_out(
     Ok(outcome)
 }
 
-/// A contact whose row is locked.
-pub(crate) struct LockedContact {
-    pub(crate) id: Uuid,
-    pub(crate) address: String,
-    /// When the recipient last opted in.
-    pub(crate) opted_in_at: Option<DateTime<Utc>>,
-    pub(crate) is_erased: bool,
-    /// True if the recipient has opted out before, for good.
-    has_left: bool,
-}
-
-/// Locks a contact, as a fence and every writer of suppressions do.
-pub(crate) async fn lock_recipient(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    contact: Uuid,
-) -> sqlx::Result<Option<LockedContact>> {
-    sqlx::query_as!(
-        LockedContact,
-        r#"select c.id, c.address, c.opted_in_at, c.status = 'erased' as "is_erased!", exists (
-               select from suppressions s
-               where s.tenant_id = c.tenant_id and s.address = c.address and s.reason = 'unsubscribe'
-                 and s.source = 'recipient' and s.expires_at is null) as "has_left!"
-           from contacts c where c.tenant_id = $1 and c.id = $2 for no key update of c"#,
-        tenant,
-        contact,
-    )
-    .fetch_optional(db)
-    .await
-}
-
 /// Opts the contact out, with a suppression that outlives it. An opt-out from another source, or one that expires, becomes the recipient's
 /// own: only the recipient can lift it.
 pub(crate) async fn leave(
     db: &mut PgConnection,
-    tenant: Uuid,
-    recipient: &LockedContact,
+    contact: &LockedContact,
     send_id: Option<Uuid>,
 ) -> sqlx::Result<OptOut> {
-    let changed = sqlx::query!(
-        "update contacts set marketing_status = 'unsubscribed', updated_at = now()
-         where tenant_id = $1 and id = $2 and marketing_status <> 'unsubscribed'",
-        tenant,
-        recipient.id,
+    let has_left = sqlx::query_scalar!(
+        r#"select exists (
+               select from suppressions
+               where tenant_id = $1 and address = $2 and reason = 'unsubscribe' and source = 'recipient' and expires_at is null
+           ) as "has_left!""#,
+        contact.tenant_id,
+        contact.address,
     )
-    .execute(&mut *db)
-    .await?
-    .rows_affected();
-    let address = recipient.address.clone();
-    let new = NewSuppression::new(tenant, address, SuppressionReason::Unsubscribe, "recipient");
+    .fetch_one(&mut *db)
+    .await?;
+    let changed = mark_unsubscribed(&mut *db, &[contact]).await?;
+    let new =
+        NewSuppression::new(contact.tenant_id, contact.address.clone(), SuppressionReason::Unsubscribe, "recipient");
     suppressions::suppress(db, vec![NewSuppression { send_id, ..new }]).await?;
-    Ok(if changed > 0 || !recipient.has_left { OptOut::Recorded } else { OptOut::Already })
+    Ok(if changed > 0 || !has_left { OptOut::Recorded } else { OptOut::Already })
+}
+
+/// Takes the consent of contacts back. Answers how many had some.
+pub(crate) async fn mark_unsubscribed(db: &mut PgConnection, contacts: &[&LockedContact]) -> sqlx::Result<u64> {
+    let changed = sqlx::query!(
+        "update contacts c set marketing_status = 'unsubscribed', updated_at = now()
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         where c.tenant_id = w.tenant_id and c.id = w.id and c.marketing_status <> 'unsubscribed'",
+        &column(contacts, |contact| contact.tenant_id),
+        &column(contacts, |contact| contact.id),
+    );
+    Ok(changed.execute(db).await?.rows_affected())
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use chrono::NaiveDate;
+use chrono::{DateTime, NaiveDate, Utc};
 use runner::StageError;
 use runtime::plans::PreparedPool;
 use schemas::{
@@ -48,6 +48,8 @@ pub struct DueAttempts {
 /// A batch as it was read.
 struct Found {
     context: Arc<BatchContext>,
+    /// The time it waited for, if it did.
+    due_at: Option<DateTime<Utc>>,
     eligibility: BatchEligibility,
 }
 
@@ -97,6 +99,11 @@ pub async fn find_owed(
                 doubtful: row.doubtful,
                 route: row.route,
                 metered_on: row.metered_on,
+                // Mail that may be repeated has the same bytes in each attempt.
+                due_at: match found.context.classification {
+                    Classification::Marketing => row.due_at.max(found.due_at),
+                    Classification::Operational | Classification::Transactional => found.due_at,
+                },
                 _permit: None,
                 batch: found.context.clone(),
             };
@@ -184,10 +191,9 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             warming: row.warming.filter(|_| row.environment == Environment::Production),
             has_fallback: row.has_fallback,
             created_at: row.created_at,
-            due_at: row.due_at,
             quiet_length: eligibility.quiet.map(|rule| rule.hours.length()).unwrap_or_default(),
         };
-        ((row.tenant_id, row.id), Found { context: Arc::new(context), eligibility })
+        ((row.tenant_id, row.id), Found { context: Arc::new(context), due_at: row.due_at, eligibility })
     });
     Ok(found.collect())
 }

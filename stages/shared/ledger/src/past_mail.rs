@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use crate::{
     facts,
-    opt_out::{self, LockedContact, OptOut},
+    opt_out::{self, OptOut},
+    people::{self, Person},
     suppressions::{self, NewSuppression},
 };
 
@@ -52,21 +53,21 @@ pub async fn apply_to_past_recipient(
     at: DateTime<Utc>,
 ) -> sqlx::Result<OptOut> {
     let Some((reason, source)) = facts::suppression_of(kind) else { return Ok(OptOut::UnknownSend) };
-    let contact = lock_contact(&mut *db, tenant, recipient).await?;
-    let address = match (&contact, recipient) {
-        (Some(contact), _) => contact.address.clone(),
+    let person = lock_recipient(&mut *db, tenant, recipient).await?;
+    let address = match (&person, recipient) {
+        (Some(person), _) => person.contact.address.clone(),
         (None, PastRecipient::Address(address)) => address.as_str().to_owned(),
         (None, PastRecipient::Contact(_)) => return Ok(OptOut::UnknownSend),
     };
-    let (SignalKind::Unsubscribed { method }, Some(contact)) = (kind, &contact) else {
+    let (SignalKind::Unsubscribed { method }, Some(person)) = (kind, &person) else {
         let written = suppressions::suppress(db, vec![NewSuppression::new(tenant, address, reason, source)]).await?;
         let is_new = written.iter().any(|suppressed| !suppressed.already_existed);
         return Ok(if is_new { OptOut::Recorded } else { OptOut::Already });
     };
-    if contact.opted_in_at.is_some_and(|opted_in_at| opted_in_at > at) {
+    if person.opted_in_at() > Some(at) {
         return Ok(OptOut::Already);
     }
-    let outcome = opt_out::leave(&mut *db, tenant, contact, None).await?;
+    let outcome = opt_out::leave(&mut *db, &person.contact, None).await?;
     if outcome == OptOut::Recorded {
         sqlx::query!(
             "insert into notices (tenant_id, id, type, contact_id, occurred_at, data)
@@ -74,7 +75,7 @@ pub async fn apply_to_past_recipient(
                      jsonb_build_object('unsubscribe', jsonb_build_object('method', $5::text, 'scope', 'marketing')))",
             tenant,
             schemas::new_id(),
-            contact.id,
+            person.contact.id,
             at,
             method,
         )
@@ -84,12 +85,12 @@ pub async fn apply_to_past_recipient(
     Ok(outcome)
 }
 
-/// Locks the recipient's contact, if there is one.
-async fn lock_contact(
+/// Locks the recipient, if there is one.
+async fn lock_recipient(
     db: &mut PgConnection,
     tenant: Uuid,
     recipient: &PastRecipient,
-) -> sqlx::Result<Option<LockedContact>> {
+) -> sqlx::Result<Option<Person>> {
     let contact = match recipient {
         PastRecipient::Contact(contact) => Some(*contact),
         PastRecipient::Address(address) => {
@@ -103,5 +104,5 @@ async fn lock_contact(
         }
     };
     let Some(contact) = contact else { return Ok(None) };
-    Ok(opt_out::lock_recipient(db, tenant, contact).await?.filter(|contact| !contact.is_erased))
+    people::lock_person(db, tenant, contact).await
 }

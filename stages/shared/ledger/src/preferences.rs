@@ -3,10 +3,13 @@
 //! A topic is a list with a public name. A contact that leaves one is removed from the list and recorded in `topic_opt_outs`: only the
 //! contact can join it again, imports and API calls cannot.
 
+use runtime::column;
 use schemas::SendId;
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
+
+use crate::people;
 
 /// The recipient of a mail.
 #[derive(Debug, Clone)]
@@ -19,7 +22,7 @@ pub struct Recipient {
     pub address: String,
     /// The contact's language, as the tenant knows it.
     pub locale: Option<String>,
-    /// True if the contact has opted out of all marketing mail.
+    /// True if the contact, or the one that it was merged into, has opted out of all marketing mail.
     pub left: bool,
     /// True if a suppression is in force that the contact cannot lift: a bounce, a complaint, the tenant's own decision.
     pub held: bool,
@@ -64,10 +67,13 @@ pub async fn recipient(
     sqlx::query_as!(
         Recipient,
         r#"select c.id as contact_id, coalesce(c.merged_into, c.id) as "topics_of!", c.address, c.locale,
-                  c.marketing_status = 'unsubscribed' or g.unsubscribed as "left!",
-                  g.hard_bounced or g.complained or g.invalid or g.suppressed_all or g.suppressed_marketing as "held!"
+                  g."left" as "left!", g.held as "held!"
            from contacts c
-           cross join lateral recipient_eligibility($1, array[c.id]) g
+           cross join lateral (
+               select bool_or(e.marketing_status = 'unsubscribed' or e.unsubscribed) as "left",
+                      bool_or(e.hard_bounced or e.complained or e.invalid or e.suppressed_all or e.suppressed_marketing) as held
+               from recipient_eligibility($1, array[c.id, c.merged_into]) e
+           ) g
            where c.tenant_id = $1 and c.status <> 'erased' and c.id = coalesce(
                (select s.contact_id from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $3), $4)"#,
         tenant,
@@ -102,7 +108,8 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
 
 /// Leaves those of the `shown` topics that are not `chosen`, and joins those that are. Other topics are ignored.
 /// Each topic left is a fact of the mail, with the event `email.unsubscribed` and the topic as its scope; a mail that the ledger does not
-/// keep any more has no facts. Harmless to repeat.
+/// keep any more has no facts. Harmless to repeat. The topics are those of the contact that is left, if this one was merged. `false`: there is
+/// no such contact.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -114,11 +121,11 @@ pub async fn choose(
     shown: &[Uuid],
     chosen: &[Uuid],
     evidence: ConsentEvidence<'_>,
-) -> sqlx::Result<()> {
-    // Lock the row first: two forms of one contact, sent at once, are executed one after the other.
-    sqlx::query!("select 1 as one from contacts where tenant_id = $1 and id = $2 for no key update", tenant, contact)
-        .fetch_optional(&mut *db)
-        .await?;
+) -> sqlx::Result<bool> {
+    // Lock the row first: two forms of one contact, sent at once, are executed one after the other. A merge that this waited for has taken
+    // the topics along.
+    let Some(person) = people::lock_person(&mut *db, tenant, contact).await? else { return Ok(false) };
+    let contact = person.survivor().id;
     let topics = topics(&mut *db, tenant, contact).await?;
     let of = |joined: bool, wanted: bool| -> Vec<Uuid> {
         let asked = |id: &Uuid| shown.contains(id) && chosen.contains(id) == wanted;
@@ -169,11 +176,12 @@ pub async fn choose(
         &joining,
     )
     .execute(db)
-    .await
-    .map(drop)
+    .await?;
+    Ok(true)
 }
 
-/// Opts the recipient in again: lifts the recipient's own opt-out, and no other suppression. The act is the consent, stored with its time and
+/// Opts the recipient in again: lifts the recipient's own opt-out, and no other suppression. It was written for the contact and for the one
+/// that it was merged into, and is lifted for both; a consent that is pending still is. The act is the consent, stored with its time and
 /// client, and a fact of the mail as long as the ledger keeps the mail. `false`: the recipient had not opted out, and nothing changed.
 ///
 /// # Errors
@@ -185,35 +193,30 @@ pub async fn opt_in(
     send_id: Uuid,
     evidence: ConsentEvidence<'_>,
 ) -> sqlx::Result<bool> {
-    let Some(row) = sqlx::query!(
-        "select address, marketing_status from contacts where tenant_id = $1 and id = $2 and status <> 'erased' for no key update",
-        tenant,
-        contact,
-    )
-    .fetch_optional(&mut *db)
-    .await?
-    else {
-        return Ok(false);
-    };
+    let Some(person) = people::lock_person(&mut *db, tenant, contact).await? else { return Ok(false) };
+    let contacts = person.contacts();
     let lifted = sqlx::query!(
-        "delete from suppressions where tenant_id = $1 and address = $2 and reason = 'unsubscribe'",
+        "delete from suppressions where tenant_id = $1 and address = any ($2) and reason = 'unsubscribe'",
         tenant,
-        row.address,
+        &column(&contacts, |contact| contact.address.as_str()) as &[&str],
     )
     .execute(&mut *db)
     .await?
     .rows_affected();
-    if lifted == 0 && row.marketing_status != "unsubscribed" {
+    if lifted == 0 && contacts.iter().all(|contact| contact.marketing_status != "unsubscribed") {
         return Ok(false);
     }
     sqlx::query!(
         "update contacts
          set marketing_status = 'subscribed', opted_in_at = clock_timestamp(), consent_basis = 'express', consent_at = now(),
-             consent_source = 'preferences_page', consent_description = $3, updated_at = now()
-         where tenant_id = $1 and id = $2",
+             consent_source = 'preferences_page', consent_description = $4,
+             consent_evidence = nullif(jsonb_strip_nulls($5::jsonb), '{}'), updated_at = now()
+         where tenant_id = $1 and (id = $2 or id = $3 and marketing_status <> 'pending')",
         tenant,
         contact,
+        person.survivor().id,
         format!("opted in again from the mail of send {send_id}"),
+        json!({"ip": evidence.ip, "user_agent": evidence.user_agent}),
     )
     .execute(&mut *db)
     .await?;

@@ -50,6 +50,15 @@ pub fn elapsed_before(attempt: u32) -> Duration {
     Duration::from_secs(listed.saturating_add(repeated.saturating_mul(WAITS[WAITS.len() - 1])))
 }
 
+/// The number (from 1) of this attempt of bulk mail in its round. A send that has expired and is retried by a caller stays counted, and
+/// begins a round of its own: as many attempts as the retry deadline has time for.
+#[must_use]
+pub fn attempt_in_round(attempt: u32) -> u32 {
+    let limit = RetryDeadline::Bulk.limit();
+    let last = (1..u32::MAX).find(|attempt| elapsed_before(*attempt) >= limit).unwrap_or(u32::MAX);
+    attempt.saturating_sub(1) % last + 1
+}
+
 /// A number in 0..1 from a seed: the same send and attempt always get the same jitter. SplitMix64's finaliser.
 pub fn fraction(seed: u64, attempt: u32) -> f64 {
     let mut mixed = seed.wrapping_add(u64::from(attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -116,6 +125,16 @@ mod tests {
         fn counting_time_in_attempts_ends_as_well(seed: u64) {
             let attempts = (1u32..).take_while(|&attempt| next_attempt(attempt, elapsed_before(attempt), RetryDeadline::Bulk, seed).is_some()).count();
             prop_assert!((15..25).contains(&attempts), "{}", attempts);
+        }
+
+        #[test]
+        fn a_send_that_expired_and_is_retried_has_a_whole_round_again(seed: u64) {
+            let waits = |attempt: u32| {
+                let attempt = attempt_in_round(attempt);
+                next_attempt(attempt, elapsed_before(attempt), RetryDeadline::Bulk, seed)
+            };
+            let last = (1..).find(|attempt| waits(*attempt).is_none()).unwrap();
+            prop_assert!((1..=last).all(|attempt| waits(last + attempt) == waits(attempt)));
         }
 
         #[test]

@@ -6,8 +6,12 @@ use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
 use schemas::action::SuppressionScope;
 use sqlx::PgPool;
+use uuid::Uuid;
 
-use crate::suppressions::{self, NewSuppression, SuppressionReason};
+use crate::{
+    people,
+    suppressions::{self, NewSuppression, SuppressionReason},
+};
 
 /// When a mailbox is suppressed, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -44,12 +48,11 @@ impl Sweep for SoftBounces {
             sqlx::query_file!("queries/suppressions/take_soft_bounces.sql", AT_ONCE).fetch_all(&mut *tx).await?;
         let checked = contacts_taken.len();
         if checked > 0 && self.limits.count > 0 {
-            let (tenants, contacts): (Vec<_>, Vec<_>) =
-                contacts_taken.into_iter().map(|row| (row.tenant_id, row.contact_id)).unzip();
+            let taken: Vec<(Uuid, Uuid)> =
+                contacts_taken.into_iter().map(|row| (row.tenant_id, row.contact_id)).collect();
             // Every writer of suppressions locks the contacts first, and reads about them in a later statement.
-            sqlx::query_file!("queries/suppressions/lock_contacts.sql", &tenants, &contacts)
-                .fetch_all(&mut *tx)
-                .await?;
+            people::lock_people(&mut tx, &taken).await?;
+            let (tenants, contacts): (Vec<Uuid>, Vec<Uuid>) = taken.into_iter().unzip();
             let failing = sqlx::query_file!(
                 "queries/suppressions/soft_bounced.sql",
                 &tenants,

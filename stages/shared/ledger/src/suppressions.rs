@@ -199,13 +199,16 @@ async fn write(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Res
     Ok(suppressed.collect())
 }
 
-/// Locks the contacts of a tenant's addresses, in id order, before their suppressions change.
+/// Locks the contacts of a tenant's addresses, and those that they were merged into, in id order, before their suppressions change.
 ///
 /// # Errors
 /// When Postgres is away.
 pub async fn lock_addresses(db: &mut PgConnection, tenant: Uuid, addresses: &[&str]) -> sqlx::Result<()> {
     sqlx::query!(
-        "select from contacts where tenant_id = $1 and address = any ($2) order by id for no key update",
+        "select from contacts
+         where tenant_id = $1 and id = any (array(
+             select unnest(array[id, merged_into]) from contacts where tenant_id = $1 and address = any ($2)))
+         order by id for no key update",
         tenant,
         addresses as &[&str],
     )

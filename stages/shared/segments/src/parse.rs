@@ -280,7 +280,7 @@ impl RuleReader<'_> {
                 Some(Scalar::Number(number.to_string()))
             }
             (ValueKind::Boolean, Value::Bool(value)) => Some(Scalar::Boolean(*value)),
-            (ValueKind::Date, Value::String(text)) if is_date(text) => Some(Scalar::Date(text.clone())),
+            (ValueKind::Date, Value::String(text)) if parse_date(text).is_some() => Some(Scalar::Date(text.clone())),
             (ValueKind::Instant, Value::String(text)) => match DateTime::parse_from_rfc3339(text) {
                 Ok(at) => Some(Scalar::Instant(at.to_utc())),
                 Err(_) => self.fault(path, "wrong_type", wanted(kind)),
@@ -407,9 +407,12 @@ fn wanted(kind: ValueKind) -> &'static str {
     }
 }
 
-fn is_date(text: &str) -> bool {
-    // chrono also takes "2026-1-2".
-    text.len() == 10 && NaiveDate::parse_from_str(text, "%Y-%m-%d").is_ok()
+/// A date as `YYYY-MM-DD`: texts of this form are in the order of their days, and compared as texts.
+#[must_use]
+pub fn parse_date(text: &str) -> Option<NaiveDate> {
+    // chrono also takes spaces, signs and single digits.
+    let date = NaiveDate::parse_from_str(text, "%Y-%m-%d").ok()?;
+    (text.len() == 10 && date.to_string() == text).then_some(date)
 }
 
 #[cfg(test)]

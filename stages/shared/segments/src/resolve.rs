@@ -18,6 +18,8 @@ const NESTING_MAX: usize = 5;
 pub const EXPANDED_LEAVES_MAX: usize = 200;
 /// Events among them: each reads a tenant's facts.
 pub const EVENTS_MAX: usize = 10;
+/// Segments whose rules [`find_beyond_limits`] holds at once, with all they name.
+const CHECKED_AT_ONCE: usize = 50;
 
 /// A stored segment, ready to be evaluated as its rule stands now.
 ///
@@ -47,26 +49,54 @@ pub async fn resolve(
     definitions: &Definitions,
     own: Option<Uuid>,
 ) -> Result<CompiledSegment, SegmentError> {
-    let known = named_rules(&mut *db, tenant, rule, definitions).await?;
-    let mut expansion = Expansion { known: &known, own, leaves: 0, events: 0, path: None, within: Vec::new() };
-    let expanded = expansion.expand(rule)?;
+    let known = load_rules(&mut *db, tenant, rule.segments(), EXPANDED_LEAVES_MAX, definitions).await?;
+    let expanded = Expansion::new(&known, own).expand(rule)?;
     check_references(db, tenant, &expanded).await?;
     Ok(CompiledSegment::new(expanded))
 }
 
-/// The rules of all segments that a rule names, and that those name, level by level.
-async fn named_rules(
+/// The first of these stored segments whose rule does not stay within its limits with the segments it names, and what is wrong with it.
+///
+/// # Errors
+/// A segment that is not there.
+pub async fn find_beyond_limits(
     db: &mut PgConnection,
     tenant: Uuid,
-    rule: &Rule,
+    ids: &[Uuid],
+) -> Result<Option<(Uuid, SegmentFault)>, SegmentError> {
+    let definitions = definitions(&mut *db, tenant).await?;
+    for ids in ids.chunks(CHECKED_AT_ONCE) {
+        let most = EXPANDED_LEAVES_MAX * ids.len();
+        let known = load_rules(&mut *db, tenant, ids.to_vec(), most, &definitions).await?;
+        for id in ids {
+            let rule = known.get(id).ok_or(SegmentError::NotFound("segment"))?;
+            match Expansion::new(&known, Some(*id)).expand(rule) {
+                Ok(_) => {}
+                Err(SegmentError::Invalid(faults)) => return Ok(faults.into_iter().next().map(|fault| (*id, fault))),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The rules of these segments, and of all that those name, level by level: at most so many of a level.
+async fn load_rules(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    mut wanted: Vec<Uuid>,
+    most: usize,
     definitions: &Definitions,
 ) -> Result<HashMap<Uuid, Rule>, SegmentError> {
     let mut known: HashMap<Uuid, Rule> = HashMap::new();
-    let mut wanted = rule.segments();
-    // One level more than is allowed, so that the expansion meets it and can say so.
-    for _ in 0..=NESTING_MAX {
+    // More levels than are allowed, so that the expansion meets them and can say so.
+    for _ in 0..NESTING_MAX + 2 {
         if wanted.is_empty() {
             break;
+        }
+        // Each leads to a leaf of its own at least: no more are loaded than a rule within its limits names.
+        if wanted.len() > most {
+            return Err(SegmentError::Invalid(vec![too_many_leaves("rule")]));
         }
         let rows = sqlx::query!(
             "select id, rule from segments where tenant_id = $1 and id = any ($2) and deleted_at is null",
@@ -104,6 +134,10 @@ struct Expansion<'a> {
 }
 
 impl<'a> Expansion<'a> {
+    fn new(known: &'a HashMap<Uuid, Rule>, own: Option<Uuid>) -> Self {
+        Self { known, own, leaves: 0, events: 0, path: None, within: Vec::new() }
+    }
+
     fn expand(&mut self, rule: &'a Rule) -> Result<Expanded, SegmentError> {
         Ok(match rule {
             Rule::All(parts) => Rule::All(self.each(parts)?),
@@ -154,8 +188,7 @@ impl<'a> Expansion<'a> {
         self.leaves += 1;
         self.events += usize::from(is_event);
         if self.leaves > EXPANDED_LEAVES_MAX {
-            let detail = format!("has more than {EXPANDED_LEAVES_MAX} leaves with those of the segments it names");
-            return Err(self.fault("too_many", detail));
+            return Err(SegmentError::Invalid(vec![too_many_leaves(self.path.unwrap_or("rule"))]));
         }
         if self.events > EVENTS_MAX {
             let detail = format!("has more than {EVENTS_MAX} events with those of the segments it names");
@@ -167,6 +200,11 @@ impl<'a> Expansion<'a> {
     fn fault(&self, code: &'static str, detail: impl Into<String>) -> SegmentError {
         SegmentError::Invalid(vec![SegmentFault::new(self.path.unwrap_or("rule"), code, detail)])
     }
+}
+
+fn too_many_leaves(path: &str) -> SegmentFault {
+    let detail = format!("has more than {EXPANDED_LEAVES_MAX} leaves with those of the segments it names");
+    SegmentFault::new(path, "too_many", detail)
 }
 
 /// Lists, tags and campaigns that are named and not there.

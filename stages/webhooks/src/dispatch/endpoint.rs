@@ -238,12 +238,13 @@ impl SubscriberEndpoint {
         self.state().target.version == version
     }
 
-    /// Delivers to this target from now on.
-    pub fn set_target(&self, target: DeliveryTarget) -> Arc<DeliveryTarget> {
+    /// Delivers to this target from now on. It comes with its own count of failures: a new address has none yet.
+    pub fn set_target(&self, target: DeliveryTarget, failing_since: Option<DateTime<Utc>>) -> Arc<DeliveryTarget> {
         let mut state = self.state();
         if *state.target != target {
             state.target = Arc::new(target);
         }
+        state.failing_since = failing_since;
         Arc::clone(&state.target)
     }
 

@@ -218,7 +218,7 @@ impl LeaseManager {
                 continue;
             }
             match (state.status, state.target(&self.shared.vault)) {
-                (SubscriptionStatus::Active, Some(target)) => drop(endpoint.set_target(target)),
+                (SubscriptionStatus::Active, Some(target)) => drop(endpoint.set_target(target, state.failing_since)),
                 _ => endpoint.close(),
             }
         }

@@ -189,7 +189,7 @@ impl DispatchState {
                 return Some(known);
             }
             if let Some(target) = state.target(&self.vault) {
-                return Some(endpoint.set_target(target));
+                return Some(endpoint.set_target(target, state.failing_since));
             }
         }
         endpoint.close();
@@ -204,21 +204,22 @@ impl DispatchState {
         target: Arc<DeliveryTarget>,
     ) {
         let attempt = job.attempts + 1;
-        let (decision, reply) = match job.body.clone() {
+        let (decision, reply, target) = match job.body.clone() {
             Some(body) => {
-                let Some(reply) = self.post(endpoint, &job, attempt, body, target).await else {
+                let Some((reply, target)) = self.post(endpoint, &job, attempt, body, target).await else {
                     return endpoint.return_to_ledger(job.delivery_id);
                 };
-                (self.schedule.decide_retry(attempt, reply.outcome, rand::random()), reply)
+                (self.schedule.decide_retry(attempt, reply.outcome, rand::random()), reply, target)
             }
-            None => (RetryDecision::Dead, ERASED),
+            None => (RetryDecision::Dead, ERASED, target),
         };
-        if decision == RetryDecision::Disable {
+        if decision == RetryDecision::Disable && endpoint.has_version(target.version) {
             // At once, before the result is recorded: the receiver wants no more requests.
             endpoint.close();
         }
         let attempt = FinishedAttempt {
             endpoint: Arc::clone(endpoint),
+            target,
             delivery_id: job.delivery_id,
             due_at: job.due_at,
             attempt,
@@ -231,7 +232,7 @@ impl DispatchState {
         let _ = self.results.send(attempt).await;
     }
 
-    /// Posts one delivery. `None`: the subscription is paused or disabled, and nothing was posted.
+    /// Posts one delivery, and says to which target. `None`: the subscription is paused or disabled, and nothing was posted.
     async fn post(
         &self,
         endpoint: &SubscriberEndpoint,
@@ -239,7 +240,7 @@ impl DispatchState {
         attempt: u16,
         body: bytes::Bytes,
         known: Arc<DeliveryTarget>,
-    ) -> Option<AttemptResult> {
+    ) -> Option<(AttemptResult, Arc<DeliveryTarget>)> {
         // Neither semaphore is ever closed.
         let _share = if endpoint.is_silent() { self.silent_slots.acquire().await.ok() } else { None };
         let _slot = self.slots.acquire().await.ok();
@@ -262,7 +263,7 @@ impl DispatchState {
             let latency = (Utc::now() - made_at).to_std().unwrap_or_default();
             Histogram::WebhookLatencySeconds.record(latency.as_secs_f64(), []);
         }
-        Some(reply)
+        Some((reply, target))
     }
 }
 

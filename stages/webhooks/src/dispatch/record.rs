@@ -1,7 +1,7 @@
 //! Records the results of attempts in the ledger, many in one transaction.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::{endpoint::SubscriberEndpoint, schedule::RetryDecision};
+use super::{attempt::DeliveryTarget, endpoint::SubscriberEndpoint, schedule::RetryDecision};
 
 /// The most attempts one transaction records.
 const GROUP_MAX: usize = 500;
@@ -25,9 +25,11 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from
 const SHARDS: u8 = 16;
 
 /// A finished attempt, and what follows from it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct FinishedAttempt {
     pub endpoint: Arc<SubscriberEndpoint>,
+    /// What was posted to.
+    pub target: Arc<DeliveryTarget>,
     pub delivery_id: Uuid,
     pub due_at: DateTime<Utc>,
     /// The number of the attempt, from 1.
@@ -39,6 +41,10 @@ pub(super) struct FinishedAttempt {
 }
 
 impl FinishedAttempt {
+    fn address(&self) -> SubscriberAddress {
+        (self.endpoint.tenant_id, self.endpoint.id, self.target.url.to_string())
+    }
+
     fn status(&self) -> &'static str {
         match self.decision {
             RetryDecision::Delivered => "delivered",
@@ -65,17 +71,26 @@ pub(super) struct AttemptRecorder {
     shard: i16,
 }
 
-/// How the attempts of a group change their subscriptions.
+/// A subscription, and the URL that was posted to: tenant, id, URL.
+type SubscriberAddress = (Uuid, Uuid, String);
+
+/// What the attempts of a group say about their subscriptions, where that is news. It counts only while the subscription has that URL.
 #[derive(Debug, Default)]
-struct SubscriptionChanges {
-    /// Subscriptions that answered after failures.
-    recovered: BTreeSet<Uuid>,
-    /// Subscriptions that failed for the first time.
-    failing: BTreeSet<Uuid>,
-    /// Subscriptions whose receiver answered 410.
-    gone: BTreeSet<Uuid>,
-    /// Subscriptions that failed for so long that they are disabled.
-    expired: BTreeSet<Uuid>,
+struct SubscriptionChanges(BTreeMap<SubscriberAddress, SubscriptionChange>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct SubscriptionChange {
+    /// An attempt was answered with 2xx: nothing fails.
+    has_answered: bool,
+    /// The receiver answered 410.
+    is_gone: bool,
+}
+
+/// A changed subscription.
+#[derive(Debug, Clone, Copy)]
+struct ChangedSubscription {
+    failing_since: Option<DateTime<Utc>>,
+    is_disabled: bool,
 }
 
 impl AttemptRecorder {
@@ -96,40 +111,38 @@ impl AttemptRecorder {
     }
 
     async fn record(&self, group: &[FinishedAttempt]) -> sqlx::Result<()> {
-        let subscription_changes = self.subscription_changes(group);
         let mut tx = self.by_key.begin().await?;
-        record_deliveries(&mut tx, group).await?;
-        self.add_totals(&mut tx, group).await?;
-        subscription_changes.write(&mut tx, group).await?;
+        let changed = self.subscription_changes(group).write(&mut tx, self.give_up_after).await?;
+        let group: Vec<FinishedAttempt> = group.iter().map(|attempt| counted(attempt, &changed)).collect();
+        record_deliveries(&mut tx, &group).await?;
+        self.add_totals(&mut tx, &group).await?;
         tx.commit().await?;
-        subscription_changes.apply_to_endpoints(group);
-        count_attempts(group);
+        apply_to_endpoints(&group, &changed);
+        count_attempts(&group);
         Ok(())
     }
 
     fn subscription_changes(&self, group: &[FinishedAttempt]) -> SubscriptionChanges {
-        let mut subscription_changes = SubscriptionChanges::default();
-        let answered: BTreeSet<Uuid> = group
-            .iter()
-            .filter(|attempt| attempt.decision == RetryDecision::Delivered)
-            .map(|attempt| attempt.endpoint.id)
-            .collect();
+        let mut changes = SubscriptionChanges::default();
+        let delivered = group.iter().filter(|attempt| attempt.decision == RetryDecision::Delivered);
+        let answered: BTreeSet<SubscriberAddress> = delivered.map(FinishedAttempt::address).collect();
         let long_ago = Utc::now() - self.give_up_after;
         for attempt in group {
-            let id = attempt.endpoint.id;
-            match (attempt.decision, attempt.endpoint.failing_since()) {
-                (RetryDecision::Disable, _) => drop(subscription_changes.gone.insert(id)),
-                (RetryDecision::Delivered, Some(_)) => drop(subscription_changes.recovered.insert(id)),
-                (RetryDecision::Delivered, None) => {}
-                (RetryDecision::Retry(_) | RetryDecision::Dead, _) if answered.contains(&id) => {}
-                (RetryDecision::Retry(_) | RetryDecision::Dead, None) => drop(subscription_changes.failing.insert(id)),
-                (RetryDecision::Retry(_) | RetryDecision::Dead, Some(since)) if since < long_ago => {
-                    subscription_changes.expired.insert(id);
+            let address = attempt.address();
+            let is_news = match (attempt.decision, attempt.endpoint.failing_since()) {
+                (RetryDecision::Disable, _) => true,
+                (RetryDecision::Delivered, since) => since.is_some(),
+                (RetryDecision::Retry(_) | RetryDecision::Dead, since) => {
+                    !answered.contains(&address) && since.is_none_or(|since| since < long_ago)
                 }
-                (RetryDecision::Retry(_) | RetryDecision::Dead, Some(_)) => {}
+            };
+            if is_news {
+                let change = changes.0.entry(address).or_default();
+                change.has_answered |= attempt.decision == RetryDecision::Delivered;
+                change.is_gone |= attempt.decision == RetryDecision::Disable;
             }
         }
-        subscription_changes
+        changes
     }
 
     async fn add_totals(&self, db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
@@ -176,26 +189,32 @@ async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> 
     .map(drop)
 }
 
+/// The attempt as it counts: a 410 of an address that the subscription does not have any more is a failure, and the new address is next.
+fn counted(attempt: &FinishedAttempt, changed: &HashMap<SubscriberAddress, ChangedSubscription>) -> FinishedAttempt {
+    let is_outdated = attempt.decision == RetryDecision::Disable && !changed.contains_key(&attempt.address());
+    let decision = if is_outdated { RetryDecision::Retry(Duration::ZERO) } else { attempt.decision };
+    FinishedAttempt { decision, ..attempt.clone() }
+}
+
 impl SubscriptionChanges {
-    /// Writes the changes; mostly there are none. Locks the subscriptions' rows in the order of their ids.
-    async fn write(&self, db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
-        let tenant_of = |id: &Uuid| {
-            group.iter().find(|attempt| attempt.endpoint.id == *id).map(|attempt| attempt.endpoint.tenant_id)
-        };
-        let columns = |ids: &BTreeSet<Uuid>| -> (Vec<Uuid>, Vec<Uuid>) {
-            ids.iter().filter_map(|id| Some((tenant_of(id)?, *id))).unzip()
-        };
-        let changed: BTreeSet<Uuid> =
-            [&self.recovered, &self.failing, &self.gone, &self.expired].into_iter().flatten().copied().collect();
-        if changed.is_empty() {
-            return Ok(());
+    /// Writes the changes; mostly there are none. Locks the subscriptions' rows in the order of their ids. Returns those that still have
+    /// the URL that was posted to.
+    async fn write(
+        &self,
+        db: &mut PgConnection,
+        give_up_after: Duration,
+    ) -> sqlx::Result<HashMap<SubscriberAddress, ChangedSubscription>> {
+        if self.0.is_empty() {
+            return Ok(HashMap::new());
         }
-        let (tenants, ids) = columns(&changed);
-        let disabled = sqlx::query!(
+        let changes: Vec<(&SubscriberAddress, &SubscriptionChange)> = self.0.iter().collect();
+        let rows = sqlx::query!(
             r#"with standing as (
-                 select s.tenant_id, s.id, s.status, w.fails, w.reason
-                 from unnest($1::uuid[], $2::uuid[], $3::bool[], $4::text[]) as w (tenant_id, id, fails, reason)
-                 join webhook_subscriptions s on s.tenant_id = w.tenant_id and s.id = w.id
+                 select s.tenant_id, s.id, s.status, w.fails,
+                        case when w.is_gone then 'gone'
+                             when w.fails and s.failing_since < now() - make_interval(secs => $6) then 'failing' end as reason
+                 from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bool[], $5::bool[]) as w (tenant_id, id, url, fails, is_gone)
+                 join webhook_subscriptions s on s.tenant_id = w.tenant_id and s.id = w.id and s.url = w.url
                  order by s.id
                  for no key update of s
              )
@@ -207,38 +226,36 @@ impl SubscriptionChanges {
                  updated_at = case when n.reason is null then s.updated_at else now() end
              from standing n
              where s.tenant_id = n.tenant_id and s.id = n.id
-             returning s.tenant_id, s.id, (n.reason is not null and n.status <> 'disabled') as "is_over!", s.disabled_reason"#,
-            &tenants,
-            &ids,
-            &column(&ids, |id| !self.recovered.contains(id)),
-            &column(&ids, |id| self.reason(id).map(str::to_owned)) as &[Option<String>]
+             returning s.tenant_id, s.id, s.url, s.failing_since, s.status = 'disabled' as "is_disabled!",
+                       (n.reason is not null and n.status <> 'disabled') as "is_over!", s.disabled_reason"#,
+            &column(&changes, |((tenant, ..), _)| *tenant),
+            &column(&changes, |((_, id, _), _)| *id),
+            &column(&changes, |((.., url), _)| url.clone()),
+            &column(&changes, |(_, change)| !change.has_answered),
+            &column(&changes, |(_, change)| change.is_gone),
+            give_up_after.as_secs_f64()
         )
         .fetch_all(&mut *db)
         .await?;
-        for row in disabled.into_iter().filter(|row| row.is_over) {
-            audit(db, row.tenant_id, row.id, row.disabled_reason.as_deref()).await?;
-        }
-        Ok(())
-    }
-
-    fn reason(&self, id: &Uuid) -> Option<&'static str> {
-        match (self.gone.contains(id), self.expired.contains(id)) {
-            (true, _) => Some("gone"),
-            (false, true) => Some("failing"),
-            (false, false) => None,
-        }
-    }
-
-    /// Applies the committed changes to the endpoints.
-    fn apply_to_endpoints(&self, group: &[FinishedAttempt]) {
-        for FinishedAttempt { endpoint, .. } in group {
-            if self.reason(&endpoint.id).is_some() {
-                endpoint.close();
-            } else if self.recovered.contains(&endpoint.id) {
-                endpoint.set_failing_since(None);
-            } else if self.failing.contains(&endpoint.id) && endpoint.failing_since().is_none() {
-                endpoint.set_failing_since(Some(Utc::now()));
+        let mut changed = HashMap::with_capacity(rows.len());
+        for row in rows {
+            if row.is_over {
+                audit(db, row.tenant_id, row.id, row.disabled_reason.as_deref()).await?;
             }
+            let now = ChangedSubscription { failing_since: row.failing_since, is_disabled: row.is_disabled };
+            changed.insert((row.tenant_id, row.id, row.url), now);
+        }
+        Ok(changed)
+    }
+}
+
+/// Applies the committed changes to the endpoints.
+fn apply_to_endpoints(group: &[FinishedAttempt], changed: &HashMap<SubscriberAddress, ChangedSubscription>) {
+    for attempt in group {
+        match changed.get(&attempt.address()) {
+            Some(now) if now.is_disabled => attempt.endpoint.close(),
+            Some(now) => attempt.endpoint.set_failing_since(now.failing_since),
+            None => {}
         }
     }
 }

@@ -192,6 +192,34 @@ async fn a_repointed_subscription_is_delivered_to_at_its_new_address() {
     assert_eq!(new.events(), old.events()[..1]);
 }
 
+/// What the old address answers late says nothing about the new one: neither that it is gone, nor for how long it fails.
+#[rstest]
+#[case::gone(410, 200, "delivered")]
+#[case::failing(500, 500, "dead")]
+#[tokio::test]
+async fn the_old_address_does_not_disable_the_new_one(#[case] late: u16, #[case] then: u16, #[case] end: &str) {
+    let world = World::new().await;
+    let (old, new) = (Receiver::start(Manner::Gated(late)).await, Receiver::start(Manner::Status(then)).await);
+    let subscription = world.subscribe(&old.url, &["email.opened"]).await;
+    let long_ago = "update webhook_subscriptions set failing_since = now() - interval '6 days' where id = $1";
+    sqlx::query(long_ago).bind(subscription).execute(&world.rig.pool).await.unwrap();
+    world.start(AT_ONCE).await;
+    world.opened(1).await;
+    old.has(1).await;
+    sqlx::query("update webhook_subscriptions set url = $2, failing_since = null where id = $1")
+        .bind(subscription)
+        .bind(&new.url)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    old.let_through(1);
+    until("it ended", async || world.deliveries(end).await == 1).await;
+    assert!(new.count() >= 1);
+    let kept = "select count(*) from webhook_subscriptions
+                where status = 'active' and coalesce(failing_since, now()) > now() - interval '1 hour'";
+    assert_eq!(world.rig.number(kept).await, 1);
+}
+
 #[tokio::test]
 async fn what_waits_for_a_deleted_subscription_is_dead() {
     let world = World::new().await;

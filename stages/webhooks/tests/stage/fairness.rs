@@ -10,7 +10,7 @@ use crate::{
 #[tokio::test]
 async fn an_endpoint_has_four_requests_at_a_time_over_all_processes() {
     let world = World::new().await;
-    let receiver = Receiver::start(Manner::Gated).await;
+    let receiver = Receiver::start(Manner::Gated(200)).await;
     world.subscribe(&receiver.url, &["email.opened"]).await;
     world.start(&[]).await;
     world.start(&[]).await;
@@ -53,7 +53,7 @@ async fn silent_receivers_delay_no_other_receiver() {
 #[tokio::test]
 async fn a_backlog_longer_than_memory_is_delivered_from_the_ledger() {
     let world = World::new().await;
-    let receiver = Receiver::start(Manner::Gated).await;
+    let receiver = Receiver::start(Manner::Gated(200)).await;
     world.subscribe(&receiver.url, &["email.opened"]).await;
     world.start(&[]).await;
     for _ in 0..3 {

@@ -27,8 +27,8 @@ pub enum Manner {
     Huge(usize),
     /// Nothing, ever.
     Silent,
-    /// 200, once it is let.
-    Gated,
+    /// A status, once it is let.
+    Gated(u16),
 }
 
 /// One request.
@@ -134,9 +134,9 @@ async fn take(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes)
         Manner::Redirect(to) => (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to)]).into_response(),
         Manner::Huge(bytes) => "x".repeat(bytes).into_response(),
         Manner::Silent => std::future::pending().await,
-        Manner::Gated => {
+        Manner::Gated(status) => {
             receiver.gate.acquire().await.unwrap().forget();
-            StatusCode::OK.into_response()
+            StatusCode::from_u16(status).unwrap().into_response()
         }
     };
     receiver.seen.lock().unwrap().under_way -= 1;

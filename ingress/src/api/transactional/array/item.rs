@@ -29,6 +29,8 @@ pub(super) struct ArrayItem {
     pub index: usize,
     /// Its own key, if it has one.
     pub key: Option<IdempotencyKey>,
+    /// True if it claimed its key: its answer is stored there. What another request stored under the key stays.
+    pub holds_key: bool,
     /// The tenant it names.
     pub claim: Option<TenantClaim>,
     /// The tenant, once it is found.
@@ -47,13 +49,14 @@ pub(super) enum ItemState {
     Accepted(Uuid),
     /// Accepted before, under the same key. `None`: by an earlier item of this array.
     Repeated(Option<Uuid>),
-    /// Refused. `kept`: an answer is stored under its key already, and stays.
-    Refused { refusal: Refusal, kept: bool },
+    /// Refused.
+    Refused(Refusal),
 }
 
 impl ArrayItem {
     fn read(index: usize, body: Value) -> Self {
-        let mut item = Self { index, key: None, claim: None, tenant: None, state: ItemState::Repeated(None) };
+        let state = ItemState::Repeated(None);
+        let mut item = Self { index, key: None, holds_key: false, claim: None, tenant: None, state };
         match item.take_key_and_tenant(body) {
             Ok(fields) => {
                 let read = json::decode::<SendTransactional>(fields).and_then(validate);
@@ -92,14 +95,15 @@ impl ArrayItem {
 
     /// Refuses the item.
     pub(super) fn refuse(&mut self, error: &ApiError) {
-        self.state = ItemState::Refused { refusal: error.refusal(), kept: false };
+        self.state = ItemState::Refused(error.refusal());
     }
 
-    /// Refuses the item because its key belongs to another request, which keeps its answer.
+    /// Refuses the item because its key belongs to another request.
     pub(super) fn refuse_key(&mut self) {
-        let reused = ApiError::unprocessable("idempotency_key_reused")
-            .detail("the idempotency_key was used before with another request");
-        self.state = ItemState::Refused { refusal: reused.refusal(), kept: true };
+        self.refuse(
+            &ApiError::unprocessable("idempotency_key_reused")
+                .detail("the idempotency_key was used before with another request"),
+        );
     }
 
     /// Refuses the item if it is not valid on its own.
@@ -174,7 +178,7 @@ impl ArrayItems {
             let key = item.key.as_ref().map(|key| key.value.as_str());
             let outcome = match &item.state {
                 ItemState::Accepted(send) | ItemState::Repeated(Some(send)) => Ok(*send),
-                ItemState::Refused { refusal, .. } => Err(refusal.clone()),
+                ItemState::Refused(refusal) => Err(refusal.clone()),
                 _ => {
                     key.and_then(|key| by_key.get(key).cloned()).unwrap_or_else(|| Err(ApiError::internal().refusal()))
                 }
@@ -235,7 +239,7 @@ impl ArrayItems {
         let mut summary = ArraySummary::default();
         for item in &self.0 {
             match &item.state {
-                ItemState::Refused { refusal, .. } => summary.refused.push(RefusedItem {
+                ItemState::Refused(refusal) => summary.refused.push(RefusedItem {
                     index: item.index,
                     idempotency_key: item.key.as_ref().map(|key| key.value.clone()),
                     refusal: refusal.clone(),

@@ -58,6 +58,7 @@ pub(super) async fn claim_keys(db: &mut PgConnection, key_id: Uuid, items: &mut 
     for item in items.open_mut() {
         let Some(key) = &item.key else { continue };
         if claimed.contains(&key.value) {
+            item.holds_key = true;
             continue;
         }
         let Some(found) = found.get(&key.value) else { return Err(in_progress()) };
@@ -110,21 +111,20 @@ fn stored_state(found: &StoredKey) -> Result<ItemState, ApiError> {
         let answer: Option<StoredAcceptance> = serde_json::from_slice(body).ok();
         return Ok(ItemState::Repeated(answer.map(|answer| answer.send_id)));
     }
-    let refusal = ApiError::read(status, body).refusal();
-    Ok(ItemState::Refused { refusal, kept: true })
+    Ok(ItemState::Refused(ApiError::read(status, body).refusal()))
 }
 
-/// Stores the answer of each item whose key was claimed now.
+/// Stores the answer of each item that claimed its key.
 ///
 /// # Errors
 /// When Postgres is away.
 pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &ArrayItems) -> Result<(), ApiError> {
     let (mut keys, mut statuses, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
-    for item in items.iter() {
+    for item in items.iter().filter(|item| item.holds_key) {
         let Some(key) = &item.key else { continue };
         let (status, body) = match &item.state {
             ItemState::Accepted(send) => (ACCEPTED.as_u16(), accepted(*send)?.into_body()),
-            ItemState::Refused { refusal, kept: false } => {
+            ItemState::Refused(refusal) => {
                 let body = json!({
                     "ok": false, "error": refusal.code, "detail": refusal.detail, "fields": refusal.fields,
                 });

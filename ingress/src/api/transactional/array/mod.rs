@@ -8,9 +8,10 @@
 mod batch;
 mod item;
 mod keys;
+mod log;
 mod store;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use runtime::{Publication, trace};
 use schemas::{
@@ -26,7 +27,7 @@ use self::item::{ArrayItems, ItemState};
 use super::{ACCEPTED, NewRequest, ready, template_not_found};
 use crate::{
     api::contacts::named,
-    pipeline::{IdempotencyKey, KeyClaim, announce, auth::keys::Caller, error::ApiError, request_notice},
+    pipeline::{IdempotencyKey, KeyClaim, Operation, announce, auth::keys::Caller, error::ApiError, request_notice},
     state::Ingress,
 };
 
@@ -62,17 +63,19 @@ pub(crate) struct RefusedItem {
     pub refusal: Refusal,
 }
 
-/// Accepts the valid requests of an array, once for each key.
+/// Accepts the valid requests of an array, once for each key. `operation` is that of a single one.
 ///
 /// # Errors
 /// If the array cannot be handled now: 409 while another array with the key is being handled, 422 for a key that was another request's,
 /// 503 when Postgres is away.
 pub(crate) async fn accept_array(
     ingress: &Arc<Ingress>,
-    caller: &Caller,
+    operation: &'static Operation,
+    caller: &Arc<Caller>,
     key: &IdempotencyKey,
     bodies: Vec<Value>,
 ) -> Result<ArraySummary, ApiError> {
+    let begun = Instant::now();
     let mut items = tokio::task::spawn_blocking(move || ArrayItems::read(bodies)).await?;
     let mut tx = ingress.pool.begin().await?;
     store::set_statement_timeout(&mut tx).await?;
@@ -97,6 +100,7 @@ pub(crate) async fn accept_array(
     tx.commit().await?;
     ingress.facts.notify();
     announce(ingress, announcements);
+    log::note_items(&ingress.request_log, operation, caller, &items, begun.elapsed());
     Ok(summary)
 }
 

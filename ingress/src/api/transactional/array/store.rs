@@ -84,13 +84,15 @@ impl ArraySenders {
     }
 }
 
-/// The senders with these ids, and the tenant's default.
+/// The senders with these ids, and the tenant's default. None of them is removed before this transaction ends.
 pub(super) async fn find_senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<ArraySenders> {
     let rows = sqlx::query!(
         r#"select s.id, s.is_default, s.status = 'active' as "active!", d.status as "domain_status: DomainStatus"
            from senders s
            join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
-           where s.tenant_id = $1 and (s.id = any ($2) or s.is_default)"#,
+           where s.tenant_id = $1 and (s.id = any ($2) or s.is_default)
+           order by s.id
+           for key share of s"#,
         tenant,
         ids,
     )

@@ -275,6 +275,10 @@ async fn mail_waits_for_more_urgent_campaigns_alone(#[case] urgency: &str, #[cas
     "update sends s set state = 'deferred', next_attempt_at = now() + interval '61 minutes'
                  from campaigns c where s.tenant_id = $1 and s.campaign_id = c.id and c.urgency = 'urgent'"
 )]
+#[case::put_off_with_its_batch(
+    "update batches b set state = 'timed', announce_after = now() + interval '61 minutes'
+                 from campaigns c where b.tenant_id = $1 and b.campaign_id = c.id and c.urgency = 'urgent'"
+)]
 #[case::failed(
     "update sends s set state = 'failed' from campaigns c
                 where s.tenant_id = $1 and s.campaign_id = c.id and c.urgency = 'urgent'"

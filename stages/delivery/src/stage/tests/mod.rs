@@ -17,10 +17,10 @@ mod world;
 use std::time::Duration;
 
 use rstest::rstest;
-use schemas::{Lane, Rendered, RenderedRecipient, token::TokenKeys};
+use schemas::{Lane, MessageKind, Rendered, RenderedRecipient, token::TokenKeys};
 use uuid::Uuid;
 
-use self::world::{Handle, World, row};
+use self::world::{Handle, Row, World, row};
 use super::{Capture, OutcomeNotifier, SendContext, Sendable, find_owed, prepare};
 
 #[tokio::test]
@@ -56,6 +56,29 @@ async fn mail_of_a_batch_that_waited_is_dated_by_its_time() {
     let mail = world.sink.inbox().messages(1, None).pop().unwrap();
     let source = String::from_utf8(mail.source.to_vec()).unwrap();
     assert!(source.contains("\r\nDate: Mon, 03 Feb 2031 09:00:00 +0000\r\n"), "{source}");
+}
+
+#[rstest]
+#[case::marketing("marketing", "2020-02-03T10:00:00Z")]
+#[case::which_may_be_repeated("transactional", "2020-02-03T09:00:00Z")]
+#[tokio::test]
+async fn marketing_that_was_put_off_alone_is_dated_by_its_time(#[case] classification: &str, #[case] expected: &str) {
+    let world = World::new().await;
+    let batch = world.batch(None, MessageKind::Sequence, Lane::Priority, &["ann@example.com"]).await;
+    sqlx::query("update batches set classification = $2, due_at = '2020-02-03 09:00+00', queued = 0, deferred = 1 where id = $1")
+        .bind(batch.id)
+        .bind(classification)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    world
+        .run("update sends set state = 'deferred', next_attempt_at = '2020-02-03 10:00+00' where tenant_id = $1")
+        .await;
+    let stage = world.stage();
+    let by_key = stage.by_key.of_lane(Lane::Priority, "delivery");
+    let inputs = [batch.rendered.clone()];
+    let owed = find_owed(&by_key, &inputs, stage.ledger.session().token(), &stage.warm).await.unwrap();
+    assert_eq!(owed.sendable[0].send.due_at, Some(expected.parse().unwrap()));
 }
 
 #[tokio::test]
@@ -152,13 +175,20 @@ async fn a_deferred_send_waits_until_it_is_due() {
     world.assert_counters_are_right().await;
 }
 
+/// Nineteen attempts take 72 hours.
+#[rstest]
+#[case::the_last("update sends set attempts = 18 where tenant_id = $1", row("expired", Some("temporary"), 19))]
+#[case::retried_after_it("update sends set attempts = 19 where tenant_id = $1", row("deferred", Some("temporary"), 20))]
 #[tokio::test]
-async fn the_attempt_after_the_last_expires_a_send() {
+async fn the_last_attempt_expires_a_send_and_one_that_is_retried_has_as_many_again(
+    #[case] change: &'static str,
+    #[case] expected: Row,
+) {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["defer-451@example.com"]).await;
-    world.run("update sends set attempts = 40 where tenant_id = $1").await;
+    world.run(change).await;
     world.stage().deliver(&[&batch]).await.unwrap();
-    assert_eq!(world.row(batch.send(0)).await, row("expired", Some("temporary"), 41));
+    assert_eq!(world.row(batch.send(0)).await, expected);
     world.assert_counters_are_right().await;
 }
 
@@ -197,6 +227,34 @@ async fn what_happened_since_the_compliance_gate_withholds_a_send(#[case] change
         world.number("select sum(count)::int8 from rollups where tenant_id = $1 and event = 'skipped'").await,
         1
     );
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::still_asked("pending", row("sent", None, 1))]
+#[case::confirmed("subscribed", row("cancelled", None, 0))]
+#[case::left("unsubscribed", row("skipped", Some("unsubscribed"), 0))]
+#[tokio::test]
+async fn nobody_is_asked_for_consent_who_has_answered(#[case] status: &str, #[case] expected: Row) {
+    let world = World::new().await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    sqlx::query(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, options)
+         values ($1, $2, 'shop', 'production', 'transactional', '{}', '{\"asks_to_confirm\": true}')",
+    )
+    .bind(world.tenant)
+    .bind(batch.id)
+    .execute(&world.pool)
+    .await
+    .unwrap();
+    sqlx::query("update contacts set marketing_status = $2 where tenant_id = $1")
+        .bind(world.tenant)
+        .bind(status)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, expected);
     world.assert_counters_are_right().await;
 }
 

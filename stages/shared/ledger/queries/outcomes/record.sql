@@ -12,7 +12,7 @@ set contact_email = excluded.contact_email, dot_number = excluded.dot_number,
     contact_key = case when (o.contact_email, o.dot_number) is not distinct from (excluded.contact_email, excluded.dot_number)
                        then coalesce(o.contact_key, excluded.contact_key) else excluded.contact_key end,
     outcome_type = excluded.outcome_type, premium = excluded.premium, value_cents = excluded.value_cents,
-    occurred_at = coalesce($12, o.occurred_at), updated_at = now(), credit_due = now(), credit_attempts = 0,
+    occurred_at = coalesce($12, o.occurred_at), updated_at = now(), credit_due = now(),
     credit_reason = case when o.booked_type is null then 'first' else 'changed' end
 where (o.contact_email, o.dot_number, o.outcome_type, o.premium, o.value_cents, o.occurred_at)
       is distinct from

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::frequency::{Urgency, campaigns_before};
 use crate::gate::{self, MarketingStatus, RecipientEligibility};
+use chrono::NaiveDate;
 use runtime::plans;
 use schemas::{Classification, MessageKind, SkipReason};
 use sqlx::{Arguments, PgConnection, postgres::PgArguments};
@@ -26,8 +28,34 @@ pub struct AudienceCount {
     pub members: AudienceMembers,
     /// Contacts of each variant's part that would be mailed; empty without variants.
     pub variants: Vec<i64>,
-    /// Contacts that would be mailed by their time zones, if they were counted by these; else all as without one.
-    pub zones: BTreeMap<Option<String>, i64>,
+    /// Contacts that would be mailed, by what their mail may have to wait for.
+    pub mailed: BTreeMap<WaitFacts, i64>,
+}
+
+/// What decides how long the mail to a contact waits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct WaitFacts {
+    /// The contact's time zone, if contacts were counted by these.
+    pub timezone: Option<String>,
+    /// Mails that the frequency cap leaves the contact now; `None`: no mail waits for room.
+    pub cap_left: Option<i64>,
+    /// How many mails running campaigns owe the contact now that are more urgent.
+    pub more_urgent: i64,
+}
+
+/// The campaign that an audience is counted for.
+#[derive(Debug, Clone, Copy)]
+pub struct CountedCampaign<'a> {
+    /// Its id.
+    pub id: Uuid,
+    /// Marketing or not.
+    pub classification: Classification,
+    /// How urgent it is.
+    pub urgency: Urgency,
+    /// Its A/B test.
+    pub split: &'a Split,
+    /// True to count by the contacts' time zones, too.
+    pub by_zone: bool,
 }
 
 /// A set of contacts, to compare it with another set.
@@ -45,6 +73,7 @@ struct ContactGroup {
     /// The part of the split.
     part: i32,
     timezone: Option<String>,
+    more_urgent: i64,
     contacts: i64,
     fingerprint: i64,
 }
@@ -62,23 +91,33 @@ pub async fn count(
     selector: &AudienceSelector,
     classification: Classification,
 ) -> sqlx::Result<AudienceCount> {
-    count_split(db, tenant, selector, classification, (Uuid::nil(), &Split::default()), false).await
+    let campaign = CountedCampaign {
+        id: Uuid::nil(),
+        classification,
+        // Nothing is more urgent: what would wait is not looked for.
+        urgency: Urgency::Emergency,
+        split: &Split::default(),
+        by_zone: false,
+    };
+    count_for(db, tenant, selector, campaign).await
 }
 
-/// Counts an audience like [`count()`], and also how many contacts of each variant's part of a campaign would be mailed; with `by_zone` how
-/// many of each time zone.
+/// Counts an audience like [`count()`], and also how many contacts of each variant's part of a campaign would be mailed, and what their mail
+/// may have to wait for: how much room the frequency cap leaves, and how much of it more urgent campaigns need, is as it is at this moment.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn count_split(
+pub async fn count_for(
     db: &mut PgConnection,
     tenant: Uuid,
     selector: &AudienceSelector,
-    classification: Classification,
-    (campaign, split): (Uuid, &Split),
-    by_zone: bool,
+    campaign: CountedCampaign<'_>,
 ) -> sqlx::Result<AudienceCount> {
     let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
+    let first = match gate::is_capped(MessageKind::Campaign, campaign.classification) {
+        true => campaigns_before(&mut *db, tenant, campaign.urgency).await?,
+        false => Default::default(),
+    };
     plans::many_rows(&mut *db).await?;
     let rows = match &segment {
         None => {
@@ -87,33 +126,45 @@ pub async fn count_split(
                 "queries/audience/count.sql",
                 tenant,
                 selector.audiences(),
-                campaign,
-                split.thresholds(),
-                by_zone
+                campaign.id,
+                campaign.split.thresholds(),
+                campaign.by_zone,
+                &first.0,
+                &first.1
             )
             .fetch_all(&mut *db)
             .await?
         }
-        Some(segment) => count_segment(&mut *db, tenant, segment, (campaign, split), by_zone).await?,
+        Some(segment) => count_segment(&mut *db, tenant, segment, campaign, first).await?,
     };
     plans::few_rows(db).await?;
     let groups = rows.into_iter().map(|row| ContactGroup {
-        eligibility: eligibility_from_bits(row.eligibility, &row.marketing_status),
+        eligibility: eligibility_from(row.eligibility, &row.marketing_status, row.cap_left),
         part: row.part,
         timezone: row.timezone,
+        more_urgent: row.more_urgent,
         contacts: row.contacts,
         fingerprint: row.fingerprint,
     });
-    Ok(decide_groups(groups, classification, split.variants()))
+    Ok(decide_groups(groups, campaign.classification, campaign.split.variants()))
 }
 
 /// A row of `count.sql`.
+#[derive(sqlx::FromRow)]
 struct CountRow {
+    #[sqlx(rename = "eligibility!")]
     eligibility: i32,
+    #[sqlx(rename = "marketing_status!")]
     marketing_status: String,
+    #[sqlx(rename = "part!")]
     part: i32,
     timezone: Option<String>,
+    cap_left: Option<i64>,
+    #[sqlx(rename = "more_urgent!")]
+    more_urgent: i64,
+    #[sqlx(rename = "contacts!")]
     contacts: i64,
+    #[sqlx(rename = "fingerprint!")]
     fingerprint: i64,
 }
 
@@ -121,29 +172,22 @@ async fn count_segment(
     db: &mut PgConnection,
     tenant: Uuid,
     segment: &CompiledSegment,
-    (campaign, split): (Uuid, &Split),
-    by_zone: bool,
+    campaign: CountedCampaign<'_>,
+    (first, months): (Vec<Uuid>, Vec<NaiveDate>),
 ) -> sqlx::Result<Vec<CountRow>> {
     let sql = include_str!("../../queries/audience/count.sql");
     let bind = |arguments: &mut PgArguments| {
-        arguments.add(campaign)?;
-        arguments.add(split.thresholds())?;
-        arguments.add(by_zone)
+        arguments.add(campaign.id)?;
+        arguments.add(campaign.split.thresholds())?;
+        arguments.add(campaign.by_zone)?;
+        arguments.add(first)?;
+        arguments.add(months)
     };
     let mut query = lookup::over_segment(sql, tenant, segment, bind)?;
-    let rows: Vec<(i32, String, i32, Option<String>, i64, i64)> = query.build_query_as().fetch_all(db).await?;
-    let row = |(eligibility, marketing_status, part, timezone, contacts, fingerprint)| CountRow {
-        eligibility,
-        marketing_status,
-        part,
-        timezone,
-        contacts,
-        fingerprint,
-    };
-    Ok(rows.into_iter().map(row).collect())
+    query.build_query_as().fetch_all(db).await
 }
 
-fn eligibility_from_bits(bits: i32, marketing_status: &str) -> RecipientEligibility {
+fn eligibility_from(bits: i32, marketing_status: &str, cap_left: Option<i64>) -> RecipientEligibility {
     RecipientEligibility {
         contact_active: true,
         marketing: MarketingStatus::from_column(marketing_status),
@@ -153,7 +197,7 @@ fn eligibility_from_bits(bits: i32, marketing_status: &str) -> RecipientEligibil
         unsubscribed: bits & 8 != 0,
         suppressed_all: bits & 16 != 0,
         suppressed_marketing: bits & 32 != 0,
-        cap_left: (bits & 64 != 0).then_some(0),
+        cap_left,
         zone: None,
     }
 }
@@ -166,7 +210,7 @@ fn decide_groups(
     let mut decisions: BTreeMap<Option<SkipReason>, (i64, i64)> = BTreeMap::new();
     let mut members = AudienceMembers::default();
     let mut queued_of = vec![0; variants];
-    let mut zones = BTreeMap::new();
+    let mut mailed = BTreeMap::new();
     for group in groups {
         let decision = gate::decide_recipient(&group.eligibility, MessageKind::Campaign, classification);
         let (contacts, fingerprint) = decisions.entry(decision).or_default();
@@ -175,7 +219,8 @@ fn decide_groups(
         members.contacts += group.contacts;
         members.fingerprint ^= group.fingerprint;
         if decision.is_none() {
-            *zones.entry(group.timezone).or_default() += group.contacts;
+            let ContactGroup { timezone, more_urgent, eligibility: RecipientEligibility { cap_left, .. }, .. } = group;
+            *mailed.entry(WaitFacts { timezone, cap_left, more_urgent }).or_default() += group.contacts;
         }
         // The remainder belongs to no variant.
         let queued = usize::try_from(group.part).ok().and_then(|part| queued_of.get_mut(part));
@@ -198,7 +243,7 @@ fn decide_groups(
         digest: Uuid::new_v5(&Uuid::NAMESPACE_OID, digest_input.as_bytes()).simple().to_string(),
         members,
         variants: queued_of,
-        zones,
+        mailed,
     }
 }
 
@@ -207,16 +252,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn groups() -> impl Strategy<Value = Vec<(i32, &'static str, i64, i64)>> {
+    /// Bits of suppressions, marketing status, contacts, fingerprint, and room under the cap.
+    type Group = (i32, &'static str, i64, i64, Option<i64>);
+
+    fn groups() -> impl Strategy<Value = Vec<Group>> {
         let status = prop_oneof![Just("subscribed"), Just("unsubscribed"), Just("pending")];
-        proptest::collection::vec((0..128_i32, status, 1..1_000_i64, any::<i64>()), 0..20)
+        let left = proptest::option::of(0..3_i64);
+        proptest::collection::vec((0..64_i32, status, 1..1_000_i64, any::<i64>(), left), 0..20)
     }
 
-    fn counted(groups: &[(i32, &'static str, i64, i64)], classification: Classification) -> AudienceCount {
-        let groups = groups.iter().map(|&(bits, status, contacts, fingerprint)| ContactGroup {
-            eligibility: eligibility_from_bits(bits, status),
+    fn counted(groups: &[Group], classification: Classification) -> AudienceCount {
+        let groups = groups.iter().map(|&(bits, status, contacts, fingerprint, cap_left)| ContactGroup {
+            eligibility: eligibility_from(bits, status, cap_left),
             part: 0,
             timezone: None,
+            more_urgent: 0,
             contacts,
             fingerprint,
         });
@@ -231,6 +281,7 @@ mod tests {
             prop_assert_eq!(count.total, all);
             prop_assert_eq!((count.members.contacts, count.variants.as_slice()), (all, &[count.queued][..]));
             prop_assert_eq!(count.queued + count.skipped.iter().map(|(_, n)| n).sum::<i64>(), all);
+            prop_assert_eq!(count.mailed.values().sum::<i64>(), count.queued);
         }
 
         #[test]
@@ -245,7 +296,7 @@ mod tests {
         #[test]
         fn another_contact_changes_the_digest(groups in groups(), fingerprint in 1..i64::MAX) {
             let mut more = groups.clone();
-            more.push((0, "subscribed", 1, fingerprint));
+            more.push((0, "subscribed", 1, fingerprint, None));
             prop_assert_ne!(
                 counted(&groups, Classification::Marketing).digest,
                 counted(&more, Classification::Marketing).digest

@@ -6,7 +6,7 @@ mod pin;
 mod selector;
 mod split;
 
-pub use count::{AudienceCount, AudienceMembers, count, count_split};
+pub use count::{AudienceCount, AudienceMembers, CountedCampaign, WaitFacts, count, count_for};
 pub use lookup::{includes, is_known, some};
 pub use pin::{pin, unpin};
 pub use selector::AudienceSelector;

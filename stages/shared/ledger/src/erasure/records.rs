@@ -170,21 +170,24 @@ impl Erasure {
         Ok(row.filter(|row| row.found >= ANSWERS).map(|row| (row.key_id, row.idempotency_key)))
     }
 
-    /// Raw provider events that were handled. An unhandled one is kept: it may be an opt-out.
+    /// Raw provider events that were handled, be they JSON or a form. An unhandled one is kept: it may be an opt-out.
     pub(super) async fn inbound_events(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let in_a_form: String = url::form_urlencoded::byte_serialize(self.address.as_bytes()).collect();
         let events = sqlx::query_scalar!(
             "with slice as materialized (
                  select id, raw, due_at from inbound_events where tenant_id = $1 and id > $2 order by id limit $3
              ), emptied as (
                  update inbound_events i set raw = '' from slice l
                  where i.tenant_id = $1 and i.id = l.id and l.due_at is null
-                   and strpos(lower(encode(l.raw, 'escape')), encode(convert_to($4, 'UTF8'), 'escape')) > 0
+                   and (strpos(lower(encode(l.raw, 'escape')), encode(convert_to($4, 'UTF8'), 'escape')) > 0
+                        or strpos(lower(encode(l.raw, 'escape')), $5) > 0)
              )
              select id from slice order by id",
             self.tenant_id,
             self.cursor_id,
             SLICE,
             self.address,
+            in_a_form.to_ascii_lowercase(),
         )
         .fetch_all(db)
         .await?;

@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, NaiveDate, Utc};
-use schemas::{BounceClass, SendId, Signal, SignalKind};
+use schemas::{BounceClass, Signal, SignalKind};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::each::is_complaint;
-use crate::suppressions::{self, NewSuppression, SuppressionReason};
+use super::{SendKey, columns, each::is_complaint, send_of};
+use crate::{
+    opt_out,
+    people::{self, Person},
+    suppressions::{self, NewSuppression, SuppressionReason},
+};
 
 /// The suppression that follows from a fact: its reason and source. A soft bounce, or a block of the sender, suppresses no address here.
 pub(crate) fn suppression_of(kind: &SignalKind) -> Option<(SuppressionReason, &'static str)> {
@@ -27,38 +30,32 @@ pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Re
     if new.is_empty() {
         return Ok(());
     }
-    let (tenants, ids, months) = keys(new.iter().copied());
-    let rows =
-        sqlx::query_file!("queries/facts/lock_recipients.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
-    let addresses: HashMap<(Uuid, Uuid), String> =
-        rows.into_iter().map(|row| ((row.tenant_id, row.send_id), row.address)).collect();
-    let (leaving, others): (Vec<&Signal>, Vec<&Signal>) =
-        new.into_iter().partition(|signal| matches!(signal.kind, SignalKind::Unsubscribed { .. }));
-    let mut new: Vec<NewSuppression> = Vec::new();
-    if !leaving.is_empty() {
-        let (tenants, ids, months) = keys(leaving.iter().copied());
-        let at: Vec<DateTime<Utc>> = leaving.iter().map(|signal| signal.occurred_at).collect();
-        let left =
-            sqlx::query_file!("queries/facts/opt_out.sql", &tenants, &ids, &months, &at).fetch_all(&mut *db).await?;
-        new.extend(left.into_iter().map(|row| {
-            let new = NewSuppression::new(row.tenant_id, row.address, SuppressionReason::Unsubscribe, "recipient");
-            new.because_of(row.send_id)
-        }));
+    let people = lock_recipients(&mut *db, &new).await?;
+    let (mut left, mut suppressed) = (Vec::new(), Vec::new());
+    for signal in new {
+        let Some((reason, source)) = suppression_of(&signal.kind) else { continue };
+        let Some(person) = people.get(&send_of(signal)) else { continue };
+        if matches!(signal.kind, SignalKind::Unsubscribed { .. }) {
+            // A recipient that has opted in again since stays; consent that the tenant states does not count.
+            if person.opted_in_at() > Some(signal.occurred_at) {
+                continue;
+            }
+            left.push(&person.contact);
+        }
+        let new = NewSuppression::new(signal.tenant_id, person.contact.address.clone(), reason, source);
+        suppressed.push(new.because_of(signal.send_id));
     }
-    new.extend(others.into_iter().filter_map(|signal| {
-        let (reason, source) = suppression_of(&signal.kind)?;
-        let address = addresses.get(&(signal.tenant_id, signal.send_id))?.clone();
-        Some(NewSuppression::new(signal.tenant_id, address, reason, source).because_of(signal.send_id))
-    }));
-    suppressions::suppress(db, new).await.map(drop)
+    opt_out::mark_unsubscribed(&mut *db, &left).await?;
+    suppressions::suppress(db, suppressed).await.map(drop)
 }
 
-fn keys<'a>(signals: impl Iterator<Item = &'a Signal>) -> (Vec<Uuid>, Vec<Uuid>, Vec<NaiveDate>) {
-    let mut keys = (Vec::new(), Vec::new(), Vec::new());
-    for signal in signals {
-        keys.0.push(signal.tenant_id);
-        keys.1.push(signal.send_id);
-        keys.2.push(SendId(signal.send_id).month());
-    }
-    keys
+/// Locks the recipients of the signals' mail; answers them by send. One that is erased is left out.
+async fn lock_recipients(db: &mut PgConnection, signals: &[&Signal]) -> sqlx::Result<HashMap<SendKey, Person>> {
+    let sends: Vec<SendKey> = signals.iter().map(|signal| send_of(signal)).collect();
+    let (tenants, ids, months) = columns(sends.iter());
+    let rows = sqlx::query_file!("queries/facts/recipients.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
+    let contacts: Vec<(Uuid, Uuid)> = rows.iter().map(|row| (row.tenant_id, row.contact_id)).collect();
+    let people = people::lock_people(db, &contacts).await?;
+    let person = |(tenant, send, contact)| Some(((tenant, send), people.get(&(tenant, contact))?.clone()));
+    Ok(rows.into_iter().filter_map(|row| person((row.tenant_id, row.send_id, row.contact_id))).collect())
 }

@@ -33,8 +33,6 @@ pub struct BatchContext {
     pub has_fallback: bool,
     /// When it was written.
     pub created_at: DateTime<Utc>,
-    /// The time it waited for, if it did.
-    pub due_at: Option<DateTime<Utc>>,
     /// How long the tenant's quiet hours are, if they hold for it: it may have waited through them.
     pub quiet_length: Duration,
 }
@@ -73,6 +71,8 @@ pub struct SendAttempt {
     pub route: Option<Uuid>,
     /// The UTC day it counts on against the quota: that of its fence. `None`: it does not count (yet).
     pub metered_on: Option<NaiveDate>,
+    /// The time that it waited for, with its batch or alone: its mail is dated by it.
+    pub due_at: Option<DateTime<Utc>>,
     /// Its permit under the warm-up cap of its domain.
     pub _permit: Option<Arc<WarmupPermit>>,
     /// Its batch.

@@ -259,8 +259,11 @@ fn gated(
     let eligibility =
         eligibility.map(|known| RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known });
     let mail = (send.batch.kind, send.batch.classification);
-    match gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail, more_urgent, Utc::now())
-    {
+    let decided =
+        gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail, more_urgent, Utc::now());
+    let asked =
+        eligibility.filter(|_| decided == GateDecision::Pass && batch.is_some_and(|batch| batch.asks_to_confirm));
+    match asked.as_ref().map_or(decided, gate::decide_confirmation) {
         GateDecision::Pass => Change::fenced(send),
         GateDecision::Skip(reason) => Change::skipped(send, reason),
         GateDecision::Cancel => Change::cancelled(send),

@@ -135,6 +135,8 @@ pub(super) struct FenceBatch {
     pub eligibility: BatchEligibility,
     /// The topic whose members the campaign is for.
     pub topic: Option<Uuid>,
+    /// True for a mail that asks its recipient to confirm the consent.
+    pub asks_to_confirm: bool,
     /// How urgent it is, if its mail counts against a frequency cap of the tenant.
     pub capped: Option<Urgency>,
     /// The tenant's own send limits, as set.
@@ -153,6 +155,7 @@ pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sq
             tenant_id: row.tenant_id,
             eligibility: batch_eligibility!(row),
             topic: row.topic_id,
+            asks_to_confirm: row.asks_to_confirm,
             capped: (row.has_cap && is_capped(row.kind, row.classification))
                 .then(|| Urgency::from_column(row.urgency.as_deref())),
             monthly: row.monthly,

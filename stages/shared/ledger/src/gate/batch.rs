@@ -144,6 +144,16 @@ pub fn decide_send(
     }
 }
 
+/// The decision for a mail that asks its recipient to confirm the consent, once nothing else is against it: nobody is asked who has answered,
+/// left or been suppressed for marketing meanwhile.
+pub(crate) fn decide_confirmation(contact: &RecipientEligibility) -> GateDecision {
+    match decide_recipient(contact, MessageKind::Transactional, Classification::Marketing) {
+        Some(SkipReason::NoConsent) => GateDecision::Pass,
+        Some(reason) => GateDecision::Skip(reason),
+        None => GateDecision::Cancel,
+    }
+}
+
 /// What a mail waits for that its recipient may get, with the time when it is decided again. `more_urgent`: as in [`decide_send`].
 #[must_use]
 pub fn decide_hold(

@@ -56,7 +56,7 @@ pub async fn find(db: &mut PgConnection, keys: &[ContactKeys<'_>]) -> sqlx::Resu
         let Some(found) = usize::try_from(row.place).ok().and_then(|place| found.get_mut(place)) else { continue };
         if row.by_email {
             found.by_email = Some(row.contact_id);
-        } else {
+        } else if !found.by_dot_number.contains(&row.contact_id) {
             found.by_dot_number.push(row.contact_id);
         }
     }

@@ -109,3 +109,69 @@ async fn a_mail_counts_from_the_time_it_was_sent() {
         [people[1].id, people[3].id]
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_to_a_merged_contact_counts_for_the_one_that_is_left() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let people = rig.people(&tenant, 3).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let (campaign, id) = (rig.campaign(&tenant, list).await, new_batch_id());
+    sqlx::query("update campaigns set launch_prefix = $2, month = $3 where id = $1")
+        .bind(campaign)
+        .bind(&id.simple().to_string()[..23])
+        .bind(month_of(id))
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    send(&rig, &tenant, id, people[0].id, 3).await;
+    send(&rig, &tenant, new_batch_id(), people[1].id, 3).await;
+    sqlx::query("update contacts set status = 'merged', merged_into = $2 where id = $1")
+        .bind(people[0].id)
+        .bind(people[1].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    // The recipient of the old mail follows its link after the merge.
+    sqlx::query("update sends set clicked_at = now(), human_clicked_at = now() where id = $1")
+        .bind(id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    for event in ["email.sent", "email.delivered", "email.clicked"] {
+        let of_campaign = json!({"event": event, "campaign_id": campaign});
+        assert_eq!(select(&rig, &tenant, &of_campaign).await, [people[1].id], "{event}");
+        assert_eq!(select(&rig, &tenant, &json!({"not": of_campaign})).await, [people[2].id], "{event}");
+    }
+    let twice = json!({"event": "email.sent", "op": "exactly", "count": 2});
+    assert_eq!(select(&rig, &tenant, &twice).await, [people[1].id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_days_as_a_rule_may_name_reach_back_to_every_mail() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let people = rig.people(&tenant, 1).await;
+    send(&rig, &tenant, id_of(1), people[0].id, 1).await;
+    for days in [20_000, 20_800, 36_500] {
+        assert_eq!(select(&rig, &tenant, &json!({"event": "email.sent", "within_days": days})).await, [people[0].id]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_that_waited_for_the_frequency_cap_counts_from_the_time_it_was_sent() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let people = rig.people(&tenant, 1).await;
+    let id = id_of(25);
+    partition(&rig, month_of(id)).await;
+    send(&rig, &tenant, id, people[0].id, 5).await;
+    let rule = json!({"event": "email.sent", "within_days": 7});
+    assert!(select(&rig, &tenant, &rule).await.is_empty(), "without a cap no mail waits for so long");
+    sqlx::query("update tenants set frequency_cap_messages = 1, frequency_cap_days = 30 where id = $1")
+        .bind(tenant.id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(select(&rig, &tenant, &rule).await, [people[0].id]);
+}

@@ -112,3 +112,37 @@ async fn a_segment_is_evaluated_by_the_rules_as_they_stand_now() {
     set_rule(&rig, inner, &json!({"not": {"in_list": list}})).await;
     assert_eq!(select(&rig, &tenant, &rule).await, [people[0].id]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_rules_are_loaded_than_a_rule_may_name() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    // What is there of the last level would be a fault of its own, if it were loaded.
+    let named = |ids: &[Uuid]| json!({"any": ids.iter().map(|id| json!({"in_segment": id})).collect::<Vec<_>>()});
+    let mut middle = Vec::new();
+    for _ in 0..5 {
+        let missing: Vec<Uuid> = (0..50).map(|_| schemas::new_id()).collect();
+        middle.push(store(&rig, &tenant, &named(&missing)).await);
+    }
+    assert_eq!(verdict(compile(&rig, &tenant, &named(&middle[..4])).await), Err("no segment".to_owned()));
+    assert_eq!(verdict(compile(&rig, &tenant, &named(&middle)).await), Err("rule too_many".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_segments_the_one_beyond_its_limits_is_found() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let plain = json!({"field": "company", "op": "exists"});
+    let inner = store(&rig, &tenant, &json!({"any": vec![plain.clone(); 40]})).await;
+    let mut users = Vec::new();
+    for _ in 0..120 {
+        users.push(store(&rig, &tenant, &json!({"not": {"in_segment": inner}})).await);
+    }
+    let large = store(&rig, &tenant, &json!({"any": vec![json!({"in_segment": inner}); 5]})).await;
+    users.push(large);
+    let mut db = rig.pool.acquire().await.unwrap();
+    assert_eq!(segments::find_beyond_limits(&mut db, tenant.id, &users).await.unwrap(), None);
+    set_rule(&rig, inner, &json!({"any": vec![plain; 41]})).await;
+    let (found, fault) = segments::find_beyond_limits(&mut db, tenant.id, &users).await.unwrap().unwrap();
+    assert_eq!((found, fault.code), (large, "too_many"));
+}

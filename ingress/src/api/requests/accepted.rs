@@ -1,0 +1,148 @@
+//! `/v1/requests/accepted`: the commands of a product that were accepted, and what became of each. Of bodies, the ids are shown.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::pipeline::{
+    ApiReply, Doc, RequestContext, RouteEndpoint,
+    error::ApiError,
+    page::{OptionalTime, Time},
+    read_page, resource,
+};
+
+/// The endpoint with its documentation.
+pub(super) fn endpoint() -> (RouteEndpoint, Doc) {
+    let doc = Doc::new(
+        "listAcceptedRequests",
+        "List accepted requests",
+        "Newest first: launches, transactional and one-off mail, enrollments and outcomes of the calling product, \
+         over HTTP and NATS, for as long as requests are kept. Of a body, the engine's own ids are shown and nothing \
+         else.",
+    )
+    .page::<AcceptedRequest>("A page of requests");
+    (read_page("requests:read", list), doc)
+}
+
+schemas::named_enum! {
+    /// The kinds of requests that are handled after their answer.
+    #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    enum LoggedKind {
+        CampaignLaunch = "campaign-launch",
+        Transactional = "transactional",
+        Message = "message",
+        Enrollment = "enrollment",
+        Outcome = "outcome",
+    }
+}
+
+schemas::named_enum! {
+    /// How far a request is.
+    #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    enum LoggedState {
+        /// Committed, and not handled yet.
+        Accepted = "accepted",
+        /// Done.
+        Handled = "handled",
+        /// Refused by the stage that handles it.
+        Rejected = "rejected",
+    }
+}
+
+/// A request as it was accepted.
+#[derive(Debug, Serialize, JsonSchema)]
+struct AcceptedRequest {
+    /// Of transactional mail, also the send's id.
+    request_id: Uuid,
+    #[schemars(with = "LoggedKind")]
+    kind: String,
+    #[schemars(with = "LoggedState")]
+    state: String,
+    /// Why it was rejected, or what became of it.
+    outcome: Option<String>,
+    #[schemars(with = "RequestIds")]
+    body: Json<RequestIds>,
+    received_at: Time,
+    handled_at: OptionalTime,
+}
+
+/// The ids of the engine in a request's body. What else it says may be about a person.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct RequestIds {
+    /// Of a launch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    campaign_id: Option<Uuid>,
+    /// Of a one-off message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_id: Option<Uuid>,
+    /// Of transactional mail, like the two below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    send_id: Option<Uuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    template_id: Option<Uuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sender_id: Option<Uuid>,
+}
+
+resource!(AcceptedRequest, "request", "requests", row => (*row.received_at, row.request_id));
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListAcceptedRequests {
+    kind: Option<LoggedKind>,
+    state: Option<LoggedState>,
+    /// Received not before this time.
+    since: Option<DateTime<Utc>>,
+    /// Received before this time.
+    until: Option<DateTime<Utc>>,
+}
+
+/// A page of the requests that were received in a time. Served by `requests_newest` or, of those that were refused, `requests_rejected`.
+macro_rules! page {
+    ($state:tt, $tenant:expr, $caller:expr, $page:expr, $query:expr $(, $value:expr)?) => {
+        sqlx::query_as!(
+            AcceptedRequest,
+            r#"select id as request_id, kind, state, outcome, received_at, handled_at,
+                      jsonb_build_object(
+                          'campaign_id', payload -> 'campaign_id', 'message_id', payload -> 'message_id',
+                          'send_id', payload -> 'send_id', 'template_id', payload -> 'template_id',
+                          'sender_id', payload -> 'sender_id') as "body!: Json<RequestIds>"
+               from requests
+               where tenant_id = $1 and product = $2 and environment = $3 and ($4::text is null or kind = $4)
+                 and ($5::timestamptz is null or received_at >= $5) and ($6::timestamptz is null or received_at < $6)
+                 and ($7::timestamptz is null or (received_at, id) < ($7, $8::uuid)) and "#
+                + $state
+                + " order by received_at desc, id desc limit $9",
+            $tenant,
+            $caller.product,
+            $caller.environment.as_str(),
+            $query.kind.map(LoggedKind::as_str),
+            $query.since,
+            $query.until,
+            $page.before,
+            $page.before_id,
+            $page.fetch(),
+            $($value)?
+        )
+    };
+}
+
+async fn list(ctx: &mut RequestContext, query: ListAcceptedRequests) -> Result<ApiReply, ApiError> {
+    let (tenant, caller, page) = (ctx.tenant, Arc::clone(&ctx.caller), ctx.page);
+    let rows = match query.state {
+        Some(LoggedState::Rejected) => {
+            page!("state = 'rejected'", tenant, caller, page, query).fetch_all(ctx.db()).await?
+        }
+        state => {
+            let state = state.map(LoggedState::as_str);
+            page!("($10::text is null or state = $10)", tenant, caller, page, query, state).fetch_all(ctx.db()).await?
+        }
+    };
+    ApiReply::page(page, rows)
+}

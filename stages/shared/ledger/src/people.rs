@@ -1,0 +1,89 @@
+//! People: a contact, and the contact that it was merged into.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use runtime::column;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Two looks: what a contact was merged into, while the first waited for its lock, is found by the second. It is not merged again.
+const LOOKUPS_MAX: usize = 2;
+
+/// A contact whose row is locked.
+#[derive(Debug, Clone)]
+pub(crate) struct LockedContact {
+    pub(crate) tenant_id: Uuid,
+    pub(crate) id: Uuid,
+    pub(crate) address: String,
+    pub(crate) marketing_status: String,
+    /// When the recipient last opted in.
+    pub(crate) opted_in_at: Option<DateTime<Utc>>,
+    merged_into: Option<Uuid>,
+}
+
+/// A contact and the one that it was merged into, both locked.
+#[derive(Debug, Clone)]
+pub(crate) struct Person {
+    pub(crate) contact: LockedContact,
+    merged_into: Option<LockedContact>,
+}
+
+impl Person {
+    /// The contact that is left: the one that it was merged into, or itself.
+    pub(crate) fn survivor(&self) -> &LockedContact {
+        self.merged_into.as_ref().unwrap_or(&self.contact)
+    }
+
+    /// The contact, and the one that it was merged into.
+    pub(crate) fn contacts(&self) -> Vec<&LockedContact> {
+        [&self.contact].into_iter().chain(&self.merged_into).collect()
+    }
+
+    /// When the recipient last opted in, by the link of either.
+    pub(crate) fn opted_in_at(&self) -> Option<DateTime<Utc>> {
+        self.contact.opted_in_at.max(self.survivor().opted_in_at)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.contact.merged_into.is_none() || self.merged_into.is_some()
+    }
+}
+
+/// Locks contacts with those that they were merged into, in one order, as a fence and every writer of suppressions do. Answers the people
+/// by tenant and contact; an erased contact is left out.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn lock_people(
+    db: &mut PgConnection,
+    wanted: &[(Uuid, Uuid)],
+) -> sqlx::Result<HashMap<(Uuid, Uuid), Person>> {
+    let (tenants, contacts) = (column(wanted, |(tenant, _)| *tenant), column(wanted, |(_, contact)| *contact));
+    let mut people = HashMap::new();
+    for _ in 0..LOOKUPS_MAX {
+        let rows = sqlx::query_file_as!(LockedContact, "queries/suppressions/lock_contacts.sql", &tenants, &contacts)
+            .fetch_all(&mut *db)
+            .await?;
+        let locked: HashMap<(Uuid, Uuid), LockedContact> =
+            rows.into_iter().map(|contact| ((contact.tenant_id, contact.id), contact)).collect();
+        let person = |key: &(Uuid, Uuid)| {
+            let contact = locked.get(key)?.clone();
+            let merged_into = contact.merged_into.and_then(|id| locked.get(&(key.0, id)).cloned());
+            Some((*key, Person { contact, merged_into }))
+        };
+        people = wanted.iter().filter_map(person).collect();
+        if people.values().all(Person::is_whole) {
+            break;
+        }
+    }
+    Ok(people)
+}
+
+/// Locks one contact with the one that it was merged into. `None`: there is no such contact, or it is erased.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn lock_person(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Option<Person>> {
+    Ok(lock_people(db, &[(tenant, contact)]).await?.remove(&(tenant, contact)))
+}
