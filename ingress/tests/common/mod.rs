@@ -101,11 +101,17 @@ impl Edge {
         }
     }
 
+    /// How many requests wait for a lock.
+    pub async fn waiting(&self) -> i64 {
+        self.count(
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+        )
+        .await
+    }
+
     /// Waits until so many requests wait for a lock.
     pub async fn until_waiting(&self, requests: i64) {
-        let waiting =
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        stage_rig::until("requests wait for a lock", async || self.count(waiting).await >= requests).await;
+        stage_rig::until("requests wait for a lock", async || self.waiting().await >= requests).await;
     }
 
     /// Issues a key.
@@ -182,16 +188,9 @@ impl Edge {
 
     /// Waits until the request log of all tenants has so many calls.
     pub async fn wait_for_calls(&self, calls: i64) {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-        loop {
-            let written = self.count("select count(*) from request_log").await;
-            if written >= calls {
-                assert_eq!(written, calls, "calls in the log");
-                return;
-            }
-            assert!(tokio::time::Instant::now() < deadline, "{written} of {calls} calls are in the log");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let written = "select count(*) from request_log";
+        stage_rig::until("the calls are in the log", async || self.count(written).await >= calls).await;
+        assert_eq!(self.count(written).await, calls, "calls in the log");
     }
 
     /// One number from the database.

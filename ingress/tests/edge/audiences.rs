@@ -1,7 +1,6 @@
 //! `/v1/audiences`
 
 use serde_json::json;
-use stage_rig::until;
 
 use crate::common::Edge;
 
@@ -65,9 +64,7 @@ async fn of_two_changes_at_once_neither_undoes_the_other() {
         let (client, path) = (client.clone(), path.clone());
         async move { client.patch(&path, json!({"name": "Letter"})).await.status.as_u16() }
     });
-    let waiting =
-        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-    until("the change waits", async || edge.count(waiting).await > 0).await;
+    edge.until_waiting(1).await;
     other.commit().await.unwrap();
     assert_eq!(renaming.await.unwrap(), 200);
     let audience = client.get(&path).await.body["audience"].clone();

@@ -5,7 +5,6 @@ use std::time::Duration;
 use http::Method;
 use ingress::pipeline::IdempotencyKey;
 use serde_json::json;
-use stage_rig::until;
 
 use crate::common::{Client, Edge, PRODUCT};
 
@@ -102,18 +101,11 @@ async fn a_request_that_meets_one_in_hand_hears_so_at_once() {
         let (client, body) = (client.clone(), body.clone());
         async move { client.post_once("k-1", PATH, body).await }
     });
-    blocked(&edge).await;
+    edge.until_waiting(1).await;
     assert_eq!(client.post_once("k-1", PATH, body.clone()).await.refusal(), (409, "idempotency_in_progress"));
     holder.rollback().await.unwrap();
     assert_eq!(first.await.unwrap().status, 201);
     assert_eq!(client.post_once("k-1", PATH, body).await.header("idempotency-replayed"), "true");
-}
-
-/// Until a request of this edge waits for a row that a test holds.
-async fn blocked(edge: &Edge) {
-    let waiting =
-        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-    until("a request to wait for the row", async || edge.count(waiting).await > 0).await;
 }
 
 /// Postgres may come to a renewal after the waiter who sent it has answered "not yet" and gone: the repeat must be able to wait at once.
@@ -197,7 +189,7 @@ async fn a_client_that_hangs_up_does_not_cancel_its_write() {
         let client = client.clone();
         async move { client.post(PATH, json!({"kind": "list", "name": "News"})).await }
     });
-    blocked(&edge).await;
+    edge.until_waiting(1).await;
     request.abort();
     assert!(request.await.unwrap_err().is_cancelled());
     holder.rollback().await.unwrap();

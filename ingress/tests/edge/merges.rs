@@ -5,7 +5,6 @@ use std::time::Duration;
 use ledger::suppressions::{self, NewSuppression, SuppressionReason};
 use schemas::Environment;
 use serde_json::{Value, json};
-use stage_rig::until;
 
 use crate::common::{Client, Edge, PRODUCT};
 
@@ -246,9 +245,7 @@ async fn writers_that_waited_for_a_merge_write_to_the_survivor() {
         post("/v1/imports", json!({"csv": "email,company\nann@work.example,Acme\n"})),
         post(&format!("/v1/audiences/{list}/members"), json!({"add": [other]})),
     ];
-    let waiting =
-        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-    until("all to wait for the merge", async || edge.count(waiting).await == 6).await;
+    edge.until_waiting(6).await;
     merging.commit().await.unwrap();
     for one in writing {
         let answer = tokio::time::timeout(Duration::from_secs(30), one).await.unwrap().unwrap();
@@ -287,9 +284,7 @@ async fn an_import_that_waited_for_a_merge_loses_no_opt_out() {
         let csv = "email,unsubscribed\nann@work.example,yes\n";
         importing.post("/v1/imports", json!({"csv": csv, "operation": "update"})).await
     });
-    let waiting =
-        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-    until("the import to wait for the merge", async || edge.count(waiting).await == 1).await;
+    edge.until_waiting(1).await;
     merging.commit().await.unwrap();
     let answer = import.await.unwrap();
     assert_eq!(answer.body["counts"]["updated"], 1, "{}", answer.body);

@@ -1,7 +1,6 @@
 //! `/v1/suppressions`
 
 use serde_json::{Value, json};
-use stage_rig::until;
 
 use crate::common::{Client, Edge};
 
@@ -146,9 +145,7 @@ async fn a_suppression_waits_for_a_fence_that_holds_the_contact() {
         let client = client.clone();
         async move { client.post(PATH, json!({"email": "ann@example.com"})).await.status.as_u16() }
     });
-    let waiting =
-        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-    until("the write to wait for the fence", async || edge.count(waiting).await > 0).await;
+    edge.until_waiting(1).await;
     assert_eq!(edge.count("select count(*) from suppressions").await, 0);
     fence.commit().await.unwrap();
     assert_eq!(writing.await.unwrap(), 201);

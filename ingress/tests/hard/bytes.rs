@@ -366,9 +366,17 @@ async fn nor_are_those_to_health_and_messages_but_what_these_say_of_others() {
 async fn a_time_that_the_database_cannot_read_is_refused() {
     let wire = Wire::start().await;
     let client = &wire.client;
-    for path in
-        ["outcomes?since", "audit?since", "audit?until", "contacts?updated_since", "exports/events?recorded_since"]
-    {
+    for path in [
+        "outcomes?since",
+        "audit?since",
+        "audit?until",
+        "requests?since",
+        "requests?until",
+        "requests/accepted?since",
+        "requests/accepted?until",
+        "contacts?updated_since",
+        "exports/events?recorded_since",
+    ] {
         for time in ["-9999-01-01T00:00:00Z", "0000-01-01T00:00:00Z", "%2B262000-01-01T00:00:00Z"] {
             let answer = client.get(&format!("/v1/{path}={time}")).await;
             assert_eq!(answer.refusal(), (400, "validation_failed"), "{path} {time}");

@@ -307,13 +307,11 @@ async fn a_link_that_is_posted_many_times_at_once_keeps_no_other_request_waiting
     let posts = (0..40).map(|n| mailed.ask(Method::POST, &posts[n % 2].0, posts[n % 2].1));
     let mut posts = std::pin::pin!(futures::future::join_all(posts));
     let others = async {
-        let waiting =
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        while mailed.ready.edge.count(waiting).await == 0 {}
+        mailed.ready.edge.until_waiting(1).await;
         for _ in 0..20 {
             assert_eq!(mailed.ready.client.get("/v1/tenant").await.status, 200);
         }
-        assert_eq!(mailed.ready.edge.count(waiting).await, 1, "the others wait without a connection");
+        assert_eq!(mailed.ready.edge.waiting().await, 1, "the others wait without a connection");
     };
     tokio::select! {
         _ = &mut posts => panic!("answered while the batch was held"),
@@ -343,9 +341,7 @@ async fn a_link_that_is_posted_without_end_keeps_nobody_of_its_batch_waiting() {
         answered.fetch_add(1, Ordering::Relaxed);
     });
     let others = async {
-        let waiting =
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        while mailed.ready.edge.count(waiting).await == 0 {}
+        mailed.ready.edge.until_waiting(1).await;
         held.rollback().await.unwrap();
         assert_eq!(mailed.ask(Method::POST, &paths[1], "confirm=yes").await.status, 200);
         answered.load(Ordering::Relaxed)
@@ -384,9 +380,7 @@ async fn a_client_that_hangs_up_during_its_post_has_left_all_the_same() {
     let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
     let request = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 26\r\n\r\nList-Unsubscribe=One-Click");
     let stream = connect(address, &request).await;
-    let waiting =
-        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    while mailed.ready.edge.count(waiting).await == 0 {}
+    mailed.ready.edge.until_waiting(1).await;
     drop(stream);
     // Another request on the same reactor: when it is answered, the first client's absence has been noticed.
     let mut other = connect(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;

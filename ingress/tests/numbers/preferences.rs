@@ -4,13 +4,9 @@ use http::Method;
 use rstest::rstest;
 use schemas::token::Purpose;
 use serde_json::json;
-use stage_rig::until;
 use uuid::Uuid;
 
 use crate::reader::{Reader, html};
-
-const WAITING: &str =
-    "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
 
 #[tokio::test]
 async fn looking_at_the_page_changes_nothing() {
@@ -128,7 +124,7 @@ async fn a_topic_left_while_the_contact_is_merged_is_left() {
     }
     let form = format!("shown={news}&action=save");
     let merged = async {
-        until("the form waits for the merge", async || reader.count(WAITING).await == 1).await;
+        reader.ready.edge.until_waiting(1).await;
         merging.commit().await.unwrap();
     };
     let (saved, ()) = tokio::join!(reader.submit(&form), merged);
@@ -176,7 +172,7 @@ async fn a_contact_and_its_survivor_are_locked_in_the_order_of_their_ids(#[case]
         }
     };
     let locking = async {
-        until("the writer waits", async || reader.count(WAITING).await == 1).await;
+        reader.ready.edge.until_waiting(1).await;
         sqlx::query(lock).bind(ids[1]).execute(&mut *other).await.expect("a deadlock");
         other.commit().await.unwrap();
     };

@@ -199,7 +199,7 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
     if let Some(contact) = &contact {
         let urgency = Urgency::from_column(Some(&row.urgency));
         let mail = (MessageKind::Campaign, row.classification, urgency);
-        let left_topic = left_topic(explainer, &row, contact.id).await?;
+        let left_topic = ledger::gate::left_topic(&mut *explainer.db, explainer.tenant, id, contact.id).await?;
         gates.extend(recipient_gates(explainer, contact, left_topic, address, mail).await?);
     }
     let (from, domain) = sender_gates(explainer, row.sender_profile_id, MessageKind::Campaign).await?;
@@ -300,17 +300,6 @@ async fn is_member(explainer: &mut Explainer<'_>, row: &CampaignRow, contact: Uu
     let Some(selector) = selector else { return Ok(false) };
     let found = ledger::audience::includes(&mut *explainer.db, tenant, &selector, contact).await;
     Ok(found.map_err(sqlx::Error::from)?)
-}
-
-/// The list of a campaign, and since when the contact has left it as a topic.
-async fn left_topic(
-    explainer: &mut Explainer<'_>,
-    row: &CampaignRow,
-    contact: Uuid,
-) -> Result<Option<(Uuid, DateTime<Utc>)>, ApiError> {
-    let Some(list) = row.list_id.filter(|_| row.audience_mode == "list") else { return Ok(None) };
-    let left_at = store::left_topic(&mut *explainer.db, explainer.tenant, list, contact).await?;
-    Ok(left_at.map(|at| (list, at)))
 }
 
 /// The gates of a recipient.

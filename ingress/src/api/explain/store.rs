@@ -169,25 +169,6 @@ pub(super) async fn recipient(
     .await
 }
 
-/// When a contact left the topic of a campaign, which is its list if that has a public name.
-pub(super) async fn left_topic(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    list: Uuid,
-    contact: Uuid,
-) -> sqlx::Result<Option<DateTime<Utc>>> {
-    sqlx::query_scalar!(
-        "select d.left_at from topic_opt_outs d
-         join audiences a on a.tenant_id = d.tenant_id and a.id = d.audience_id and a.public_name is not null
-         where d.tenant_id = $1 and d.audience_id = $2 and d.contact_id = $3",
-        tenant,
-        list,
-        contact
-    )
-    .fetch_optional(db)
-    .await
-}
-
 /// The part of a campaign's split that a contact falls into.
 pub(super) async fn part(
     db: &mut PgConnection,

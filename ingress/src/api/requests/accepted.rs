@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, RequestContext, RouteEndpoint,
+    ApiReply, Doc, GivenTime, RequestContext, RouteEndpoint,
     error::ApiError,
     page::{OptionalTime, Time},
     read_page, resource,
@@ -98,9 +97,9 @@ struct ListAcceptedRequests {
     kind: Option<LoggedKind>,
     state: Option<LoggedState>,
     /// Received not before this time.
-    since: Option<DateTime<Utc>>,
+    since: Option<GivenTime>,
     /// Received before this time.
-    until: Option<DateTime<Utc>>,
+    until: Option<GivenTime>,
 }
 
 /// A page of the requests that were received in a time. Served by `requests_newest` or, of those that were refused, `requests_rejected`.
@@ -123,8 +122,8 @@ macro_rules! page {
             $caller.product,
             $caller.environment.as_str(),
             $query.kind.map(LoggedKind::as_str),
-            $query.since,
-            $query.until,
+            $query.since.map(|at| at.0),
+            $query.until.map(|at| at.0),
             $page.before,
             $page.before_id,
             $page.fetch(),

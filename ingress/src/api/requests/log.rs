@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, RequestContext, RouteEndpoint, error::ApiError, page::Time, read_page, resource, types::Line,
+    ApiReply, Doc, GivenTime, RequestContext, RouteEndpoint, error::ApiError, page::Time, read_page, resource,
+    types::Line,
 };
 
 /// Longest name of an operation, in characters.
@@ -83,9 +83,9 @@ struct ListRequestLog {
     /// Calls with this API key.
     key_id: Option<Uuid>,
     /// Answered not before this time.
-    since: Option<DateTime<Utc>>,
+    since: Option<GivenTime>,
     /// Answered before this time.
-    until: Option<DateTime<Utc>>,
+    until: Option<GivenTime>,
 }
 
 /// Served by the primary key, or by `request_log_by_operation`, `request_log_by_key` or `request_log_refused`.
@@ -108,8 +108,8 @@ async fn list(ctx: &mut RequestContext, query: ListRequestLog) -> Result<ApiRepl
         status,
         query.refused,
         query.key_id,
-        query.since,
-        query.until,
+        query.since.map(|at| at.0),
+        query.until.map(|at| at.0),
         page.before,
         page.before_id,
         page.fetch(),

@@ -1,6 +1,7 @@
 //! Records the results of attempts in the ledger, many in one transaction.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
@@ -41,8 +42,8 @@ pub(super) struct FinishedAttempt {
 }
 
 impl FinishedAttempt {
-    fn address(&self) -> SubscriberAddress {
-        (self.endpoint.tenant_id, self.endpoint.id, self.target.url.to_string())
+    fn address(&self) -> SubscriberAddress<'_> {
+        (self.endpoint.tenant_id, self.endpoint.id, self.target.url.as_str())
     }
 
     fn status(&self) -> &'static str {
@@ -72,11 +73,11 @@ pub(super) struct AttemptRecorder {
 }
 
 /// A subscription, and the URL that was posted to: tenant, id, URL.
-type SubscriberAddress = (Uuid, Uuid, String);
+type SubscriberAddress<'a> = (Uuid, Uuid, &'a str);
 
 /// What the attempts of a group say about their subscriptions, where that is news. It counts only while the subscription has that URL.
 #[derive(Debug, Default)]
-struct SubscriptionChanges(BTreeMap<SubscriberAddress, SubscriptionChange>);
+struct SubscriptionChanges<'a>(BTreeMap<SubscriberAddress<'a>, SubscriptionChange>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct SubscriptionChange {
@@ -87,8 +88,9 @@ struct SubscriptionChange {
 }
 
 /// A changed subscription.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct ChangedSubscription {
+    url: String,
     failing_since: Option<DateTime<Utc>>,
     is_disabled: bool,
 }
@@ -113,7 +115,7 @@ impl AttemptRecorder {
     async fn record(&self, group: &[FinishedAttempt]) -> sqlx::Result<()> {
         let mut tx = self.by_key.begin().await?;
         let changed = self.subscription_changes(group).write(&mut tx, self.give_up_after).await?;
-        let group: Vec<FinishedAttempt> = group.iter().map(|attempt| counted(attempt, &changed)).collect();
+        let group = counted(group, &changed);
         record_deliveries(&mut tx, &group).await?;
         self.add_totals(&mut tx, &group).await?;
         tx.commit().await?;
@@ -122,10 +124,10 @@ impl AttemptRecorder {
         Ok(())
     }
 
-    fn subscription_changes(&self, group: &[FinishedAttempt]) -> SubscriptionChanges {
+    fn subscription_changes<'a>(&self, group: &'a [FinishedAttempt]) -> SubscriptionChanges<'a> {
         let mut changes = SubscriptionChanges::default();
         let delivered = group.iter().filter(|attempt| attempt.decision == RetryDecision::Delivered);
-        let answered: BTreeSet<SubscriberAddress> = delivered.map(FinishedAttempt::address).collect();
+        let answered: BTreeSet<SubscriberAddress<'_>> = delivered.map(FinishedAttempt::address).collect();
         let long_ago = Utc::now() - self.give_up_after;
         for attempt in group {
             let address = attempt.address();
@@ -189,25 +191,37 @@ async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> 
     .map(drop)
 }
 
-/// The attempt as it counts: a 410 of an address that the subscription does not have any more is a failure, and the new address is next.
-fn counted(attempt: &FinishedAttempt, changed: &HashMap<SubscriberAddress, ChangedSubscription>) -> FinishedAttempt {
-    let is_outdated = attempt.decision == RetryDecision::Disable && !changed.contains_key(&attempt.address());
-    let decision = if is_outdated { RetryDecision::Retry(Duration::ZERO) } else { attempt.decision };
-    FinishedAttempt { decision, ..attempt.clone() }
+/// The attempts as they count: a 410 of an address that the subscription does not have any more is a failure, and the new address is next.
+fn counted<'a>(group: &'a [FinishedAttempt], changed: &ChangedSubscriptions) -> Cow<'a, [FinishedAttempt]> {
+    let is_outdated =
+        |attempt: &FinishedAttempt| attempt.decision == RetryDecision::Disable && changed.get(attempt).is_none();
+    let mut counted = Cow::Borrowed(group);
+    for (position, _) in group.iter().enumerate().filter(|(_, attempt)| is_outdated(attempt)) {
+        counted.to_mut()[position].decision = RetryDecision::Retry(Duration::ZERO);
+    }
+    counted
 }
 
-impl SubscriptionChanges {
+/// The changed subscriptions of a group, each with the URL that it has.
+#[derive(Debug, Default)]
+struct ChangedSubscriptions(HashMap<(Uuid, Uuid), ChangedSubscription>);
+
+impl ChangedSubscriptions {
+    /// The subscription of an attempt, if it was changed and still has the URL that was posted to.
+    fn get(&self, attempt: &FinishedAttempt) -> Option<&ChangedSubscription> {
+        let (tenant, id, url) = attempt.address();
+        self.0.get(&(tenant, id)).filter(|now| now.url == url)
+    }
+}
+
+impl SubscriptionChanges<'_> {
     /// Writes the changes; mostly there are none. Locks the subscriptions' rows in the order of their ids. Returns those that still have
     /// the URL that was posted to.
-    async fn write(
-        &self,
-        db: &mut PgConnection,
-        give_up_after: Duration,
-    ) -> sqlx::Result<HashMap<SubscriberAddress, ChangedSubscription>> {
+    async fn write(&self, db: &mut PgConnection, give_up_after: Duration) -> sqlx::Result<ChangedSubscriptions> {
         if self.0.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(ChangedSubscriptions::default());
         }
-        let changes: Vec<(&SubscriberAddress, &SubscriptionChange)> = self.0.iter().collect();
+        let changes: Vec<(&SubscriberAddress<'_>, &SubscriptionChange)> = self.0.iter().collect();
         let rows = sqlx::query!(
             r#"with standing as (
                  select s.tenant_id, s.id, s.status, w.fails,
@@ -230,7 +244,7 @@ impl SubscriptionChanges {
                        (n.reason is not null and n.status <> 'disabled') as "is_over!", s.disabled_reason"#,
             &column(&changes, |((tenant, ..), _)| *tenant),
             &column(&changes, |((_, id, _), _)| *id),
-            &column(&changes, |((.., url), _)| url.clone()),
+            &column(&changes, |((.., url), _)| (*url).to_owned()),
             &column(&changes, |(_, change)| !change.has_answered),
             &column(&changes, |(_, change)| change.is_gone),
             give_up_after.as_secs_f64()
@@ -242,17 +256,18 @@ impl SubscriptionChanges {
             if row.is_over {
                 audit(db, row.tenant_id, row.id, row.disabled_reason.as_deref()).await?;
             }
-            let now = ChangedSubscription { failing_since: row.failing_since, is_disabled: row.is_disabled };
-            changed.insert((row.tenant_id, row.id, row.url), now);
+            let now =
+                ChangedSubscription { url: row.url, failing_since: row.failing_since, is_disabled: row.is_disabled };
+            changed.insert((row.tenant_id, row.id), now);
         }
-        Ok(changed)
+        Ok(ChangedSubscriptions(changed))
     }
 }
 
 /// Applies the committed changes to the endpoints.
-fn apply_to_endpoints(group: &[FinishedAttempt], changed: &HashMap<SubscriberAddress, ChangedSubscription>) {
+fn apply_to_endpoints(group: &[FinishedAttempt], changed: &ChangedSubscriptions) {
     for attempt in group {
-        match changed.get(&attempt.address()) {
+        match changed.get(attempt) {
             Some(now) if now.is_disabled => attempt.endpoint.close(),
             Some(now) => attempt.endpoint.set_failing_since(now.failing_since),
             None => {}

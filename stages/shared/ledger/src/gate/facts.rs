@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use crate::frequency::{CappedMail, OwedMail, Urgency};
 use crate::gate::{BatchEligibility, RecipientEligibility, batch_eligibility, is_capped};
 use crate::recipient_eligibility;
+use chrono::{DateTime, Utc};
 use runtime::column;
 use schemas::{CampaignStatus, Classification, DomainStatus, Lane, MessageKind, OnMiss, Resolved, SendId, month_of};
 use sqlx::PgConnection;
@@ -197,6 +198,29 @@ pub async fn find_opted_out(
     .fetch_all(db)
     .await?;
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
+}
+
+/// The topic of this campaign, if the contact has left it, and when.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn left_topic(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+    contact: Uuid,
+) -> sqlx::Result<Option<(Uuid, DateTime<Utc>)>> {
+    let row = sqlx::query!(
+        "select d.audience_id, d.left_at
+         from campaigns c
+         join audiences a on a.tenant_id = c.tenant_id and c.audience_mode = 'list' and a.id = c.list_id and a.public_name is not null
+         join topic_opt_outs d on d.tenant_id = c.tenant_id and d.audience_id = a.id and d.contact_id = $3
+         where c.tenant_id = $1 and c.id = $2",
+        tenant,
+        campaign,
+        contact
+    );
+    Ok(row.fetch_optional(db).await?.map(|row| (row.audience_id, row.left_at)))
 }
 
 /// The eligibility of these contacts, by tenant and contact.
