@@ -210,11 +210,16 @@ async fn a_link_gives_one_export_of_its_tenant_without_a_key() {
     assert!(answer.header("cache-control").contains("no-store"));
     let rows = lines(&answer);
     assert_eq!(rows, lines(&client.get("/v1/exports/contacts?format=ndjson").await));
+    let rest = json!({"format": "ndjson", "cursor": rows[0]["cursor"]});
+    let rest = client.post("/v1/exports/contacts/links", rest).await.text("path");
+    assert_eq!(lines(&fetched(&client, &rest).await), rows[1..], "a link continues after a broken transfer");
+    let odd = client.post("/v1/exports/contacts/links", json!({"cursor": "x"})).await;
+    assert_eq!(odd.faults(), [("cursor".to_owned(), "invalid".to_owned())]);
     let theirs = stranger.post("/v1/exports/contacts/links", json!({"format": "ndjson"})).await.text("path");
     assert_eq!(lines(&fetched(&client, &theirs).await), Vec::<Value>::new(), "each link is of its tenant");
     let begun = "select count(*) from audit_log where action = 'export.begin' and actor like 'key:%'";
-    assert_eq!(edge.count(begun).await, 3);
-    assert_eq!(edge.count("select count(*) from audit_log where action = 'export.link'").await, 2);
+    assert_eq!(edge.count(begun).await, 4);
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'export.link'").await, 3);
     // The terms of the one with the proof of the other.
     let forged = format!("{}.{}", path.rsplit_once('.').unwrap().0, theirs.rsplit_once('.').unwrap().1);
     for bad in [forged.as_str(), "/exports/x", "/exports/v1.000000.AAAA.AAAA"] {

@@ -303,6 +303,21 @@ async fn a_sequence_and_the_removal_of_what_it_names_take_turns(
 }
 
 #[tokio::test]
+async fn a_draft_sequence_keeps_no_template_and_is_not_activated_without_it() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let steps = json!([{"step_type": "send_email", "template_id": template}]);
+    let body = json!({"name": "Welcome", "sender_profile_id": ready.sender, "steps": steps});
+    let path = format!("/v1/sequences/{}", ready.client.post("/v1/sequences", body).await.text("sequence_id"));
+    assert_eq!(remove(&ready, &format!("/v1/templates/{template}")).await.status, 200);
+    let activated = || ready.client.patch(&path, json!({"status": "active"}));
+    assert_eq!(activated().await.refusal(), (422, "template_archived"));
+    let back = ready.client.patch(&format!("/v1/templates/{template}"), json!({"status": "active"})).await;
+    assert_eq!(back.status, 200, "{}", back.body);
+    assert_eq!(activated().await.status, 200);
+}
+
+#[tokio::test]
 async fn a_duplicate_of_a_past_campaign_names_no_removed_field() {
     let ready = Ready::start().await;
     let field = json!({"key": "plan", "label": "Plan", "type": "string"});

@@ -98,6 +98,8 @@ async fn a_change_of_a_template_takes_the_newest_snippets() {
 #[case(json!({"name": "Hello"}), "name", "invalid")]
 #[case(json!({"body_html": null}), "body_html", "required")]
 #[case(json!({"mjml": "<mj-text>x</mj-text>"}), "mjml", "ambiguous")]
+#[case(json!({"body_html": " "}), "body_html", "empty")]
+#[case(json!({"body_html": null, "mjml": "\u{c}"}), "mjml", "empty")]
 #[case(json!({"body_html": "{% if x %}"}), "body_html", "unclosed_block")]
 #[case(json!({"body_html": "{% include 'none' %}"}), "body_html", "unknown_snippet")]
 #[case(json!({"body_html": "{% include 'own' %}"}), "body_html", "include_cycle")]

@@ -167,6 +167,22 @@ async fn an_archived_template_stays_readable_and_comes_back_by_patch() {
 }
 
 #[tokio::test]
+async fn a_template_comes_back_only_without_a_field_that_was_removed_meanwhile() {
+    let ready = Ready::start().await;
+    let field = json!({"key": "plan", "label": "Plan", "type": "string"});
+    let field = ready.client.post("/v1/fields", field).await.text("field_id");
+    let id = ready.template(json!({"body_html": "<p>{{ contact.fields.plan }}</p>"})).await;
+    let path = format!("/v1/templates/{id}");
+    for gone in [path.clone(), format!("/v1/fields/{field}")] {
+        assert_eq!(ready.client.delete(&gone, json!({})).await.status, 200, "{gone}");
+    }
+    let returned = ready.client.patch(&path, json!({"status": "active"})).await;
+    assert_eq!(returned.faults(), [("status".to_owned(), "unknown_variable".to_owned())]);
+    let mended = json!({"status": "active", "body_html": "<p>Hello</p>"});
+    assert_eq!(ready.client.patch(&path, mended).await.text("status"), "active");
+}
+
+#[tokio::test]
 async fn templates_are_listed_newest_first_by_status_page_by_page_without_bodies() {
     let ready = Ready::start().await;
     let mut ids = Vec::new();

@@ -17,7 +17,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    ExportTerms, begin_export,
+    ExportCursor, ExportTerms, begin_export,
     format::ExportFormat,
     rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
@@ -35,6 +35,8 @@ const LINK_LIFE: TimeDelta = TimeDelta::hours(1);
 pub(super) struct MakeLink {
     #[serde(default)]
     format: ExportFormat,
+    /// After a broken transfer, the `cursor` of its last whole row: the link gives what follows.
+    cursor: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -42,6 +44,8 @@ pub(super) struct MakeLink {
 pub(super) struct MakeEventsLink {
     #[serde(default)]
     format: ExportFormat,
+    /// After a broken transfer, the `cursor` of its last whole row: the link gives what follows.
+    cursor: Option<String>,
     /// Events recorded not before this time.
     recorded_since: Option<GivenTime>,
 }
@@ -58,27 +62,27 @@ pub(super) struct ExportLink {
 struct LinkTerms {
     export: String,
     format: ExportFormat,
+    /// The cursor of the row that it continues after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<DateTime<Utc>>,
     until: DateTime<Utc>,
 }
 
 pub(super) async fn make<R: ExportRow>(ctx: &mut RequestContext, body: MakeLink) -> Result<ApiReply, ApiError> {
-    make_link(ctx, R::NAME, body.format, None).await
+    make_link(ctx, R::NAME, MakeEventsLink { format: body.format, cursor: body.cursor, recorded_since: None }).await
 }
 
 pub(super) async fn make_of_events(ctx: &mut RequestContext, body: MakeEventsLink) -> Result<ApiReply, ApiError> {
-    make_link(ctx, ExportedEvent::NAME, body.format, body.recorded_since.map(|at| at.0)).await
+    make_link(ctx, ExportedEvent::NAME, body).await
 }
 
-async fn make_link(
-    ctx: &mut RequestContext,
-    export: &str,
-    format: ExportFormat,
-    since: Option<DateTime<Utc>>,
-) -> Result<ApiReply, ApiError> {
-    let until = Utc::now() + LINK_LIFE;
-    let terms = serde_json::to_vec(&LinkTerms { export: export.to_owned(), format, since, until })
+async fn make_link(ctx: &mut RequestContext, export: &str, body: MakeEventsLink) -> Result<ApiReply, ApiError> {
+    let MakeEventsLink { format, cursor: after, recorded_since } = body;
+    after.as_deref().map(ExportCursor::open).transpose()?;
+    let (since, until) = (recorded_since.map(|at| at.0), Utc::now() + LINK_LIFE);
+    let terms = serde_json::to_vec(&LinkTerms { export: export.to_owned(), format, after, since, until })
         .map_err(|error| ApiError::unexpected(&error))?;
     // In the place of a send, the key that made the link.
     let token = ctx.ingress.tokens.seal(Purpose::Export, ctx.tenant, ctx.caller.key_id, &terms);
@@ -115,8 +119,8 @@ async fn fetch_export(ingress: &Arc<Ingress>, token: &str) -> Result<(String, Ap
     if terms.until <= Utc::now() || has_ended(ingress, key).await? {
         return Err(not_found());
     }
-    let export =
-        ExportTerms { tenant, format: terms.format, after: None, since: terms.since, actor: format!("key:{key}") };
+    let after = terms.after.as_deref().map(ExportCursor::open).transpose()?;
+    let export = ExportTerms { tenant, format: terms.format, after, since: terms.since, actor: format!("key:{key}") };
     let reply = match terms.export.as_str() {
         ExportedContact::NAME => fetch_rows::<ExportedContact>(ingress, export).await,
         ExportedSuppression::NAME => fetch_rows::<ExportedSuppression>(ingress, export).await,

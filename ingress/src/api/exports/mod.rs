@@ -103,14 +103,10 @@ pub(crate) fn routes() -> Routes {
         .get(
             "/exports/{token}",
             open(link::fetch),
-            Doc::new(
-                "fetchExport",
-                "Fetch an export by its link",
-                "What the link was made for, as it is now, from its beginning.",
-            )
-            .path_parameters::<link::ExportLinkPath>()
-            .files(200, "The rows", FILES)
-            .refuses(404, &["link_not_found"]),
+            Doc::new("fetchExport", "Fetch an export by its link", "What the link was made for, as it is now.")
+                .path_parameters::<link::ExportLinkPath>()
+                .files(200, "The rows", FILES)
+                .refuses(404, &["link_not_found"]),
         )
 }
 

@@ -112,7 +112,8 @@ pub(crate) fn routes() -> Routes {
                     "sender_profile_required_to_activate",
                     "sequence_archived",
                 ],
-            ),
+            )
+            .refuses(422, &["template_archived"]),
         )
         .get(
             "/v1/sequences/{id}/versions",
@@ -321,6 +322,12 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiRep
         allow(&after, to, changes.sender_profile_id)?;
     } else if after.status == SequenceStatus::Active {
         check_sender(&after, changes.sender_profile_id)?;
+    }
+    if changes.status == Some(SequenceStatus::Active)
+        && changes.steps.is_none()
+        && !store::has_all_templates(ctx.db(), tenant, id, after.version).await?
+    {
+        return Err(ApiError::unprocessable("template_archived").detail("a template of its steps is archived"));
     }
     if let Some(steps) = &changes.steps {
         store::insert_steps(ctx.db(), tenant, id, after.version, steps).await?;

@@ -161,6 +161,27 @@ pub(super) async fn templates(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid])
     Ok(rows.into_iter().map(|row| (row.id, row.template_type)).collect())
 }
 
+/// Whether the mails of a version are of templates that are not archived. They are held: none is archived before this transaction ends.
+pub(super) async fn has_all_templates(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    sequence: Uuid,
+    version: i32,
+) -> sqlx::Result<bool> {
+    let statuses = sqlx::query_scalar!(
+        "select status from templates
+         where tenant_id = $1 and id in (
+             select template_id from sequence_steps where tenant_id = $1 and sequence_id = $2 and version = $3)
+         order by id for share",
+        tenant,
+        sequence,
+        version,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(!statuses.iter().any(|status| status == "archived"))
+}
+
 /// Which of these lists and tags there are.
 pub(super) async fn audiences(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<(String, Uuid)>> {
     let rows = sqlx::query!(

@@ -14,7 +14,10 @@ use self::{
     store::{SnippetText, SnippetTexts},
     users::{CampaignUser, TemplateUser},
 };
-use super::{references, templates::content};
+use super::{
+    references,
+    templates::{composition::check_one_body, content},
+};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::{ApiError, FieldFault},
@@ -201,11 +204,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSnippet) -> Result<ApiRepl
 impl SnippetTexts {
     /// One body, and nothing that is too long.
     fn check_lengths(&self, faults: &mut Faults) {
-        match (&self.body_html, &self.mjml) {
-            (None, None) => faults.add("body_html", "required", "give either body_html or mjml"),
-            (Some(_), Some(_)) => faults.add("mjml", "ambiguous", "give either body_html or mjml"),
-            _ => {}
-        }
+        check_one_body(faults, "", self.body_html.as_deref(), self.mjml.as_deref(), true);
         for (path, text) in [("body_html", &self.body_html), ("mjml", &self.mjml), ("body_text", &self.body_text)] {
             let is_short = text.as_ref().is_none_or(|text| text.len() <= SNIPPET_MAX);
             faults.require(is_short, path, "too_long", &format!("may have at most {SNIPPET_MAX} bytes"));

@@ -292,12 +292,28 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiRep
     if written != old {
         let composed = compose_template(ctx, &written, content::kind(&row.template_type)).await?;
         saved = insert_version(ctx, &row, composed).await?;
+    } else if row.status == "archived" && status != row.status {
+        require_fields(ctx, &row.variables).await?;
     }
     store::update(ctx.db(), tenant, id, &name, &status, saved.version, saved.content_id).await?;
     if is_given {
         testdata::replace(ctx.db(), tenant, id, &sets).await?;
     }
     saved.answer(id, status, &sets)
+}
+
+/// The contact fields that an archived template names may have been removed; the snippets in it are its own.
+async fn require_fields(ctx: &mut RequestContext, variables: &[String]) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    let known = content::known_fields(ctx.db(), tenant).await?;
+    let named = variables.iter().filter_map(|name| name.strip_prefix("contact.fields.")?.split('.').next());
+    match named.into_iter().find(|key| !known.custom.contains(*key)) {
+        Some(key) => {
+            let detail = format!("the template names the contact field {key}, which is removed: change its text, too");
+            Err(ApiError::invalid("status", "unknown_variable", detail))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The current version of a template that a request may have made.
