@@ -75,14 +75,16 @@ revoke execute on function domain_proven_elsewhere(text, uuid) from public;
 grant execute on function domain_proven_elsewhere(text, uuid) to postrider_ingress, postrider_stages;
 
 -- Takes domains whose records are due to be checked again, each for ten minutes: several ingress processes share the work, and a
--- process that dies loses none. It reads past row-level security and answers ids only; the check itself runs as the tenant.
+-- process that dies loses none. Mail depends on the proven ones: they go before claims, which may be many below a name whose servers
+-- do not answer. It reads past row-level security and answers ids only; the check itself runs as the tenant.
 create function take_domains_to_check(at_most integer) returns table (tenant_id uuid, id uuid)
 language sql security definer set search_path from current
 as $$
     update domains d set next_check_at = now() + interval '10 minutes'
     from (select e.tenant_id, e.id from domains e
           where e.next_check_at <= now()
-          order by e.next_check_at limit at_most for update skip locked) as due
+          order by e.status in ('verified', 'degraded') desc, e.next_check_at limit at_most
+          for update skip locked) as due
     where d.tenant_id = due.tenant_id and d.id = due.id
     returning d.tenant_id, d.id
 $$;
@@ -108,6 +110,12 @@ create table senders (
 create unique index senders_one_default on senders (tenant_id) where is_default;
 create index senders_newest on senders (tenant_id, created_at desc, id desc);
 select enable_row_security('senders');
+
+-- The postal address in mail of a sender: its own, else the tenant's. A blank one is none.
+create function postal_address(of_sender text, of_tenant text) returns text
+language sql immutable parallel safe
+as $$ select coalesce(nullif(btrim(of_sender, E' \t\r\n'), ''), nullif(btrim(of_tenant, E' \t\r\n'), '')) $$;
+grant execute on function postal_address(text, text) to postrider_ingress, postrider_stages;
 
 -- What is rendered. A template version, a campaign's own body and a one-off message are one row each; batches pin it. A row is never
 -- changed, except that the retention sweep empties old one-off bodies.

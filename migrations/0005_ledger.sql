@@ -19,8 +19,8 @@ create table requests (
     primary key (tenant_id, id)
 );
 create index requests_due on requests (announce_after) where announce_after is not null;
--- What waits of one tenant: rescheduling a campaign, removing a sender.
-create index requests_waiting on requests (tenant_id, kind) where announce_after is not null;
+-- What waits of one tenant: rescheduling a campaign, removing a sender, the oldest open mail.
+create index requests_waiting on requests (tenant_id, kind, due_at) where announce_after is not null;
 -- Erasing a contact locks its row: the requests that name the address are found by key, not by reading all of the tenant's.
 create index requests_by_address on requests (tenant_id, (payload ->> 'address')) where kind = 'transactional';
 -- And those that are not handled and name it among their copies.
@@ -56,7 +56,7 @@ create table messages (
 create index messages_by_time on messages (tenant_id, created_at);
 create index messages_by_rendered_for on messages (tenant_id, rendered_for, id) where rendered_for is not null;
 create index messages_by_sender on messages (tenant_id, sender_id);                -- removing a sender asks for it
-create index messages_to_purge on messages (due_at) where purged_at is null;
+create index messages_to_purge on messages (tenant_id, due_at) where purged_at is null;
 select enable_row_security('messages');
 
 -- The recipients of a message. Each becomes one send, under the id given here.
@@ -75,7 +75,7 @@ create index message_recipients_by_contact on message_recipients (tenant_id, con
 select enable_row_security('message_recipients');
 
 -- Attachments of one-off messages and of transactional mail, as they go over the wire: base64 in lines. A calendar invite is one of them.
--- Deleted a few days after the mail was due.
+-- Deleted a few days after the mail was due, when it is over.
 create table message_attachments (
     tenant_id uuid not null,
     message_id uuid not null,                   -- also the id of its request, and of its batch
@@ -87,7 +87,6 @@ create table message_attachments (
     primary key (tenant_id, message_id, place),
     foreign key (tenant_id, message_id) references requests (tenant_id, id) on delete cascade
 );
-create index message_attachments_by_age on message_attachments (message_id);
 -- Mostly compressed formats: trying to compress them again costs more than the insert.
 alter table message_attachments alter column encoded set storage external;
 select enable_row_security('message_attachments');
@@ -384,6 +383,32 @@ create table dropped_months (
     dropped_at timestamptz not null default now()
 );
 grant select on dropped_months to postrider_ingress, postrider_stages;
+
+-- Transactional and one-off mail is rendered from its request, and sent with its attachments, when it is its turn, however long its tenant is
+-- paused. Answers the time before which such rows of a tenant may be removed: this time, or that of its oldest open mail, less an hour,
+-- because ids are of another machine's clock. Null for null. Served by requests_waiting and batches_open, with one look for each state.
+create function before_open_mail(of_tenant uuid, moment timestamptz) returns timestamptz
+language sql stable strict parallel safe
+as $$
+    select least(moment, min(o.since) - interval '1 hour')
+    from (
+        select (select min(r.due_at) from requests r
+                where r.tenant_id = of_tenant and r.kind = k.kind and r.announce_after is not null) as since
+        from unnest(array['transactional', 'message']) k (kind)
+        union all
+        -- An id begins with its milliseconds.
+        select to_timestamp(('x' || lpad(left(replace(b.id::text, '-', ''), 12), 16, '0'))::bit(64)::bigint / 1000.0)
+        from unnest(array['priority', 'bulk']) l (lane)
+        cross join unnest(array['timed', 'waiting', 'announced', 'resting']) s (state)
+        cross join lateral (
+            select b.id from batches b
+            where b.lane = l.lane and b.state = s.state and b.state <> 'done' and b.tenant_id = of_tenant
+              and b.kind in ('transactional', 'one_off', 'test')
+            order by b.id limit 1
+        ) b
+    ) o
+$$;
+grant execute on function before_open_mail(uuid, timestamptz) to postrider_stages;
 
 -- The smallest id that begins with this time: ids of the ledger are ordered by time.
 create function first_id_at(moment timestamptz) returns uuid

@@ -173,8 +173,9 @@ as $$
 begin
     insert into contact_facts as known (tenant_id, send_id, fact, contact_id, occurred_at, human_at)
     select new.tenant_id, new.id, changed.fact,
-           -- The send keeps the id of a contact that was merged; its facts are those of the one that is left.
-           coalesce((select c.merged_into from contacts c where c.tenant_id = new.tenant_id and c.id = new.contact_id), new.contact_id),
+           -- The send keeps the id of a contact that was merged; its facts are those of the one that is left. A merge that is under way is waited
+           -- for, and one that comes later moves this row.
+           coalesce((select c.merged_into from contacts c where c.tenant_id = new.tenant_id and c.id = new.contact_id for key share), new.contact_id),
            changed.at, changed.human_at
     from (values
         ('opened', old.opened_at, new.opened_at, old.human_opened_at, new.human_opened_at),

@@ -90,8 +90,11 @@ create table attribution_settings (
     model text not null default 'last_touch' check (model in ('last_touch', 'first_touch', 'linear')),
     click_days integer not null default 30 check (click_days between 1 and 365),
     delivery_days integer not null default 7 check (delivery_days between 0 and 365),
+    -- After a change: outcomes with greater ids are still to be credited anew. Null: none.
+    restate_after uuid,
     updated_at timestamptz not null default now()
 );
+create index attribution_settings_to_restate on attribution_settings (updated_at) where restate_after is not null;
 select enable_row_security('attribution_settings');
 revoke delete on attribution_settings from postrider_ingress;
 

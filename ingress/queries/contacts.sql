@@ -8,7 +8,7 @@ select c.id, c.address, c.external_id, c.first_name, c.last_name, c.title, c.pho
        array(
            select jsonb_build_object('id', a.id, 'kind', a.kind, 'name', a.name)
            from audience_members m
-           join audiences a on a.tenant_id = m.tenant_id and a.id = m.audience_id
+           join audiences a on a.tenant_id = m.tenant_id and a.id = m.audience_id and a.deleted_at is null
            where m.tenant_id = $1 and m.contact_id = c.id
            order by a.name
        ) as "memberships!: Vec<Json<ContactMembership>>",

@@ -2,7 +2,7 @@
 -- page before or null, $7 how many. Each branch is one way to find them; the others end before they begin.
 --
 -- Dead ones stand in `webhook_dead`. Those that wait are found by the queue while they are no more than a thousand; of more than that
--- the newest are not far. All others, and all together: `webhook_deliveries_newest`.
+-- the newest are not far. All others, and all together: `webhook_deliveries_newest`, and those of a type `webhook_deliveries_by_type`.
 with waiting as materialized (
     select w.id from waiting_deliveries($1, $2, case when $3 = 'pending' then 1001 else 0 end) as w (id)
 ), few as materialized (
@@ -32,10 +32,19 @@ with waiting as materialized (
     union all
     (select d.*
      from webhook_deliveries d
-     where ($3 is null or $3 = 'delivered' or $3 = 'pending' and not (select they_are from few))
+     where $4::text is null and ($3 is null or $3 = 'delivered' or $3 = 'pending' and not (select they_are from few))
        and d.tenant_id = $1 and d.subscription_id = $2
        and (d.created_at, d.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
-       and ($3::text is null or d.status = $3) and ($4::text is null or d.type = $4)
+       and ($3::text is null or d.status = $3)
+     order by d.created_at desc, d.id desc
+     limit $7)
+    union all
+    (select d.*
+     from webhook_deliveries d
+     where $4 is not null and ($3 is null or $3 = 'delivered' or $3 = 'pending' and not (select they_are from few))
+       and d.tenant_id = $1 and d.subscription_id = $2 and d.type = $4
+       and (d.created_at, d.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+       and ($3::text is null or d.status = $3)
      order by d.created_at desc, d.id desc
      limit $7)
 )

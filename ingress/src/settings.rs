@@ -67,7 +67,7 @@ pub struct Settings {
     /// Settings of the assistant endpoint.
     #[command(flatten)]
     pub assistant: mcp::Settings,
-    /// Whom webhooks may reach, the platform's own domains, the DNS servers. The stages of the process go by the same.
+    /// The hosts that webhooks may reach, the platform's own domains, the DNS servers. The stages of the process go by the same.
     #[command(flatten)]
     pub outbound: OutboundSettings,
     /// Settings of provider webhooks.

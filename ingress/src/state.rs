@@ -5,8 +5,8 @@ use std::sync::Arc;
 use domains::{DnsResolver, DnsSettings, ResolverError};
 use runner::Runner;
 use runtime::{
-    Bus, CommitNotifier, MasterKeys, Reader, Role, Vault, VaultError, outbound::SetupError, plans::PreparedPool,
-    pools::Watched,
+    Bus, CommitNotifier, MasterKeys, Reader, Role, Vault, VaultError, admin::HealthProbe, outbound::SetupError,
+    plans::PreparedPool, pools::Watched,
 };
 use schemas::token::TokenKeys;
 use sqlx::PgPool;
@@ -70,6 +70,8 @@ pub struct Ingress {
     pub(crate) admissions: Arc<Admissions>,
     /// The bus.
     pub bus: Bus,
+    /// Probes both for `GET /health`.
+    pub(crate) health: HealthProbe,
     /// Notified after every write, which may have committed facts.
     pub facts: CommitNotifier,
     /// Seals secrets at rest.
@@ -138,6 +140,7 @@ impl Ingress {
             admissions,
             request_log: RequestLog::start(by_key.bulk("request_log")),
             by_key: by_key.bulk("acts"),
+            health: HealthProbe::new(deps.pool.clone(), deps.bus.clone()),
             pool: deps.pool,
             bus: deps.bus,
             runner: deps.runner,

@@ -65,7 +65,7 @@ fn days_into_weekend(day: Weekday) -> u8 {
     }
 }
 
-/// The same time of day, so many days later.
+/// A time that many days later, at the same time of day.
 fn at_local(from: DateTime<Utc>, days: u64, zone: Tz) -> DateTime<Utc> {
     let local = from.with_timezone(&zone).naive_local();
     let Some(wanted) = local.checked_add_days(Days::new(days)) else { return from };

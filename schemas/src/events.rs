@@ -23,7 +23,7 @@ pub fn delivers_at_once(provider: &str) -> bool {
 crate::states::closed_set! {
     /// What happened. All but the last two may be subscribed to by webhook; all are on the bus.
     EventType {
-        /// Handed over to the way out.
+        /// Accepted by its route: the receiving server, the relay or the provider.
         EmailSent = "email.sent",
         /// Delivered: confirmed by the provider where it can, otherwise accepted by the receiving server.
         EmailDelivered = "email.delivered",
@@ -35,7 +35,7 @@ crate::states::closed_set! {
         EmailBounced = "email.bounced",
         /// Reported as spam.
         EmailComplained = "email.complained",
-        /// The recipient left.
+        /// The recipient unsubscribed.
         EmailUnsubscribed = "email.unsubscribed",
         /// The recipient answered.
         EmailReplied = "email.replied",
@@ -47,7 +47,7 @@ crate::states::closed_set! {
         SequenceCompleted = "sequence.completed",
         /// A contact left a sequence before its end.
         EnrollmentExited = "enrollment.exited",
-        /// A contact's way through a sequence ended because a step could not be taken.
+        /// An enrollment ended because a step could not be taken.
         EnrollmentFailed = "enrollment.failed",
         /// A contact was created.
         ContactCreated = "contact.created",
@@ -75,9 +75,9 @@ crate::states::closed_set! {
         QuotaNear = "quota.near",
         /// The engine disabled a webhook subscription.
         WebhookDisabled = "webhook.disabled",
-        /// Asked for by hand, to try a subscription out.
+        /// Asked for by hand, to try a subscription out; never on the bus.
         WebhookTest = "webhook.test",
-        /// A request published to the bus was not accepted.
+        /// A request published to the bus, or one of an array, was not accepted.
         RequestRejected = "request.rejected",
     }
 }
@@ -185,7 +185,7 @@ pub struct MailData {
     pub send_id: Uuid,
     /// What sort of message.
     pub message_kind: MessageKind,
-    /// The id it has with the way out; for SMTP our Message-ID.
+    /// The id that the provider gave it; for SMTP our Message-ID.
     pub provider_message_id: Option<String>,
     /// The recipient.
     pub contact_id: Uuid,
@@ -207,7 +207,7 @@ pub struct MailData {
     pub variant: Option<String>,
     /// The subject, before it was merged.
     pub subject: Option<String>,
-    /// Who sent it.
+    /// The sender's address.
     pub sender_email: Option<String>,
     /// Of a cc or bcc copy: the send it is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]

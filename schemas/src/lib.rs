@@ -15,6 +15,7 @@ pub mod ids;
 pub mod key;
 pub mod messages;
 mod named_enum;
+mod provider;
 pub mod quiet;
 pub mod receiver;
 pub mod rejected;
@@ -34,6 +35,7 @@ pub use ids::{LaunchId, SendId, month_of, new_batch_id, new_id, parse_id};
 pub use messages::{
     Cleared, ClearedRecipient, FactsAnnounced, InboundAnnounced, RequestAnnounced, Resolved, Signal, SignalKind,
 };
+pub use provider::ProviderKind;
 pub use rejected::RequestRejected;
 pub use rendered::{LinkToken, Piece, PlaceholderValues, Rendered, RenderedRecipient, Skeleton, SkeletonId, TokenIds};
 pub use states::{

@@ -391,7 +391,7 @@ pub struct MailOptions {
     /// When the mail is due, if later than its request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_at: Option<DateTime<Utc>>,
-    /// Who gets a copy. Each copy is a send of its own: the first has the ordinal 1, after the recipient's 0.
+    /// The recipients of copies. Each copy is a send of its own: the first has the ordinal 1, after the recipient's 0.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<MailCopy>,
 }

@@ -21,7 +21,7 @@ const FAMILIES: &[(&str, &[&str])] = &[
     ("yandex", &["ya.ru", "yandex.*"]),
 ];
 
-/// Who takes a domain's mail.
+/// The operator that receives a domain's mail.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Receiver {
     /// The family's name, or the domain itself.

@@ -69,7 +69,7 @@ pub enum LinkToken {
     Preferences,
 }
 
-/// Whom a token is for.
+/// The tenant, the send and the contact of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenIds {
     /// The tenant.

@@ -68,13 +68,13 @@ impl Client {
         }
     }
 
-    /// The same caller for another of its tenants.
+    /// A copy of this caller, for another of its tenants.
     #[must_use]
     pub fn for_tenant(&self, tenant: &str) -> Self {
         Self { tenant: tenant.to_owned(), ..self.clone() }
     }
 
-    /// The same caller, whose requests carry this header.
+    /// A copy of this caller, whose requests carry this header.
     #[must_use]
     pub fn saying(&self, name: &'static str, value: &str) -> Self {
         let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())]);
@@ -97,7 +97,7 @@ impl Client {
         &self.key
     }
 
-    /// The same caller at another process.
+    /// A copy of this caller, at another process.
     #[must_use]
     pub fn at(&self, base_url: &str) -> Self {
         Self { base_url: base_url.to_owned(), ..self.clone() }

@@ -16,19 +16,21 @@ pub(crate) fn count(number: i64) -> Value {
     if number < SHOWN_MIN { json!(SMALL) } else { json!(number) }
 }
 
-/// A part of `whole`. Also withheld if the rest is small: subtraction would reveal the rest.
-pub(crate) fn share(part: i64, whole: i64) -> Value {
+/// A part of `whole`, which is a count [as it is shown](count): of a hidden whole no part is shown, because parts and their rates would
+/// reveal it. Also withheld if the rest is small: subtraction would reveal the rest.
+pub(crate) fn share(part: i64, whole: &Value) -> Value {
     if part < SHOWN_MIN {
         return json!(SMALL);
     }
-    if (1..SHOWN_MIN).contains(&(whole - part)) { json!(WITHHELD) } else { json!(part) }
+    match whole.as_i64() {
+        Some(whole) if !(1..SHOWN_MIN).contains(&(whole - part)) => json!(part),
+        _ => json!(WITHHELD),
+    }
 }
 
 /// The share as a fraction; null where the count is not shown.
-pub(crate) fn rate(part: i64, whole: i64) -> Value {
-    if whole <= 0 || !share(part, whole).is_number() {
-        return Value::Null;
-    }
+pub(crate) fn rate(part: i64, whole: &Value) -> Value {
+    let (Some(part), Some(whole)) = (share(part, whole).as_i64(), whole.as_i64()) else { return Value::Null };
     #[allow(clippy::cast_precision_loss, reason = "counts of mails are far below 2^52")]
     let fraction = part as f64 / whole as f64;
     json!((fraction * 10_000.0).round() / 10_000.0)
@@ -71,18 +73,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case(3, 100, json!("<5"), Value::Null)]
-    #[case(96, 100, json!("withheld"), Value::Null)]
-    #[case(100, 100, json!(100), json!(1.0))]
-    #[case(50, 100, json!(50), json!(0.5))]
-    #[case(0, 0, json!("<5"), Value::Null)]
-    fn a_share_is_hidden_when_it_or_the_rest_is_small(
+    #[case(3, json!(100), json!("<5"), Value::Null)]
+    #[case(96, json!(100), json!("withheld"), Value::Null)]
+    #[case(100, json!(100), json!(100), json!(1.0))]
+    #[case(50, json!(100), json!(50), json!(0.5))]
+    #[case(0, json!("<5"), json!("<5"), Value::Null)]
+    #[case(50, json!("withheld"), json!("withheld"), Value::Null)]
+    fn a_share_is_hidden_when_it_the_rest_or_the_whole_is(
         #[case] part: i64,
-        #[case] whole: i64,
+        #[case] whole: Value,
         #[case] shown: Value,
         #[case] fraction: Value,
     ) {
-        assert_eq!((share(part, whole), rate(part, whole)), (shown, fraction));
+        assert_eq!((share(part, &whole), rate(part, &whole)), (shown, fraction));
     }
 
     #[test]

@@ -18,7 +18,7 @@ const LEEWAY_SECONDS: u64 = 30;
 /// What access tokens call themselves; ID tokens and logout tokens are not for us.
 const TYPES: [&str; 3] = ["at+jwt", "application/at+jwt", "jwt"];
 
-/// Who asks.
+/// The user and the program of a valid access token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bearer {
     /// The user.

@@ -1,6 +1,7 @@
 -- Puts the contacts of the import into their lists and tags, which exist by now, and passes over what a contact left on the preferences page.
 with named as (
-    select r.contact_id, 'list' as kind, r.list as name from import_rows r where r.list is not null and r.contact_id is not null
+    select r.contact_id, 'list' as kind, list as name from import_rows r, unnest(string_to_array(r.lists, U&'\001F')) list
+    where r.lists is not null and r.contact_id is not null
     union all
     select r.contact_id, 'tag', tag from import_rows r, unnest(string_to_array(r.tags, U&'\001F')) tag
     where r.tags is not null and r.contact_id is not null

@@ -14,8 +14,9 @@ create temporary table import_rows (
     locale text,
     fields jsonb not null,
     tags text,                                  -- names, separated by U+001F
-    list text,
+    lists text,                                 -- likewise
     unsubscribed boolean not null,
+    pending boolean not null,
     suppression_reason text,
     consent_basis text,
     consent_at timestamptz,

@@ -1,17 +1,18 @@
--- Updates known contacts. An empty cell leaves the value; an opt-out is never lifted; `pending` becomes `subscribed`
--- only where the import states that marketing is allowed and on what basis ($2). Consent is taken as a whole, with the import as its
--- evidence: its basis ($3), slug ($4) and description ($5). Consent of a row that is older than what is known says nothing new, and that of the
--- import alone counts where nothing is known. A row that says nothing new changes nothing.
+-- Updates known contacts. An empty cell leaves the value; an opt-out is never lifted; `pending` becomes `subscribed` only where the import
+-- states that marketing is allowed and on what basis ($2), and the row does not say `pending`, which takes `subscribed` back. Consent is
+-- taken as a whole, with the import as its evidence: its basis ($3), slug ($4) and description ($5). Consent of a row that is older than
+-- what is known says nothing new, and that of the import alone counts where nothing is known. A row that says nothing new changes nothing.
 with incoming as (
     select c.id, r.first_name, r.last_name, r.title, r.phone, r.company, r.lifecycle_stage, r.dot_number, r.timezone, r.locale,
            r.fields, coalesce(r.consent_basis, $3, c.consent_basis) as consent_basis, coalesce(r.consent_at, now()) as consent_at, r.external_id,
            case
                when r.unsubscribed then 'unsubscribed'
-               when $2 and c.marketing_status = 'pending' then 'subscribed'
+               when r.pending and c.marketing_status = 'subscribed' then 'pending'
+               when $2 and not r.pending and c.marketing_status = 'pending' then 'subscribed'
                else c.marketing_status
            end as marketing_status,
            case
-               when $2 and not r.unsubscribed and c.marketing_status = 'pending' then true
+               when $2 and not r.unsubscribed and not r.pending and c.marketing_status = 'pending' then true
                when r.consent_at < c.consent_at then false
                when r.consent_at = c.consent_at or r.consent_at is null and r.consent_basis is not null
                    then r.consent_basis is not null and r.consent_basis is distinct from c.consent_basis

@@ -1,10 +1,11 @@
 //! Makes the HTTP request that a message on the bus stands for, from its subject and body.
 
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
 use axum::{Router, body::Body};
 use bytes::Bytes;
-use http::{Method, Request, header, response};
+use http::{Method, Request, StatusCode, header, response};
+use http_body_util::LengthLimitError;
 use schemas::Environment;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -61,9 +62,21 @@ pub(super) async fn route(router: &Router, request: Request<Body>) -> (response:
     }
 }
 
+/// The longest answer: the server's limit of a message counts its headers, too.
+const ANSWER_MAX_BYTES: usize = CALL_MAX_BYTES - 4 * 1024;
+
 /// Reads an answer of the router.
+///
+/// # Errors
+/// 413 `answer_too_large`.
 pub(super) async fn read_answer(body: Body) -> Result<Bytes, ApiError> {
-    axum::body::to_bytes(body, CALL_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))
+    axum::body::to_bytes(body, ANSWER_MAX_BYTES).await.map_err(|error| {
+        if error.source().is_some_and(|source| source.is::<LengthLimitError>()) {
+            return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "answer_too_large")
+                .detail("the answer does not fit into one message: ask for a smaller limit, or over HTTP");
+        }
+        ApiError::unexpected(&error)
+    })
 }
 
 /// How a request is handled and answered.
@@ -245,6 +258,13 @@ mod tests {
         };
         assert_eq!((key(CallMode::Answered).await.as_deref(), key(CallMode::DryRun).await), (Some("m-1"), None));
         assert!(request(create, &publisher(), call, Some("a b"), CallMode::Answered).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_fit_into_a_message_is_refused() {
+        assert_eq!(read_answer(Body::from("{}")).await.unwrap(), "{}");
+        let refused = read_answer(Body::from(vec![b' '; CALL_MAX_BYTES])).await.unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.code.as_ref()), (413, "answer_too_large"));
     }
 
     #[tokio::test]

@@ -19,6 +19,11 @@ pub(crate) const ALIASES: [(&str, &str); 8] = [
     ("explain", "explain"),
 ];
 
+/// The operation that a call's name stands for: its own name, or a short one.
+pub(crate) fn operation_of_name(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, operation)| operation)
+}
+
 /// A call that HTTP does not have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnCall {

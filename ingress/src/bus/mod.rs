@@ -22,7 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     call::{CallMode, Publisher},
-    calls::{ALIASES, CONTRACT, FIND_CONSUMER, OwnCall, RESOLVE_TENANT, TenantResolved, VALIDATE, is_offered},
+    calls::{
+        ALIASES, CONTRACT, FIND_CONSUMER, OwnCall, RESOLVE_TENANT, TenantResolved, VALIDATE, is_offered,
+        operation_of_name,
+    },
 };
 use crate::{
     documents::{asyncapi, openapi},
@@ -233,7 +236,7 @@ impl BusApi {
             }
             BusCall::Validate => {
                 let (operation, body) = call::to_validate(&publisher, payload.clone()).await?;
-                let operation = routes::operation(&operation)
+                let operation = routes::operation(operation_of_name(&operation))
                     .filter(|known| known.verb.is_write() && is_offered(known))
                     .ok_or_else(|| ApiError::invalid("operation", "unknown", "is no operation that writes"))?;
                 let request = call::request(operation, &publisher, body, None, CallMode::DryRun).await?;

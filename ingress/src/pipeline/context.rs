@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use runtime::Publication;
+use runtime::{AuditRecord, Publication, audit};
 use schemas::{RequestAnnounced, parse_id, subjects};
 use serde_json::Value;
 use sqlx::PgConnection;
@@ -142,19 +142,7 @@ pub(crate) async fn write_audit_log(
     action: &str,
     subjects: Vec<(String, Value)>,
 ) -> sqlx::Result<()> {
-    let ids: Vec<Uuid> = subjects.iter().map(|_| schemas::new_id()).collect();
-    let (subjects, details): (Vec<String>, Vec<Value>) = subjects.into_iter().unzip();
-    sqlx::query!(
-        "insert into audit_log (id, tenant_id, actor, action, subject, detail)
-         select id, $1, $2, $3, subject, detail from unnest($4::uuid[], $5::text[], $6::jsonb[]) as n (id, subject, detail)",
-        tenant,
-        actor,
-        action,
-        &ids,
-        &subjects,
-        &details,
-    )
-    .execute(db)
-    .await
-    .map(drop)
+    let record = |(subject, detail)| AuditRecord { tenant, actor, action, subject, detail, ..AuditRecord::default() };
+    let records: Vec<AuditRecord<'_>> = subjects.into_iter().map(record).collect();
+    audit::write(db, &records).await
 }

@@ -1,4 +1,4 @@
-//! Long work of a handler that runs while the request holds no connection: parsing and rendering templates, DNS queries.
+//! Long work of a handler that runs while the request holds no connection: parsing and rendering templates, making keys, DNS queries.
 
 use std::{
     any::Any,
@@ -11,7 +11,7 @@ use std::{
 
 use super::{error::ApiError, shares::Shares};
 
-/// Templates that are parsed or rendered at a time in this process, and how many of them for one product.
+/// Pieces of work on blocking threads at a time in this process, and how many of them for one product.
 const CONCURRENT_MAX: usize = 4;
 const OF_ONE_PRODUCT: usize = 3;
 /// How long a request waits for its turn, before it is answered 503 with `Retry-After`.
@@ -95,7 +95,7 @@ async fn on_a_thread(
     product: String,
     work: impl FnOnce() -> WorkResult + Send + 'static,
 ) -> Result<WorkResult, ApiError> {
-    let busy = || ApiError::unavailable().detail("too many templates are being read; repeat the request");
+    let busy = || ApiError::unavailable().detail("too much work of this kind is being done; repeat the request");
     let _permit = tokio::time::timeout(WAIT_MAX, PERMITS.take(&product, 1)).await.map_err(|_| busy())?;
     Ok(tokio::task::spawn_blocking(work).await?)
 }

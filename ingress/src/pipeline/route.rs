@@ -138,7 +138,7 @@ pub struct Operation {
     pub verb: Verb,
     /// The path, with `{…}` for parameters.
     pub path: &'static str,
-    /// Who may call it.
+    /// The callers that it admits.
     pub access: Access,
     /// What its handler reads.
     pub(crate) input: RouteInput,

@@ -1,4 +1,4 @@
-//! Who is not let in.
+//! Assistants that are refused.
 
 use axum::body::Body;
 use http::{Method, Request};

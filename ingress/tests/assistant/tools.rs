@@ -217,11 +217,7 @@ async fn the_tools_answer_what_stands_in_the_ledger() {
     assert_eq!(performance["states"]["failed"], json!("<5"));
 
     let readiness = pilot.call("campaign_readiness", json!({"campaign_id": draft})).await.unwrap();
-    assert_eq!(
-        (&readiness["ready_to_launch"], &readiness["would_be_mailed"]),
-        (&json!(true), &json!(33)),
-        "{readiness}"
-    );
+    assert_eq!(readiness["ready_to_launch"], json!(true), "{readiness}");
     let readiness = pilot.call("campaign_readiness", json!({"campaign_id": launched})).await.unwrap();
     assert_eq!(readiness["ready_to_launch"], json!(false));
 
@@ -253,6 +249,24 @@ async fn a_workspace_of_few_tells_nothing() {
             || counts["left_out"] == json!({"complained": "<5"})
     );
     assert_eq!(pilot.call("suppression_summary", json!({})).await.unwrap()["total"], json!("<5"));
+}
+
+#[tokio::test]
+async fn what_is_hidden_follows_from_no_other_answer() {
+    let pilot = Pilot::start().await;
+    let (_, launched) = furnish(&pilot.edge, pilot.tenant, 40).await;
+    // Of 62, two failed: with 40 shown, the 20 that were sent would say so.
+    const FEW: &str =
+        "update batches set size = 62, sent = 20, failed = 2, skipped = 40, delivered = 20, opened = 10, clicked = 5
+               where tenant_id = $1";
+    run(&pilot.edge, pilot.tenant, &[FEW]).await;
+    let performance = pilot.call("campaign_performance", json!({"campaign_id": launched})).await.unwrap();
+    assert_eq!((&performance["total"], &performance["states"]["sent"]), (&json!(62), &json!("withheld")));
+    for fact in ["delivered", "opened"] {
+        assert_eq!(performance["facts"][fact], json!({"count": "withheld", "rate": null}));
+    }
+    let counts = pilot.call("audience_counts", json!({"campaign_id": launched})).await.unwrap();
+    assert_eq!(counts["counts"], performance["states"]);
 }
 
 #[tokio::test]

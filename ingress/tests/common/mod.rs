@@ -339,7 +339,7 @@ impl Client {
         send(&self.router, request).await
     }
 
-    /// The same caller at another process.
+    /// A copy of this caller, at another process.
     pub fn at(&self, ingress: Arc<Ingress>) -> Self {
         Self { router: ingress::router(ingress), ..self.clone() }
     }

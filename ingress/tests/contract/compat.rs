@@ -250,7 +250,7 @@ mod tests {
         })
     }
 
-    /// The same with one place changed.
+    /// A copy with one place changed.
     fn with(place: &str, value: Value) -> Value {
         let mut after = before();
         let (parent, last) = place.rsplit_once('/').unwrap();

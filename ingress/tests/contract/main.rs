@@ -1,6 +1,6 @@
 //! The OpenAPI document: complete, valid, and the one that is committed.
 //!
-//! The same for the bus: the AsyncAPI document, and a JSON Schema for each message.
+//! Likewise the documents of the bus: the AsyncAPI document, and a JSON Schema for each message.
 //!
 //! `UPDATE=1 cargo test -p ingress --test contract` writes `schemas/openapi.json`, `schemas/asyncapi.json` and `schemas/json`.
 #![allow(clippy::unwrap_used)]

@@ -1,6 +1,6 @@
-//! Who is let in, as a table, and what the limits hold against.
+//! The credentials that are accepted, as a table, and what the limits hold against.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::body::Body;
 use chrono::{SecondsFormat, TimeDelta, Utc};
@@ -298,6 +298,22 @@ async fn health_needs_no_credentials_and_unknown_paths_and_methods_answer_in_the
     let wrong = send(&router, at("PUT", "/v1/contacts")).await;
     assert_eq!(wrong.refusal(), (405, "method_not_allowed"));
     assert!(wrong.header("allow").contains("POST"), "{:?}", wrong.headers);
+}
+
+#[tokio::test]
+async fn health_is_probed_once_a_second_however_often_it_is_asked() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let database = async || {
+        let health = client.send(Request::builder().uri("/health").body(Body::empty()).unwrap()).await;
+        health.body["checks"]["database"].as_bool().unwrap()
+    };
+    assert!(database().await);
+    tokio::time::pause();
+    edge.ingress.pool.close().await;
+    assert!(database().await, "as it was found a moment ago");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(!database().await);
 }
 
 #[tokio::test]

@@ -146,6 +146,9 @@ async fn what_is_validated_is_judged_and_not_kept() {
     assert_eq!(good.body, json!({"ok": true, "would_answer": 201}));
     let bad = caller.call("validate", validate(json!({"product_tenant_id": TENANT}))).await;
     assert_eq!((bad.status.as_str(), bad.error.as_deref()), ("400", Some("validation_failed")));
+    let short = caller.call("validate", json!({"operation": "event", "request": {"product_tenant_id": TENANT}})).await;
+    assert_eq!(short.error.as_deref(), Some("validation_failed"), "a short name is a name: {}", short.body);
+    assert_ne!(short.body["fields"][0]["path"], "operation");
     let read_only = caller.call("validate", json!({"operation": "getContact", "request": {}})).await;
     assert_eq!(read_only.error.as_deref(), Some("validation_failed"));
     assert_eq!(caller.edge.count("select count(*) from contacts").await, 0);

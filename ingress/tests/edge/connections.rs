@@ -242,15 +242,23 @@ async fn a_check_answers_what_the_provider_said() {
     let client = edge.client().await;
     let id = added(&client, "Postmark").await;
     let refused = checked(&edge, &client, &id, Some("credentials")).await;
-    assert_eq!((&refused["ok"], &refused["error"]), (&json!(false), &json!("credentials")), "{refused}");
+    assert_eq!((&refused["passed"], &refused["error"]), (&json!(false), &json!("credentials")), "{refused}");
     // For ten seconds the provider is not asked again.
     let path = format!("{PATH}/{id}/check");
     assert_eq!(client.post(&path, json!({})).await.body, refused);
     let pass = "update connection_checks set asked_at = now() - interval '11 s', answered_at = now() - interval '11 s'";
     sqlx::query(pass).execute(&edge.pool).await.unwrap();
     let well = checked(&edge, &client, &id, None).await;
-    assert_eq!((&well["ok"], &well["error"], &well["latency_ms"]), (&json!(true), &Value::Null, &json!(7)), "{well}");
-    assert_eq!(edge.count("select count(*) from audit_log where action = 'provider.check'").await, 3);
+    assert_eq!(
+        (&well["passed"], &well["error"], &well["latency_ms"]),
+        (&json!(true), &Value::Null, &json!(7)),
+        "{well}"
+    );
+    // A changed connection is another question.
+    client.patch(&format!("{PATH}/{id}"), json!({"secret": "another"})).await;
+    let changed = checked(&edge, &client, &id, Some("credentials")).await;
+    assert_eq!(changed["passed"], json!(false), "{changed}");
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'provider.check'").await, 4);
 }
 
 #[tokio::test]
@@ -269,6 +277,6 @@ async fn in_the_sandbox_no_provider_is_asked() {
     let client = edge.client_for(PRODUCT, Environment::Sandbox, "tenant-1").await;
     let id = added(&client, "Postmark").await;
     let well = client.post(&format!("{PATH}/{id}/check"), json!({})).await;
-    assert_eq!((well.status.as_u16(), &well.body["ok"]), (200, &json!(true)), "{}", well.body);
+    assert_eq!((well.status.as_u16(), &well.body["passed"]), (200, &json!(true)), "{}", well.body);
     assert_eq!(edge.count("select count(*) from connection_checks").await, 0);
 }

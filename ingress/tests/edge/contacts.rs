@@ -205,6 +205,8 @@ async fn an_erased_address_stands_in_no_table_but_that_of_suppressions() {
     let erased = client.delete(&path, json!({"erase": true})).await;
     assert_eq!((&erased.body["status"], &erased.body["erasure"]), (&json!("erased"), &json!("running")));
     assert_eq!(client.get(&path).await.refusal(), (404, "contact_not_found"), "at once");
+    // Of a fan-out that had read the contact.
+    leave_webhook_body(&edge, &client, &id).await;
     edge.finish_erasures().await;
     assert_eq!(found(&edge).await, ["suppressions.address"]);
     let asked = client.delete(&path, json!({"erase": true})).await;
@@ -218,6 +220,13 @@ async fn an_erased_address_stands_in_no_table_but_that_of_suppressions() {
         .execute(&edge.pool)
         .await
         .unwrap();
+    leave_webhook_body(&edge, &client, &id).await;
+    for sql in [
+        "update outcomes set contact_id = $1::uuid, contact_key = 'email'",
+        "update outcome_credits set evidence = '{\"url\": \"https://x.example/?e=ann@example.com\"}' where contact_id = $1::uuid",
+    ] {
+        sqlx::query(sql).bind(&id).execute(&edge.pool).await.unwrap();
+    }
     assert_eq!(edge.finish_erasures().await, 0, "it waits");
     sqlx::query("update erasures set due_at = now()").execute(&edge.pool).await.unwrap();
     edge.finish_erasures().await;
@@ -313,6 +322,19 @@ async fn leave_more_traces(edge: &Edge, client: &Client, contact: &str) {
     ] {
         sqlx::query(sql).bind(client.tenant).bind(contact).bind(send).execute(&edge.pool).await.unwrap();
     }
+}
+
+/// The body of an event about the contact, written by the webhooks stage.
+async fn leave_webhook_body(edge: &Edge, client: &Client, contact: &str) {
+    sqlx::query(
+        "insert into webhook_events (tenant_id, product, id, type, contact_id, body)
+         values ($1, 'crm', gen_random_uuid(), 'email.sent', $2::uuid, convert_to('{\"email\": \"ann@example.com\"}', 'UTF8'))",
+    )
+    .bind(client.tenant)
+    .bind(contact)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
 }
 
 /// A handled transactional request with its send, an event and a rendition.

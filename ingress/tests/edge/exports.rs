@@ -144,6 +144,13 @@ async fn events_are_exported_since_they_were_recorded() {
     let since = all[2]["recorded_at"].as_str().unwrap();
     let added = lines(&client.get(&format!("/v1/exports/events?format=ndjson&recorded_since={since}")).await);
     assert_eq!(added, all[..3]);
+    // What was being written then comes again.
+    let at: chrono::DateTime<chrono::Utc> = since.parse().unwrap();
+    for (minutes, count) in [(9, 3), (11, 2)] {
+        let later = (at + chrono::TimeDelta::minutes(minutes)).to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+        let path = format!("/v1/exports/events?format=ndjson&recorded_since={later}");
+        assert_eq!(lines(&client.get(&path).await), all[..count], "{minutes} minutes later");
+    }
     let cursor = added[0]["cursor"].as_str().unwrap();
     let path = format!("/v1/exports/events?format=ndjson&recorded_since={since}&cursor={cursor}");
     assert_eq!(lines(&client.get(&path).await), all[1..3], "continued");
@@ -190,6 +197,7 @@ async fn exported_sends_have_the_tags_and_metadata_of_their_request() {
     .unwrap();
     let rows = lines(&client.get("/v1/exports/sends?format=ndjson").await);
     assert_eq!((&rows[0]["tags"], &rows[0]["metadata"]), (&json!(["receipt"]), &json!({"order": "7"})));
+    assert_eq!((&rows[0]["request_id"], &rows[0]["sequence_id"]), (&json!(request), &Value::Null));
 }
 
 /// Fetches a path as somebody without a key does.
@@ -245,6 +253,21 @@ async fn a_link_ends_after_an_hour_and_with_its_key() {
     assert_eq!(fetched(&client, &format!("/exports/{over}")).await.refusal(), (404, "link_not_found"));
     sqlx::query("update api_keys set revoked_at = now()").execute(&edge.pool).await.unwrap();
     assert_eq!(fetched(&client, &path).await.refusal(), (404, "link_not_found"));
+}
+
+#[tokio::test]
+async fn a_fetch_by_link_counts_against_the_key_that_made_the_link() {
+    let mut settings = settings();
+    settings.rate_limit_per_minute = 3;
+    let edge = Edge::with(settings).await;
+    let client = edge.client().await;
+    let path = client.post("/v1/exports/contacts/links", json!({})).await.text("path");
+    assert_eq!(fetched(&client, &path).await.status, 200);
+    assert_eq!(client.get("/v1/exports/contacts").await.header("x-ratelimit-remaining"), "0");
+    let refused = fetched(&client, &path).await;
+    assert_eq!(refused.refusal(), (429, "rate_limit_exceeded"));
+    assert!(!refused.header("retry-after").is_empty());
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'export.begin'").await, 2);
 }
 
 #[tokio::test]

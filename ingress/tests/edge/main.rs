@@ -17,6 +17,7 @@ mod idempotency;
 mod imports;
 mod keys;
 mod merges;
+mod reimports;
 mod request_log;
 mod requests;
 mod segments;

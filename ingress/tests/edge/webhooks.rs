@@ -381,6 +381,8 @@ async fn deliveries_are_listed_newest_first_by_status_and_event() {
     assert_eq!((list("?status=dead").await, list("?status=pending").await, list("?status=delivered").await), (2, 1, 1));
     assert_eq!(list("?event=email.delivered").await, 2);
     assert_eq!(list("?status=dead&event=webhook.test").await, 1);
+    assert_eq!(list("?status=pending&event=email.delivered").await, 1);
+    assert_eq!((list("?event=email.bounced").await, list("?status=delivered&event=email.delivered").await), (1, 0));
     for (query, path) in [("?status=lost", "status"), ("?event=email.lost", "event"), ("?limit=0", "limit")] {
         let refused = client.get(&format!("{PATH}/{id}/deliveries{query}")).await;
         assert_eq!((refused.status.as_u16(), refused.faults()[0].0.as_str()), (400, path));

@@ -204,7 +204,7 @@ impl Generator {
         signed(&self.client.clone(), method.clone(), &target, &body, extra).await
     }
 
-    /// The same, damaged on its way.
+    /// A copy, damaged on its way.
     async fn damaged(&mut self) -> Vec<u8> {
         let mut bytes = self.well_signed().await;
         for _ in 0..=self.below(6) {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::common::{Client, Edge, settings};
 
-/// Nobody waits longer for the listener.
+/// Longest wait for the listener.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A listener on a database of its own.

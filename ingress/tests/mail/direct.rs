@@ -377,6 +377,32 @@ async fn an_item_with_a_key_of_its_own_is_carried_out_once_in_whichever_message(
 }
 
 #[tokio::test]
+async fn a_refused_item_is_accepted_once_from_its_dead_letter() {
+    let publisher = Publisher::new().await;
+    let template = publisher.ready.template(json!({})).await;
+    let mut item = transactional(&template, "ann@example.com");
+    item["idempotency_key"] = json!("k-1");
+    let set_domain = async |status: &str| {
+        let update = sqlx::query("update domains set status = $1").bind(status);
+        update.execute(&publisher.ready.edge.pool).await.unwrap();
+    };
+    set_domain("failed").await;
+    publisher.publish("transactional", json!([item]), "m-1").await;
+    publisher.settled().await;
+    assert_eq!(publisher.rejections().await[0].data.refusal.code, "sender_missing_verified_domain");
+    set_domain("verified").await;
+    let letters = publisher.all_on(stream::DEAD).await;
+    let letter: Value = serde_json::from_slice(&letters[0].payload).unwrap();
+    // Replayed twice, and repeated by the product.
+    for (body, id) in [(letter.clone(), "replay-1-1"), (letter, "replay-1-1"), (json!([item]), "m-2")] {
+        publisher.publish("transactional", body, id).await;
+        publisher.settled().await;
+    }
+    assert_eq!(publisher.rejections().await.len(), 1);
+    assert_eq!(publisher.count("select count(*) from requests").await, 1);
+}
+
+#[tokio::test]
 async fn an_item_that_is_refused_before_its_key_is_looked_up_leaves_the_answer_stored_there() {
     let publisher = Publisher::new().await;
     let template = publisher.ready.template(json!({})).await;

@@ -196,6 +196,50 @@ async fn a_domain_is_looked_at_by_one_process_at_a_time() {
     assert_eq!(mine.unwrap() + theirs.unwrap(), 3);
 }
 
+/// So many claims, like the one that is there.
+async fn more_claims(edge: &Edge, count: i32) {
+    sqlx::query(
+        "insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token, next_check_at)
+         select tenant_id, gen_random_uuid(), n || '.dead.test', selector, dkim_private, dkim_public, ownership_token,
+                now() - interval '1 day'
+         from domains, generate_series(1, $1) n",
+    )
+    .bind(count)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn proven_domains_are_looked_at_before_claims() {
+    let dns = Dns::start(&[]).await;
+    let (edge, client) = asking(&dns).await;
+    let claimed = claim(&client, "acme.test").await;
+    more_claims(&edge, 60).await;
+    publish_all(&dns, &claimed);
+    verify(&client, &claimed).await;
+    let due = "update domains set next_check_at = now(), last_checked_at = null where status = 'verified'";
+    sqlx::query(due).execute(&edge.pool).await.unwrap();
+    recheck::sweep(&edge.ingress).await.unwrap();
+    let checked = "select count(*) from domains where status = 'verified' and last_checked_at is not null";
+    assert_eq!(edge.count(checked).await, 1);
+    assert!(edge.count("select count(*) from domains where last_checked_at is null").await > 0, "more than one round");
+}
+
+#[tokio::test]
+async fn a_tenant_has_a_hundred_claims_at_most() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    claim(&client, "acme.test").await;
+    more_claims(&edge, 99).await;
+    let one_more = async || client.post("/v1/domains", json!({"domain": "more.test"})).await;
+    assert_eq!(one_more().await.refusal(), (409, "domain_limit_reached"));
+    assert_eq!(claim(&client, "acme.test").await["already_existed"], json!(true));
+    let proven = "update domains set status = 'verified' where domain = '1.dead.test'";
+    sqlx::query(proven).execute(&edge.pool).await.unwrap();
+    assert_eq!(one_more().await.status, 200);
+}
+
 #[tokio::test]
 async fn a_sandbox_tenant_locks_nobody_out_of_a_name() {
     let dns = Dns::start(&[]).await;

@@ -139,6 +139,17 @@ async fn a_campaign_is_answered_with_warnings_about_its_own_bodies() {
 }
 
 #[tokio::test]
+async fn a_blank_address_of_a_sender_is_none() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({"body_html": "<p>Hi</p>{{ physical_address }}"})).await;
+    for sql in ["update senders set physical_address = ' '", "update tenants set physical_address = '2 Side Street'"] {
+        sqlx::query(sql).execute(&ready.edge.pool).await.unwrap();
+    }
+    let shown = ready.client.post(&format!("/v1/campaigns/{campaign}/preview"), json!({})).await;
+    assert!(shown.text("html").contains("2 Side Street"), "{}", shown.body);
+}
+
+#[tokio::test]
 async fn a_test_with_a_contacts_data_is_erased_with_the_contact() {
     let ready = Ready::start().await;
     open_streams(&ready.edge).await;

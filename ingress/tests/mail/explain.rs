@@ -249,6 +249,38 @@ async fn after_the_launch_the_send_is_shown_with_its_end() {
 }
 
 #[tokio::test]
+async fn mail_to_a_merged_contact_is_shown_for_the_one_that_is_left() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let sends = ready.batch(&id, &["sent"]).await;
+    let body = json!({
+        "sender_id": ready.sender, "to": [{"email": "reader1@example.com"}], "subject": "Hello", "html": "<p>Hello</p>",
+        "message_class": "business", "scheduled_at": (chrono::Utc::now() + chrono::TimeDelta::days(2)).to_rfc3339(),
+    });
+    let message = ready.client.post("/v1/messages", body).await.text("message_id");
+    let contact = async |number: i32| -> uuid::Uuid {
+        sqlx::query_scalar("select id from contacts where address = $1")
+            .bind(format!("reader{number}@example.com"))
+            .fetch_one(&ready.edge.pool)
+            .await
+            .unwrap()
+    };
+    let (merged, survivor) = (contact(1).await, contact(2).await);
+    let path = format!("/v1/contacts/{survivor}/merge");
+    assert_eq!(ready.client.post(&path, json!({"contact_id": merged})).await.status, 200);
+    let found = explain(&ready, &id, "reader2%40example.com").await;
+    assert_eq!(found["send"]["send_id"], json!(sends[0]));
+    assert_eq!(gate(&found, "audience")["detail"], json!("was_in_the_audience"));
+    let listed = ready.client.get(&format!("/v1/campaigns/{id}/sends?email=reader2%40example.com")).await;
+    assert_eq!(listed.body["sends"][0]["send_id"], json!(sends[0]), "{}", listed.body);
+    let answer = ready.client.get(&format!("/v1/explain?message_id={message}&email=reader2%40example.com")).await;
+    assert_eq!(gate(&answer.body["explanation"], "audience")["detail"], json!("is_recipient"), "{}", answer.body);
+    // Mail of its own comes first.
+    let own = ready.batch(&id, &["sent"]).await;
+    assert_eq!(explain(&ready, &id, "reader2%40example.com").await["send"]["send_id"], json!(own[0]));
+}
+
+#[tokio::test]
 async fn a_disabled_sender_is_told_as_such() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;

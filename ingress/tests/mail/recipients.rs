@@ -342,8 +342,13 @@ async fn a_link_that_is_posted_without_end_keeps_nobody_of_its_batch_waiting() {
     });
     let others = async {
         mailed.ready.edge.until_waiting(1).await;
-        held.rollback().await.unwrap();
-        assert_eq!(mailed.ask(Method::POST, &paths[1], "confirm=yes").await.status, 200);
+        // It comes while the first of them is at the batch, and the others are behind it.
+        let release = async {
+            mailed.ready.edge.until_waiting(1).await;
+            held.rollback().await.unwrap();
+        };
+        let (other, ()) = tokio::join!(mailed.ask(Method::POST, &paths[1], "confirm=yes"), release);
+        assert_eq!(other.status, 200);
         answered.load(Ordering::Relaxed)
     };
     let (_, before) = tokio::join!(futures::future::join_all(posts), others);

@@ -62,6 +62,18 @@ async fn a_template_is_rendered_for_a_contact_a_sample_or_nobody_in_particular()
     assert_eq!(ready.edge.count("select count(*) from requests").await, 0);
 }
 
+#[rstest]
+#[case("marketing", true)]
+#[case("sequence", true)]
+#[case("transactional", false)]
+#[tokio::test]
+async fn a_template_is_shown_with_the_footer_of_its_mail(#[case] kind: &str, #[case] has_footer: bool) {
+    let ready = Ready::start().await;
+    let id = ready.template(json!({"template_type": kind})).await;
+    let shown = render(&ready, &id, json!({})).await;
+    assert_eq!(shown.text("html").contains("Unsubscribe"), has_footer, "{}", shown.body);
+}
+
 #[tokio::test]
 async fn any_version_and_any_status_can_be_looked_at() {
     let ready = Ready::start().await;

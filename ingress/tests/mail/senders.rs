@@ -230,6 +230,29 @@ async fn a_sender_is_not_removed_while_mail_from_it_is_being_accepted() {
     assert_eq!(removed.refusal(), (409, "sender_in_use"));
 }
 
+#[tokio::test]
+async fn a_domain_is_not_removed_while_a_sender_is_made_below_it() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let domain = format!("/v1/domains/{}", domain(&edge.pool, client.tenant, "acme.test", "verified").await);
+    let mut tx = edge.pool.begin().await.unwrap();
+    sqlx::query("lock table senders in share row exclusive mode").execute(&mut *tx).await.unwrap();
+    let sender = json!({"email": "ann@acme.test", "name": "Ann", "physical_address": "1 Main Street"});
+    let (made, removed, ()) = tokio::join!(
+        client.post("/v1/senders", sender),
+        async {
+            edge.until_waiting(1).await;
+            client.delete(&domain, json!({})).await
+        },
+        async {
+            edge.until_waiting(2).await;
+            tx.commit().await.unwrap();
+        }
+    );
+    assert_eq!(made.status, 200, "{}", made.body);
+    assert_eq!(removed.refusal(), (409, "domain_in_use"));
+}
+
 /// A tenant has as many batches as mails; each removal would go through all of them.
 #[tokio::test]
 async fn what_refers_to_a_sender_is_found_by_an_index() {

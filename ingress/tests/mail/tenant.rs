@@ -74,11 +74,7 @@ async fn a_profile_with_a_fault_is_refused(#[case] change: Value, #[case] expect
 async fn a_changed_attribution_credits_every_outcome_anew() {
     let edge = Edge::start().await;
     let client = edge.client().await;
-    let body = json!({"outcome_type": "bind", "contact_email": "ann@example.com"});
-    let made = client.post("/v1/outcomes", body).await;
-    assert!(made.status.is_success(), "{}", made.body);
-    sqlx::query("update outcomes set credit_due = null").execute(&edge.pool).await.unwrap();
-    let due = "select count(*) from outcomes where credit_due <= now() and credit_reason = 'model'";
+    let due = "select count(*) from attribution_settings where restate_after is not null";
     let same = client.patch("/v1/tenant", json!({"attribution": {"model": "last_touch", "click_days": 30}})).await;
     assert_eq!(
         same.body["tenant"]["attribution"],

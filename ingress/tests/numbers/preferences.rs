@@ -137,7 +137,7 @@ async fn a_topic_left_while_the_contact_is_merged_is_left() {
     assert_eq!(reader.count(members).await, 0);
 }
 
-/// Whoever needs several contacts locks them in the order of their ids: here the lower first, then the higher.
+/// A request that needs several contacts locks them in the order of their ids: here the lower first, then the higher.
 #[rstest]
 #[case::link(Uuid::nil(), "unsubscribe")]
 #[case::suppression(Uuid::nil(), "suppress")]

@@ -1,13 +1,14 @@
--- Totals of hours that differ from a recount of sends and events. $1 a tenant, or null for all. Sent, failed, skipped and bounced
+-- Totals of hours that differ from a recount of sends and events. $1 a tenant, or null for all. Sent, failed, unknown, skipped and bounced
 -- are recounted from the sends by when they were decided, the facts by their first time, and each single open and click, and each
--- bounce by class, from the events. Once a month of the ledger was dropped, only a total that is too small can be told. What is in doubt is not compared: a late answer moves it.
+-- bounce by class, from the events. Once a month of the ledger was dropped, only a total that is too small can be told.
 with facts as (
     select s.tenant_id, b.kind, f.event, date_trunc('hour', f.at, 'UTC') as hour
     from sends s
     join batches b on b.tenant_id = s.tenant_id
         and b.id = ((left(s.id::text, 33) || lpad(to_hex(('x' || right(s.id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid)
     cross join lateral (values
-        (case when s.state = 'expired' then 'failed' when s.state in ('sent', 'failed', 'skipped') then s.state end, s.decided_at),
+        (case when s.state = 'expired' then 'failed' when s.state = 'cancelled' then 'skipped'
+              when s.state in ('sent', 'failed', 'unknown', 'skipped') then s.state end, s.decided_at),
         ('bounced', s.bounced_at), ('delivered', counted_delivered_at(s.provider, s.state, s.decided_at, s.delivered_at, s.bounced_at)),
         ('confirmed', counted_confirmed_at(s.provider, s.delivered_at, s.bounced_at)), ('complained', s.complained_at), ('opened', s.opened_at),
         ('opened_human', s.human_opened_at), ('clicked', s.clicked_at), ('clicked_human', s.human_clicked_at),
@@ -25,7 +26,7 @@ with facts as (
     select tenant_id, kind, event, hour, count(*) as count from facts group by 1, 2, 3, 4
 ), booked as (
     select tenant_id, kind, event, hour, sum(count) as count from rollups
-    where kind not in ('failure', 'suppression') and event <> 'unknown' and ($1::uuid is null or tenant_id = $1)
+    where kind not in ('failure', 'suppression') and ($1::uuid is null or tenant_id = $1)
     group by 1, 2, 3, 4
 )
 select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.kind, c.kind) as "kind!", coalesce(b.event, c.event) as "event!",

@@ -146,7 +146,7 @@ async fn set_checks(db: &mut PgConnection, vault: &Vault, wanted: &SetHook, secr
 async fn show(db: &mut PgConnection, args: &HookArgs, id: Uuid) -> anyhow::Result<CommandOutput> {
     let row = sqlx::query!(
         r#"select tenant_id, provider, hook_topics, hook_secret is not null or hook_topics <> '{}' as "is_set!",
-                  (select max(e.received_at) from inbound_events e where e.tenant_id = c.tenant_id and e.connection_id = c.id) as heard_at
+                  (select max(e.received_at) from inbound_events e where e.tenant_id = c.tenant_id and e.connection_id = c.id) as last_event_at
            from provider_connections c where id = $1"#,
         id
     )
@@ -155,9 +155,9 @@ async fn show(db: &mut PgConnection, args: &HookArgs, id: Uuid) -> anyhow::Resul
     .context("no such connection")?;
     let record = json!({
         "connection_id": id, "tenant": row.tenant_id, "provider": row.provider, "url": url_of(&args.public_url, &row.provider, id),
-        "checked": row.is_set, "topics": row.hook_topics, "heard_at": row.heard_at,
+        "checked": row.is_set, "topics": row.hook_topics, "last_event_at": row.last_event_at,
     });
-    Ok(CommandOutput::Table(vec![record], &["connection_id", "provider", "checked", "heard_at", "url"]))
+    Ok(CommandOutput::Table(vec![record], &["connection_id", "provider", "checked", "last_event_at", "url"]))
 }
 
 async fn list_events(

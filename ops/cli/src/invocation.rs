@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, sync::OnceLock};
 
-use schemas::new_id;
+use runtime::{AuditRecord, audit};
 use serde_json::Value;
 use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
@@ -62,7 +62,7 @@ fn user_id() -> Option<String> {
     std::fs::metadata("/proc/self").ok().map(|metadata| metadata.uid().to_string())
 }
 
-/// An entry of the audit log.
+/// An entry of the audit log, by the operator of this process.
 #[derive(Debug, Clone, Default)]
 pub struct AuditEntry<'a> {
     /// The tenant, if the entry is about one.
@@ -82,21 +82,16 @@ pub struct AuditEntry<'a> {
 impl AuditEntry<'_> {
     /// Writes the entry, in the transaction of the action if it has one.
     pub async fn audit(&self, db: impl PgExecutor<'_>) -> sqlx::Result<()> {
-        sqlx::query!(
-            "insert into audit_log (id, tenant_id, actor, action, subject, detail, reason, outcome)
-             values ($1, $2, $3, $4, $5, coalesce($6::jsonb, '{}'), $7, $8)",
-            new_id(),
-            self.tenant,
-            actor(),
-            self.action,
-            self.subject,
-            self.detail.clone() as Option<Value>,
-            self.reason.or(because()),
-            self.outcome,
-        )
-        .execute(db)
-        .await
-        .map(drop)
+        let record = AuditRecord {
+            tenant: self.tenant,
+            actor: &actor(),
+            action: self.action,
+            subject: self.subject.to_owned(),
+            detail: self.detail.clone().unwrap_or_default(),
+            reason: self.reason.or(because()),
+            outcome: self.outcome,
+        };
+        audit::write(db, &[record]).await
     }
 }
 

@@ -70,7 +70,7 @@ pub struct Approve {
     /// Lets the assistant save draft proposals, too.
     #[arg(long)]
     drafts: bool,
-    /// Who this is.
+    /// A label to recognise the approval by.
     #[arg(long)]
     label: Option<String>,
     /// When it ends, RFC 3339.

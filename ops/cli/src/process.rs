@@ -215,8 +215,8 @@ impl Process {
         outbound.own_listeners.add(admin_addr);
         let process_name = runtime::control::ProcessName { process: name.to_owned(), log: core.log.clone() };
         let changes = runtime::control::listen(process_name, bus.clone(), shutdown.clone());
-        let switches = PauseSwitches::follow(pool.clone(), bus.clone(), changes, runs_delivery(name), shutdown.clone());
-        let facts = CommitNotifier::start(emitter, bus.clone(), pool.clone(), shutdown.clone());
+        let switches = PauseSwitches::follow(&by_key, bus.clone(), changes, runs_delivery(name), shutdown.clone());
+        let facts = CommitNotifier::start(emitter, bus.clone(), &by_key, shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
                 .with_switches(switches)
@@ -238,7 +238,7 @@ impl Process {
     fn beat(&self, stages: &[StageName], ingress: bool) {
         let stages = stages.iter().map(|stage| stage.as_str()).chain(ingress.then_some("ingress")).collect();
         let settings = runtime::settings::given(&crate::Cli::command());
-        self.deps.runner.beat(self.deps.pool.clone(), &self.name, stages, settings);
+        self.deps.runner.beat((self.deps.pool.clone(), &self.deps.by_key), &self.name, stages, settings);
     }
 
     fn announce(&self, file: &AddressesFile, http_addr: Option<SocketAddr>) -> anyhow::Result<()> {

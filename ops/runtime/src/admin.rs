@@ -1,24 +1,26 @@
 //! The admin port: `/metrics`, `/livez` (the process runs), `/readyz` (it can do its work). No authentication: bind it inside.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Json, Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
 use sqlx::PgPool;
+use tokio::{sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::Bus;
 
 /// Timeout of a probe of a dependency.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the result of a probe is answered again: health is asked about without credentials.
+const PROBE_KEPT: Duration = Duration::from_secs(1);
 
 /// The admin port's state.
 #[derive(Clone, Debug)]
 pub struct Admin {
     metrics: PrometheusHandle,
-    pool: PgPool,
-    bus: Bus,
+    health: Arc<HealthProbe>,
 }
 
 /// Whether the dependencies of a process answer.
@@ -30,20 +32,48 @@ pub struct Dependencies {
     pub bus: bool,
 }
 
-/// Probes Postgres and JetStream.
-pub async fn probe(pool: &PgPool, bus: &Bus) -> Dependencies {
-    let database =
-        async { matches!(tokio::time::timeout(PROBE_TIMEOUT, sqlx::query("select 1").execute(pool)).await, Ok(Ok(_))) };
-    let bus = async { matches!(tokio::time::timeout(PROBE_TIMEOUT, bus.is_healthy()).await, Ok(true)) };
-    let (database, bus) = tokio::join!(database, bus);
-    Dependencies { database, bus }
+/// Probes Postgres and JetStream, about once a second however often it is asked.
+#[derive(Debug)]
+pub struct HealthProbe {
+    pool: PgPool,
+    bus: Bus,
+    last: Mutex<Option<(Instant, Dependencies)>>,
+}
+
+impl HealthProbe {
+    /// A probe of these; it has not run yet.
+    #[must_use]
+    pub fn new(pool: PgPool, bus: Bus) -> Self {
+        Self { pool, bus, last: Mutex::new(None) }
+    }
+
+    /// Whether the dependencies answered in the last second, or answer now. Callers meanwhile wait for the same probe.
+    pub async fn dependencies(&self) -> Dependencies {
+        let mut last = self.last.lock().await;
+        if let Some((at, found)) = *last
+            && at.elapsed() < PROBE_KEPT
+        {
+            return found;
+        }
+        let found = self.probe().await;
+        *last = Some((Instant::now(), found));
+        found
+    }
+
+    async fn probe(&self) -> Dependencies {
+        let select = sqlx::query("select 1").execute(&self.pool);
+        let database = async { matches!(tokio::time::timeout(PROBE_TIMEOUT, select).await, Ok(Ok(_))) };
+        let bus = async { matches!(tokio::time::timeout(PROBE_TIMEOUT, self.bus.is_healthy()).await, Ok(true)) };
+        let (database, bus) = tokio::join!(database, bus);
+        Dependencies { database, bus }
+    }
 }
 
 impl Admin {
     /// The admin port of a process.
     #[must_use]
     pub fn new(metrics: PrometheusHandle, pool: PgPool, bus: Bus) -> Self {
-        Self { metrics, pool, bus }
+        Self { metrics, health: Arc::new(HealthProbe::new(pool, bus)) }
     }
 
     /// Binds and serves until shutdown; returns its address.
@@ -74,7 +104,7 @@ async fn metrics(State(admin): State<Admin>) -> String {
 }
 
 async fn ready(State(admin): State<Admin>) -> impl IntoResponse {
-    let found = probe(&admin.pool, &admin.bus).await;
+    let found = admin.health.dependencies().await;
     let status = if found.database && found.bus { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(found))
 }

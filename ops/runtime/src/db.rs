@@ -16,7 +16,7 @@ pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migration
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a connection is used before another one takes its place.
 const MAX_LIFETIME: Duration = Duration::from_secs(30 * 60);
-/// Postgres ends a transaction that a vanished task left open after this long: the third wall behind hook and spawn.
+/// Postgres ends a transaction that a vanished task left open after this long: the last resort behind hook and spawn.
 const IDLE_IN_TRANSACTION: &str = "30s";
 
 /// Begins a transaction with an asynchronous commit. Use it only for work that nothing outside has seen yet, and that is redone after a crash
@@ -143,8 +143,8 @@ pub fn begin_read_only(tenant: Uuid) -> String {
 /// What confines a transaction to a tenant; nil for none.
 pub(crate) fn confined(tenant: Uuid) -> String {
     // An id: nothing in it is a caller's text.
-    let wall = if tenant.is_nil() { String::new() } else { tenant.to_string() };
-    format!("set local app.tenant = '{wall}'")
+    let setting = if tenant.is_nil() { String::new() } else { tenant.to_string() };
+    format!("set local app.tenant = '{setting}'")
 }
 
 /// Confines an open transaction to a tenant.

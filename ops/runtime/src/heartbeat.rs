@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use crate::db::column;
-use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::PauseSwitches;
+use crate::{PauseSwitches, plans::PreparedPool};
 
 /// How often a process writes its heartbeat.
 pub const INTERVAL: Duration = Duration::from_secs(5);
@@ -39,7 +38,7 @@ impl Beat {
 /// Writes the heartbeats of a process until it stops.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
-    pool: PgPool,
+    by_key: PreparedPool,
     process_id: Uuid,
     name: String,
     settings: Vec<String>,
@@ -48,8 +47,8 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// The heartbeat of a process under a new id. `settings` are the names of the settings it was given.
     #[must_use]
-    pub fn new(pool: PgPool, name: &str, settings: Vec<String>) -> Self {
-        Self { pool, process_id: schemas::new_id(), name: name.to_owned(), settings }
+    pub fn new(by_key: PreparedPool, name: &str, settings: Vec<String>) -> Self {
+        Self { by_key, process_id: schemas::new_id(), name: name.to_owned(), settings }
     }
 
     /// Writes heartbeats until shutdown, then deletes its rows: a process that stops on purpose does not count as missing. A changed
@@ -85,6 +84,7 @@ impl Heartbeat {
     /// # Errors
     /// If Postgres is unavailable.
     pub async fn beat(&self, beats: &[Beat]) -> sqlx::Result<()> {
+        let mut db = self.by_key.take().await?;
         // An array of arrays is a matrix in Postgres, so each list travels as one text.
         sqlx::query!(
             "with silent as (
@@ -107,16 +107,17 @@ impl Heartbeat {
             &column(beats, |beat| beat.is_paused),
             &column(beats, |beat| i32::try_from(beat.in_hand).unwrap_or(i32::MAX)),
         )
-        .execute(&self.pool)
-        .await
-        .map(drop)
+        .execute(&mut *db)
+        .await?;
+        db.put_back();
+        Ok(())
     }
 
     /// Deletes the rows of this process.
     async fn delete_rows(&self) -> sqlx::Result<()> {
-        sqlx::query!("delete from heartbeats where process_id = $1", self.process_id)
-            .execute(&self.pool)
-            .await
-            .map(drop)
+        let mut db = self.by_key.take().await?;
+        sqlx::query!("delete from heartbeats where process_id = $1", self.process_id).execute(&mut *db).await?;
+        db.put_back();
+        Ok(())
     }
 }

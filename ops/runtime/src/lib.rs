@@ -1,6 +1,7 @@
 //! The parts that every process needs: settings, telemetry, Postgres, the bus, the vault for secrets at rest.
 
 pub mod admin;
+pub mod audit;
 pub mod backoff;
 pub mod budget;
 pub mod bus;
@@ -24,6 +25,7 @@ pub mod telemetry;
 pub mod trace;
 pub mod vault;
 
+pub use audit::AuditRecord;
 pub use backoff::Backoff;
 pub use budget::{Budget, Limits, Spent, Used};
 pub use bus::{Bus, BusError, Publication};

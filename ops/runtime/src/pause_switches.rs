@@ -6,11 +6,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use sqlx::PgPool;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Gauge, Notifier, causes::chain, db, restore_detector};
+use crate::{Bus, Gauge, Notifier, causes::chain, db, plans::PreparedPool, restore_detector};
 
 /// How often the switches are read without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,20 +57,21 @@ impl PauseSwitches {
         Self(watch::channel(PauseState { is_read: true, is_verified: true, ..PauseState::default() }).1)
     }
 
-    /// Follows the switches until shutdown. `pool` must use the stages' role. Processes that send mail increment the ledger's epoch
+    /// Follows the switches until shutdown. `by_key` must use the stages' role. Processes that send mail increment the ledger's epoch
     /// (`advances_epoch`), the others only compare it.
     #[must_use]
     pub fn follow(
-        pool: PgPool,
+        by_key: &PreparedPool,
         bus: Bus,
         changes: Notifier,
         advances_epoch: bool,
         shutdown: CancellationToken,
     ) -> Self {
         let (known, receiver) = watch::channel(PauseState::default());
-        let detector = restore_detector::RestoreDetector::new(pool.clone(), bus, advances_epoch);
+        let by_key = by_key.priority("switches");
+        let detector = restore_detector::RestoreDetector::new(by_key.clone(), bus, advances_epoch);
         tokio::spawn(detect_restores(detector, known.clone(), shutdown.clone()));
-        tokio::spawn(poll_switches(pool, known, changes, shutdown));
+        tokio::spawn(poll_switches(by_key, known, changes, shutdown));
         Self(receiver)
     }
 
@@ -99,9 +99,14 @@ impl PauseSwitches {
 }
 
 /// Reads the switches periodically. While Postgres is unavailable the last state stays in force.
-async fn poll_switches(pool: PgPool, known: watch::Sender<PauseState>, changes: Notifier, shutdown: CancellationToken) {
+async fn poll_switches(
+    by_key: PreparedPool,
+    known: watch::Sender<PauseState>,
+    changes: Notifier,
+    shutdown: CancellationToken,
+) {
     loop {
-        match tokio::time::timeout(READ_TIMEOUT, read_switches(&pool)).await {
+        match tokio::time::timeout(READ_TIMEOUT, read_switches(&by_key)).await {
             Ok(Ok(row)) => apply_switches(&known, &row),
             Ok(Err(error)) => {
                 tracing::debug!(
@@ -126,14 +131,16 @@ struct SwitchRow {
     tenants: i64,
 }
 
-async fn read_switches(pool: &PgPool) -> sqlx::Result<SwitchRow> {
+async fn read_switches(by_key: &PreparedPool) -> sqlx::Result<SwitchRow> {
+    let mut db = by_key.take().await?;
     let row = sqlx::query!(
         r#"select coalesce(array(select p.stage from stage_pauses p), '{}') as "stages!", l.held_at is not null as "is_held!",
                   (select count(*) from tenants t where t.paused_at is not null) as "tenants!"
            from ledger l"#
     )
-    .fetch_one(pool)
+    .fetch_one(&mut *db)
     .await?;
+    db.put_back();
     Ok(SwitchRow { stages: row.stages.into_iter().collect(), is_ledger_paused: row.is_held, tenants: row.tenants })
 }
 

@@ -17,11 +17,11 @@ use schemas::{
     subjects::{self, stream},
 };
 use serde_json::json;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::{Bus, BusError, Publication};
+use crate::{AuditRecord, Bus, BusError, Publication, audit, plans::PreparedPool};
 
 /// How often a process checks the ledger, and how often the epoch is incremented at most.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -104,7 +104,7 @@ impl Restored {
 /// Compares the ledger with the published epoch, and increments the epoch.
 #[derive(Debug)]
 pub struct RestoreDetector {
-    pool: PgPool,
+    by_key: PreparedPool,
     bus: Bus,
     /// True if this process increments the epoch. Other processes only compare.
     advances: bool,
@@ -113,10 +113,10 @@ pub struct RestoreDetector {
 }
 
 impl RestoreDetector {
-    /// The detector of one process. `pool` must use the stages' role.
+    /// The detector of one process. `by_key` must use the stages' role.
     #[must_use]
-    pub fn new(pool: PgPool, bus: Bus, advances: bool) -> Self {
-        Self { pool, bus, advances, furthest_seen: None }
+    pub fn new(by_key: PreparedPool, bus: Bus, advances: bool) -> Self {
+        Self { by_key, bus, advances, furthest_seen: None }
     }
 
     /// Checks once. Pauses a restored ledger.
@@ -124,15 +124,19 @@ impl RestoreDetector {
     /// # Errors
     /// If Postgres is unavailable, or the epoch cannot be published.
     pub async fn check_epoch(&mut self) -> Result<EpochCheck, EpochError> {
-        let ledger = read_ledger(&self.pool).await?.id;
+        let ledger = match self.furthest_seen {
+            Some((ledger, _)) => ledger,
+            None => self.read_ledger().await?.id,
+        };
         let published = self.read_published(ledger).await;
         // Read after the published epoch: a process may increment and publish the epoch in between, and a row that was read first
         // would look restored.
-        let row = read_ledger(&self.pool).await?;
+        let row = self.read_ledger().await?;
         if row.id != ledger {
+            self.furthest_seen = None;
             return Err(EpochError::Undecided);
         }
-        let furthest_seen = self.furthest_seen.filter(|(id, _)| *id == row.id).map_or(0, |(_, mark)| mark);
+        let furthest_seen = self.furthest_seen.map_or(0, |(_, mark)| mark);
         let decision = decide(&row, published, furthest_seen);
         if decision == EpochDecision::Undecided {
             return Err(EpochError::Undecided);
@@ -142,13 +146,15 @@ impl RestoreDetector {
                 PublishedEpoch::Epoch(mark, _) => furthest_seen.max(mark),
                 PublishedEpoch::Unavailable | PublishedEpoch::Missing => furthest_seen,
             };
-            pause_ledger(&self.pool, &row, why, published, furthest_epoch).await?;
+            self.pause_ledger(&row, why, published, furthest_epoch).await?;
             self.furthest_seen = None;
             return Ok(EpochCheck { is_ledger_paused: true });
         }
         self.furthest_seen = Some((row.id, row.mark.max(furthest_seen)));
         if row.noted_place.as_deref() != Some(row.place.as_str()) {
-            record_place(&self.pool, &row).await?;
+            let mut db = self.by_key.take().await?;
+            record_place(&mut db, &row).await?;
+            db.put_back();
         }
         if self.advances {
             self.advance_epoch(&row).await?;
@@ -174,6 +180,7 @@ impl RestoreDetector {
 
     /// Increments the epoch, if no process has for a while, and publishes it. In this order: only a committed epoch is published.
     async fn advance_epoch(&mut self, row: &LedgerRow) -> Result<(), EpochError> {
+        let mut db = self.by_key.take().await?;
         let moved = sqlx::query!(
             r#"update ledger set mark = mark + 1, marked_at = clock_timestamp()
                where id = $1 and marked_at <= clock_timestamp() - make_interval(secs => $2)
@@ -181,8 +188,9 @@ impl RestoreDetector {
             row.id,
             CHECK_INTERVAL.as_secs_f64() * 0.9,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&mut *db)
         .await?;
+        db.put_back();
         let Some(moved) = moved else { return Ok(()) };
         self.furthest_seen = Some((row.id, moved.mark));
         let epoch = LedgerMark { ledger_id: row.id, mark: moved.mark, at: moved.marked_at };
@@ -192,6 +200,31 @@ impl RestoreDetector {
         if let Err(error) = self.bus.publish_all(vec![publication]).await {
             tracing::debug!(%error, "the ledger's epoch was not published");
         }
+        Ok(())
+    }
+
+    async fn read_ledger(&self) -> sqlx::Result<LedgerRow> {
+        let mut db = self.by_key.take().await?;
+        let row = read_ledger(&mut db).await?;
+        db.put_back();
+        Ok(row)
+    }
+
+    /// Pauses a restored ledger once: the first process that detects it does. A ledger that is paused already keeps its reason.
+    async fn pause_ledger(
+        &self,
+        row: &LedgerRow,
+        why: Restored,
+        published: PublishedEpoch,
+        furthest_epoch: i64,
+    ) -> sqlx::Result<()> {
+        let mut tx = self.by_key.begin().await?;
+        hold_ledger(&mut tx, row, why, published, furthest_epoch).await?;
+        tx.commit().await?;
+        tracing::error!(
+            reason = why.as_str(),
+            "the ledger is paused: nothing leaves until `postrider restore release`"
+        );
         Ok(())
     }
 }
@@ -235,7 +268,7 @@ fn database_of(place: &str) -> &str {
     place.rsplit_once(':').map_or(place, |(home, _)| home)
 }
 
-async fn read_ledger(pool: &PgPool) -> sqlx::Result<LedgerRow> {
+async fn read_ledger(db: &mut PgConnection) -> sqlx::Result<LedgerRow> {
     sqlx::query_as!(
         LedgerRow,
         r#"select l.id, l.place as noted_place, l.mark, l.marked_at, l.held_at is not null as "is_held!",
@@ -244,17 +277,16 @@ async fn read_ledger(pool: &PgPool) -> sqlx::Result<LedgerRow> {
                   || left(pg_walfile_name(pg_current_wal_lsn()), 8) as "place!"
            from ledger l"#
     )
-    .fetch_one(pool)
+    .fetch_one(db)
     .await
 }
 
-async fn record_place(pool: &PgPool, row: &LedgerRow) -> sqlx::Result<()> {
-    sqlx::query!("update ledger set place = $2 where id = $1", row.id, row.place).execute(pool).await.map(drop)
+async fn record_place(db: &mut PgConnection, row: &LedgerRow) -> sqlx::Result<()> {
+    sqlx::query!("update ledger set place = $2 where id = $1", row.id, row.place).execute(db).await.map(drop)
 }
 
-/// Pauses a restored ledger once: the first process that detects it does. A ledger that is paused already keeps its reason.
-async fn pause_ledger(
-    pool: &PgPool,
+async fn hold_ledger(
+    db: &mut PgConnection,
     row: &LedgerRow,
     why: Restored,
     published: PublishedEpoch,
@@ -264,7 +296,6 @@ async fn pause_ledger(
         PublishedEpoch::Epoch(_, at) => Some(at),
         PublishedEpoch::Unavailable | PublishedEpoch::Missing => None,
     };
-    let mut tx = pool.begin().await?;
     let held = sqlx::query!(
         r#"update ledger
            set held_by = case when held_at is null then 'engine' else held_by end,
@@ -284,22 +315,20 @@ async fn pause_ledger(
         furthest_epoch,
         EPOCH_JUMP,
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&mut *db)
     .await?;
     if let Some(gap) = held
         && !row.is_held
     {
-        sqlx::query!(
-            "insert into audit_log (id, actor, action, subject, detail) values ($1, 'engine', 'restore.hold', $2, $3)",
-            schemas::new_id(),
-            row.id.to_string(),
-            json!({"reason": why.as_str(), "gap_from": gap.gap_from, "gap_to": gap.gap_to}),
-        )
-        .execute(&mut *tx)
-        .await?;
+        let record = AuditRecord {
+            actor: "engine",
+            action: "restore.hold",
+            subject: row.id.to_string(),
+            detail: json!({"reason": why.as_str(), "gap_from": gap.gap_from, "gap_to": gap.gap_to}),
+            ..AuditRecord::default()
+        };
+        audit::write(db, &[record]).await?;
     }
-    tx.commit().await?;
-    tracing::error!(reason = why.as_str(), "the ledger is paused: nothing leaves until `postrider restore release`");
     Ok(())
 }
 

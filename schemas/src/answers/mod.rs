@@ -42,7 +42,19 @@ crate::named_enum! {
 }
 
 impl Class {
-    /// What it is as a bounce, once nobody tries any more.
+    /// True if the receiving server refused the mail or its recipient; false for what kept the mail from its decision.
+    #[must_use]
+    pub const fn is_refusal(self) -> bool {
+        matches!(self, Self::Hard | Self::MailboxFull | Self::Inactive | Self::Block | Self::Content | Self::Policy)
+    }
+
+    /// True if another attempt may succeed; false if the address does not exist or is switched off.
+    #[must_use]
+    pub const fn may_succeed_later(self) -> bool {
+        !matches!(self, Self::Hard | Self::Inactive)
+    }
+
+    /// What it is as a bounce, after the last attempt.
     #[must_use]
     pub const fn bounce(self) -> BounceClass {
         match self {

@@ -7,7 +7,7 @@ pub(super) struct TextRule {
     pub(super) name: &'static str,
     pub(super) pattern: &'static str,
     pub(super) class: Class,
-    /// Who says so, and why the code alone is not enough. Read by people, and by the test that every rule has one.
+    /// The source of the rule, and why the code alone is not enough. Read by people, and by the test that every rule has one.
     #[cfg_attr(not(test), allow(dead_code, reason = "documentation kept as data"))]
     pub(super) reason: &'static str,
 }

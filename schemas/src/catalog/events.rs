@@ -91,7 +91,7 @@ struct SequenceCompletedData {
     enrollment_id: Uuid,
     /// The sequence.
     sequence_id: Uuid,
-    /// Who took it.
+    /// The contact who completed it.
     contact_id: Uuid,
     /// The contact's address; null once it was erased.
     email: Option<String>,
@@ -106,7 +106,7 @@ struct EnrollmentExitedData {
     sequence_id: Uuid,
     /// Why it ended early.
     exit_reason: ExitReason,
-    /// Who left.
+    /// The contact who left.
     contact_id: Uuid,
     /// The contact's address; null once it was erased.
     email: Option<String>,
@@ -123,7 +123,7 @@ struct EnrollmentFailedData {
     step_order: i16,
     /// Why not: a code.
     error: Option<String>,
-    /// Who was on the way.
+    /// The contact who was enrolled.
     contact_id: Uuid,
     /// The contact's address; null once it was erased.
     email: Option<String>,
@@ -153,7 +153,7 @@ struct TaskCreatedData {
     sequence_id: Uuid,
     /// The step that asks for it.
     step_id: Uuid,
-    /// Whom it is about.
+    /// The contact it is about.
     contact_id: Uuid,
     /// The contact's address; null once it was erased.
     email: Option<String>,
@@ -174,7 +174,7 @@ struct OpportunityCreatedData {
     sequence_id: Uuid,
     /// The step that asks for it.
     step_id: Uuid,
-    /// Whom it is about.
+    /// The contact it is about.
     contact_id: Uuid,
     /// The contact's address; null once it was erased.
     email: Option<String>,
@@ -220,7 +220,7 @@ struct OutcomeCreditedData {
     before: Vec<CreditedSend>,
     /// The credit now.
     after: Vec<CreditedSend>,
-    /// Who bought; left out when it is not known.
+    /// The contact who bought; left out when it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     contact_id: Option<Uuid>,
     /// The contact's address; null once it was erased.
@@ -299,12 +299,12 @@ pub(super) fn all() -> Vec<Described> {
 }
 
 fn described(event: EventType) -> Described {
-    let (title, summary, data, example) = particulars(event);
+    let (title, data, example) = particulars(event);
     let is_rejection = event == EventType::RequestRejected;
     let mut schema =
         if is_rejection { schema_of::<RequestRejected>(Side::Outgoing) } else { schema_of::<Event>(Side::Outgoing) };
     schema["title"] = json!(title);
-    schema["description"] = json!(summary);
+    schema["description"] = json!(event.about());
     schema["properties"]["type"] = json!({"type": "string", "const": event.as_str(), "description": "What happened."});
     let definitions = data.definitions;
     schema["properties"]["data"] = data.schema;
@@ -319,7 +319,7 @@ fn described(event: EventType) -> Described {
     Described {
         name: format!("mail.v1.event.{event}"),
         title: title.to_owned(),
-        summary: summary.to_owned(),
+        summary: event.about().to_owned(),
         side: Side::Outgoing,
         address: format!("mail.v1.event.{{product}}.{{environment}}.{event}"),
         stream: Some(stream::EVENTS),
@@ -405,27 +405,19 @@ fn mailed(part: &str, own: Value) -> Value {
     data
 }
 
-fn particulars(event: EventType) -> (&'static str, &'static str, Data, Value) {
+/// The title, the data and an example of it.
+fn particulars(event: EventType) -> (&'static str, Data, Value) {
     let taken = json!({"smtp_code": 250, "response": "2.0.0 Ok"});
     match event {
-        EventType::EmailSent => {
-            ("Mail sent", "Handed over to the way out.", mail::<DeliveryData>("delivery"), mailed("delivery", taken))
-        }
-        EventType::EmailDelivered => (
-            "Mail delivered",
-            "Accepted by the receiving server.",
-            mail::<DeliveryData>("delivery"),
-            mailed("delivery", taken),
-        ),
+        EventType::EmailSent => ("Mail sent", mail::<DeliveryData>("delivery"), mailed("delivery", taken)),
+        EventType::EmailDelivered => ("Mail delivered", mail::<DeliveryData>("delivery"), mailed("delivery", taken)),
         EventType::EmailOpened => (
             "Mail opened",
-            "Opened, by a person or a machine.",
             mail::<OpenData>("open"),
             mailed("open", json!({"ip": "192.0.2.7", "user_agent": "Mozilla/5.0", "is_machine": false, "first": true})),
         ),
         EventType::EmailClicked => (
             "Link followed",
-            "A link was followed, by a person or a machine.",
             mail::<ClickData>("click"),
             mailed(
                 "click",
@@ -435,107 +427,83 @@ fn particulars(event: EventType) -> (&'static str, &'static str, Data, Value) {
         ),
         EventType::EmailBounced => (
             "Mail bounced",
-            "Refused by the receiving server, at once or later.",
             mail::<BounceData>("bounce"),
             mailed(
                 "bounce",
                 json!({"class": "hard", "smtp_code": 550, "enhanced_code": "5.1.1", "diagnostic": "no such user", "suppressed": true}),
             ),
         ),
-        EventType::EmailComplained => (
-            "Complaint",
-            "Reported as spam.",
-            mail::<ComplaintData>("complaint"),
-            mailed("complaint", json!({"feedback_type": "abuse"})),
-        ),
+        EventType::EmailComplained => {
+            ("Complaint", mail::<ComplaintData>("complaint"), mailed("complaint", json!({"feedback_type": "abuse"})))
+        }
         EventType::EmailUnsubscribed => (
             "Unsubscribed",
-            "The recipient left.",
             mail::<UnsubscribeData>("unsubscribe"),
             mailed("unsubscribe", json!({"method": "one_click", "scope": "marketing"})),
         ),
         EventType::EmailReplied => (
             "Answered",
-            "The recipient answered.",
             mail::<ReplyData>("reply"),
             mailed("reply", json!({"message_id": "<1@example.com>", "is_automatic": false})),
         ),
-        EventType::EmailFailed => (
-            "Mail failed",
-            "Given up: refused, not renderable, or its time ran out.",
-            unsent(),
-            mailed("reason", json!("hard")),
-        ),
-        EventType::EmailSuppressed => {
-            ("Mail withheld", "Withheld on purpose.", unsent(), mailed("reason", json!("unsubscribed")))
-        }
+        EventType::EmailFailed => ("Mail failed", unsent(), mailed("reason", json!("hard"))),
+        EventType::EmailSuppressed => ("Mail withheld", unsent(), mailed("reason", json!("unsubscribed"))),
         EventType::SequenceCompleted => (
             "Sequence completed",
-            "A sequence finished for a contact: after its last step, or by an `end_sequence` step.",
             own::<SequenceCompletedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "contact_id": ID, "email": "ann@example.com"}),
         ),
         EventType::EnrollmentExited => (
             "Enrollment exited",
-            "A contact left a sequence before its end.",
             own::<EnrollmentExitedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "exit_reason": "unsubscribed", "contact_id": ID,
                    "email": "ann@example.com"}),
         ),
         EventType::EnrollmentFailed => (
             "Enrollment failed",
-            "A contact's way through a sequence ended because a step could not be taken.",
             own::<EnrollmentFailedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "step_order": 2, "error": "sender_required", "contact_id": ID,
                    "email": "ann@example.com"}),
         ),
         EventType::ContactCreated => (
             "Contact created",
-            "A contact was created.",
             own::<ContactCreatedData>(),
             json!({"contact_id": ID, "email": "ann@example.com", "first_name": "Ann", "last_name": null, "source": "api"}),
         ),
         EventType::ContactConfirmed => (
             "Contact confirmed",
-            "A contact confirmed the consent by the link in a mail.",
             own::<ContactConfirmedData>(),
             json!({"contact_id": ID, "email": "ann@example.com", "send_id": ID}),
         ),
         EventType::CampaignSent => (
             "Campaign sent",
-            "A campaign has no mail left to send.",
             own::<CampaignSentData>(),
             json!({"campaign_id": ID, "name": "News", "counts": {"sent": 2, "skipped": 1}}),
         ),
         EventType::CampaignPaused => (
             "Campaign paused",
-            "The engine paused a campaign.",
             own::<CampaignPausedData>(),
             json!({"campaign_id": ID, "reason": "tripwire_bounces", "decided": 100, "bounced": 9, "complained": 0}),
         ),
         EventType::DomainStatusChanged => (
             "Domain status changed",
-            "A sending domain's status changed.",
             own::<DomainStatusChangedData>(),
             json!({"domain_id": ID, "from": "pending", "to": "verified"}),
         ),
         EventType::TaskCreated => (
             "Task wanted",
-            "A sequence step asks the product for a task.",
             own::<TaskCreatedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "step_id": ID, "contact_id": ID, "email": "ann@example.com",
                    "title": "Call Ann", "due_on": "2026-03-08", "notes": null}),
         ),
         EventType::OpportunityCreated => (
             "Opportunity wanted",
-            "A sequence step asks the product for an opportunity.",
             own::<OpportunityCreatedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "step_id": ID, "contact_id": ID, "email": "ann@example.com",
                    "name": "Renewal", "stage": null, "value_cents": 120_000}),
         ),
         EventType::OutcomeCredited => (
             "Outcome credited",
-            "An outcome's credit was set, or changed by what came late.",
             own::<OutcomeCreditedData>(),
             json!({"outcome_id": ID, "contact_id": ID, "email": "ann@example.com", "outcome_type": "bind", "revision": 1,
                    "reason": "recorded", "model": "last_touch", "rule": "click", "before": [],
@@ -543,21 +511,18 @@ fn particulars(event: EventType) -> (&'static str, &'static str, Data, Value) {
         ),
         EventType::SuppressionAdded => (
             "Suppression added",
-            "An address is suppressed.",
             own::<SuppressionData>(),
             json!({"suppression_id": ID, "reason": "hard_bounce", "scope": "all", "source": "delivery", "send_id": ID,
                    "contact_id": ID, "email": "ann@example.com"}),
         ),
         EventType::SuppressionLifted => (
             "Suppression lifted",
-            "A suppression was lifted.",
             own::<SuppressionData>(),
             json!({"suppression_id": ID, "reason": "manual", "scope": "all", "source": "api", "contact_id": ID,
                    "email": "ann@example.com"}),
         ),
         EventType::ImportFinished => (
             "Import finished",
-            "An import is over.",
             own::<ImportFinishedData>(),
             json!({"import_id": ID, "name": "Spring", "operation": "upsert", "status": "completed", "source_slug": "api_import",
                    "total_rows": 2, "valid": 2, "created": 1, "updated": 1, "unchanged": 0, "skipped": 0, "duplicates": 0,
@@ -565,26 +530,19 @@ fn particulars(event: EventType) -> (&'static str, &'static str, Data, Value) {
         ),
         EventType::QuotaNear => (
             "Quota near",
-            "A tenant has used 80 % of a send quota: once in each period.",
             own::<QuotaNearData>(),
             json!({"period": "month", "starts_on": "2026-03-01", "limit": 10_000, "used": 8_004}),
         ),
-        EventType::WebhookDisabled => (
-            "Webhook disabled",
-            "The engine disabled a webhook subscription.",
-            own::<WebhookDisabledData>(),
-            json!({"subscription_id": ID, "reason": "gone"}),
-        ),
+        EventType::WebhookDisabled => {
+            ("Webhook disabled", own::<WebhookDisabledData>(), json!({"subscription_id": ID, "reason": "gone"}))
+        }
         EventType::RequestRejected => (
             "Request rejected",
-            "A request published to the bus, or one of an array, was not accepted.",
             own::<Rejection>(),
             json!({"message_id": "order-17", "sequence": 7, "kind": "transactional", "index": null, "idempotency_key": null,
                    "status": 400, "code": "validation_failed", "detail": "template_id: is required",
                    "fields": [{"path": "template_id", "code": "required", "detail": "is required"}]}),
         ),
-        EventType::WebhookTest => {
-            ("Test", "Asked for by hand; never on the bus.", own::<MailData>(), json!({"subscription_id": ID}))
-        }
+        EventType::WebhookTest => ("Test", own::<MailData>(), json!({"subscription_id": ID})),
     }
 }

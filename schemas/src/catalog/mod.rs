@@ -34,7 +34,7 @@ pub struct Described {
     pub title: String,
     /// What it says, in a line.
     pub summary: String,
-    /// Who writes and who reads it.
+    /// The side that writes it and the side that reads it.
     pub side: Side,
     /// The subject, with `{…}` for tokens that vary.
     pub address: String,

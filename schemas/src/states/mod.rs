@@ -8,11 +8,19 @@ mod sequence;
 
 /// Makes a closed set that reads the same in Rust, JSON and Postgres text.
 macro_rules! closed_set {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+ }) => {
         $crate::named_enum! {
             $(#[$meta])*
             #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-            pub enum $name { $($(#[$doc])* #[serde(rename = $text)] $variant = $text,)+ }
+            pub enum $name { $($(#[doc = $doc])+ #[serde(rename = $text)] $variant = $text,)+ }
+        }
+
+        impl $name {
+            /// The member's docstring, for the documents of the API.
+            #[must_use]
+            pub const fn about(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
+            }
         }
 
         impl schemars::JsonSchema for $name {

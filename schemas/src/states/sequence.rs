@@ -7,7 +7,7 @@ use super::closed_set;
 closed_set! {
     /// The life of a sequence.
     SequenceStatus {
-        /// Nobody is enrolled.
+        /// No contact is enrolled.
         Draft = "draft",
         /// Contacts may be enrolled, and go on.
         Active = "active",

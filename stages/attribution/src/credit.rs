@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use runtime::{Counter, column, plans::PreparedPool};
-use schemas::MessageKind;
+use schemas::{MessageKind, SendId};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
     Policy,
-    model::{self, Credit, WeighedOutcome},
+    due::{DueOutcome, load_due},
+    model::{self, Credit, CreditRule, WeighedOutcome},
     totals::{CountedOutcome, CreditedMail, OutcomeTotals, hour_of},
     touches::{self, TouchQuery},
 };
@@ -24,30 +25,6 @@ pub(crate) const OUTCOMES_MAX: i64 = 200;
 /// An outcome is rechecked this many minutes after its last report, whatever late facts come between. The recheck finds changes that no
 /// trigger records (a late delivery report, rescored clicks) and late facts that were committed between two snapshots.
 const RECHECK_MINUTES: [i32; 5] = [1, 15, 120, 24 * 60, 96 * 60];
-
-/// An outcome whose credit is due, with its row locked.
-#[derive(Debug)]
-struct DueOutcome {
-    tenant_id: Uuid,
-    id: Uuid,
-    contact_email: Option<String>,
-    dot_number: Option<i64>,
-    /// Of a contact that was merged while the outcome was recorded, the one that is left.
-    contact_id: Option<Uuid>,
-    contact_key: Option<String>,
-    outcome_type: String,
-    premium: Option<i64>,
-    value_cents: Option<i64>,
-    occurred_at: DateTime<Utc>,
-    credit_reason: String,
-    /// Since its last report.
-    age_minutes: i32,
-    revision: i32,
-    booked_type: Option<String>,
-    booked_hour: Option<DateTime<Utc>>,
-    booked_premium: Option<i64>,
-    booked_value_cents: Option<i64>,
-}
 
 /// A credited mail as the ledger stores it.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,25 +63,8 @@ impl CreditCounts {
 
 /// Credits those of these outcomes that are due and not locked by another process.
 pub(crate) async fn credit_outcomes(by_key: &PreparedPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<CreditCounts> {
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = outcomes.iter().copied().unzip();
     let mut tx = by_key.begin().await?;
-    let due = sqlx::query_as!(
-        DueOutcome,
-        r#"select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_key, o.outcome_type, o.premium,
-                o.value_cents, o.occurred_at, o.credit_reason, floor(extract(epoch from now() - o.updated_at) / 60)::int as "age_minutes!", o.revision, o.booked_type, o.booked_hour, o.booked_premium,
-                o.booked_value_cents,
-                coalesce((select c.merged_into from contacts c where c.tenant_id = o.tenant_id and c.id = o.contact_id), o.contact_id)
-                    as contact_id
-         from (select distinct * from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)) w
-         join outcomes o on o.tenant_id = w.tenant_id and o.id = w.id
-         where o.credit_due is not null
-         order by o.tenant_id, o.id for no key update of o skip locked"#,
-        &tenants,
-        &ids,
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    let counts = recompute_credits(&mut tx, &due).await?;
+    let counts = recompute_credits(&mut tx, outcomes.iter().copied().unzip()).await?;
     tx.commit().await?;
     Ok(counts)
 }
@@ -112,21 +72,14 @@ pub(crate) async fn credit_outcomes(by_key: &PreparedPool, outcomes: &[(Uuid, Uu
 /// Credits the outcomes that are due longest.
 pub(crate) async fn credit_due_outcomes(by_key: &PreparedPool) -> sqlx::Result<CreditCounts> {
     let mut tx = by_key.begin().await?;
-    let due = sqlx::query_as!(
-        DueOutcome,
-        r#"select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_key, o.outcome_type, o.premium,
-                o.value_cents, o.occurred_at, o.credit_reason, floor(extract(epoch from now() - o.updated_at) / 60)::int as "age_minutes!", o.revision, o.booked_type, o.booked_hour, o.booked_premium,
-                o.booked_value_cents,
-                coalesce((select c.merged_into from contacts c where c.tenant_id = o.tenant_id and c.id = o.contact_id), o.contact_id)
-                    as contact_id
-         from outcomes o
-         where o.credit_due <= now()
-         order by o.credit_due limit $1 for no key update skip locked"#,
+    let due = sqlx::query!(
+        "select tenant_id, id from outcomes where credit_due <= now()
+         order by credit_due limit $1 for no key update skip locked",
         OUTCOMES_MAX,
     )
     .fetch_all(&mut *tx)
     .await?;
-    let counts = recompute_credits(&mut tx, &due).await?;
+    let counts = recompute_credits(&mut tx, due.into_iter().map(|due| (due.tenant_id, due.id)).unzip()).await?;
     tx.commit().await?;
     Ok(counts)
 }
@@ -136,12 +89,36 @@ struct CreditChange<'a> {
     due: &'a DueOutcome,
     policy: Policy,
     contact: Option<(Uuid, String)>,
-    rule: Option<model::CreditRule>,
+    rule: Option<CreditRule>,
     before: Vec<CreditLine>,
     after: Vec<CreditLine>,
+    /// The ledger has dropped what it is credited by.
+    is_final: bool,
 }
 
-impl CreditChange<'_> {
+impl<'a> CreditChange<'a> {
+    /// The credits stay with their mails; only amounts that have changed are divided anew, by the same shares.
+    fn keeping(due: &'a DueOutcome, policy: Policy, before: Vec<CreditLine>) -> Self {
+        let policy = Policy {
+            model: due.model.unwrap_or(policy.model),
+            click_days: due.click_days.unwrap_or(policy.click_days),
+            delivery_days: due.delivery_days.unwrap_or(policy.delivery_days),
+        };
+        let mut after = before.clone();
+        let shares: Vec<i32> = before.iter().map(|line| line.share).collect();
+        if before.iter().map(|line| line.premium).sum::<Option<i64>>() != due.premium {
+            let parts = model::divide_by_shares(due.premium, &shares);
+            after.iter_mut().zip(parts).for_each(|(line, part)| line.premium = part);
+        }
+        if before.iter().map(|line| line.value_cents).sum::<Option<i64>>() != due.value_cents {
+            let parts = model::divide_by_shares(due.value_cents, &shares);
+            after.iter_mut().zip(parts).for_each(|(line, part)| line.value_cents = part);
+        }
+        let contact = due.contact_id.zip(due.contact_key.clone());
+        let rule = due.rule.as_deref().and_then(CreditRule::parse);
+        Self { due, policy, contact, rule, before, after, is_final: true }
+    }
+
     /// True if shares or amounts change. Another click of the same mail as evidence is no restatement.
     fn is_restated(&self) -> bool {
         let parts = |lines: &[CreditLine]| -> Vec<_> {
@@ -172,7 +149,7 @@ impl CreditChange<'_> {
 
     fn next_check_minutes(&self) -> Option<i32> {
         let age = self.due.age_minutes;
-        RECHECK_MINUTES.iter().find(|at| **at > age).map(|at| at - age)
+        RECHECK_MINUTES.iter().find(|at| !self.is_final && **at > age).map(|at| at - age)
     }
 }
 
@@ -189,7 +166,9 @@ fn parts(lines: &[CreditLine]) -> Vec<CreditedMail> {
         .collect()
 }
 
-async fn recompute_credits(db: &mut PgConnection, due: &[DueOutcome]) -> sqlx::Result<CreditCounts> {
+/// Credits those of these outcomes, by tenant and id, that are due and not locked by another process.
+async fn recompute_credits(db: &mut PgConnection, outcomes: (Vec<Uuid>, Vec<Uuid>)) -> sqlx::Result<CreditCounts> {
+    let due = &load_due(&mut *db, outcomes).await?;
     if due.is_empty() {
         return Ok(CreditCounts::default());
     }
@@ -201,12 +180,19 @@ async fn recompute_credits(db: &mut PgConnection, due: &[DueOutcome]) -> sqlx::R
         due.iter().zip(&candidates).map(|(due, (contacts, _))| touch_query(due, &policy(due), contacts)).collect();
     let touches = touches::load_touches(&mut *db, &queries).await?;
     let mut known = load_credits(&mut *db, due).await?;
+    let dropped = sqlx::query_scalar!("select max(month) from dropped_months").fetch_one(&mut *db).await?;
+    let is_dropped = |line: &CreditLine| dropped.is_some_and(|month| SendId(line.send_id).month() <= month);
     let changes: Vec<CreditChange<'_>> = due
         .iter()
         .zip(candidates)
         .zip(&touches)
         .map(|((due, (contacts, key)), touches)| {
             let policy = policy(due);
+            let before = known.remove(&(due.tenant_id, due.id)).unwrap_or_default();
+            // Computed again, credits for mail that the ledger has dropped would be lost.
+            if before.iter().any(is_dropped) {
+                return CreditChange::keeping(due, policy, before);
+            }
             let outcome = WeighedOutcome {
                 occurred_at: due.occurred_at,
                 premium: due.premium.map(Premium),
@@ -223,8 +209,9 @@ async fn recompute_credits(db: &mut PgConnection, due: &[DueOutcome]) -> sqlx::R
                 policy,
                 contact,
                 rule: credits.first().map(|credit| credit.touch.rule),
-                before: known.remove(&(due.tenant_id, due.id)).unwrap_or_default(),
+                before,
                 after: credit_lines(&credits),
+                is_final: false,
             }
         })
         .collect();
@@ -236,8 +223,8 @@ fn count_changes(changes: &[CreditChange<'_>]) -> CreditCounts {
     let mut counts = CreditCounts { outcomes: changes.len() as u64, ..CreditCounts::default() };
     for change in changes.iter().filter(|change| change.is_restated()) {
         match change.rule {
-            Some(model::CreditRule::HumanClick) => counts.clicked += 1,
-            Some(model::CreditRule::Delivered) => counts.delivered += 1,
+            Some(CreditRule::HumanClick) => counts.clicked += 1,
+            Some(CreditRule::Delivered) => counts.delivered += 1,
             None => counts.uncredited += 1,
         }
     }
@@ -387,7 +374,7 @@ async fn insert_restatements(db: &mut PgConnection, restated: &[&CreditChange<'_
         &column(restated, |change| change.policy.model.as_str()) as &[&str],
         &column(restated, |change| change.policy.click_days),
         &column(restated, |change| change.policy.delivery_days),
-        &column(restated, |change| change.rule.map(model::CreditRule::as_str)) as &[Option<&str>],
+        &column(restated, |change| change.rule.map(CreditRule::as_str)) as &[Option<&str>],
         &column(restated, |change| with_amounts(&change.after)),
     )
     .execute(db)
@@ -437,7 +424,7 @@ fn notice_data(change: &CreditChange<'_>) -> Value {
     };
     json!({
         "outcome_id": change.due.id, "outcome_type": change.due.outcome_type, "revision": change.due.revision + 1,
-        "reason": change.due.credit_reason, "model": change.policy.model, "rule": change.rule.map(model::CreditRule::as_str),
+        "reason": change.due.credit_reason, "model": change.policy.model, "rule": change.rule.map(CreditRule::as_str),
         "before": shares(&change.before), "after": shares(&change.after),
     })
 }
@@ -455,7 +442,7 @@ async fn finish_outcomes(db: &mut PgConnection, changes: &[CreditChange<'_>]) ->
         &column(changes, |change| change.policy.model.as_str()) as &[&str],
         &column(changes, |change| change.policy.click_days),
         &column(changes, |change| change.policy.delivery_days),
-        &column(changes, |change| change.rule.map(model::CreditRule::as_str)) as &[Option<&str>],
+        &column(changes, |change| change.rule.map(CreditRule::as_str)) as &[Option<&str>],
         &column(&booked, |booked| booked.outcome_type.as_str()) as &[&str],
         &column(&booked, |booked| booked.hour),
         &column(&booked, |booked| booked.premium),

@@ -6,6 +6,7 @@
 //! a repeated fact costs one computation and never a credit.
 
 mod credit;
+mod due;
 mod model;
 mod recount;
 mod stage;

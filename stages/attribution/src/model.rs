@@ -134,6 +134,21 @@ fn divide(whole: i64, parts: usize) -> Vec<i64> {
     (0..count).map(|place| whole / count + i64::from(place < whole % count)).collect()
 }
 
+/// Whole parts of an amount by these shares; those of a whole outcome add up to exactly the amount.
+pub(crate) fn divide_by_shares(whole: Option<i64>, shares: &[i32]) -> Vec<Option<i64>> {
+    let up_to = |share: i64| whole.map(|whole| i128::from(whole) * i128::from(share) / i128::from(SHARE_WHOLE));
+    let mut before = 0;
+    shares
+        .iter()
+        .map(|share| {
+            let after = before + i64::from(*share);
+            let part = up_to(after).zip(up_to(before)).and_then(|(to, from)| i64::try_from(to - from).ok());
+            before = after;
+            part
+        })
+        .collect()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -206,6 +221,18 @@ mod tests {
     fn a_window_of_no_days_never_counts() {
         let policy = Policy { delivery_days: 0, ..Policy::default() };
         assert_eq!(credit(&policy, &[touch(Delivered, 1, 0)], &outcome()), []);
+    }
+
+    #[rstest]
+    #[case(Some(100), &[333_334, 333_333, 333_333], &[Some(33), Some(33), Some(34)])]
+    #[case(Some(ledger::outcomes::PREMIUM_MAX.0), &[1_000_000], &[Some(ledger::outcomes::PREMIUM_MAX.0)])]
+    #[case(None, &[500_000, 500_000], &[None, None])]
+    fn an_amount_is_divided_by_the_shares_it_has(
+        #[case] whole: Option<i64>,
+        #[case] shares: &[i32],
+        #[case] expected: &[Option<i64>],
+    ) {
+        assert_eq!(divide_by_shares(whole, shares), expected);
     }
 
     fn touches() -> impl Strategy<Value = Vec<MailTouch>> {

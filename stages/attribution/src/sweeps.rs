@@ -28,19 +28,29 @@ impl Sweep for LateFacts {
     }
 }
 
-/// The sweep for due outcomes: not announced, affected by late facts, or due for a recheck.
+/// The sweep for due outcomes: not announced, affected by late facts, or due for a recheck. What is due now comes before outcomes that a change
+/// of the model makes due.
 pub(crate) struct DueOutcomes(pub(crate) PreparedPool);
 
 #[async_trait]
 impl Sweep for DueOutcomes {
     fn schedule(&self) -> SweepSchedule {
-        SweepSchedule::every("due_outcomes", Duration::from_secs(1))
-            .when("exists (select from outcomes where credit_due <= now())")
+        SweepSchedule::every("due_outcomes", Duration::from_secs(1)).when(
+            "exists (select from outcomes where credit_due <= now())
+                   or exists (select from attribution_settings where restate_after is not null)",
+        )
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let counts = credit::credit_due_outcomes(&self.0).await?;
         counts.count();
-        Ok(counts.outcomes)
+        if counts.outcomes == credit::OUTCOMES_MAX.unsigned_abs() {
+            return Ok(counts.outcomes);
+        }
+        let mut tx = self.0.begin().await?;
+        let restated =
+            sqlx::query_file_scalar!("queries/restate.sql", credit::OUTCOMES_MAX).fetch_one(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(counts.outcomes + u64::try_from(restated).unwrap_or(0))
     }
 }

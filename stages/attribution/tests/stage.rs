@@ -309,9 +309,57 @@ async fn a_tenants_own_window_is_applied() {
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, []);
     Policy { click_days: 11, ..policy }.set(&mut db, shop.tenant.id).await.unwrap();
-    assert_eq!(Policy::restate(&mut db, shop.tenant.id, Utc::now() - TimeDelta::days(1)).await.unwrap(), 1);
     shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)]);
+}
+
+#[tokio::test]
+async fn a_switch_restates_slice_by_slice_and_once() {
+    let shop = Shop::open().await;
+    let (first, second) = (shop.mail(&shop.people[0], 12).await, shop.mail(&shop.people[0], 11).await);
+    shop.click(first, 9, 1).await;
+    shop.click(second, 8, 1).await;
+    let mut outcomes = Vec::new();
+    for number in 0..450 {
+        outcomes.push(shop.report_outcome(json!({"source_event_id": number.to_string()})).await);
+    }
+    shop.run_sweeps().await;
+    shop.switch(AttributionModel::FirstTouch).await;
+    let credited =
+        "select count(*) from outcome_credits where send_id = (select min(send_id::text)::uuid from outcome_credits)";
+    assert_eq!(shop.rig.number(credited).await, 450);
+    assert_eq!(shop.credited(outcomes[449]).await, [(first, 1_000_000)]);
+    assert_eq!(shop.rig.number("select count(*) from outcome_restatements where reason = 'model'").await, 450);
+    assert_eq!(shop.rig.number("select count(*) from attribution_settings where restate_after is not null").await, 0);
+    shop.assert_totals().await;
+}
+
+#[tokio::test]
+async fn credits_for_mail_that_the_ledger_has_dropped_stay() {
+    let shop = Shop::open().await;
+    shop.switch(AttributionModel::Linear).await;
+    let mails = [shop.mail(&shop.people[0], 12).await, shop.mail(&shop.people[0], 11).await];
+    for (mail, days) in mails.iter().zip([9, 8]) {
+        shop.click(*mail, days, 1).await;
+    }
+    let report = |premium: i64| shop.report_outcome(json!({"source_event_id": "a", "premium_cents": premium}));
+    let outcome = report(101).await;
+    shop.credit(outcome).await;
+    let before = shop.credited(outcome).await;
+    assert_eq!(before.len(), 2);
+    shop.drop_ledger(&mails).await;
+    shop.switch(AttributionModel::LastTouch).await;
+    assert_eq!(shop.credited(outcome).await, before);
+    assert_eq!(shop.reasons(outcome).await, ["first"]);
+    report(301).await;
+    shop.run_sweeps().await;
+    assert_eq!(shop.credited(outcome).await, before);
+    let premiums: Vec<_> = shop.credits(outcome).await.iter().filter_map(|credit| credit.premium).collect();
+    assert_eq!(premiums.iter().sum::<i64>(), Premium::of_cents(301).unwrap().0);
+    assert_eq!(shop.reasons(outcome).await, ["first", "changed"]);
+    let kept = "select count(*) from outcomes where credit_due is null and model = 'linear' and rule = 'human_click'";
+    assert_eq!(shop.rig.number(kept).await, 1);
+    shop.assert_totals().await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 -- $1 tenant, $2 content, $3 sender, $4 campaign, $5 one-off message, $6 the mail whose attachments these are.
 select c.kind, c.subject, c.preheader, c.body_html, c.body_text,
        s.email as sender_email, s.name as sender_name, coalesce(o.reply_to, s.reply_to) as reply_to,
-       coalesce(nullif(btrim(s.physical_address), ''), t.physical_address) as physical_address,
+       postal_address(s.physical_address, t.physical_address) as physical_address,
        d.domain as sending_domain,
        -- The domain of tracking links: the one the tenant has chosen, else the sender's own. None unless the last check of that domain
        -- found its tracking host.

@@ -1,18 +1,30 @@
--- Deletes attachments and own skeletons of mail that was due more than four days ago: of at most $1 messages, served by messages_to_purge,
--- and of at most $1 transactional mails with attachments, whose ids are of the time when they are due, served by
--- message_attachments_by_age.
-with message as (
-    select tenant_id, id from messages
-    where purged_at is null and due_at < now() - interval '4 days'
-    order by due_at
+-- Deletes attachments and own skeletons of mail that was due more than four days ago, and is not open: of at most $1 messages, served by
+-- messages_to_purge, and of at most $1 transactional mails with attachments, whose ids are of the time when they are due, served by the key of
+-- message_attachments. What a tenant keeps of its open mail is not looked at.
+with old_of as materialized (
+    select t.id as tenant_id, before_open_mail(t.id, now() - interval '4 days') as before from tenants t
+), message as (
+    select m.tenant_id, m.id
+    from old_of o
+    cross join lateral (
+        select m.tenant_id, m.id from messages m
+        where m.tenant_id = o.tenant_id and m.purged_at is null and m.due_at < o.before
+        order by m.due_at
+        limit $1
+        for update skip locked
+    ) m
     limit $1
-    for update skip locked
 ), transactional as (
     select distinct a.tenant_id, a.message_id as id
     from (
-        select tenant_id, message_id from message_attachments
-        where message_id < first_id_at(now() - interval '4 days')
-        order by message_id
+        select a.tenant_id, a.message_id
+        from old_of o
+        cross join lateral (
+            select a.tenant_id, a.message_id from message_attachments a
+            where a.tenant_id = o.tenant_id and a.message_id < first_id_at(o.before)
+            order by a.message_id
+            limit $1
+        ) a
         limit $1
     ) a
     join requests r on r.tenant_id = a.tenant_id and r.id = a.message_id and r.kind = 'transactional'

@@ -44,7 +44,7 @@ const PRIORITY_COALESCE: usize = 64;
 /// When the settings make no sense.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Rendering::new(deps.pool.clone(), deps.by_key.clone(), deps.tokens.clone(), settings)?;
-    let stage = Arc::new(stage.telling(deps.bus.clone(), deps.facts.clone()));
+    let stage = Arc::new(stage.notifying(deps.bus.clone(), deps.facts.clone()));
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
         stream: stream::CLEARED,

@@ -77,11 +77,11 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     deps.runner
         .start_sweep(Webhooks::NAME, Arc::new(PublishFeedNotes { by_key: by_key.clone(), bus: deps.bus.clone() }));
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(replay::Replays(by_key.clone())));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::EndDisabledDeliveries(by_key)));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::EndDisabledDeliveries(by_key.clone())));
     deps.runner.start_sweep(
         Webhooks::NAME,
         Arc::new(retention::PurgeExpired { pool: deps.pool.clone(), keep: settings.webhook_keep }),
     );
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::MeasureQueue(deps.pool.clone())));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::MeasureQueue(by_key)));
     Ok(())
 }

@@ -11,7 +11,7 @@ use sqlx::PgPool;
 const SLICE: i64 = 2_000;
 const END_INTERVAL: Duration = Duration::from_secs(2);
 const PURGE_INTERVAL: Duration = Duration::from_secs(5 * 60);
-const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The sweep that ends waiting deliveries of disabled subscriptions.
 pub(crate) struct EndDisabledDeliveries(pub PreparedPool);
@@ -73,7 +73,7 @@ impl Sweep for PurgeExpired {
 }
 
 /// The sweep that sets the gauges of waiting deliveries, over all processes.
-pub(crate) struct MeasureQueue(pub PgPool);
+pub(crate) struct MeasureQueue(pub PreparedPool);
 
 #[async_trait]
 impl Sweep for MeasureQueue {
@@ -82,11 +82,13 @@ impl Sweep for MeasureQueue {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
+        let mut db = self.0.take().await?;
         let now = sqlx::query!(
             r#"select due as "due!", coalesce(oldest, 0) as "oldest!", coalesce(unfanned, 0) as "unfanned!" from platform_webhooks()"#
         )
-        .fetch_one(&self.0)
+        .fetch_one(&mut *db)
         .await?;
+        db.put_back();
         Gauge::WebhooksDue.set(now.due as f64, []);
         Gauge::WebhooksOldestDueSeconds.set(now.oldest, []);
         Gauge::OutboxOldestSeconds.set(now.unfanned, []);

@@ -14,10 +14,9 @@ use crate::{
 
 /// How soon the sweep finds facts without a notification.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
-
-/// A worker that has fanned out rests for so long: the facts of this time are read, composed and published together. A lone fact
-/// does not wait.
-const GATHER: Duration = Duration::from_millis(40);
+/// The sweep finds facts that have waited for a notification for a second: the others are about to be taken by a worker.
+const HAS_OVERDUE: &str =
+    "coalesce((select noted_at from outbox order by id limit 1) < now() - interval '1 second', false)";
 
 /// The webhooks stage. Each notification makes a worker fan out all waiting facts.
 pub(crate) struct Webhooks {
@@ -50,9 +49,6 @@ impl Stage for Webhooks {
         while taken.is_full {
             taken = self.fan_out_once().await?;
         }
-        if taken.notes > 0 {
-            tokio::time::sleep(GATHER).await;
-        }
         Ok(Vec::new())
     }
 
@@ -67,7 +63,7 @@ pub(crate) struct FanOutSweep(pub Arc<Webhooks>);
 #[async_trait]
 impl Sweep for FanOutSweep {
     fn schedule(&self) -> SweepSchedule {
-        SweepSchedule::every("fan_out", SWEEP_INTERVAL).when("exists (select from outbox)")
+        SweepSchedule::every("fan_out", SWEEP_INTERVAL).when(HAS_OVERDUE)
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -72,7 +72,7 @@ impl Rig {
         let keys = MasterKeys::parse(&"07".repeat(32)).unwrap();
         let pool = Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap();
         let by_key = PreparedPool::new(&pool, 8);
-        let facts = CommitNotifier::start("test", self.bus.clone(), pool.clone(), self.shutdown.clone());
+        let facts = CommitNotifier::start("test", self.bus.clone(), &by_key, self.shutdown.clone());
         Deps {
             runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone())
                 .on_ledger(pool.clone(), &by_key),

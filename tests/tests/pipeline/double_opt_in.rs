@@ -25,8 +25,7 @@ async fn whoever_confirms_by_the_mails_link_gets_the_campaign() {
     rig.client.post("/v1/webhooks", subscription).await.expect(201);
     let (confirms, ignores) = ("confirms@example.com", "ignores@example.com");
     for address in [confirms, ignores] {
-        let body =
-            json!({"email": address, "locale": "de", "lists": ["Confirmed readers"], "require_verification": true});
+        let body = json!({"email": address, "first_name": "Gewinn!", "locale": "de", "lists": ["Confirmed readers"], "require_verification": true});
         rig.client.post("/v1/contacts", body).await.expect(201);
     }
     let mut mails = Vec::new();
@@ -38,6 +37,7 @@ async fn whoever_confirms_by_the_mails_link_gets_the_campaign() {
     let source = rig.sink.source(mail["id"].as_u64().unwrap()).await;
     assert!(!source.contains("/t/c/") && !source.contains("/t/o/"), "it is not tracked: {source}");
     assert!(!source.contains("\nList-Unsubscribe:"), "{source}");
+    assert!(!source.contains("Gewinn!"), "it prints nothing that a form took: {source}");
     let page = format!("{}{}", rig.base_url, link(&source));
     let shown = rig.client.http().get(&page).header("accept-language", "de").send().await.unwrap();
     assert_eq!(shown.status().as_u16(), 200);

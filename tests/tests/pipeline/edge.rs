@@ -36,7 +36,7 @@ impl Call {
         Self { method: "POST", path, nonce: nonce(), idempotency_key, body: body.to_string() }
     }
 
-    /// The same request, signed anew.
+    /// A copy of this request, signed anew.
     fn again(&self) -> Self {
         Self { nonce: nonce(), ..self.clone() }
     }

@@ -36,7 +36,7 @@ fn sh(program: &Path, args: &[&str]) {
     assert!(output.status.success(), "{}: {}", program.display(), String::from_utf8_lossy(&output.stderr));
 }
 
-/// The same server's own database, and the name of the rig's.
+/// The server's own database, and the name of the rig's.
 fn maintenance(url: &str) -> (String, String) {
     let (server, name) = url.rsplit_once('/').unwrap();
     let name = name.split('?').next().unwrap().to_owned();

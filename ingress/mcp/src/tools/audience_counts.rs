@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{CampaignArguments, ToolFault, arguments, id};
+use super::{CampaignArguments, ToolFault, arguments, id, performance};
 use crate::small_counts;
 
 pub(super) fn schema() -> Value {
@@ -46,24 +46,10 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     }))
 }
 
-/// Sums over the campaign's batches. Served by `batches_by_campaign`.
+/// The states that `campaign_performance` shows: sums of others would reveal what it hides.
 async fn of_sends(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result<Value, ToolFault> {
-    let row = sqlx::query!(
-        r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(skipped), 0) as "skipped!",
-                  coalesce(sum(cancelled + expired), 0) as "dropped!"
-           from batches where tenant_id = $1 and campaign_id = $2"#,
-        tenant,
-        campaign,
-    )
-    .fetch_one(db)
-    .await?;
-    let attempted = row.total - row.skipped - row.dropped;
-    let parts = small_counts::parts([
-        ("mailed_or_to_be_mailed", attempted),
-        ("left_out", row.skipped),
-        ("not_sent_in_time", row.dropped),
-    ]);
+    let shown = performance::answer(db, tenant, json!({"campaign_id": campaign})).await?;
     Ok(json!({
-        "campaign_id": campaign, "basis": "launched", "total": small_counts::count(row.total), "counts": parts,
+        "campaign_id": campaign, "basis": "launched", "total": shown["total"], "counts": shown["states"],
     }))
 }

@@ -43,7 +43,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     .fetch_all(&mut *db)
     .await?;
     let number = |event: &str| rows.iter().find(|row| row.event == event).map_or(0, |row| row.count);
-    let sent = number("sent");
+    let sent = &small_counts::count(number("sent"));
     let counts: Map<String, Value> = EVENTS
         .iter()
         .map(|event| {

@@ -11,7 +11,7 @@ mod suppressions;
 
 use std::time::Duration;
 
-use runtime::Counter;
+use runtime::{AuditRecord, Counter, audit};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
@@ -251,17 +251,15 @@ async fn audit(
     outcome: &str,
     draft: Option<Uuid>,
 ) -> Result<(), ToolFault> {
-    sqlx::query!(
-        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, $4, $5, $6)",
-        schemas::new_id(),
-        approval.tenant_id,
-        format!("assistant:{}", approval.id),
-        format!("assistant.{}", tool.name()),
-        draft.unwrap_or(approval.id).to_string(),
-        json!({"outcome": outcome}),
-    )
-    .execute(db)
-    .await?;
+    let record = AuditRecord {
+        tenant: Some(approval.tenant_id),
+        actor: &format!("assistant:{}", approval.id),
+        action: &format!("assistant.{}", tool.name()),
+        subject: draft.unwrap_or(approval.id).to_string(),
+        detail: json!({"outcome": outcome}),
+        ..AuditRecord::default()
+    };
+    audit::write(db, &[record]).await?;
     Ok(())
 }
 

@@ -42,8 +42,8 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         ("not_sent_in_time", row.dropped),
         ("open", row.open),
     ]);
-    let fact =
-        |number| json!({"count": small_counts::share(number, row.sent), "rate": small_counts::rate(number, row.sent)});
+    let sent = &states["sent"];
+    let fact = |number| json!({"count": small_counts::share(number, sent), "rate": small_counts::rate(number, sent)});
     Ok(json!({
         "campaign_id": campaign,
         "status": status,

@@ -7,7 +7,6 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{CampaignArguments, ToolFault, arguments, id};
-use crate::small_counts;
 
 pub(super) fn schema() -> Value {
     super::campaign_schema()
@@ -20,7 +19,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         r#"select c.status as "status: CampaignStatus", c.paused, c.classification as "classification: Classification",
                   c.audience_mode, c.list_id, c.segment_id, c.tag_ids, s.status as sender_status,
                   d.status as "domain_status: DomainStatus", tpl.status as "template_status?",
-                  coalesce(s.physical_address, t.physical_address) is not null as "has_postal_address!",
+                  postal_address(s.physical_address, t.physical_address) is not null as "has_postal_address!",
                   t.status = 'active' as "tenant_is_active!"
            from campaigns c
            join tenants t on t.id = c.tenant_id
@@ -60,7 +59,6 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         "status": row.status,
         "paused": row.paused,
         "domain_status": row.domain_status,
-        "would_be_mailed": queued.map(small_counts::count),
         "ready_to_launch": ready,
         "checks": checks,
         "note": "a person launches; this endpoint cannot",

@@ -306,10 +306,12 @@ struct AudienceDeleted {
     #[schemars(extend("const" = "deleted"))]
     status: &'static str,
     /// How many members it had.
-    members: u64,
+    #[schemars(range(min = 0))]
+    members: i64,
 }
 
 /// Takes a list or tag away. The row stays: campaigns of the past name it, and who left a topic gets no mail of theirs that is tried again.
+/// Its members are counted, and deleted by retention: there may be millions.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
     // Locked for its removal: a writer that is about to name it comes before, or finds it gone.
@@ -322,10 +324,13 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let kind = kind.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
     let references = references::to_audience(ctx.db(), tenant, id).await?;
     references::refuse("audience", references, "change them, or wait until they are over")?;
-    let members = sqlx::query!("delete from audience_members where tenant_id = $1 and audience_id = $2", tenant, id)
-        .execute(ctx.db())
-        .await?
-        .rows_affected();
+    let members = sqlx::query_scalar!(
+        r#"select count(*) as "members!" from audience_members where tenant_id = $1 and audience_id = $2"#,
+        tenant,
+        id,
+    )
+    .fetch_one(ctx.db())
+    .await?;
     sqlx::query!(
         "update audiences set deleted_at = now(), updated_at = now() where tenant_id = $1 and id = $2",
         tenant,

@@ -219,7 +219,7 @@ impl CampaignRequest {
         .changed(body)
     }
 
-    /// The same for a new campaign of another name: what it says is checked again, because fields that it names may be removed.
+    /// The values of a copy under another name. What it says is checked again, because fields that it names may be removed.
     pub(crate) fn copied(self, name: String) -> Self {
         Self { name: Some(name), content_id: None, rules: self.rules.copied(Utc::now()), ..self }
     }

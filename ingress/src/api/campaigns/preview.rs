@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use schemas::{CampaignStatus, MessageKind, SendId, SkipReason};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use templates::{MergeData, MessageOptions, MessagePreview, OwnHeaders, TemplateKind};
+use templates::{MergeData, MessagePreview, OwnHeaders, TemplateKind};
 use uuid::Uuid;
 
 use super::{content, rows::CampaignRow, sample, store};
@@ -91,7 +91,6 @@ async fn rendered(
     };
     let contact = render::recipient(ctx, body.contact_id, sample).await?;
     let options = sample::options(ctx.db(), tenant, &row).await?;
-    let options = MessageOptions { track_links: false, track_opens: false, ..options };
     let source = parts.source(TemplateKind::Marketing);
     let data = MergeData { contact, data: Value::Null, headers: OwnHeaders::default(), event: Value::Null };
     let work = move || render::preview(&source, &options, &data, known);
@@ -105,7 +104,7 @@ pub(super) struct TestCampaign {
     /// An address that is given twice gets one mail.
     #[schemars(with = "Vec<Email>", length(min = 1, max = TEST_RECIPIENTS_MAX))]
     to: Option<Vec<String>>,
-    /// Whom the mail is rendered for.
+    /// The contact that the mail is rendered for.
     contact_id: Option<Id>,
     /// Not together with `contact_id`. Without both: a contact of whom nothing is known.
     sample: Option<SampleContact>,

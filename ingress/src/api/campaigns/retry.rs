@@ -1,7 +1,7 @@
 //! `POST /v1/campaigns/{id}/retry_failed`: what was refused for a reason that may be mended goes back into the queue.
 
 use schemars::JsonSchema;
-use schemas::CampaignStatus;
+use schemas::{CampaignStatus, answers::Class};
 use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
@@ -12,20 +12,11 @@ use crate::{
     pipeline::{ApiReply, NoFields, RequestContext, error::ApiError, types::counts},
 };
 
-/// Reasons of a failure that another attempt may not meet again. Not among them: `hard`, the address does not exist, and
-/// `inactive`, it is switched off. What is `unknown` may have arrived, and is never sent again.
-pub(super) const RETRYABLE: [&str; 10] = [
-    "mailbox_full",
-    "block",
-    "content",
-    "policy",
-    "throttled",
-    "temporary",
-    "routing",
-    "unreachable",
-    "configuration",
-    "render",
-];
+/// Reasons of a failure that another attempt may not meet again. What is `unknown` may have arrived, and is never sent again.
+fn retryable() -> Vec<&'static str> {
+    let classes = Class::ALL.iter().filter(|class| class.may_succeed_later()).map(|class| class.as_str());
+    classes.chain(["render"]).collect()
+}
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
@@ -47,7 +38,7 @@ pub(super) async fn retry_failed(ctx: &mut RequestContext, _: NoFields) -> Resul
     if store::is_closed(ctx.db(), tenant, id).await? {
         return Err(ApiError::unprocessable("window_missed").detail("not_after has passed"));
     }
-    let retried = ledger::retry::retry_failed(ctx.db(), tenant, id, &RETRYABLE).await?;
+    let retried = ledger::retry::retry_failed(ctx.db(), tenant, id, &retryable()).await?;
     // Counted by what was put back, which is undone when there is no quota left for it. What counts already needs none.
     let left = quota::remaining(ctx).await?;
     quota::check(&left, retried.unmetered)?;

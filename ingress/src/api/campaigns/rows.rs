@@ -91,7 +91,7 @@ pub(crate) struct CampaignRow {
 
 /// A time of the day as callers write it: without a zone.
 pub(super) const LOCAL_TIME_PATTERN: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}$";
-/// The same form for chrono.
+/// The format of [`LOCAL_TIME_PATTERN`], for chrono.
 pub(super) const LOCAL_TIME_FORMAT: &str = "%Y-%m-%dT%H:%M:%S";
 
 /// The length of a local time.
@@ -103,7 +103,7 @@ pub(super) fn as_local_time<S: Serializer>(at: &Option<NaiveDateTime>, serialize
 }
 
 impl CampaignRow {
-    /// Who gets which variant. Variants without a test divide the whole audience.
+    /// How the audience is divided among the variants. Variants without a test divide the whole audience.
     pub(crate) fn split(&self) -> Split {
         let percent = self.test_percent.and_then(|percent| u8::try_from(percent).ok()).unwrap_or(100);
         let weights: Vec<u32> = self.variants.iter().filter_map(|variant| u32::try_from(variant.weight).ok()).collect();

@@ -6,17 +6,14 @@ use schemas::Classification;
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
-use templates::{
-    Contact, LinkBases, MergeData, MessageOptions, Named, OwnHeaders, Sender, TemplateKind, TemplateLimits,
-    TemplateSource,
-};
+use templates::{Contact, MergeData, MessageOptions, Named, OwnHeaders, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
 use super::rows::CampaignRow;
 use crate::{
     api::templates::{
         merge::{self, PreviewLinks},
-        store as stored,
+        render, store as stored,
     },
     pipeline::{RequestContext, error::ApiError},
 };
@@ -49,7 +46,7 @@ pub(super) struct RecipientRenderFault {
 pub(super) async fn render(ctx: &mut RequestContext, row: &CampaignRow, content_id: Uuid) -> Result<Sample, ApiError> {
     let tenant = ctx.tenant;
     let parts = stored::parts_of(ctx.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;
-    let options = options(ctx.db(), tenant, row).await?;
+    let options = MessageOptions { track_links: true, track_opens: true, ..options(ctx.db(), tenant, row).await? };
     let contacts = contacts(ctx.db(), tenant, row).await?;
     let source = parts.source(TemplateKind::Marketing);
     ctx.run_blocking("sample".to_owned(), move || render_all(&source, &options, contacts))
@@ -76,39 +73,15 @@ fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(
     Sample { size, faults: contacts.into_iter().filter_map(render).collect() }
 }
 
-/// The options of the campaign's mail.
+/// The options of a preview of the campaign's mail.
 pub(super) async fn options(
     db: &mut PgConnection,
     tenant: Uuid,
     row: &CampaignRow,
 ) -> Result<MessageOptions, ApiError> {
-    let from = sqlx::query!(
-        r#"select s.name, s.email, s.reply_to, d.domain, coalesce(s.physical_address, t.physical_address) as physical_address,
-                  coalesce(t.org_name, '') as "org_name!"
-           from senders s
-           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
-           join tenants t on t.id = s.tenant_id
-           where s.tenant_id = $1 and s.id = $2"#,
-        tenant,
-        row.sender_profile_id,
-    )
-    .fetch_one(&mut *db)
-    .await?;
-    Ok(MessageOptions {
-        tenant: Named { id: tenant.to_string(), name: from.org_name },
-        campaign: Some(Named { id: row.id.to_string(), name: row.name.clone() }),
-        sender: Sender { name: from.name, email: from.email, reply_to: from.reply_to },
-        sending_domain: from.domain,
-        physical_address: from.physical_address,
-        fallbacks: merge::fallbacks(db, tenant).await?,
-        bases: LinkBases::default(),
-        opt_out: row.classification == Classification::Marketing,
-        own_headers: false,
-        track_links: true,
-        track_opens: true,
-        attachments: Vec::new(),
-        limits: TemplateLimits::default(),
-    })
+    let opt_out = row.classification == Classification::Marketing;
+    let options = render::options(db, tenant, Some(row.sender_profile_id), opt_out).await?;
+    Ok(MessageOptions { campaign: Some(Named { id: row.id.to_string(), name: row.name.clone() }), ..options })
 }
 
 /// Some active contacts of the audience.

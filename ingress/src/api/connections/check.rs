@@ -50,8 +50,8 @@ pub(super) fn routes() -> Routes {
             "checkConnection",
             "Check a provider connection now",
             "Connects with the stored secret and authenticates; no mail is sent. `error` says why it would carry none. An answer \
-             counts for ten seconds. After a 504 ask again: the delivery stage has not answered. In the sandbox, where no \
-             provider is asked, every connection is well.",
+             counts for ten seconds, or until the connection is changed. After a 504 ask again: the delivery stage has not \
+             answered. In the sandbox, where no provider is asked, every connection is well.",
         )
         .answer::<ConnectionCheck>(200, "What the provider said")
         .refuses(404, &["connection_not_found"])
@@ -64,7 +64,7 @@ pub(super) fn routes() -> Routes {
 struct ConnectionCheck {
     connection_id: Uuid,
     /// Whether the provider takes the credentials.
-    ok: bool,
+    passed: bool,
     /// Why not.
     #[schemars(extend("enum" = faults_or_null()))]
     error: Option<String>,
@@ -87,7 +87,7 @@ async fn check(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiErr
         let checked_at = Utc::now().into();
         return ApiReply::ok(&ConnectionCheck {
             connection_id: id,
-            ok: true,
+            passed: true,
             error: None,
             latency_ms: None,
             checked_at,
@@ -97,14 +97,15 @@ async fn check(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiErr
     Ok(ApiReply::later(id))
 }
 
-/// Asks the delivery stage, unless it has just answered or is about to.
+/// Asks the delivery stage, unless it has just answered or is about to, for the connection as it is.
 async fn ask(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "insert into connection_checks as k (tenant_id, connection_id) values ($1, $2)
          on conflict (tenant_id, connection_id) do update
          set asked_at = now(), taken_at = null, answered_at = null, error_code = null, latency_ms = null
          where k.answered_at < now() - make_interval(secs => $3)
-            or k.answered_at is null and k.asked_at < now() - make_interval(secs => $4)",
+            or k.answered_at is null and k.asked_at < now() - make_interval(secs => $4)
+            or k.asked_at < (select c.updated_at from provider_connections c where c.tenant_id = $1 and c.id = $2)",
         tenant,
         id,
         FRESH_SECONDS,
@@ -144,7 +145,7 @@ async fn read(ingress: &Ingress, tenant: Uuid, id: Uuid) -> Result<Option<Connec
     .ok_or_else(|| ApiError::not_found("connection"))?;
     Ok(row.answered_at.map(|checked_at| ConnectionCheck {
         connection_id: id,
-        ok: row.error_code.is_none(),
+        passed: row.error_code.is_none(),
         error: row.error_code,
         latency_ms: row.latency_ms,
         checked_at: checked_at.into(),

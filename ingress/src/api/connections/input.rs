@@ -18,14 +18,6 @@ use crate::{
     public::hooks,
 };
 
-/// Providers whose hosts are known. A relay's host is the caller's own choice, so relays are the operator's.
-const PROVIDERS: [&str; 5] = [
-    ProviderKind::Ses.as_str(),
-    ProviderKind::Postmark.as_str(),
-    ProviderKind::Sendgrid.as_str(),
-    ProviderKind::Mailgun.as_str(),
-    ProviderKind::Resend.as_str(),
-];
 /// Secrets or topics that events of one connection are verified with.
 const HOOK_CHECKS_MAX: usize = 10;
 const TOPIC_MAX_BYTES: usize = 256;
@@ -35,7 +27,8 @@ const STATUSES: [&str; 2] = ["active", "disabled"];
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CreateConnection {
-    #[schemars(with = "String", extend("enum" = PROVIDERS))]
+    // No relays, which are the operator's: their host would be the caller's own choice.
+    #[schemars(with = "String", extend("enum" = ProviderKind::HTTP))]
     provider: Option<String>,
     /// To recognise it by; unique within the tenant.
     #[schemars(with = "Name<NAME_MAX>")]
@@ -101,7 +94,7 @@ impl CreateConnection {
         let mut faults = Faults::default();
         let name = faults.name("name", self.name);
         let kind = faults.required("provider", self.provider).and_then(|text| {
-            faults.one_of("provider", &text, &PROVIDERS);
+            faults.one_of("provider", &text, &ProviderKind::HTTP);
             ProviderKind::parse(&text).filter(|kind| *kind != ProviderKind::Smtp)
         });
         let secret = SecretString::from(faults.required("secret", self.secret).unwrap_or_default());

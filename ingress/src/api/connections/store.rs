@@ -23,7 +23,7 @@ pub struct ProviderConnection {
     #[serde(rename = "connection_id")]
     id: Uuid,
     /// The provider.
-    #[schemars(extend("enum" = ["smtp", "ses", "postmark", "sendgrid", "mailgun", "resend"]))]
+    #[schemars(extend("enum" = ProviderKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>()))]
     provider: String,
     name: String,
     /// A disabled one carries nothing.

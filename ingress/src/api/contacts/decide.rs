@@ -148,7 +148,8 @@ fn update_of(wanted: &WantedContact, known: &KnownContact, existing: OnExisting)
     let confirms = wanted.require_verification && known.marketing_status == ContactMarketingStatus::Pending.as_str();
     // Consent that is older than what is known says nothing new; a kept contact takes it only together with its agreement, or with
     // the sign-up that it is to confirm.
-    let is_newer = |consent: &&Consent| consent.at.is_none_or(|at| known.consent_at.is_none_or(|before| at >= before));
+    let is_newer =
+        |consent: &&Consent| consent.at.is_none_or(|at| known.consent_at.is_none_or(|before| at.0 >= before));
     let consent = wanted.consent.as_ref().filter(is_newer).filter(|_| updates || agrees || confirms);
     let (mut columns, fields) =
         if updates { (wanted.columns.clone(), wanted.fields.clone()) } else { (Map::new(), Map::new()) };
@@ -199,11 +200,23 @@ pub(super) fn decide_all(
     let (mut contacts, mut addresses, mut external_ids) = (HashSet::new(), HashSet::new(), HashSet::new());
     let mut decide_one = |wanted: &WantedContact| {
         let action = decide(wanted, known, default)?;
-        let is_new = contacts.insert(action.contact())
-            & wanted.address.as_deref().is_none_or(|address| addresses.insert(address.to_owned()))
-            & wanted.external_id.as_deref().is_none_or(|id| external_ids.insert(id.to_owned()));
-        let path = if wanted.external_id.is_some() { "external_id" } else { "email" };
-        if is_new { Ok(action) } else { Err(ApiError::invalid(path, "duplicate", "stands in the batch before")) }
+        let contact_is_new = contacts.insert(action.contact());
+        let address_is_new = wanted.address.as_deref().is_none_or(|address| addresses.insert(address.to_owned()));
+        let id_is_new = wanted.external_id.as_deref().is_none_or(|id| external_ids.insert(id.to_owned()));
+        let path = match (contact_is_new, address_is_new, id_is_new) {
+            (true, true, true) => return Ok(action),
+            (_, _, false) => "external_id",
+            (_, false, true) => "email",
+            // Another name of a contact that is in the batch.
+            (false, true, true) => {
+                if wanted.external_id.is_some() {
+                    "external_id"
+                } else {
+                    "email"
+                }
+            }
+        };
+        Err(ApiError::invalid(path, "duplicate", "stands in the batch before"))
     };
     wanted.iter().map(|wanted| decide_one(wanted.as_ref().map_err(ApiError::clone)?)).collect()
 }
@@ -212,6 +225,7 @@ pub(super) fn decide_all(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::pipeline::GivenTime;
     use rstest::rstest;
 
     fn known(address: &str, external_id: Option<&str>, status: &str, left_by_own_hand: bool) -> KnownContact {
@@ -284,7 +298,7 @@ mod tests {
     #[case("2025-06-01T00:00:00Z", false)]
     #[case("2026-06-01T00:00:00Z", true)]
     fn older_consent_does_not_replace_newer(#[case] at: &str, #[case] taken: bool) {
-        let consent = Consent { basis: Some("opt_in".into()), at: at.parse().ok(), ..Consent::default() };
+        let consent = Consent { basis: Some("opt_in".into()), at: GivenTime::parse(at), ..Consent::default() };
         let wanted = WantedContact { consent: Some(consent), ..wanted(Some("ann@x.co"), None) };
         let known = known("ann@x.co", None, "subscribed", false);
         let UpsertAction::Update { columns, .. } = update_of(&wanted, &known, OnExisting::Update).unwrap() else {
@@ -308,5 +322,8 @@ mod tests {
         let decided = decide_all(&rows.map(Ok), &known, OnExisting::Update);
         let good: Vec<bool> = decided.iter().map(Result::is_ok).collect();
         assert_eq!(good, [true, false, true, false, false, true]);
+        let paths: Vec<&str> =
+            decided.iter().filter_map(|one| Some(one.as_ref().err()?.fields[0].path.as_str())).collect();
+        assert_eq!(paths, ["external_id", "external_id", "email"]);
     }
 }

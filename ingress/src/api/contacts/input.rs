@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::{
     api::fields::FieldType,
     pipeline::{
-        Faults, Patch,
+        Faults, GivenTime, Patch,
         error::ApiError,
         types::{Email, Name, Words},
         validate::AUDIENCE_NAME_MAX,
@@ -56,7 +56,7 @@ pub(crate) struct Consent {
     #[schemars(length(max = NAME_MAX_CHARS))]
     pub basis: Option<String>,
     /// Since 1900, and not in the future.
-    pub at: Option<DateTime<Utc>>,
+    pub at: Option<GivenTime>,
     #[schemars(length(max = COMPANY_MAX_CHARS))]
     pub source: Option<String>,
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
@@ -88,7 +88,7 @@ pub(crate) struct SignUpEvidence {
 impl Consent {
     /// The columns of a contact that hold it: what is left out stays.
     pub(super) fn columns(&self) -> Map<String, Value> {
-        let at = self.at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
+        let at = self.at.map(|at| at.0.to_rfc3339_opts(SecondsFormat::Micros, true));
         let columns = json!({
             "consent_basis": self.basis, "consent_at": at, "consent_source": self.source,
             "consent_description": self.description, "consent_evidence": self.evidence,
@@ -103,7 +103,7 @@ impl Consent {
         faults.optional("consent.basis", self.basis.as_deref(), NAME_MAX_CHARS);
         faults.optional("consent.source", self.source.as_deref(), COMPANY_MAX_CHARS);
         faults.optional("consent.description", self.description.as_deref(), DESCRIPTION_MAX_CHARS);
-        let fault = self.at.and_then(|at| check_consent_time(at).err());
+        let fault = self.at.and_then(|at| check_consent_time(at.0).err());
         faults.require(fault.is_none(), "consent.at", "out_of_range", "must be since 1900, and not in the future");
         let Some(evidence) = &self.evidence else { return };
         let good = evidence.ip.as_deref().is_none_or(|ip| ip.parse::<std::net::IpAddr>().is_ok());

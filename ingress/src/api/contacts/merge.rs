@@ -166,7 +166,8 @@ async fn move_memberships(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, m
     sqlx::query!(
         "with moved as (delete from audience_members where tenant_id = $1 and contact_id = $3 returning audience_id)
          insert into audience_members (tenant_id, audience_id, contact_id)
-         select $1, audience_id, $2 from moved order by audience_id on conflict do nothing",
+         select $1, a.id, $2 from moved join audiences a on a.tenant_id = $1 and a.id = moved.audience_id and a.deleted_at is null
+         order by a.id on conflict do nothing",
         tenant,
         survivor,
         merged,

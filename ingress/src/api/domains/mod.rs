@@ -5,6 +5,8 @@ pub mod recheck;
 pub(crate) mod records;
 pub(crate) mod store;
 
+use std::sync::Arc;
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use dkim::{DkimKey, GeneratedKey, KeyError};
 use domains::DomainSettings;
@@ -33,6 +35,8 @@ const DKIM_PURPOSE: &str = "dkim";
 const FIRST_SELECTOR: &str = "pr1";
 /// The selector of its Ed25519 key.
 const SECOND_SELECTOR: &str = "pr1e";
+/// Domains of a tenant that wait for their proof: each is looked up in the DNS again and again.
+const PENDING_MAX: i64 = 100;
 /// Randomness in an ownership token, in bytes.
 const TOKEN_BYTES: usize = 24;
 
@@ -47,17 +51,18 @@ pub(crate) fn routes() -> Routes {
         )
         .post(
             "/v1/domains",
-            write("domains:manage", create),
+            write_with_work("domains:manage", create),
             Doc::new(
                 "createDomain",
                 "Claim a sending domain",
                 "The answer has the DNS records to publish. Idempotent: a domain that exists is answered with its \
-                 current records. A name that another tenant has verified is refused, and so is every name below it.",
+                 current records. A name that another tenant has verified is refused, and so is every name below it. \
+                 At most 100 domains of a tenant may be pending.",
             )
             .example(json!({"domain": "acme.example"}))
             .answer::<DomainCreated>(200, "Claimed")
             .leads_to("domain_id", &["getDomain", "verifyDomain", "deleteDomain"])
-            .refuses(409, &["domain_claimed_by_another_tenant"])
+            .refuses(409, &["domain_claimed_by_another_tenant", "domain_limit_reached"])
             .refuses(422, &["platform_domain_not_allowed", "freemail_domain_not_allowed"]),
         )
         .get(
@@ -148,12 +153,17 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
     if store::proven_elsewhere(ctx.db(), tenant, &name).await? {
         return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
     }
-    let [key, second] = generate_keys().await?;
+    if store::count_pending(ctx.db(), tenant).await? >= PENDING_MAX {
+        return Err(ApiError::conflict("domain_limit_reached")
+            .detail(format!("at most {PENDING_MAX} domains may be pending: verify or remove some")));
+    }
+    let keys = ctx.run_blocking("keys".to_owned(), generate_keys)??;
+    let [key, second] = &*keys;
     let seal = |key: &GeneratedKey| {
         let sealed = ctx.ingress.vault.seal(tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
         sealed.map_err(|error| ApiError::unexpected(&error))
     };
-    let (private, second_private) = (seal(&key)?, seal(&second)?);
+    let (private, second_private) = (seal(key)?, seal(second)?);
     let new = NewDomain {
         domain: &name,
         selector: FIRST_SELECTOR,
@@ -177,14 +187,10 @@ fn created(ctx: &RequestContext, row: &DomainRow, already_existed: bool) -> Resu
     ApiReply::ok(&DomainCreated { domain_id: row.id, status: row.status, dns_records, already_existed })
 }
 
-/// An RSA key takes tens of milliseconds of a core, sometimes far more: not on the reactor.
-async fn generate_keys() -> Result<[GeneratedKey; 2], ApiError> {
+/// An RSA key takes tens of milliseconds of a core, sometimes far more: run it [without a connection](RequestContext::run_blocking).
+fn generate_keys() -> Result<Arc<[GeneratedKey; 2]>, ApiError> {
     let generate = || Ok::<_, KeyError>([DkimKey::generate_rsa()?, DkimKey::generate_ed25519()?]);
-    match tokio::task::spawn_blocking(generate).await {
-        Ok(Ok(keys)) => Ok(keys),
-        Ok(Err(error)) => Err(ApiError::unexpected(&error)),
-        Err(panicked) => Err(panicked.into()),
-    }
+    generate().map(Arc::new).map_err(|error| ApiError::unexpected(&error))
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

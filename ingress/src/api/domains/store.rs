@@ -62,6 +62,11 @@ pub(crate) async fn by_name(db: &mut PgConnection, tenant: Uuid, domain: &str) -
     select!("and domain = $2", tenant, domain).fetch_optional(db).await
 }
 
+/// As [`by_name`], and the domain is not removed before the transaction ends.
+pub(crate) async fn hold_by_name(db: &mut PgConnection, tenant: Uuid, domain: &str) -> sqlx::Result<Option<DomainRow>> {
+    select!("and domain = $2 for key share", tenant, domain).fetch_optional(db).await
+}
+
 /// The tenant's domain with this id.
 pub(crate) async fn by_id(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<DomainRow>> {
     select!("and id = $2", tenant, id).fetch_optional(db).await
@@ -87,6 +92,19 @@ pub(crate) async fn lock(
 /// Whether another tenant has proven the name or a domain above it.
 pub(crate) async fn proven_elsewhere(db: &mut PgConnection, tenant: Uuid, domain: &str) -> sqlx::Result<bool> {
     sqlx::query_scalar!(r#"select domain_proven_elsewhere($2, $1) as "proven!""#, tenant, domain).fetch_one(db).await
+}
+
+/// How many domains of a tenant wait for their proof. Locks the tenant's row, so that they are claimed one after the other.
+pub(crate) async fn count_pending(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
+    sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
+        .fetch_optional(&mut *db)
+        .await?;
+    sqlx::query_scalar!(
+        r#"select count(*) as "count!" from domains where tenant_id = $1 and status = 'pending'"#,
+        tenant
+    )
+    .fetch_one(db)
+    .await
 }
 
 /// Stores a domain. `false`: the tenant has one of this name already (another request was first).

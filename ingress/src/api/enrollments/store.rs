@@ -124,7 +124,9 @@ pub(crate) async fn newest(
     contact: Uuid,
 ) -> sqlx::Result<Option<Uuid>> {
     sqlx::query_scalar!(
-        "select id from enrollments where tenant_id = $1 and contact_id = $3 and sequence_id = $2
+        "select id from enrollments
+         where tenant_id = $1 and sequence_id = $2
+           and contact_id in (select $3::uuid union all select m.id from contacts m where m.tenant_id = $1 and m.merged_into = $3)
          order by created_at desc, id desc limit 1",
         tenant,
         sequence,

@@ -9,7 +9,7 @@ use templates::DataLimits;
 use crate::{
     api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact},
     pipeline::{
-        Faults, Id,
+        Faults, GivenTime, Id,
         error::ApiError,
         types::{Email, Name, either},
         validate::EVENT_PATTERN,
@@ -54,7 +54,7 @@ struct EventItem {
     external_id: Option<String>,
     properties: Option<EventProperties>,
     /// Default: now. Not in the future.
-    occurred_at: Option<DateTime<Utc>>,
+    occurred_at: Option<GivenTime>,
     /// The product's own id of the event: recorded once.
     #[schemars(length(min = 1, max = SOURCE_ID_MAX_CHARS))]
     source_event_id: Option<String>,
@@ -84,7 +84,7 @@ pub(super) struct RecordEvents {
     external_id: Option<String>,
     properties: Option<EventProperties>,
     /// Default: now. Not in the future.
-    occurred_at: Option<DateTime<Utc>>,
+    occurred_at: Option<GivenTime>,
     /// The product's own id of the event: recorded once.
     #[schemars(length(min = 1, max = SOURCE_ID_MAX_CHARS))]
     source_event_id: Option<String>,
@@ -153,7 +153,7 @@ impl EventItem {
         if let Err(fault) = PROPERTIES.check(&properties) {
             faults.add(format!("{}{}", at("properties"), fault.path()), fault.code(), fault.to_string());
         }
-        let sane = self.occurred_at.is_none_or(|moment| moment <= now + AHEAD_MAX && moment.year() >= FIRST_YEAR);
+        let sane = self.occurred_at.is_none_or(|moment| moment.0 <= now + AHEAD_MAX && moment.0.year() >= FIRST_YEAR);
         faults.require(sane, &at("occurred_at"), "out_of_range", "must not be in the future nor before the year 2000");
         if let Some(id) = &self.source_event_id {
             faults.title(&at("source_event_id"), id, SOURCE_ID_MAX_CHARS);
@@ -162,7 +162,7 @@ impl EventItem {
             name: name?,
             contact: contact?,
             properties: Value::Object(properties),
-            occurred_at: self.occurred_at,
+            occurred_at: self.occurred_at.map(|moment| moment.0),
             source_event_id: self.source_event_id,
         })
     }

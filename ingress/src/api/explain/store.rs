@@ -152,7 +152,7 @@ pub(super) async fn message(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sq
     .await
 }
 
-/// The send of a message to a contact.
+/// The send of a message to a contact, else to one that was merged into it.
 pub(super) async fn recipient(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -160,7 +160,10 @@ pub(super) async fn recipient(
     contact: Uuid,
 ) -> sqlx::Result<Option<Uuid>> {
     sqlx::query_scalar!(
-        "select send_id from message_recipients where tenant_id = $1 and message_id = $2 and contact_id = $3",
+        "select send_id from message_recipients
+         where tenant_id = $1 and message_id = $2
+           and (contact_id = $3 or contact_id in (select m.id from contacts m where m.tenant_id = $1 and m.merged_into = $3))
+         order by contact_id = $3 desc, send_id desc limit 1",
         tenant,
         message,
         contact

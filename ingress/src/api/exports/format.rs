@@ -83,12 +83,21 @@ fn write_record<T: AsRef<[u8]>>(
 fn cell(value: &Value) -> Cow<'_, str> {
     match value {
         Value::Null => Cow::Borrowed(""),
-        Value::String(text) if text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']) => {
-            Cow::Owned(format!("'{text}"))
-        }
+        Value::String(text) if is_formula(text) => Cow::Owned(format!("'{text}")),
         Value::String(text) => Cow::Borrowed(text),
         other => Cow::Owned(other.to_string()),
     }
+}
+
+/// A cell without the apostrophe that an export has put before a formula.
+pub(in crate::api) fn unescaped(cell: &str) -> &str {
+    cell.strip_prefix('\'').filter(|text| is_formula(text)).unwrap_or(cell)
+}
+
+/// Whatever apostrophes it has of its own: each text is another cell.
+fn is_formula(text: &str) -> bool {
+    const STARTS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+    text.trim_start_matches('\'').starts_with(STARTS)
 }
 
 #[cfg(test)]
@@ -106,11 +115,13 @@ mod tests {
     #[case(json!("\r=1"), "'\r=1")]
     #[case(json!("＝1"), "'＝1")]
     #[case(json!("Ann = Bob"), "Ann = Bob")]
-    #[case(json!("'=1"), "'=1")]
+    #[case(json!("'=1"), "''=1")]
+    #[case(json!("'tis"), "'tis")]
     #[case(json!(-2), "-2")]
     #[case(json!(null), "")]
     #[case(json!({"plan": "=1"}), r#"{"plan":"=1"}"#)]
     fn no_cell_is_a_formula(#[case] value: Value, #[case] expected: &str) {
         assert_eq!(cell(&value), expected);
+        assert_eq!(unescaped(expected), value.as_str().unwrap_or(expected), "read as it was written");
     }
 }

@@ -22,7 +22,7 @@ use super::{
     rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
 use crate::{
-    pipeline::{ApiReply, GivenTime, RequestContext, begin_read, error::ApiError, page::Time},
+    pipeline::{ApiReply, GivenTime, RequestContext, auth, begin_read, error::ApiError, page::Time},
     public::tracking::QUIET,
     state::Ingress,
 };
@@ -46,7 +46,7 @@ pub(super) struct MakeEventsLink {
     format: ExportFormat,
     /// After a broken transfer, the `cursor` of its last whole row: the link gives what follows.
     cursor: Option<String>,
-    /// Events recorded not before this time.
+    /// Events recorded not before this time. Those of the ten minutes before come again: tell them by `event_id`.
     recorded_since: Option<GivenTime>,
 }
 
@@ -116,8 +116,14 @@ async fn fetch_export(ingress: &Arc<Ingress>, token: &str) -> Result<(String, Ap
     let claims = ingress.tokens.open(Purpose::Export, token).map_err(|_| not_found())?;
     let terms: LinkTerms = serde_json::from_slice(&claims.rest).map_err(|_| not_found())?;
     let (tenant, key) = (claims.tenant_id, claims.send_id);
-    if terms.until <= Utc::now() || has_ended(ingress, key).await? {
+    if terms.until <= Utc::now() {
         return Err(not_found());
+    }
+    if let Some(key) = find_key(ingress, key).await? {
+        if key.has_ended {
+            return Err(not_found());
+        }
+        auth::count_call(ingress, key.id, key.rate_lineage).await?;
     }
     let after = terms.after.as_deref().map(ExportCursor::open).transpose()?;
     let export = ExportTerms { tenant, format: terms.format, after, since: terms.since, actor: format!("key:{key}") };
@@ -137,16 +143,25 @@ async fn fetch_rows<R: ExportRow>(ingress: &Arc<Ingress>, terms: ExportTerms) ->
     begin_export::<R>(ingress, tx.db(), terms).await
 }
 
-/// True for a key that is revoked or has expired. A product on the bus has no key, and makes links, too.
-async fn has_ended(ingress: &Ingress, key: Uuid) -> Result<bool, ApiError> {
+/// The key that made a link.
+struct LinkKey {
+    id: Uuid,
+    rate_lineage: Uuid,
+    /// It is revoked or has expired.
+    has_ended: bool,
+}
+
+/// The key with this id. `None`: a product on the bus, which has no key and no rate limit, made the link.
+async fn find_key(ingress: &Ingress, id: Uuid) -> Result<Option<LinkKey>, ApiError> {
     let mut db = ingress.by_key.take().await?;
-    let ended = sqlx::query_scalar!(
-        r#"select coalesce((
-               select revoked_at is not null or coalesce(expires_at <= now(), false) from api_keys where id = $1), false) as "ended!""#,
-        key,
+    let key = sqlx::query_as!(
+        LinkKey,
+        r#"select id, rate_lineage, revoked_at is not null or coalesce(expires_at <= now(), false) as "has_ended!"
+           from api_keys where id = $1"#,
+        id,
     )
-    .fetch_one(&mut *db)
+    .fetch_optional(&mut *db)
     .await?;
     db.put_back();
-    Ok(ended)
+    Ok(key)
 }

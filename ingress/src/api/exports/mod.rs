@@ -4,7 +4,7 @@
 //! the one before: a slow caller holds neither a connection nor more memory than a slice. Rows come in the order of their keys, and
 //! each carries the cursor that the export continues after, if it breaks off.
 
-mod format;
+pub(super) mod format;
 mod link;
 mod rows;
 
@@ -12,7 +12,7 @@ use std::{io, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::{Stream, stream};
 use http::StatusCode;
 use runtime::plans::AccessPattern;
@@ -36,6 +36,8 @@ use crate::{
 
 /// Rows of a slice: what an export holds in memory.
 const SLICE_ROWS: i64 = 500;
+/// No transaction that records events takes longer.
+const WRITING_MAX: TimeDelta = TimeDelta::minutes(10);
 /// The types of answers.
 const FILES: &[&str] = &[ExportFormat::Csv.content_type(), ExportFormat::Ndjson.content_type()];
 
@@ -103,10 +105,15 @@ pub(crate) fn routes() -> Routes {
         .get(
             "/exports/{token}",
             open(link::fetch),
-            Doc::new("fetchExport", "Fetch an export by its link", "What the link was made for, as it is now.")
-                .path_parameters::<link::ExportLinkPath>()
-                .files(200, "The rows", FILES)
-                .refuses(404, &["link_not_found"]),
+            Doc::new(
+                "fetchExport",
+                "Fetch an export by its link",
+                "What the link was made for, as it is now. Counts against the rate limit of the key that made it.",
+            )
+            .path_parameters::<link::ExportLinkPath>()
+            .files(200, "The rows", FILES)
+            .refuses(404, &["link_not_found"])
+            .refuses(429, &["rate_limit_exceeded"]),
         )
 }
 
@@ -143,7 +150,8 @@ struct ExportEventsQuery {
     format: ExportFormat,
     /// After a broken transfer, the `cursor` of its last whole row. CSV then comes without its header line.
     cursor: Option<String>,
-    /// Events recorded not before this time, of whichever send: what has been added since another export.
+    /// Events recorded not before this time, of whichever send: what has been added since another export began. Those of the ten minutes
+    /// before come again: tell them by `event_id`.
     recorded_since: Option<GivenTime>,
 }
 
@@ -156,6 +164,14 @@ struct ExportSlice {
     since: Option<DateTime<Utc>>,
     /// At most so many.
     limit: i64,
+}
+
+impl ExportSlice {
+    /// An event is recorded at the beginning of its transaction and can be read after its end: those of transactions that had not
+    /// ended come again.
+    fn recorded_since(&self) -> Option<DateTime<Utc>> {
+        self.since.map(|since| since - WRITING_MAX)
+    }
 }
 
 /// The key of a row: the rows after it follow.

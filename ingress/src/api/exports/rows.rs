@@ -135,7 +135,13 @@ exported! {
     "sends": ExportedSend by row => by_id(row.send_id),
     {
         send_id: Uuid,
+        /// Campaign, sequence, transactional, one_off or test.
+        message_kind: Option<String>,
         campaign_id: Option<Uuid>,
+        sequence_id: Option<Uuid>,
+        enrollment_id: Option<Uuid>,
+        /// Of mail that a request asked for: shared by its copies.
+        request_id: Option<Uuid>,
         contact_id: Uuid,
         email: Option<String>,
         state: String,
@@ -156,12 +162,15 @@ exported! {
         replied_at: OptionalTime,
         unsubscribed_at: OptionalTime,
     }
-    r#"select s.id as send_id, s.campaign_id, s.contact_id, c.address as "email?", s.state, s.reason, s.attempts, s.provider,
+    r#"select s.id as send_id, b.kind as "message_kind?", s.campaign_id, q.sequence_id as "sequence_id?", q.enrollment_id as "enrollment_id?",
+              s.request_id, s.contact_id, c.address as "email?", s.state, s.reason, s.attempts, s.provider,
               s.smtp_code, s.enhanced_code, r.options -> 'tags' as tags, r.options -> 'metadata' as metadata, s.decided_at, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at,
               s.clicked_at, s.replied_at, s.unsubscribed_at
        from (select * from sends where tenant_id = $1 and id > $2 order by id limit $3) s
        left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
        left join requests r on r.tenant_id = s.tenant_id and r.id = s.request_id
+       left join batches b on b.tenant_id = s.tenant_id and b.id = batch_of(s.id)
+       left join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
        order by s.id"#
 }
 
@@ -179,7 +188,7 @@ exported! {
     r#"select send_id, id as event_id, type as "type", occurred_at, recorded_at, detail
        from events where tenant_id = $1 and (send_id, id) > ($2, $4)
          and ($5::timestamptz is null or recorded_at >= $5)
-       order by send_id, id limit $3"#, slice => slice.after.second, slice.since
+       order by send_id, id limit $3"#, slice => slice.after.second, slice.recorded_since()
 }
 
 exported! {

@@ -8,11 +8,11 @@ use super::row::ImportRow;
 
 /// The statement the bytes belong to.
 pub const STATEMENT: &str = "copy import_rows (number, address, new_id, contact_id, first_name, last_name, title, phone, company, \
-    lifecycle_stage, dot_number, timezone, locale, fields, tags, list, unsubscribed, suppression_reason, consent_basis, consent_at, external_id) \
+    lifecycle_stage, dot_number, timezone, locale, fields, tags, lists, unsubscribed, pending, suppression_reason, consent_basis, consent_at, external_id) \
     from stdin";
 
-/// Between tag names; cannot occur in one.
-const TAG_SEPARATOR: &str = "\u{1f}";
+/// Between names; cannot occur in one.
+const NAME_SEPARATOR: &str = "\u{1f}";
 /// How much goes into one message to Postgres, in bytes, at most: unless a row alone is longer.
 const PIECE_BYTES: usize = 256 * 1024;
 
@@ -66,10 +66,12 @@ fn encode_row(row: ImportRow, line: &mut String) {
     cell(line, row.timezone.as_deref(), '\t');
     cell(line, row.locale.as_deref(), '\t');
     cell(line, Some(&Value::Object(row.fields).to_string()), '\t');
-    let tags = (!row.tags.is_empty()).then(|| row.tags.join(TAG_SEPARATOR));
-    cell(line, tags.as_deref(), '\t');
-    cell(line, row.list.as_deref(), '\t');
-    cell(line, Some(if row.unsubscribed { "t" } else { "f" }), '\t');
+    for names in [row.tags, row.lists] {
+        cell(line, (!names.is_empty()).then(|| names.join(NAME_SEPARATOR)).as_deref(), '\t');
+    }
+    for is_so in [row.unsubscribed, row.pending] {
+        cell(line, Some(if is_so { "t" } else { "f" }), '\t');
+    }
     cell(line, row.suppression_reason.map(|reason| reason.as_str()), '\t');
     cell(line, row.consent_basis.as_deref(), '\t');
     cell(line, row.consent_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true)).as_deref(), '\t');
@@ -118,7 +120,7 @@ mod tests {
         };
         let text = pieces([row]).concat();
         let cells: Vec<&str> = text.trim_end_matches('\n').split('\t').collect();
-        assert_eq!(cells.len(), 21);
+        assert_eq!(cells.len(), 22);
         assert_eq!(text.matches('\n').count(), 1);
         assert_eq!((cells[0], cells[1], cells[4]), ("2", "ann@example.com", "a\\tb\\\\N\\nc"));
         assert_eq!((cells[5], cells[13], cells[14], cells[16]), ("\\N", "{}", "x\u{1f}y", "f"));

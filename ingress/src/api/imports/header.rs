@@ -20,12 +20,16 @@ pub enum Column {
     Timezone,
     /// `locale`
     Locale,
-    /// Tag names, separated by `;` or `|`.
+    /// Names of tags.
     Tags,
     /// A list's name.
     List,
+    /// Names of lists.
+    Lists,
     /// Whether the contact has left.
     Unsubscribed,
+    /// `marketing_status`
+    MarketingStatus,
     /// Why the address is suppressed.
     SuppressionReason,
     /// On what basis the contact may be mailed.
@@ -39,6 +43,8 @@ pub enum Column {
         /// What it holds.
         kind: FieldType,
     },
+    /// Values of fields the tenant defined, these, by key.
+    Fields(BTreeMap<String, FieldType>),
 }
 
 /// The plain texts.
@@ -76,7 +82,10 @@ impl CsvHeader {
             let word = plain(name);
             // Of several fields that are spelled alike, the one that is named exactly.
             let field = || defined.get_key_value(name).map(|(key, kind)| (key, *kind)).or(fields.get(&word).copied());
-            let column = builtin(&word).or_else(|| field().map(|(key, kind)| Column::Field { key: key.clone(), kind }));
+            let column = match word.as_str() {
+                "fields" => Some(Column::Fields(defined.clone())),
+                word => builtin(word).or_else(|| field().map(|(key, kind)| Column::Field { key: key.clone(), kind })),
+            };
             let is_repeated = match &column {
                 Some(_) => columns.contains(&column),
                 None => !word.is_empty() && !seen.insert(word),
@@ -115,7 +124,9 @@ fn builtin(word: &str) -> Option<Column> {
         "locale" => Column::Locale,
         "tags" => Column::Tags,
         "list" => Column::List,
+        "lists" => Column::Lists,
         "unsubscribed" => Column::Unsubscribed,
+        "marketingstatus" => Column::MarketingStatus,
         "suppressionreason" => Column::SuppressionReason,
         "consentbasis" => Column::ConsentBasis,
         "consentat" => Column::ConsentAt,

@@ -143,7 +143,11 @@ impl ImportCompliance {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CreateImport {
-    /// CSV with a header row; `email` is required.
+    /// CSV with a header row; `email` is required. Other columns: `external_id`, `first_name`, `last_name`, `title`, `phone`, `company`,
+    /// `lifecycle_stage`, `dot_number`, `timezone`, `locale`; `tags` and `lists` (names with `;` between them or a JSON array), `list` (one
+    /// name); `unsubscribed`, `marketing_status` (`subscribed` says nothing, `pending` that the contact has not agreed yet, `unsubscribed` is
+    /// an opt-out), `suppression_reason`, `consent_basis`, `consent_at`; each defined field by its key, and `fields` (a JSON object of
+    /// values by key). So the CSV of `/v1/exports/contacts` can be imported. Columns of other names are ignored.
     csv: String,
     #[schemars(length(max = NAME_MAX_CHARS))]
     name: Option<String>,

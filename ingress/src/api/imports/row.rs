@@ -1,5 +1,7 @@
 //! One row of an import: cells become a contact's values, or faults.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 use ledger::suppressions::SuppressionReason;
 use schemars::JsonSchema;
@@ -13,14 +15,15 @@ use super::{
 };
 use crate::{
     api::{
-        contacts::{EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone},
-        fields::parse_boolean,
+        contacts::{ContactMarketingStatus, EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone},
+        exports::format::unescaped,
+        fields::{FieldType, parse_boolean},
     },
-    pipeline::validate::AUDIENCE_NAME_MAX,
+    pipeline::{json, validate::AUDIENCE_NAME_MAX},
 };
 
 const TEXT_MAX_CHARS: usize = 200;
-const TAGS_MAX: usize = 100;
+const NAMES_MAX: usize = 100;
 
 /// What is wrong with a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -67,10 +70,12 @@ pub struct ImportRow {
     pub fields: Map<String, Value>,
     /// Names.
     pub tags: Vec<String>,
-    /// A name.
-    pub list: Option<String>,
+    /// Names.
+    pub lists: Vec<String>,
     /// The row says the contact has left.
     pub unsubscribed: bool,
+    /// The row says the contact has not agreed to marketing yet.
+    pub pending: bool,
     /// The row says the address is suppressed.
     pub suppression_reason: Option<SuppressionReason>,
     /// As in `contacts`.
@@ -97,11 +102,11 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Resu
     let mut faults = Vec::new();
     for (position, (column, name)) in header.columns.iter().zip(&header.names).enumerate() {
         // A short row ends in empty cells; an empty cell leaves the value.
-        let cell = record.get(position).unwrap_or_default();
+        let cell = unescaped(record.get(position).unwrap_or_default());
         let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
             continue;
         };
-        let read = check_line(cell).map_err(schemas::text::TextError::code).and_then(|()| row.take(column, cell));
+        let read = checked_line(cell).and_then(|cell| row.take(column, cell));
         if let Err(code) = read {
             faults.push(fault(name, code, cell));
         }
@@ -121,9 +126,17 @@ impl ImportRow {
             }
             Column::Timezone => self.timezone = Some(checked(cell, is_timezone(cell), "unknown_timezone")?),
             Column::Locale => self.locale = Some(checked(cell, is_locale(cell), "invalid_locale")?),
-            Column::Tags => self.tags = tags(cell)?,
-            Column::List => self.list = Some(name(cell)?),
-            Column::Unsubscribed => self.unsubscribed = parse_boolean(cell).ok_or("not_a_boolean")?,
+            Column::Tags => self.tags = names(cell)?,
+            Column::List => self.lists.push(name(cell)?),
+            Column::Lists => self.lists.extend(names(cell)?),
+            Column::Unsubscribed => self.unsubscribed |= parse_boolean(cell).ok_or("not_a_boolean")?,
+            Column::MarketingStatus => {
+                match ContactMarketingStatus::parse(&cell.to_ascii_lowercase()).ok_or("unknown_status")? {
+                    ContactMarketingStatus::Subscribed => {}
+                    ContactMarketingStatus::Unsubscribed => self.unsubscribed = true,
+                    ContactMarketingStatus::Pending => self.pending = true,
+                }
+            }
             Column::SuppressionReason => {
                 self.suppression_reason =
                     Some(SuppressionReason::parse(&cell.to_ascii_lowercase()).ok_or("unknown_reason")?);
@@ -138,6 +151,7 @@ impl ImportRow {
                 let value = kind.parse_cell(cell).map_err(|_| "wrong_type")?;
                 self.fields.insert(key.clone(), value);
             }
+            Column::Fields(defined) => self.fields.extend(fields(cell, defined)?),
         }
         Ok(())
     }
@@ -162,15 +176,35 @@ fn checked(cell: &str, good: bool, code: &'static str) -> Result<String, &'stati
     if good { Ok(cell.to_owned()) } else { Err(code) }
 }
 
-/// The name of a list or tag. Control characters, which separate names on the way into Postgres, were refused in the whole cell.
-fn name(cell: &str) -> Result<String, &'static str> {
-    checked(&short(cell, AUDIENCE_NAME_MAX)?, schemas::parse_id(cell).is_err(), "invalid_name")
+fn checked_line(text: &str) -> Result<&str, &'static str> {
+    check_line(text).map(|()| text).map_err(schemas::text::TextError::code)
 }
 
-fn tags(cell: &str) -> Result<Vec<String>, &'static str> {
-    let parts = cell.split([';', '|']).map(str::trim).filter(|part| !part.is_empty());
-    let tags: Vec<String> = parts.map(name).collect::<Result<_, _>>()?;
-    if tags.len() > TAGS_MAX { Err("too_many") } else { Ok(tags) }
+/// The name of a list or tag. Control characters, which separate names on the way into Postgres, are refused.
+fn name(text: &str) -> Result<String, &'static str> {
+    checked(&short(checked_line(text)?, AUDIENCE_NAME_MAX)?, schemas::parse_id(text).is_err(), "invalid_name")
+}
+
+/// Names of lists or tags: a JSON array, as an export writes them, or separated by `;` or `|`.
+fn names(cell: &str) -> Result<Vec<String>, &'static str> {
+    let exported: Option<Vec<String>> = serde_json::from_str(cell).ok();
+    let parts = match &exported {
+        Some(names) => names.iter().map(String::as_str).collect(),
+        None => cell.split([';', '|']).collect::<Vec<_>>(),
+    };
+    let parts = parts.into_iter().map(str::trim).filter(|part| !part.is_empty());
+    let names: Vec<String> = parts.map(name).collect::<Result<_, _>>()?;
+    if names.len() > NAMES_MAX { Err("too_many") } else { Ok(names) }
+}
+
+/// Values of fields: a JSON object, as an export writes them.
+fn fields(cell: &str, defined: &BTreeMap<String, FieldType>) -> Result<Map<String, Value>, &'static str> {
+    let mut fields = json::parse(cell.as_bytes()).map_err(|_| "not_an_object")?;
+    fields.retain(|_, value| !value.is_null());
+    for (key, value) in &fields {
+        defined.get(key).ok_or("unknown_field")?.check(value).map_err(|_| "wrong_type")?;
+    }
+    Ok(fields)
 }
 
 /// A time with a zone, or a date, which counts from its midnight in UTC.
@@ -182,14 +216,11 @@ fn time(cell: &str) -> Option<DateTime<Utc>> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::api::fields::FieldType;
     use rstest::rstest;
     use serde_json::json;
 
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 16] = [
         "email",
         "first_name",
         "dot_number",
@@ -203,6 +234,9 @@ mod tests {
         "ignored",
         "locale",
         "phone",
+        "lists",
+        "marketing_status",
+        "fields",
     ];
 
     fn read_cells(cells: &[&str]) -> Result<ImportRow, Vec<RowFault>> {
@@ -231,14 +265,37 @@ mod tests {
             ("ann@example.com", Some("Ann"), Some(42))
         );
         assert_eq!(
-            (row.tags, row.list.as_deref(), row.unsubscribed),
-            (vec!["a".into(), "b".into(), "c".into()], Some("news"), true)
+            (row.tags, row.lists, row.unsubscribed),
+            (vec!["a".into(), "b".into(), "c".into()], vec!["news".into()], true)
         );
         assert_eq!(
             (row.suppression_reason, Value::Object(row.fields)),
             (Some(SuppressionReason::Manual), json!({"seats": 3}))
         );
         assert_eq!(row.consent_at.unwrap().to_rfc3339(), "2026-01-02T00:00:00+00:00");
+        let exported = read_cells(&[
+            "'+ann@example.com",
+            "'=Ann",
+            "",
+            "",
+            r#"["a;b","c"]"#,
+            "news",
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+            "'+4930",
+            r#"["x","y"]"#,
+            "Pending",
+            r#"{"seats":3}"#,
+        ]);
+        let exported = exported.unwrap();
+        assert_eq!((exported.address.as_str(), exported.first_name.as_deref()), ("+ann@example.com", Some("=Ann")));
+        assert_eq!((exported.phone.as_deref(), exported.pending), (Some("+4930"), true));
+        assert_eq!((exported.tags.join(" "), exported.lists.join(" ")), ("a;b c".into(), "news x y".into()));
+        assert_eq!(Value::Object(exported.fields), json!({"seats": 3}));
         let bare = read_cells(&["ann@example.com", "", "", ""]).unwrap();
         assert_eq!(bare, ImportRow { number: 2, address: "ann@example.com".into(), ..ImportRow::default() });
     }
@@ -261,6 +318,11 @@ mod tests {
     #[case(&["a@b.co", "x\u{202e}y"], "first_name", "invisible_character")]
     #[case(&["a@b.co", "", "", "", "a;b\u{1f}c"], "tags", "control_character")]
     #[case(&["a\u{200b}@b.co"], "email", "invisible_character")]
+    #[case(&["a@b.co", "", "", "", r#"["a\u001fb"]"#], "tags", "control_character")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "", "", "", "", "", "", "active"], "marketing_status", "unknown_status")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "", "", "", "", "", "", "", "[3]"], "fields", "not_an_object")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "", "", "", "", "", "", "", r#"{"seats":"3"}"#], "fields", "wrong_type")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "", "", "", "", "", "", "", r#"{"plan":"x"}"#], "fields", "unknown_field")]
     fn a_bad_cell_is_named_with_row_column_and_code(#[case] cells: &[&str], #[case] column: &str, #[case] code: &str) {
         let faults = read_cells(cells).unwrap_err();
         assert_eq!((faults[0].row, faults[0].column.as_str(), faults[0].code), (2, column, code));
@@ -268,6 +330,6 @@ mod tests {
 
     #[test]
     fn a_row_longer_than_the_header_is_a_fault() {
-        assert_eq!(read_cells(&["a@b.co"; 14]).unwrap_err()[0].code, "too_many_cells");
+        assert_eq!(read_cells(&["a@b.co"; 17]).unwrap_err()[0].code, "too_many_cells");
     }
 }

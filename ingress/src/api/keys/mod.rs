@@ -133,7 +133,7 @@ async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, A
     scopes.dedup();
     faults.require(!scopes.is_empty(), "scopes", "empty", "must not be empty");
     if let Some(unknown) = scopes.iter().find(|name| !scope::ALL.contains(&name.as_str())) {
-        faults.add("scopes", "unknown", format!("{unknown:.40} is no scope"));
+        faults.add("scopes", "unknown", format!("{unknown:.40} is no scope that a key made here can have"));
     }
     let wanted = body.expires_at.map(|at| at.0);
     if let Some(wanted) = wanted {

@@ -124,7 +124,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply
         save(ctx, &before, &wanted).await?;
         return ApiReply::ok(&SenderCreated { sender_id: before.id, already_existed: true });
     }
-    let domain = domains::by_name(ctx.db(), tenant, email.domain()).await?;
+    let domain = domains::hold_by_name(ctx.db(), tenant, email.domain()).await?;
     let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
     if !domain.status.may_send() {
         return Err(ApiError::unprocessable("domain_not_verified"));

@@ -176,7 +176,7 @@ pub(crate) async fn another_is_active(db: &mut PgConnection, tenant: Uuid, than:
 pub(crate) async fn one_relies_on_profile_address(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<bool> {
     sqlx::query_scalar!(
         r#"select exists (
-               select from senders where tenant_id = $1 and nullif(btrim(physical_address), '') is null
+               select from senders where tenant_id = $1 and postal_address(physical_address, null) is null
            ) as "found!""#,
         tenant
     )

@@ -208,7 +208,8 @@ pub(crate) async fn is_dropped(db: &mut PgConnection, month: NaiveDate) -> sqlx:
         .await
 }
 
-/// The campaign's send to a contact; there is at most one. Served by `sends_once_per_campaign`.
+/// The campaign's send to a contact, else the newest to those that were merged into it: a send keeps the contact it was made for. Served by
+/// `contacts_merged` and `sends_once_per_campaign`.
 pub(crate) async fn to_contact(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -217,7 +218,14 @@ pub(crate) async fn to_contact(
     contact: Uuid,
 ) -> sqlx::Result<Option<SendRow>> {
     let id = sqlx::query_scalar!(
-        "select id from sends where tenant_id = $1 and campaign_id = $2 and contact_id = $3 and month = $4",
+        "select s.id
+         from (select $3::uuid as id union all select m.id from contacts m where m.tenant_id = $1 and m.merged_into = $3) own
+         cross join lateral (
+             select s.id from sends s
+             where s.tenant_id = $1 and s.campaign_id = $2 and s.contact_id = own.id and s.month = $4
+             offset 0
+         ) s
+         order by own.id = $3 desc, s.id desc limit 1",
         tenant,
         campaign,
         contact,

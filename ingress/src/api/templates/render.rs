@@ -183,7 +183,8 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
         (sample, data) = (set.sample, set.data);
     }
     let contact = recipient(ctx, body.contact_id, sample).await?;
-    let options = options(ctx.db(), tenant, body.sender_profile_id, row.template_type == "marketing").await?;
+    let options =
+        options(ctx.db(), tenant, body.sender_profile_id.map(|id| id.0), row.template_type != "transactional").await?;
     let data = data.map_or(Value::Null, Value::Object);
     let data = MergeData { contact, data, event, headers: OwnHeaders::default() };
     let source = row.parts.source(content::kind(&row.template_type));
@@ -216,22 +217,26 @@ pub(crate) fn preview(
     Ok((shown, ContentWarning::all(warnings)))
 }
 
-/// With the named sender, else the tenant's default, else a made-up one: a template can be looked at before there is a sender.
-async fn options(
+/// The options of a preview: with the named sender, else the tenant's default, else a made-up one, since a template can be looked at
+/// before there is a sender. The message is as its author wrote it: no tracked links, no pixel.
+///
+/// # Errors
+/// 404 `sender_profile_not_found`.
+pub(crate) async fn options(
     db: &mut PgConnection,
     tenant: Uuid,
-    sender: Option<Id>,
+    sender: Option<Uuid>,
     opt_out: bool,
 ) -> Result<MessageOptions, ApiError> {
     let from = sqlx::query!(
         r#"select s.name as "name?", s.email as "email?", s.reply_to, d.domain as "domain?",
-                  coalesce(s.physical_address, t.physical_address) as physical_address, coalesce(t.org_name, '') as "org_name!"
+                  postal_address(s.physical_address, t.physical_address) as physical_address, coalesce(t.org_name, '') as "org_name!"
            from tenants t
            left join senders s on s.tenant_id = t.id and (s.id = $2 or ($2::uuid is null and s.is_default))
            left join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
            where t.id = $1"#,
         tenant,
-        sender.map(|id| id.0),
+        sender,
     )
     .fetch_one(&mut *db)
     .await?;
@@ -252,7 +257,6 @@ async fn options(
         fallbacks: merge::fallbacks(db, tenant).await?,
         bases: LinkBases::default(),
         opt_out,
-        // The message as its author wrote it: no tracked links, no pixel.
         own_headers: false,
         track_links: false,
         track_opens: false,

@@ -1,7 +1,6 @@
 //! `/v1/tenant`: what a tenant chooses for all its mail, pages and reports, and its send quota. The operator's command
 //! `postrider tenant set` changes the profile by the same rules.
 
-use chrono::DateTime;
 use ledger::{
     attribution::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy},
     frequency::{DAYS_MAX, MESSAGES_MAX},
@@ -412,7 +411,6 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
     store(&mut *db, tenant, &wanted).await?;
     if credited != before {
         credited.set(&mut *db, tenant).await?;
-        Policy::restate(&mut *db, tenant, DateTime::UNIX_EPOCH).await?;
     }
     load(db, tenant).await
 }

@@ -11,7 +11,7 @@ use crate::pipeline::Faults;
 
 /// A time of the day, as callers write it.
 const TIME_PATTERN: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]$";
-/// The same form for chrono.
+/// The format of [`TIME_PATTERN`], for chrono.
 const TIME_FORMAT: &str = "%H:%M";
 
 /// The clock that quiet hours go by.

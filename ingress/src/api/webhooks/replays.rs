@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{find, lock_active};
 use crate::pipeline::{
-    ApiReply, Faults, NoParameters, RequestContext,
+    ApiReply, Faults, GivenTime, NoParameters, RequestContext,
     error::ApiError,
     page::{OptionalTime, Time},
     resource,
@@ -36,10 +36,10 @@ resource!(WebhookReplay, "replay", "replays", id);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReplayWebhook {
-    #[schemars(with = "DateTime<Utc>")]
-    since: Option<DateTime<Utc>>,
+    #[schemars(with = "GivenTime")]
+    since: Option<GivenTime>,
     /// Left out: now.
-    until: Option<DateTime<Utc>>,
+    until: Option<GivenTime>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -52,8 +52,8 @@ pub(super) struct ReplayStarted {
 fn validate(body: &ReplayWebhook, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
     let earliest = Utc.with_ymd_and_hms(2000, 1, 1, 0, 0, 0).single().unwrap_or_default();
     let mut faults = Faults::default();
-    let since = faults.required("since", body.since).unwrap_or(now);
-    let until = body.until.unwrap_or(now);
+    let since = faults.required("since", body.since).map_or(now, |since| since.0);
+    let until = body.until.map_or(now, |until| until.0);
     if body.since.is_some() {
         faults.require(since >= earliest, "since", "out_of_range", "must not be before 2000");
         faults.require(since < now, "since", "out_of_range", "must be in the past");
@@ -165,7 +165,7 @@ mod tests {
         #[case] fault: Option<(&str, &str)>,
     ) {
         let now = Utc::now();
-        let at = |seconds: i64| now + TimeDelta::seconds(seconds);
+        let at = |seconds: i64| GivenTime(now + TimeDelta::seconds(seconds));
         let found = validate(&ReplayWebhook { since: since.map(at), until: until.map(at) }, now);
         let found = found.err().map(|error| (error.fields[0].path.clone(), error.fields[0].code.to_string()));
         assert_eq!(found, fault.map(|(path, code)| (path.to_owned(), code.to_owned())));

@@ -1,7 +1,7 @@
 //! Looks up API keys by their hash, with a cache of a few seconds.
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -21,7 +21,7 @@ const CACHED: Duration = Duration::from_secs(5);
 const CACHED_KEYS_MAX: u64 = 10_000;
 /// Concurrent lookups of keys that are not cached, from addresses without many unknown keys.
 const LOOKUPS_AT_ONCE: usize = 4;
-/// Unknown keys an address may send in a minute. Above it, its keys are looked up one at a time over all such addresses. The address may be
+/// Unknown keys a network may send in a minute. Above it, its keys are looked up one at a time over all such networks. It may be
 /// a proxy of many callers, so none is refused, and made-up keys use one connection.
 const UNKNOWN_PER_MINUTE: u32 = 60;
 const STRANGERS_MAX: u64 = 10_000;
@@ -83,7 +83,7 @@ pub struct ApiKeys {
     cached: Cache<[u8; 32], Arc<Caller>>,
     /// Unknown keys, cached as long as known ones.
     unknown: Cache<[u8; 32], ()>,
-    /// The number of unknown keys that an address sent in the last minute.
+    /// The number of unknown keys that a [network](network_of) sent in the last minute.
     strangers: Cache<IpAddr, Arc<AtomicU32>>,
     lookups: Arc<Semaphore>,
     lookups_of_strangers: Arc<Semaphore>,
@@ -120,7 +120,7 @@ impl ApiKeys {
             return Ok(None);
         }
         let unknown_count = match from {
-            Some(ip) => Some(self.strangers.get_with(ip, async { Arc::default() }).await),
+            Some(ip) => Some(self.strangers.get_with(network_of(ip), async { Arc::default() }).await),
             None => None,
         };
         let is_stranger =
@@ -170,6 +170,14 @@ impl ApiKeys {
     }
 }
 
+/// What one sender has at least: an address of IPv4, a /64 of IPv6.
+fn network_of(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -192,17 +200,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unknown_keys_of_a_stranger_wait_in_their_own_queue() {
+    async fn unknown_keys_of_a_strange_network_wait_in_their_own_queue() {
         let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
         let keys = ApiKeys::new(PgPool::connect(&database.url()).await.unwrap());
-        let stranger = Some(IpAddr::from([192, 0, 2, 1]));
-        for _ in 0..UNKNOWN_PER_MINUTE {
-            keys.find(&unknown_key(), stranger).await.unwrap();
+        for n in 0..UNKNOWN_PER_MINUTE {
+            let stranger = Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(n));
+            keys.find(&unknown_key(), Some(stranger.into())).await.unwrap();
         }
+        let stranger = Some("2001:db8::cafe".parse().unwrap());
         let _strangers = keys.lookups_of_strangers.acquire().await.unwrap();
         let waits = tokio::time::timeout(Duration::from_millis(200), keys.find(&unknown_key(), stranger)).await;
         assert!(waits.is_err(), "its keys are looked up one at a time");
-        let other = Some(IpAddr::from([192, 0, 2, 2]));
-        assert_eq!(keys.find(&unknown_key(), other).await.unwrap(), None);
+        for other in ["192.0.2.2", "2001:db8:0:1::cafe"] {
+            assert_eq!(keys.find(&unknown_key(), Some(other.parse().unwrap())).await.unwrap(), None);
+        }
     }
 }

@@ -192,12 +192,27 @@ async fn check_nonce_and_rate(
     if !admission.nonce_is_fresh {
         return Err(ApiError::unauthorized("replayed_nonce").detail("the nonce was used before"));
     }
-    match admission.rate {
+    check_rate(admission.rate)?;
+    Ok(admission.tenant)
+}
+
+/// Counts a call that has no credentials, such as by a link, against the rate limit of the key that allowed it.
+///
+/// # Errors
+/// 429 above the limit, 503 when Postgres is away.
+pub(crate) async fn count_call(ingress: &Ingress, key_id: Uuid, rate_key: Uuid) -> Result<(), ApiError> {
+    let limit = ingress.settings.rate_limit_per_minute;
+    let wanted = AdmissionRequest { key_id, rate_key, nonce: None, limit, named: None };
+    check_rate(ingress.admissions.admit(wanted).await?.rate)
+}
+
+fn check_rate(rate: Option<RateState>) -> Result<(), ApiError> {
+    match rate {
         Some(state) if state.is_exceeded() => {
             Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
                 .retry_after(u64::from(state.resets_in)))
         }
-        _ => Ok(admission.tenant),
+        _ => Ok(()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use http::StatusCode;
 use runtime::{Backoff, Commit, Gathering, GroupCommitter, NotCommitted, column, commit_each, plans::PreparedPool};
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -25,13 +26,22 @@ pub(super) async fn run(by_key: PreparedPool, waiting: mpsc::Receiver<LoggedCall
     }
 }
 
-/// Leaves one call over the rate limit for each key and operation: the limit bounds all calls but these.
+/// Of calls that the rate limit does not bound, leaves one for each key, operation and code.
 fn thin_out(group: &mut Vec<LoggedCall>) {
     let mut seen = HashSet::new();
-    group.retain(|call| {
-        let is_over_limit = call.refusal.as_ref().is_some_and(|refusal| refusal.code == "rate_limit_exceeded");
-        !is_over_limit || seen.insert((call.caller.key_id, call.operation.doc.id))
+    group.retain(|call| match &call.refusal {
+        Some(refusal) if is_uncounted(call.status, &refusal.code) => {
+            seen.insert((call.caller.key_id, call.operation.doc.id, refusal.code.clone()))
+        }
+        _ => true,
     });
+}
+
+/// True if a call is refused without being counted against the rate limit: by the limit itself, or before it for its body, its signature
+/// or its nonce.
+fn is_uncounted(status: StatusCode, code: &str) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE)
+        || matches!(code, "rate_limit_exceeded" | "incomplete_body")
 }
 
 /// A call, and the id of its row: a group that is written again writes the same rows.
@@ -99,24 +109,34 @@ impl Commit for Writer {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use http::StatusCode;
-
     use super::{super::tests::call, *};
     use crate::pipeline::request_log::RefusalReason;
 
     #[test]
-    fn of_calls_over_the_rate_limit_a_group_has_one() {
-        let over = |code: &'static str, of: &LoggedCall| LoggedCall {
-            status: StatusCode::TOO_MANY_REQUESTS,
+    fn of_calls_that_the_rate_limit_does_not_bound_a_group_has_one() {
+        let refused = |status: u16, code: &'static str, of: &LoggedCall| LoggedCall {
+            status: StatusCode::from_u16(status).unwrap(),
             refusal: Some(RefusalReason { code: code.into(), field: None }),
             ..of.clone()
         };
         let (one, other) = (call(), call());
         let mut group = vec![one.clone(), one.clone()];
-        group.extend((0..100).map(|_| over("rate_limit_exceeded", &one)));
-        group.extend((0..100).map(|_| over("rate_limit_exceeded", &other)));
-        group.extend((0..2).map(|_| over("message_rate_exceeded", &one)));
+        let unbounded = [
+            (429, "rate_limit_exceeded"),
+            (401, "stale_timestamp"),
+            (401, "invalid_signature"),
+            (401, "replayed_nonce"),
+            (400, "incomplete_body"),
+            (408, "request_timeout"),
+            (413, "body_too_large"),
+        ];
+        for (status, code) in unbounded {
+            group.extend((0..100).map(|_| refused(status, code, &one)));
+            group.extend((0..100).map(|_| refused(status, code, &other)));
+        }
+        group.extend((0..2).map(|_| refused(429, "message_rate_exceeded", &one)));
+        group.extend((0..2).map(|_| refused(400, "validation_failed", &one)));
         thin_out(&mut group);
-        assert_eq!(group.len(), 2 + 1 + 1 + 2);
+        assert_eq!(group.len(), 2 + 2 * unbounded.len() + 2 + 2);
     }
 }

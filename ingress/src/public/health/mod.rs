@@ -52,7 +52,7 @@ struct HealthProbes {
 
 /// 503 without the database. Without the bus requests are still accepted and announced later: 200, "degraded".
 async fn health(State(ingress): State<Arc<Ingress>>) -> impl IntoResponse {
-    let found = runtime::admin::probe(&ingress.pool, &ingress.bus).await;
+    let found = ingress.health.dependencies().await;
     let (code, status) = match (found.database, found.bus) {
         (true, true) => (StatusCode::OK, "healthy"),
         (true, false) => (StatusCode::OK, "degraded"),

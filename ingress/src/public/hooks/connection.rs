@@ -9,6 +9,7 @@ use moka::future::Cache;
 use runtime::Vault;
 use secrecy::SecretString;
 use sqlx::PgPool;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use crate::pipeline::error::ApiError;
@@ -18,6 +19,10 @@ pub const HOOK_PURPOSE: &str = "provider_hook";
 /// How long a connection, or its absence, is cached: a changed secret takes effect after this time.
 const LIFE: Duration = Duration::from_secs(5);
 const KEPT: u64 = 10_000;
+/// How long a request waits for a permit before the provider is asked to come again.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Lookups of connections that are not cached: anyone may make ids up, and the pool serves the API, too.
+const LOOKUPS_AT_ONCE: usize = 2;
 /// The window of the rate limit.
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -38,6 +43,7 @@ type RateWindow = Arc<Mutex<(Instant, u32)>>;
 #[derive(Debug)]
 pub(super) struct Connections {
     found: Cache<Uuid, Option<Arc<HookConnection>>>,
+    lookups: Semaphore,
     windows: Cache<Uuid, RateWindow>,
     per_second: u32,
 }
@@ -46,6 +52,7 @@ impl Connections {
     pub fn new(per_second: u32) -> Self {
         Self {
             found: Cache::builder().max_capacity(KEPT).time_to_live(LIFE).build(),
+            lookups: Semaphore::new(LOOKUPS_AT_ONCE),
             windows: Cache::builder().max_capacity(KEPT).time_to_idle(WINDOW * 10).build(),
             per_second,
         }
@@ -63,14 +70,24 @@ impl Connections {
     }
 
     /// The connection; `None`: there is none.
+    ///
+    /// # Errors
+    /// 503 when Postgres is away, or too many others are looked up.
     pub async fn find(&self, pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<Arc<HookConnection>>, ApiError> {
         if let Some(found) = self.found.get(&id).await {
             return Ok(found);
         }
+        let _permit = permit(&self.lookups).await?;
         let found = look_up(pool, vault, id).await?.map(Arc::new);
         self.found.insert(id, found.clone()).await;
         Ok(found)
     }
+}
+
+/// A permit, or 503 after some seconds: the provider comes again.
+pub(super) async fn permit(permits: &Semaphore) -> Result<SemaphorePermit<'_>, ApiError> {
+    let permit = tokio::time::timeout(PERMIT_TIMEOUT, permits.acquire()).await;
+    permit.ok().and_then(Result::ok).ok_or_else(ApiError::unavailable)
 }
 
 async fn look_up(pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<HookConnection>, ApiError> {
@@ -87,4 +104,32 @@ async fn look_up(pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<HookCo
     let text = text.map_err(|error| ApiError::unexpected(&error))?.unwrap_or_default();
     let secrets = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(SecretString::from).collect();
     Ok(Some(HookConnection { tenant_id: row.tenant_id, provider: row.provider, secrets, topics: row.hook_topics }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use devtools::servers::TestDatabase;
+    use runtime::MasterKeys;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn unknown_connections_are_looked_up_a_few_at_a_time() {
+        let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let pool = PgPool::connect(&database.url()).await.unwrap();
+        let vault = Vault::new(&MasterKeys::parse(&"5a".repeat(32)).unwrap()).unwrap();
+        let connections = Connections::new(100);
+        let found = connections.find(&pool, &vault, Uuid::now_v7());
+        let others = connections.lookups.acquire_many(2).await.unwrap();
+        let mut found = std::pin::pin!(found);
+        assert!(tokio::time::timeout(Duration::from_millis(200), &mut found).await.is_err());
+        drop(others);
+        assert!(found.await.unwrap().is_none());
+        let _others = connections.lookups.acquire_many(2).await.unwrap();
+        pool.close().await;
+        tokio::time::pause();
+        let refused = connections.find(&pool, &vault, Uuid::now_v7()).await.unwrap_err();
+        assert_eq!(refused.status.as_u16(), 503, "the provider comes again");
+    }
 }

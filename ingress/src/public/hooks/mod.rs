@@ -13,7 +13,7 @@ mod raw;
 pub(crate) mod shared;
 mod store;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -25,6 +25,7 @@ use chrono::Utc;
 use http::{HeaderMap, StatusCode};
 use runtime::Counter;
 use schemars::JsonSchema;
+use schemas::ProviderKind;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -39,17 +40,12 @@ use crate::{
     state::Ingress,
 };
 
-/// How long a request waits for a permit before the provider is asked to come again.
-const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a provider that sends too much should wait, in seconds.
 const RETRY_SECONDS: u64 = 2;
 
-/// Providers that report by HTTP.
-const PROVIDERS: [&str; 5] = ["ses", "postmark", "sendgrid", "mailgun", "resend"];
-
 /// Where a provider sends the events of a connection; `None` for one that reports nothing by HTTP.
 pub(crate) fn path_of(provider: &str, connection: Uuid) -> Option<String> {
-    PROVIDERS.contains(&provider).then(|| format!("/hooks/{provider}/{connection}"))
+    ProviderKind::HTTP.contains(&provider).then(|| format!("/hooks/{provider}/{connection}"))
 }
 
 /// The routes.
@@ -83,7 +79,7 @@ pub(crate) fn routes() -> Routes {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct HookPath {
-    #[schemars(extend("enum" = PROVIDERS))]
+    #[schemars(extend("enum" = ProviderKind::HTTP))]
     provider: String,
     /// The provider connection, as `postrider provider` names it.
     #[schemars(with = "Uuid")]
@@ -100,7 +96,7 @@ async fn take(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let Some(provider) = PROVIDERS.into_iter().find(|known| *known == provider) else {
+    let Some(provider) = ProviderKind::HTTP.into_iter().find(|known| *known == provider) else {
         return no_such_path().await.into_response();
     };
     match accept(&ingress, provider, &connection, headers, body).await {
@@ -142,8 +138,7 @@ async fn accept(
     let connection = hooks.connections.find(&ingress.pool, &ingress.vault, id).await?;
     let connection = connection.filter(|found| found.provider == provider).ok_or(EventRefusal::Forged)?;
     let raw = RawBody::read(provider, body, &headers, ingress.settings.http_body_timeout).await?;
-    let permit = tokio::time::timeout(PERMIT_TIMEOUT, hooks.permits.acquire()).await;
-    let _permit = permit.ok().and_then(Result::ok).ok_or_else(ApiError::unavailable)?;
+    let _permit = connection::permit(&hooks.permits).await?;
     let proof = match check::check(&hooks.sns, provider, &connection, &headers, &raw, Utc::now()).await? {
         EventCheck::Event(proof) => proof,
         EventCheck::Confirmed { topic } => {

@@ -1,4 +1,4 @@
-//! Who may not: without credentials, with others' or spent ones, without the scope, for another tenant.
+//! Callers that are refused: without credentials, with others' or spent ones, without the scope, for another tenant.
 
 use axum::body::Body;
 use chrono::{SecondsFormat, TimeDelta, Utc};

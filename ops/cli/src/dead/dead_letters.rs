@@ -68,7 +68,7 @@ impl<'a> DeadLetters<'a> {
         }
         let publication = Publication {
             subject,
-            message_id: format!("replay-{}-{}", letter.sequence, schemas::new_id().simple()),
+            message_id: replay_id(letter),
             schema: "mail.v1.replay",
             body: letter.payload.clone(),
             headers: TraceContext::of_message(Some(&letter.headers)).iter().flat_map(TraceContext::headers).collect(),
@@ -106,6 +106,12 @@ pub(super) fn record(letter: &StreamMessage) -> Value {
     })
 }
 
+/// The message id of a replay. It derives from the letter, so that a direct request that is replayed again, because the letter could not be
+/// removed, finds the answer of the first replay. The number alone would come again when the stream is lost and made anew.
+fn replay_id(letter: &StreamMessage) -> String {
+    format!("replay-{}-{}", letter.sequence, letter.time.unix_timestamp_nanos())
+}
+
 /// A header's text.
 pub(super) fn text(letter: &StreamMessage, name: &str) -> String {
     letter.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default()
@@ -125,4 +131,27 @@ pub(super) fn body(letter: &StreamMessage) -> Option<Value> {
 fn tenant_of(letter: &StreamMessage) -> Option<Uuid> {
     let body = body(letter)?;
     body["tenant_id"].as_str().or_else(|| body["engine_tenant_id"].as_str())?.parse().ok()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_letter_is_replayed_under_one_id_however_often() {
+        let letter = |sequence, time| StreamMessage {
+            subject: "mail.v1.dead.ingress".into(),
+            sequence,
+            headers: async_nats::HeaderMap::new(),
+            payload: "{}".into(),
+            time: async_nats::datetime::parse_rfc3339(time).unwrap(),
+        };
+        let (morning, noon) = ("2026-01-02T08:00:00.000000001Z", "2026-01-02T12:00:00Z");
+        let first = replay_id(&letter(7, morning));
+        assert_eq!(replay_id(&letter(7, morning)), first);
+        for other in [letter(8, morning), letter(7, noon)] {
+            assert_ne!(replay_id(&other), first);
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use htmlize::escape_all_quotes as escape;
+
 use crate::sink::inbox::Stats;
 use crate::sink::message::{HeaderField, Parsed, StoredMessage};
 
@@ -65,7 +67,7 @@ fn list_entry(page: &mut String, message: &StoredMessage) {
         page,
         r#"<li><a href="/inbox/{id}"><span class="to">{to}</span><span class="what"><b>{subject}</b> <span class="preview">{preview}</span></span><span class="when">{when}</span></a></li>"#,
         id = message.id,
-        to = escape(&message.to.join(", ")),
+        to = escape(message.to.join(", ")),
         subject = escape(subject),
         preview = escape(&preview),
         when = ago(message.accepted_at_us),
@@ -82,7 +84,7 @@ pub(crate) fn message(message: &StoredMessage, parsed: &Parsed) -> String {
 <p class="envelope">{from} → {to} <span class="when">{when} · {size} bytes · number {id}</span></p>"#,
         subject = escape(&parsed.subject),
         from = escape(if message.from.is_empty() { "<>" } else { &message.from }),
-        to = escape(&message.to.join(", ")),
+        to = escape(message.to.join(", ")),
         when = ago(message.accepted_at_us),
         size = grouped(message.source.len() as u64),
     );
@@ -118,7 +120,7 @@ pub(crate) fn message(message: &StoredMessage, parsed: &Parsed) -> String {
     let _ = write!(
         page,
         "</table></details><details><summary>Source</summary><pre>{}</pre></details></main>",
-        escape(&source)
+        escape(&*source)
     );
     page
 }
@@ -190,22 +192,6 @@ fn linked(text: &str) -> String {
         }
     }
     html
-}
-
-/// For text and for quoted attributes.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 /// `12 345`

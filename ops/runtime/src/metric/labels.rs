@@ -2,7 +2,9 @@
 
 pub(super) use crate::pause_switches::STAGES as STAGE_NAMES;
 
-use schemas::{EventType, ExitReason, Lane, RequestKind, SendState, SkipReason, StepType, answers::Class};
+use schemas::{
+    DirectKind, EventType, ExitReason, Lane, ProviderKind, RequestKind, SendState, SkipReason, StepType, answers::Class,
+};
 
 /// A label of a metric.
 #[derive(Debug, Clone, Copy)]
@@ -88,16 +90,8 @@ pub(super) const EVENT: Values = closed!(EventType);
 pub(super) const STEP: Values = closed!(StepType);
 pub(super) const REQUEST: Values = closed!(RequestKind);
 /// Requests that internal systems may publish.
-pub(super) const DIRECT: Values = one_of![
-    "campaign-launch",
-    "transactional",
-    "message",
-    "enrollment",
-    "outcome",
-    "contact",
-    "suppression",
-    "unknown"
-];
+pub(super) const DIRECT: Values =
+    Values::OneOf(|| DirectKind::ALL.iter().map(|kind| kind.as_str()).chain(["unknown"]).collect());
 /// Operators that receive the mail of many domains, and all others together.
 pub(super) const RECEIVER: Values = Values::OneOf(|| schemas::receiver::families().collect());
 pub(super) const STREAM: Values = Values::OneOf(|| crate::streams::STREAMS.iter().map(|spec| spec.name).collect());
@@ -105,9 +99,9 @@ pub(super) const ROLE: Values = one_of!["ingress", "ingress_by_key", "stages", "
 /// The transport of an API request.
 pub(super) const VIA: Values = one_of!["http", "bus"];
 pub(super) const METHOD: Values = one_of!["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];
-pub(super) const PROVIDER: Values = one_of!["ses", "postmark", "sendgrid", "mailgun", "resend"];
-/// The source of a fact: a provider, or a tracking link.
-pub(super) const SOURCE: Values = one_of!["ses", "postmark", "sendgrid", "mailgun", "resend", "link"];
+pub(super) const PROVIDER: Values = Values::OneOf(|| ProviderKind::HTTP.to_vec());
+/// The source of a fact: a provider, `other` for one that this version does not know, or a tracking link.
+pub(super) const SOURCE: Values = Values::OneOf(|| ProviderKind::HTTP.into_iter().chain(["link", "other"]).collect());
 pub(super) const SIGNAL: Values =
     one_of!["opened", "clicked", "unsubscribed", "delivered", "complained", "bounced", "replied", "any"];
 /// The class of a receiving server's answer.

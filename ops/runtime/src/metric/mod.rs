@@ -223,6 +223,12 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_of_direct_request_is_in_its_label() {
+        let kinds = Counter::DirectRequestsTotal.metric().labels[0].values;
+        assert!(schemas::DirectKind::ALL.iter().all(|kind| kinds.allow(kind.as_str())));
+    }
+
+    #[test]
     fn a_process_begins_with_its_own_series_only() {
         let metric = Counter::SendsWithheldTotal.metric();
         let stages = |parts: &[&'static str]| -> BTreeSet<String> {

@@ -23,6 +23,7 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::either::Either;
 use tower_service::Service;
 
 use super::{OwnListeners, error::OutboundError, resolve::Resolver, target::TargetRules};
@@ -86,11 +87,11 @@ impl ConnectorSettings {
         }
         let stream = dial(&targets, self.connect_timeout).await?;
         if is_plain {
-            return Ok(OutboundStream::Plain(stream));
+            return Ok(Either::Left(stream));
         }
         let name = ServerName::try_from(host.trim_end_matches('.').to_owned()).map_err(|_| OutboundError::TlsFailed)?;
         let stream = self.tls.connect(name, stream).await.map_err(|_| OutboundError::TlsFailed)?;
-        Ok(OutboundStream::Tls(Box::new(stream)))
+        Ok(Either::Right(Box::new(stream)))
     }
 
     fn permits(&self, target: SocketAddr, is_plain: bool) -> bool {
@@ -133,6 +134,9 @@ impl Proven {
     }
 }
 
+/// In clear or through TLS.
+type OutboundStream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
 /// A connection, and whether it is proven.
 pub(super) struct ProvenConnection {
     stream: OutboundStream,
@@ -174,60 +178,5 @@ impl AsyncWrite for ProvenConnection {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
-}
-
-enum OutboundStream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl AsyncRead for OutboundStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for OutboundStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
     }
 }

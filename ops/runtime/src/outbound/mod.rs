@@ -7,6 +7,7 @@
 
 mod address;
 mod connect;
+pub mod dns;
 mod error;
 mod resolve;
 mod settings;
@@ -58,7 +59,7 @@ pub enum SetupError {
     #[error("TLS cannot be set up")]
     Tls,
     /// The file with additional certificate authorities cannot be read.
-    #[error("webhook-ca-file: cannot read certificates from {0}")]
+    #[error("cannot read certificates from {0}")]
     CaFile(PathBuf),
 }
 

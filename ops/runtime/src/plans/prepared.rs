@@ -26,6 +26,8 @@ type Manager = <Postgres as sqlx::Database>::TransactionManager;
 
 /// A connection that was looked after longer ago is tried before it is used, and its plans are discarded if a table has grown.
 const FRESH_FOR: Duration = Duration::from_secs(1);
+/// The sizes are read again when Postgres has logged so many bytes since: what has not been logged has not grown.
+const LOGGED_MAX: i64 = 1024 * 1024;
 /// Connections that bulk work leaves to others.
 const PRIORITY_RESERVE: usize = 2;
 /// Statements a connection remembers: those of every stage that shares it.
@@ -70,8 +72,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct TableSizes {
     pages: Vec<i32>,
-    /// When they were read.
-    read: Option<Instant>,
+    /// The end of Postgres' log when they were read.
+    read_at: Option<String>,
+    /// When it was last asked whether they may have changed.
+    asked: Option<Instant>,
     /// Grows with each change.
     version: u64,
 }
@@ -111,7 +115,10 @@ impl Kept {
                 self.connection.ping().await?;
                 version
             }
-            None => shared.note_sizes(read_sizes(&mut self.connection).await?),
+            None => {
+                let read_at = shared.sizes().read_at.clone();
+                shared.note_sizes(read_sizes(&mut self.connection, read_at.as_deref()).await?)
+            }
         };
         if self.sizes_version != version {
             sqlx::raw_sql("discard plans").execute(&mut self.connection).await?;
@@ -253,15 +260,21 @@ impl PreparedPool {
     }
 }
 
-/// The size of each table, in the order of their ids, as [`TableSizes`] has them.
-async fn read_sizes(db: &mut PgConnection) -> sqlx::Result<Vec<i32>> {
-    sqlx::query_scalar!(
-        r#"select coalesce(array_agg(floor(ln(1 + coalesce(pg_relation_size(oid), 0) / 8192) / ln(4))::integer order by oid), '{}')
-                      as "sizes!"
-           from pg_class where oid >= 16384 and relkind = 'r' and relpersistence = 'p'"#
+/// The size of each table, in the order of their ids, as [`TableSizes`] has them, and the end of the log; nothing while little was logged
+/// since `read_at`.
+async fn read_sizes(db: &mut PgConnection, read_at: Option<&str>) -> sqlx::Result<Option<(Vec<i32>, String)>> {
+    let row = sqlx::query!(
+        r#"select case when $1::text is null or pg_current_wal_lsn() - $1::text::pg_lsn > $2::bigint then (
+                      select coalesce(array_agg(
+                          floor(ln(1 + coalesce(pg_relation_size(oid), 0) / 8192) / ln(4))::integer order by oid), '{}')
+                      from pg_class where oid >= 16384 and relkind = 'r' and relpersistence = 'p') end as sizes,
+                  pg_current_wal_lsn()::text as "read_at!""#,
+        read_at,
+        LOGGED_MAX,
     )
     .fetch_one(db)
-    .await
+    .await?;
+    Ok(row.sizes.map(|sizes| (sizes, row.read_at)))
 }
 
 impl Shared {
@@ -269,20 +282,21 @@ impl Shared {
         self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The version of the sizes, unless they are to be read again.
+    /// The version of the sizes, unless it is to be asked again whether they have changed.
     fn known_version(&self) -> Option<u64> {
         let sizes = self.sizes();
-        sizes.read.is_some_and(|read| read.elapsed() < FRESH_FOR).then_some(sizes.version)
+        sizes.asked.is_some_and(|asked| asked.elapsed() < FRESH_FOR).then_some(sizes.version)
     }
 
-    /// Notes the sizes that were read, and answers their version.
-    fn note_sizes(&self, pages: Vec<i32>) -> u64 {
+    /// Notes the sizes, if they were read, and answers their version.
+    fn note_sizes(&self, read: Option<(Vec<i32>, String)>) -> u64 {
         let mut sizes = self.sizes();
-        if sizes.pages != pages {
+        if let Some((pages, read_at)) = read {
+            sizes.version += u64::from(sizes.pages != pages);
             sizes.pages = pages;
-            sizes.version += 1;
+            sizes.read_at = Some(read_at);
         }
-        sizes.read = Some(Instant::now());
+        sizes.asked = Some(Instant::now());
         sizes.version
     }
 

@@ -5,7 +5,7 @@
 //! under resource limits it has set itself ([`serve`]). The child knows nothing: its environment is empty, it opens no files, it has no
 //! connections. A child that dies or does not answer in time is replaced.
 //!
-//! The process is the second wall. The first is the function's own [`Budget`](crate::Budget).
+//! The process is the second safeguard. The first is the function's own [`Budget`](crate::Budget).
 
 mod child;
 mod frame;

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::TraceContext;
 
-/// Who records steps, and of what share of the requests that say nothing themselves.
+/// The tracer, and the share that it records of requests which bring no decision of their own.
 struct Recorder {
     tracer: BoxedTracer,
     ratio: f64,

@@ -187,6 +187,21 @@ impl Shop {
         tx.commit().await.unwrap();
     }
 
+    /// Drops the months that these mails are of, as retention does.
+    pub async fn drop_ledger(&self, sends: &[Uuid]) {
+        let owner = sqlx::PgPool::connect(&self.rig.database.url()).await.unwrap();
+        for send in sends {
+            for sql in [
+                "insert into dropped_months (month) values ($1) on conflict do nothing",
+                "delete from sends where month = $1",
+                "delete from events where month = $1",
+                "delete from contact_facts where $1::date is not null",
+            ] {
+                sqlx::query(sql).bind(month_of(*send)).execute(&owner).await.unwrap();
+            }
+        }
+    }
+
     pub async fn bounce(&self, send: Uuid) {
         self.event(send, "bounced", Utc::now(), json!({"class": "hard"})).await;
         sqlx::query("update sends set bounced_at = now() where id = $1")
@@ -246,7 +261,6 @@ impl Shop {
     pub async fn switch(&self, model: AttributionModel) {
         let mut db = self.rig.pool.acquire().await.unwrap();
         Policy { model, ..Policy::default() }.set(&mut db, self.tenant.id).await.unwrap();
-        Policy::restate(&mut db, self.tenant.id, DateTime::UNIX_EPOCH).await.unwrap();
         self.run_sweeps().await;
     }
 

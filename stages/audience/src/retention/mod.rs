@@ -37,8 +37,8 @@ pub struct RetentionSettings {
     /// stay. At least 60 days; `0s`: for ever.
     #[arg(long, env = "POSTRIDER_KEEP_LEDGER", default_value = "400d", value_parser = at_least(KEEP_LEDGER_MIN))]
     pub keep_ledger: Duration,
-    /// How long handled requests with their merge data, and the bodies of one-off messages, are kept. At least 7 days; `0s`:
-    /// for ever.
+    /// How long handled requests with their merge data, and the bodies of one-off messages, are kept; those of open mail, as of a paused tenant,
+    /// until it is over. At least 7 days; `0s`: for ever.
     #[arg(long, env = "POSTRIDER_KEEP_REQUESTS", default_value = "30d", value_parser = at_least(KEEP_REQUESTS_MIN))]
     pub keep_requests: Duration,
     /// How long reports of imports, with the cells they complain of, are kept. `0s`: for ever.

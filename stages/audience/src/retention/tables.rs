@@ -46,12 +46,21 @@ impl RetentionRule {
         let old = match self.rows {
             Rows::OfTenant(old) => {
                 // Of the two times, the later one: a null is none.
-                let old = match self.keep.chosen_by_tenant() {
-                    Some(days) => old.replace("$1", &format!("greatest($1, now() - make_interval(days => t.{days}))")),
-                    None => old.to_owned(),
+                let before = match self.keep.chosen_by_tenant() {
+                    Some(days) => format!("greatest($1, now() - make_interval(days => t.{days}))"),
+                    None => "$1".to_owned(),
                 };
+                let (tenants, before) = match self.keep {
+                    // `offset 0`: asked once for each tenant.
+                    Keep::Requests => (
+                        format!("(select t.id, before_open_mail(t.id, {before}) as before from tenants t offset 0)"),
+                        "t.before".to_owned(),
+                    ),
+                    _ => ("tenants".to_owned(), before),
+                };
+                let old = old.replace("$1", &before);
                 format!(
-                    "select k.ctid from tenants t cross join lateral (
+                    "select k.ctid from {tenants} t cross join lateral (
                          select r.ctid from {table} r where r.tenant_id = t.id and {old} limit $2
                      ) k limit $2"
                 )
@@ -73,7 +82,7 @@ pub const RULES: &[RetentionRule] = &[
     RetentionRule::of_tenant(
         "requests",
         Keep::Requests,
-        // Scheduled mail needs its request, and the files that go with it, after it falls due.
+        // Scheduled mail needs its request, and the files that go with it, after it falls due; `before_open_mail` keeps those of open mail.
         "r.announce_after is null and r.received_at < $1 and coalesce(r.handled_at, r.received_at) < $1 order by r.received_at",
     ),
     RetentionRule {
@@ -139,6 +148,12 @@ pub const RULES: &[RetentionRule] = &[
              select s.id from sequences s
              where s.tenant_id = t.id and s.updated_at < $1
                and (s.trigger_type <> 'segment_entered' or s.trigger_config is null or s.status = 'archived'))",
+    ),
+    // Of a list or tag that is removed: nothing asks for them from then on.
+    RetentionRule::of_tenant(
+        "audience_members",
+        Keep::Days(1),
+        "r.audience_id in (select a.id from audiences a where a.tenant_id = t.id and a.deleted_at < $1)",
     ),
     RetentionRule::of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
     RetentionRule::of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
@@ -228,7 +243,6 @@ pub const KEPT: &[(&str, &str)] = &[
     ("domains", "the customer's sending domains"),
     ("senders", "the customer's senders; mail that was sent names them"),
     ("audiences", "the customer's own data"),
-    ("audience_members", "the customer's own data"),
     ("contacts", "the customer's own data; erased on request"),
     ("confirmations", "a proof of consent, or that consent was asked for and not given; erased with the contact"),
     ("segments", "the customer's own data"),

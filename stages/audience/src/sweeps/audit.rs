@@ -1,10 +1,11 @@
 //! The engine's own decisions about campaigns go into the audit log, like those of callers.
 
+use runtime::{AuditRecord, audit};
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Writes a decision about a campaign down. `detail` carries ids, codes and numbers only.
+/// Writes a decision about a campaign. `detail` carries ids, codes and numbers only.
 pub(super) async fn write(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -12,15 +13,13 @@ pub(super) async fn write(
     campaign: Uuid,
     detail: Value,
 ) -> sqlx::Result<()> {
-    sqlx::query!(
-        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, 'stage:audience', $3, $4, $5)",
-        schemas::new_id(),
-        tenant,
+    let record = AuditRecord {
+        tenant: Some(tenant),
+        actor: "stage:audience",
         action,
-        campaign.to_string(),
+        subject: campaign.to_string(),
         detail,
-    )
-    .execute(db)
-    .await
-    .map(drop)
+        ..AuditRecord::default()
+    };
+    audit::write(db, &[record]).await
 }

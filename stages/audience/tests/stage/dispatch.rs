@@ -41,7 +41,7 @@ async fn waiting(rig: &Rig, tenant: &Tenant, batches: u32) -> Uuid {
     campaign
 }
 
-/// The same, with its tripwire armed.
+/// A waiting campaign with its tripwire armed.
 async fn waiting_and_armed(rig: &Rig, tenant: &Tenant, batches: u32) {
     let campaign = waiting(rig, tenant, batches).await;
     sqlx::query("update campaigns set tripwire = 'armed' where id = $1")

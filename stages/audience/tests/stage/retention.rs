@@ -150,6 +150,23 @@ async fn calls_are_in_the_request_log_for_the_days_of_the_setting() {
 }
 
 #[tokio::test]
+async fn members_of_a_removed_list_are_deleted() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 3).await;
+    let (kept, removed) = (rig.audience(&tenant, "list", &people).await, rig.audience(&tenant, "list", &people).await);
+    sqlx::query("update audiences set deleted_at = now() - interval '2 days' where id = $1")
+        .bind(removed)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sweep_all(&rig, &[]).await;
+    let audiences: Vec<Uuid> =
+        sqlx::query_scalar("select audience_id from audience_members").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(audiences, [kept; 3]);
+}
+
+#[tokio::test]
 async fn scheduled_mail_is_kept_from_when_it_was_due() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
@@ -179,6 +196,35 @@ async fn scheduled_mail_is_kept_from_when_it_was_due() {
         sqlx::query(old).execute(&rig.pool).await.unwrap();
     }
     assert_eq!(counted().await, [0, 0]);
+}
+
+#[tokio::test]
+async fn open_mail_keeps_its_request_and_its_body_however_old_they_are() {
+    let rig = Rig::new().await;
+    let (tenant, other) = (rig.tenant().await, rig.tenant().await);
+    fill(&rig, &other, "40 days").await;
+    // Asked for 60 days ago, due 40 days ago, and its tenant paused since.
+    for sql in [
+        "insert into contents (tenant_id, id, kind, subject, body_html)
+         values ($1, first_id_at(now() - interval '40 days'), 'one_off', 's', 'b')",
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state, received_at, handled_at)
+         values ($1, first_id_at(now() - interval '40 days'), 'crm', 'production', 'transactional', '{}', 'handled',
+                 now() - interval '60 days', now() - interval '40 days')",
+        "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, size, queued)
+         select $1, id, date_trunc('month', now())::date, 'transactional', 'bulk', 'transactional', id, $2, 1, 1
+         from contents where tenant_id = $1 and kind = 'one_off'",
+    ] {
+        let sql = format!("{sql}{}", if sql.contains("$2") { "" } else { " returning $2::uuid" });
+        sqlx::query(AssertSqlSafe(sql)).bind(tenant.id).bind(tenant.sender).execute(&rig.pool).await.unwrap();
+    }
+    let left = async || {
+        sweep_all(&rig, &[]).await;
+        [rig.number("select count(*) from requests").await, counts(&rig).await[5]]
+    };
+    assert_eq!(left().await, [1, 1], "the other tenant's goes");
+    let done = "update batches set state = 'done', queued = 0, sent = 1, done_at = now()";
+    sqlx::query(done).execute(&rig.pool).await.unwrap();
+    assert_eq!(left().await, [0, 0]);
 }
 
 #[tokio::test]

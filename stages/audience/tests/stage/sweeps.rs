@@ -233,6 +233,10 @@ async fn a_cancelled_campaign_mails_nobody_more_and_is_completed_with_its_counts
             .await,
         1_299
     );
+    assert_eq!(
+        rig.number("select sum(count)::bigint from rollups where kind = 'campaign' and event = 'skipped'").await,
+        1_299
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

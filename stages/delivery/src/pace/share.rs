@@ -8,9 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::Gauge;
+use runtime::{Gauge, plans::PreparedPool};
 use schemas::receiver::{Receiver, families};
-use sqlx::PgPool;
 
 use super::{
     Pacer,
@@ -31,14 +30,14 @@ const ROWS_MAX: i64 = 5_000;
 
 /// The sweep that publishes and reads rates.
 pub(crate) struct PaceShare {
-    pool: PgPool,
+    by_key: PreparedPool,
     pacer: Pacer,
     read_at: Mutex<Option<Instant>>,
 }
 
 impl PaceShare {
-    pub fn new(pool: PgPool, pacer: Pacer) -> Self {
-        Self { pool, pacer, read_at: Mutex::new(None) }
+    pub fn new(by_key: &PreparedPool, pacer: Pacer) -> Self {
+        Self { by_key: by_key.priority("pace"), pacer, read_at: Mutex::new(None) }
     }
 
     async fn publish_changes(&self) -> sqlx::Result<()> {
@@ -59,6 +58,7 @@ impl PaceShare {
         let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
         let reduced: Vec<(&ThrottleKey, ReducedRate)> =
             changes.iter().filter_map(|change| Some((&change.key, change.reduced?))).collect();
+        let mut db = self.by_key.take().await?;
         if !reduced.is_empty() {
             let (tenants, domains, receivers) = columns(reduced.iter().map(|(key, _)| *key));
             sqlx::query_file!(
@@ -73,15 +73,16 @@ impl PaceShare {
                 &reduced.iter().map(|(_, reduced)| reduced.good_at.map(age)).collect::<Vec<Option<f64>>>()
                     as &[Option<f64>],
             )
-            .execute(&self.pool)
+            .execute(&mut *db)
             .await?;
         }
         let free: Vec<&ThrottleKey> =
             changes.iter().filter(|change| change.reduced.is_none()).map(|change| &change.key).collect();
         if !free.is_empty() {
             let (tenants, domains, receivers) = columns(free.into_iter());
-            sqlx::query_file!("queries/pace_release.sql", &tenants, &domains, &receivers).execute(&self.pool).await?;
+            sqlx::query_file!("queries/pace_release.sql", &tenants, &domains, &receivers).execute(&mut *db).await?;
         }
+        db.put_back();
         Ok(())
     }
 
@@ -91,7 +92,9 @@ impl PaceShare {
         let since = read_at
             .map_or(PACE_LIFE_SECONDS, |at| (asked_at - at).as_secs_f64() + OVERLAP_SECONDS)
             .min(PACE_LIFE_SECONDS);
-        let rows = sqlx::query_file!("queries/pace_read.sql", since, ROWS_MAX).fetch_all(&self.pool).await?;
+        let mut db = self.by_key.take().await?;
+        let rows = sqlx::query_file!("queries/pace_read.sql", since, ROWS_MAX).fetch_all(&mut *db).await?;
+        db.put_back();
         let now = Instant::now();
         let at = |age: f64| now.checked_sub(Duration::try_from_secs_f64(age).unwrap_or_default()).unwrap_or(now);
         let published = rows.into_iter().map(|row| {

@@ -91,7 +91,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let (pool, vault, shutdown) = (deps.pool.clone(), deps.vault.clone(), deps.shutdown.clone());
     let stage = Delivery::new(pool, &deps.by_key, vault, &deps.tokens, shutdown, settings)?.with_bus(deps.bus.clone());
     let relay = stage.relay.clone();
-    let share = PaceShare::new(deps.pool.clone(), stage.transmitter.pacer.clone());
+    let share = PaceShare::new(&deps.by_key, stage.transmitter.pacer.clone());
     let pings = ping::RelayPing::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
     let health = health::ReportHealth::new(deps.pool.clone(), stage.routes.clone());
     let checks = checks::CheckConnections::new(deps.pool.clone(), stage.routes.clone());
@@ -107,7 +107,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         Arc::new(stage),
         vec![intake(Lane::Priority, PRIORITY_WORKERS, 32), intake(Lane::Bulk, settings.delivery_workers, 1)],
     );
-    deps.runner.start_sweep(Delivery::NAME, Arc::new(ExpireLeases::new(deps.pool.clone())));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(ExpireLeases::new(&deps.by_key)));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(health));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(share));

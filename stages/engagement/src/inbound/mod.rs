@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
 use runtime::{Counter, Publication, column, plans::PreparedPool};
-use schemas::{Address, InboundAnnounced, SendId, Signal, SignalKind};
+use schemas::{Address, InboundAnnounced, ProviderKind, SendId, Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -26,7 +26,7 @@ pub(crate) use self::{
     sweeps::{ProcessInbound, RetryPendingFacts},
 };
 use crate::reading;
-use feedback::provider::{EventMeaning, PROVIDERS, ProviderEvent};
+use feedback::provider::{EventMeaning, ProviderEvent};
 
 /// Raw events of one transaction, and the bytes they may have in all: one alone may have more.
 const EVENTS: i64 = 500;
@@ -240,7 +240,7 @@ async fn take(pool: &PgPool, at_most: i64, again: bool) -> sqlx::Result<Vec<RawE
 
 /// A provider's name, from the closed set.
 fn provider_name(provider: &str) -> &'static str {
-    PROVIDERS.into_iter().find(|known| *known == provider).unwrap_or("other")
+    ProviderKind::HTTP.into_iter().find(|known| *known == provider).unwrap_or("other")
 }
 
 /// A fact of a raw event; `None` for what is not kept.

@@ -39,7 +39,7 @@ impl Mailed {
     async fn in_state(&self, state: &'static str) {
         sqlx::query(
             "update sends set state = $1, fenced_at = now() - interval '1 minute', provider = 'postmark',
-                              decided_at = case when $1 in ('sent', 'unknown') then now() end",
+                              decided_at = case $1 when 'sent' then now() when 'unknown' then now() - interval '2 hours' end",
         )
         .bind(state)
         .execute(&self.rig.pool)
@@ -57,11 +57,14 @@ impl Mailed {
         .execute(&self.rig.pool)
         .await
         .unwrap();
-        // Delivery has counted them, too.
+        self.counted_by_delivery().await;
+    }
+
+    async fn counted_by_delivery(&self) {
         sqlx::query(
             "insert into rollups (tenant_id, hour, kind, event, shard, count)
              select tenant_id, date_trunc('hour', decided_at, 'UTC'), 'campaign', state, 0, count(*) from sends
-             where state = 'sent' group by 1, 2, state on conflict do nothing",
+             where state in ('sent', 'unknown') group by 1, 2, state on conflict do nothing",
         )
         .execute(&self.rig.pool)
         .await
@@ -130,7 +133,7 @@ impl Mailed {
 const HOURS_OFF: &str = "
     with counted as (
         select event, date_trunc('hour', at, 'UTC') as hour, count(*) as n from (
-            select 'sent' as event, decided_at as at from sends where state = 'sent'
+            select state as event, decided_at as at from sends where state in ('sent', 'unknown')
             union all select 'bounced', bounced_at from sends
             union all select 'delivered', counted_delivered_at(provider, state, decided_at, delivered_at, bounced_at) from sends
             union all select 'confirmed', counted_confirmed_at(provider, delivered_at, bounced_at) from sends
@@ -139,7 +142,7 @@ const HOURS_OFF: &str = "
         where at is not null group by 1, 2
     ), booked as (
         select event, hour, sum(count) as n from rollups
-        where event in ('sent', 'delivered', 'confirmed', 'bounced', 'complained', 'bounced_hard', 'bounced_soft', 'bounced_block')
+        where event in ('sent', 'unknown', 'delivered', 'confirmed', 'bounced', 'complained', 'bounced_hard', 'bounced_soft', 'bounced_block')
         group by 1, 2 having sum(count) <> 0
     )
     select count(*) from counted c full join booked b using (event, hour) where c.n is distinct from b.n";
@@ -450,6 +453,7 @@ async fn evidence_that_came_while_a_send_was_in_hand_settles_it_when_it_ends_in_
     .await
     .unwrap();
     sqlx::query("update batches set fenced = 0, unknown = 1, queued = 1").execute(&mailed.rig.pool).await.unwrap();
+    mailed.counted_by_delivery().await;
     sqlx::query("update pending_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
     until("both have left", async || mailed.number("select count(*) from sends where state = 'sent'").await == 2).await;
     until("nothing waits", async || mailed.number("select count(*) from pending_facts").await == 0).await;

@@ -118,7 +118,7 @@ impl Rendering {
 
     /// Also notifies callers that wait for a batch of which no send continues, and notifies about facts.
     #[must_use]
-    pub fn telling(self, bus: Bus, facts: CommitNotifier) -> Self {
+    pub fn notifying(self, bus: Bus, facts: CommitNotifier) -> Self {
         Self { bus: Some(bus), facts, ..self }
     }
 

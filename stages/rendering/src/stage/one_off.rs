@@ -22,7 +22,7 @@ pub(super) fn skeletons(inputs: &[Cleared], contents: &BatchContents) -> Result<
     Ok(skeletons)
 }
 
-/// Deletes the attachments and skeletons of old mail: it has its outcome within two days, and this is well past that.
+/// Deletes the attachments and skeletons of old mail. Mail that is still open, as that of a paused tenant, keeps them.
 pub(crate) struct PurgeMessages {
     pool: PgPool,
 }

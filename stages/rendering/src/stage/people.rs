@@ -213,6 +213,8 @@ fn own_headers(options: MailOptions) -> OwnHeaders {
     let seen = options.copies.into_iter().filter(is_seen);
     OwnHeaders {
         from_name: options.from_name,
+        // A form gave it, which anybody fills in: it could be an advertisement.
+        to_name: options.asks_to_confirm.then(String::new),
         reply_to: options.reply_to.map(|address| address.as_str().to_owned()),
         cc: seen.map(|copy| (copy.name.unwrap_or_default(), copy.address.as_str().to_owned())).collect(),
         custom: options.headers.into_iter().collect(),

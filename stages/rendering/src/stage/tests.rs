@@ -655,3 +655,43 @@ async fn attachments_and_compiled_forms_are_forgotten_some_days_after_the_messag
     assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (1, 0));
     assert_eq!(runner::Sweep::sweep(&sweep).await.unwrap(), 0);
 }
+
+#[tokio::test]
+async fn open_mail_keeps_its_attachments_however_old_it_is() {
+    let world = World::new().await;
+    let contact = world.contact("Contact", json!({})).await;
+    let fresh = one_off_message(&world, contact).await;
+    // A message of six days ago, and a receipt of five days ago.
+    let (message, receipt) = ("first_id_at(now() - interval '6 days')", "first_id_at(now() - interval '5 days')");
+    let mut tx = world.pool.begin().await.unwrap();
+    for sql in [
+        format!("insert into requests (tenant_id, id, product, environment, kind, payload, state)
+                 select $1, id, 'shop', 'production', kind, '{{}}', 'handled'
+                 from (values ({message}, 'message'), ({receipt}, 'transactional')) m (id, kind) where $2::uuid is not null"),
+        format!("insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, size, queued)
+                 select tenant_id, m.id, month, m.kind, 'priority', 'transactional', content_id, sender_id, 'resting', 1, 1
+                 from batches b, (values ({message}, 'one_off'), ({receipt}, 'transactional')) m (id, kind)
+                 where b.tenant_id = $1 and b.id = $2"),
+        format!("insert into messages (tenant_id, id, sender_id, content_id, metered, due_at)
+                 select tenant_id, {message}, sender_id, content_id, 1, now() - interval '6 days' from messages
+                 where tenant_id = $1 and id = $2"),
+        format!("insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded)
+                 select $1, id, 0, 'a.pdf', 'application/pdf', '' from unnest(array[{message}, {receipt}]) id where $2::uuid is not null"),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(world.tenant).bind(fresh.batch_id).execute(&mut *tx).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let sweep = PurgeMessages::new(world.pool.clone());
+    let purged = async || runner::Sweep::sweep(&sweep).await.unwrap();
+    assert_eq!(purged().await, 0);
+    let end = |kind: &str| {
+        sqlx::AssertSqlSafe(format!(
+            "update batches set state = 'done', queued = 0, sent = 1 where tenant_id = $1 and state = 'resting' and kind = '{kind}'"
+        ))
+    };
+    sqlx::query(end("one_off")).bind(world.tenant).execute(&world.pool).await.unwrap();
+    assert_eq!((purged().await, purged().await), (1, 0), "the receipt is open");
+    sqlx::query(end("transactional")).bind(world.tenant).execute(&world.pool).await.unwrap();
+    assert_eq!((purged().await, purged().await), (1, 0));
+    assert_eq!(world.count("select count(*) from message_attachments where tenant_id = $1").await, 1);
+}

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use htmlize::escape_text;
 use runtime::{Publication, column};
 use schemas::{Address, RequestAnnounced, RequestKind, SendId, messages::MessagePayload, new_batch_id, subjects};
 use serde_json::json;
@@ -195,7 +196,7 @@ fn compose<'a>(item: &'a DueStep<'a>, notify: &NotifyOwner, sender: Uuid, recipi
     let paragraphs: Vec<String> = notify
         .message
         .split("\n\n")
-        .map(|paragraph| format!("<p>{}</p>", escaped(paragraph.trim()).replace('\n', "<br>")))
+        .map(|paragraph| format!("<p>{}</p>", escape_text(paragraph.trim()).replace('\n', "<br>")))
         .collect();
     Message {
         item,
@@ -203,13 +204,9 @@ fn compose<'a>(item: &'a DueStep<'a>, notify: &NotifyOwner, sender: Uuid, recipi
         sender,
         recipient,
         subject: notify.subject.clone(),
-        html: format!("{}<hr><p>{}</p>", paragraphs.concat(), escaped(&lines.join("\n")).replace('\n', "<br>")),
+        html: format!("{}<hr><p>{}</p>", paragraphs.concat(), escape_text(lines.join("\n")).replace('\n', "<br>")),
         text: format!("{}\n\n-- \n{}\n", notify.message.trim_end(), lines.join("\n")),
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// The tenants' default senders: for sequences that have none.

@@ -1,4 +1,4 @@
-//! Who leaves a sequence, and that it is before the next act.
+//! Contacts that leave a sequence do so before its next step.
 
 use rstest::rstest;
 use serde_json::json;

@@ -3,12 +3,11 @@
 use std::{net::SocketAddr, time::Duration};
 
 use hickory_resolver::{
-    Resolver, TokioResolver,
-    config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig},
-    net::{DnsError, NetError, runtime::TokioRuntimeProvider},
-    proto::rr::{Name, RData, RecordType as WireType},
+    TokioResolver,
+    net::{DnsError, NetError},
+    proto::rr::{RData, RecordType as WireType},
 };
-use runtime::{Budget, Spent};
+use runtime::{Budget, Spent, outbound::dns};
 
 use super::{answer, verify::Lookup};
 
@@ -64,27 +63,19 @@ impl DnsResolver {
     /// # Errors
     /// [`ResolverError`] when no servers are given and the system's cannot be read.
     pub fn new(settings: &DnsSettings) -> Result<Self, ResolverError> {
-        let mut builder = if settings.servers.is_empty() {
-            TokioResolver::builder_tokio().map_err(ResolverError)?
-        } else {
-            let servers = settings.servers.iter().map(name_server).collect();
-            Resolver::builder_with_config(ResolverConfig::from_name_servers(servers), TokioRuntimeProvider::default())
-        };
-        let options = builder.options_mut();
-        options.timeout = settings.timeout;
-        options.attempts = settings.attempts;
-        // A tenant who has just published a record and presses "verify" must not read an old answer.
-        options.cache_size = 0;
-        options.use_hosts_file = ResolveHosts::Never;
-        let resolver = builder.build().map_err(ResolverError)?;
+        let resolver = dns::resolver(&settings.servers, |options| {
+            options.timeout = settings.timeout;
+            options.attempts = settings.attempts;
+            // A tenant who has just published a record and presses "verify" must not read an old answer.
+            options.cache_size = 0;
+        });
+        let resolver = resolver.map_err(ResolverError)?;
         let tries = u32::try_from(settings.attempts.saturating_add(2)).unwrap_or(u32::MAX);
         Ok(Self { resolver, limit: settings.timeout.saturating_mul(tries) })
     }
 
     async fn ask(&self, name: &str, record_type: WireType) -> Result<Vec<RData>, LookupError> {
-        // Fully qualified: the search list of the host must not make another name of it.
-        let mut name = Name::from_ascii(name).map_err(|_| LookupError::Name)?;
-        name.set_fqdn(true);
+        let name = dns::absolute_name(name).map_err(|_| LookupError::Name)?;
         match tokio::time::timeout(self.limit, self.resolver.lookup(name, record_type)).await {
             Err(_) => Err(LookupError::Timeout),
             Ok(Ok(lookup)) => Ok(lookup.answers().iter().map(|record| record.data.clone()).collect()),
@@ -115,12 +106,4 @@ impl Lookup for DnsResolver {
             })
             .collect())
     }
-}
-
-fn name_server(address: &SocketAddr) -> NameServerConfig {
-    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].into_iter().map(|mut connection| {
-        connection.port = address.port();
-        connection
-    });
-    NameServerConfig::new(address.ip(), true, connections.collect())
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
 use schemas::AttributionModel;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -51,16 +50,18 @@ impl Policy {
             .collect())
     }
 
-    /// Stores the policy of a tenant. It applies to all credits that are computed from now on.
+    /// Stores the policy of a tenant. It applies to all credits that are computed from now on; the attribution stage credits all other
+    /// outcomes anew.
     ///
     /// # Errors
     /// If Postgres is unavailable.
     pub async fn set(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
         sqlx::query!(
-            "insert into attribution_settings (tenant_id, model, click_days, delivery_days) values ($1, $2, $3, $4)
+            "insert into attribution_settings (tenant_id, model, click_days, delivery_days, restate_after)
+             values ($1, $2, $3, $4, '00000000-0000-0000-0000-000000000000')
              on conflict (tenant_id) do update
              set model = excluded.model, click_days = excluded.click_days, delivery_days = excluded.delivery_days,
-                 updated_at = now()",
+                 restate_after = excluded.restate_after, updated_at = now()",
             tenant,
             self.model.as_str(),
             self.click_days,
@@ -69,24 +70,5 @@ impl Policy {
         .execute(db)
         .await
         .map(drop)
-    }
-
-    /// Schedules a tenant's outcomes since a time to be credited again. Returns their number.
-    ///
-    /// # Errors
-    /// If Postgres is unavailable.
-    pub async fn restate(db: &mut PgConnection, tenant: Uuid, since: DateTime<Utc>) -> sqlx::Result<u64> {
-        let restated = sqlx::query!(
-            "with asked as (
-                 select id from outcomes where tenant_id = $1 and occurred_at >= $2 order by id for no key update
-             )
-             update outcomes o set credit_due = now(), credit_reason = 'model' from asked
-             where o.tenant_id = $1 and o.id = asked.id",
-            tenant,
-            since,
-        )
-        .execute(db)
-        .await?;
-        Ok(restated.rows_affected())
     }
 }

@@ -8,8 +8,9 @@ use std::{
 use async_trait::async_trait;
 use chrono::NaiveDate;
 use runner::{StageError, Sweep, SweepSchedule};
+use runtime::plans::PreparedPool;
 use schemas::{Classification, MessageKind, SendId, SendState};
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::fence::{
@@ -25,14 +26,14 @@ const LATE_ANSWER: Duration = Duration::from_secs(30);
 
 /// The lease sweep.
 pub struct ExpireLeases {
-    pool: PgPool,
+    by_key: PreparedPool,
 }
 
 impl ExpireLeases {
     /// The sweep.
     #[must_use]
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+    pub fn new(by_key: &PreparedPool) -> Self {
+        Self { by_key: by_key.priority("leases") }
     }
 }
 
@@ -53,10 +54,9 @@ impl Sweep for ExpireLeases {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut connection = self.pool.acquire().await?;
-        let gone = GoneSessions::find(&mut connection).await?;
-        let (tenants, ids) = abandoned(&mut connection, &gone).await?;
-        let mut tx = connection.begin().await?;
+        let mut tx = self.by_key.begin().await?;
+        let gone = GoneSessions::find(&mut tx).await?;
+        let (tenants, ids) = abandoned(&mut tx, &gone).await?;
         let mut expired =
             sqlx::query_file_as!(Expired, "queries/leases/expired_leases.sql").fetch_all(&mut *tx).await?;
         if !ids.is_empty() {
@@ -145,7 +145,7 @@ async fn end_leases(
         if row.state == SendState::Queued {
             delta.announce(NextAnnouncement::After(LATE_ANSWER));
         } else {
-            *totals.entry((batch.tenant_id, batch.kind.as_str(), "unknown")).or_default() += 1;
+            *totals.entry((batch.tenant_id, None, batch.kind.as_str(), "unknown")).or_default() += 1;
         }
         found += 1;
     }

@@ -8,25 +8,7 @@ mod ping;
 pub use connection::{Connection, ConnectionFault, ConnectionSettings, SECRET_MAX_BYTES, check_secret};
 pub use host_policy::HostPolicy;
 pub use ping::PingFault;
-
-schemas::named_enum! {
-    /// The kinds of providers. The ledger, settings and metrics use the same word for each.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub enum ProviderKind {
-        /// An SMTP relay.
-        Smtp = "smtp",
-        /// Amazon SES, API v2, raw messages.
-        Ses = "ses",
-        /// Postmark.
-        Postmark = "postmark",
-        /// SendGrid, v3.
-        Sendgrid = "sendgrid",
-        /// Mailgun, MIME messages.
-        Mailgun = "mailgun",
-        /// Resend.
-        Resend = "resend",
-    }
-}
+pub use schemas::ProviderKind;
 
 /// The vault's purpose for a connection's secret.
 pub const PROVIDER_PURPOSE: &str = "provider";

@@ -2,8 +2,8 @@
 //! in turn, so that those which wait cost nothing.
 //!
 //! A worker asks for one message and waits; when it comes, it takes up to `coalesce - 1` more that are already there. Every
-//! pull is a request of its own with an end, so a subscription that lost its server cannot block: an
-//! empty or failed pull is followed by the next one, on a new consumer if the old one is gone.
+//! pull is a request of its own with an end, so a subscription that lost its server cannot block: an empty pull is followed by the next one,
+//! a failed one by a new consumer and subscription.
 
 use std::{
     sync::{
@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use async_nats::jetstream::{self, AckKind, consumer::pull};
+use async_nats::{
+    StatusCode, Subject, Subscriber,
+    jetstream::{self, AckKind, consumer::pull},
+};
 use futures::{StreamExt, future};
 use runtime::{
     Backoff, Bus, BusError, CommitNotifier, Counter, Gauge, Histogram,
@@ -33,8 +36,8 @@ use crate::{
 
 type Consumer = jetstream::consumer::Consumer<pull::Config>;
 
-/// How long one pull waits at the server. Also the longest an idle worker takes to stop.
-const PULL_EXPIRES: Duration = Duration::from_secs(5);
+/// How long one pull waits at the server.
+const PULL_EXPIRES: Duration = Duration::from_secs(15);
 /// A pull that is overdue by this much is given up: the server lost it or is gone.
 const PULL_GRACE: Duration = Duration::from_secs(3);
 /// Delay until a message is delivered again that reached a stage just after it was paused.
@@ -61,10 +64,37 @@ pub(crate) struct Shared {
 /// The consumer of an intake, once it is made; held by the worker that pulls.
 pub(crate) type PullTurn = Arc<Mutex<Option<MadeConsumer>>>;
 
-/// A consumer, and whether a connection to a server was made since: that server may not know it.
+/// A consumer, and where its messages arrive: each pull is answered by one message or a status, so the subscription serves all of them.
 pub(crate) struct MadeConsumer {
     consumer: Consumer,
+    inbox: Subject,
+    replies: Subscriber,
+    /// Whether a connection to a server was made since: that server may not know the consumer.
     connects: watch::Receiver<()>,
+}
+
+impl MadeConsumer {
+    async fn make(shared: &Shared, intake: &Intake) -> Result<Self, BusError> {
+        let (client, connects) = (shared.bus.client(), shared.bus.connects());
+        let consumer = ensure_consumer(shared, intake).await?;
+        let inbox = Subject::from(client.new_inbox());
+        let replies = client.subscribe(inbox.clone()).await.map_err(BusError::refused)?;
+        Ok(Self { consumer, inbox, replies, connects })
+    }
+
+    /// The next message; `None` if there was none in time.
+    async fn pull_one(&mut self, bus: &Bus) -> Result<Option<jetstream::Message>, BusError> {
+        let one = pull::BatchConfig { batch: 1, expires: Some(PULL_EXPIRES), ..pull::BatchConfig::default() };
+        self.consumer.request_batch(one, self.inbox.clone()).await.map_err(BusError::refused)?;
+        let message = self.replies.next().await.ok_or(BusError::Timeout)?;
+        match message.status {
+            None | Some(StatusCode::OK) => Ok(Some(jetstream::Message { message, context: bus.jetstream().clone() })),
+            Some(StatusCode::TIMEOUT) => Ok(None),
+            Some(status) => {
+                Err(BusError::refused(format!("{status} {}", message.description.as_deref().unwrap_or_default())))
+            }
+        }
+    }
 }
 
 pub(crate) struct Worker<S> {
@@ -126,14 +156,12 @@ impl<S: Stage> Worker<S> {
     async fn pull_once(&self, turn: &mut Option<MadeConsumer>) -> Result<Vec<jetstream::Message>, BusError> {
         let mut made = match turn.take() {
             Some(made) => made,
-            None => {
-                let connects = self.shared.bus.connects();
-                MadeConsumer { consumer: Box::pin(ensure_consumer(&self.shared, &self.intake)).await?, connects }
-            }
+            None => Box::pin(MadeConsumer::make(&self.shared, &self.intake)).await?,
         };
+        let mut connects = made.connects.clone();
         let messages = tokio::select! {
-            messages = self.pull(&made.consumer) => messages?,
-            _ = made.connects.changed() => return Ok(Vec::new()),
+            messages = self.pull(&mut made) => messages?,
+            _ = connects.changed() => return Ok(Vec::new()),
         };
         *turn = Some(made);
         Ok(messages)
@@ -148,20 +176,21 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    async fn pull(&self, consumer: &Consumer) -> Result<Vec<jetstream::Message>, BusError> {
-        let first = async {
-            let mut batch =
-                consumer.batch().max_messages(1).expires(PULL_EXPIRES).messages().await.map_err(BusError::refused)?;
-            batch.next().await.transpose().map_err(BusError::refused)
+    async fn pull(&self, made: &mut MadeConsumer) -> Result<Vec<jetstream::Message>, BusError> {
+        let first = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, made.pull_one(&self.shared.bus));
+        let first = tokio::select! {
+            biased;
+            first = first => first.map_err(|_| BusError::Timeout)??,
+            () = self.shared.shutdown.cancelled() => None,
         };
-        let first = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, first).await.map_err(|_| BusError::Timeout)??;
         let Some(first) = first else { return Ok(Vec::new()) };
         // The server says with each message how many more there were: asking for none would cost every idle stage a round trip.
         let waiting = first.info().map_or(1, |info| info.pending);
         let mut messages = vec![first];
         if self.intake.coalesce > 1 && waiting > 0 {
             let more = async {
-                let Ok(mut batch) = consumer.fetch().max_messages(self.intake.coalesce - 1).messages().await else {
+                let Ok(mut batch) = made.consumer.fetch().max_messages(self.intake.coalesce - 1).messages().await
+                else {
                     return;
                 };
                 while let Some(Ok(message)) = batch.next().await {

@@ -213,7 +213,7 @@ impl Runner {
         let shutdown = self.shutdown.clone();
         let schedule = sweep.schedule();
         let work = self.scheduler.as_ref().zip(schedule.has_work).map(|(scheduler, has_work)| {
-            let (work, is_first) = scheduler.watch(has_work);
+            let (work, is_first) = scheduler.watch(has_work, schedule.interval);
             if is_first {
                 let (scheduler, shutdown) = (scheduler.clone(), shutdown.clone());
                 let ask = move || scheduler.clone().run(shutdown.clone());
@@ -248,7 +248,13 @@ impl Runner {
 
     /// Writes this process's heartbeats under its name, with its stages and the names of the settings it was given, and exports the backlog
     /// of the whole installation, until shut down.
-    pub fn beat(&self, pool: sqlx::PgPool, name: &str, stages: Vec<&'static str>, settings: Vec<String>) {
+    pub fn beat(
+        &self,
+        (pool, by_key): (sqlx::PgPool, &PreparedPool),
+        name: &str,
+        stages: Vec<&'static str>,
+        settings: Vec<String>,
+    ) {
         let (failing, pause_gate) = (self.failing.clone(), self.pause_gate.clone());
         // These tasks belong to the process; their panics are counted under its first stage.
         let counted_under = stages.first().copied().unwrap_or("ingress");
@@ -264,10 +270,10 @@ impl Runner {
             gauges::running(&beats);
             beats
         };
-        let (levels, bus, shutdown) = (pool.clone(), self.bus.clone(), self.shutdown.clone());
-        let export = move || levels::export(levels.clone(), bus.clone(), shutdown.clone());
+        let (bus, shutdown) = (self.bus.clone(), self.shutdown.clone());
+        let export = move || levels::export(pool.clone(), bus.clone(), shutdown.clone());
         self.tasks.spawn(supervise(counted_under, "gauges", export));
-        let heartbeat = Heartbeat::new(pool, name, settings);
+        let heartbeat = Heartbeat::new(by_key.priority("heartbeat"), name, settings);
         let (switches, shutdown) = (self.switches.clone(), self.shutdown.clone());
         let beat = move || heartbeat.clone().run(beats.clone(), switches.clone(), shutdown.clone());
         self.tasks.spawn(supervise(counted_under, "heartbeat", beat));

@@ -2,6 +2,7 @@
 //! instead of one for each sweep.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -10,8 +11,10 @@ use runtime::{Notifier, db, plans::PreparedPool};
 use sqlx::AssertSqlSafe;
 use tokio_util::sync::CancellationToken;
 
-/// How often the ledger is asked.
+/// How often the ledger is asked about the sweeps that wait least between two runs.
 const ASK_EVERY: Duration = Duration::from_millis(250);
+/// Every so many questions it is asked about those that wait longest; about the others every one, two or four.
+const LONGEST: u32 = 8;
 /// Timeout of one question: a sweep must not wait for a connection that is stuck.
 const ASK_MAX: Duration = Duration::from_secs(5);
 
@@ -26,7 +29,17 @@ pub(crate) struct Scheduler {
 #[derive(Debug, Clone)]
 struct Waiting {
     has_work: &'static str,
+    /// Asked at each question whose number this divides.
+    every: u32,
     found: Notifier,
+}
+
+impl Waiting {
+    /// A sweep with this interval is asked about no more often than it would run.
+    fn new(has_work: &'static str, interval: Duration) -> Self {
+        let every = [1, 2, 4].into_iter().find(|every| interval <= ASK_EVERY * *every).unwrap_or(LONGEST);
+        Self { has_work, every, found: Notifier::default() }
+    }
 }
 
 impl Scheduler {
@@ -36,17 +49,24 @@ impl Scheduler {
     }
 
     /// Answers what is notified whenever this expression is true, and whether it is the first one: then the caller starts [`Self::run`].
-    pub(crate) fn watch(&self, has_work: &'static str) -> (Notifier, bool) {
-        let found = Notifier::default();
+    pub(crate) fn watch(&self, has_work: &'static str, interval: Duration) -> (Notifier, bool) {
+        let waiting = Waiting::new(has_work, interval);
+        let found = waiting.found.clone();
         let mut sweeps = self.sweeps();
-        sweeps.push(Waiting { has_work, found: found.clone() });
+        sweeps.push(waiting);
         (found, sweeps.len() == 1)
     }
 
     /// Asks until shut down. When the ledger does not answer, all sweeps run: they report what is wrong.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let mut asked: u32 = 0;
         while shutdown.run_until_cancelled(tokio::time::sleep(ASK_EVERY)).await.is_some() {
-            let waiting = self.sweeps().clone();
+            asked = asked.wrapping_add(1);
+            let waiting: Vec<Waiting> =
+                self.sweeps().iter().filter(|waiting| asked.is_multiple_of(waiting.every)).cloned().collect();
+            if waiting.is_empty() {
+                continue;
+            }
             let answers = match tokio::time::timeout(ASK_MAX, ask(&self.pool, &waiting)).await {
                 Ok(Ok(answers)) => answers,
                 Ok(Err(error)) => {
@@ -69,11 +89,14 @@ impl Scheduler {
 }
 
 async fn ask(pool: &PreparedPool, waiting: &[Waiting]) -> sqlx::Result<Vec<bool>> {
-    let questions: Vec<&str> = waiting.iter().map(|waiting| waiting.has_work).collect();
+    // Some sweeps wait for the same.
+    let questions: BTreeSet<&str> = waiting.iter().map(|waiting| waiting.has_work).collect();
     // Constants of this program.
-    let statement = AssertSqlSafe(format!("select array[{}]", questions.join(", ")));
+    let statement =
+        AssertSqlSafe(format!("select array[{}]", questions.iter().copied().collect::<Vec<_>>().join(", ")));
     let mut connection = pool.take().await?;
-    let answers = sqlx::query_scalar(statement).fetch_one(&mut *connection).await?;
+    let answers: Vec<bool> = sqlx::query_scalar(statement).fetch_one(&mut *connection).await?;
     connection.put_back();
-    Ok(answers)
+    let known: BTreeMap<&str, bool> = questions.into_iter().zip(answers).collect();
+    Ok(waiting.iter().map(|waiting| known[waiting.has_work]).collect())
 }

@@ -103,7 +103,7 @@ fn is_label(label: &str) -> bool {
     !label.is_empty() && label.len() <= 63 && !label.starts_with('-') && !label.ends_with('-')
 }
 
-/// Who a mail is from and to, on the envelope.
+/// The sender and the recipient of a mail, as the SMTP envelope names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
     /// The return path; `None` is the null sender `<>`, to which no bounce is sent.

@@ -8,13 +8,13 @@ use std::{
     time::Instant,
 };
 
-use runtime::Counter;
+use runtime::{Counter, outbound::tls};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
     Cause, Envelope, Phase, Reply, SmtpFailure, SmtpMessage, SmtpSettings, SmtpSettingsError,
-    connection::SmtpConnection, stream::tls_connector,
+    connection::SmtpConnection,
 };
 
 /// Connections to one relay. Cloning shares them.
@@ -53,7 +53,7 @@ impl Pool {
     pub fn new(settings: SmtpSettings) -> Result<Self, SmtpSettingsError> {
         settings.check()?;
         let shared = Arc::new(SharedPool {
-            tls: tls_connector(&settings)?,
+            tls: TlsConnector::from(Arc::new(tls::config(settings.ca_file.as_deref())?)),
             idle: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(settings.max_connections)),
             chunking: AtomicBool::new(true),

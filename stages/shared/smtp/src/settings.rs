@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
+use runtime::outbound::SetupError;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
@@ -71,12 +72,9 @@ pub enum SmtpSettingsError {
     /// A user without a password, or the other way round.
     #[error("the relay URL needs both user and password, or neither")]
     SmtpCredentials,
-    /// The extra CA file cannot be read.
-    #[error("the CA file cannot be read as PEM certificates")]
-    CaFile(#[source] rustls::pki_types::pem::Error),
-    /// A certificate in the CA file cannot be used.
-    #[error("the CA file holds a certificate that cannot be used")]
-    CaCertificate(#[source] rustls::Error),
+    /// TLS cannot be set up, or the extra CA file cannot be read.
+    #[error(transparent)]
+    Tls(#[from] SetupError),
     /// A number that must be at least one is zero, or a name is unfit for EHLO.
     #[error("{0}")]
     Value(&'static str),

@@ -1,21 +1,13 @@
 //! The octet stream under a connection: TCP without Nagle's delay, in clear or through rustls.
 
-use std::{
-    io::{self, IoSlice},
-    sync::Arc,
-};
+use std::io::{self, IoSlice};
 
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
-
-use super::{SmtpSettings, SmtpSettingsError};
 
 /// A connected stream.
 pub(super) enum SmtpStream {
@@ -69,21 +61,4 @@ impl SmtpStream {
             Self::Tls(stream) => stream.read_buf(input).await,
         }
     }
-}
-
-/// The TLS client for these settings: aws-lc-rs, Mozilla's roots and the extra CA file. There is no way not to check.
-pub(super) fn tls_connector(settings: &SmtpSettings) -> Result<TlsConnector, SmtpSettingsError> {
-    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    if let Some(path) = &settings.ca_file {
-        for certificate in CertificateDer::pem_file_iter(path).map_err(SmtpSettingsError::CaFile)? {
-            roots.add(certificate.map_err(SmtpSettingsError::CaFile)?).map_err(SmtpSettingsError::CaCertificate)?;
-        }
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(SmtpSettingsError::CaCertificate)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }

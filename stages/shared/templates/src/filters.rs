@@ -26,7 +26,7 @@ pub(super) const NEWLINE_TO_BR: &str = "newline_to_br";
 pub(super) const ESCAPES: [&str; 2] = ["escape", "escape_once"];
 
 /// Filters of liquid, from text to text.
-const LIQUID: [&str; 17] = [
+pub(super) const LIQUID: [&str; 17] = [
     "capitalize",
     "downcase",
     "escape",

@@ -175,7 +175,7 @@ struct Starts {
     prologue_ended: bool,
 }
 
-/// Who sees the piece that is being read.
+/// The condition and the place that decide which readers see a piece.
 #[derive(Debug, Default)]
 struct View {
     /// Its condition; 0 is none, it is seen by all.

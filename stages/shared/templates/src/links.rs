@@ -48,7 +48,7 @@ pub struct SendLinks<'a> {
     pub tokens: &'a TokenKeys,
     /// Where the links begin.
     pub bases: &'a LinkBases,
-    /// Whom they are for.
+    /// The ids that their tokens carry.
     pub ids: TokenIds,
 }
 

@@ -48,6 +48,8 @@ pub struct MergeData {
 pub struct OwnHeaders {
     /// The display name in From, instead of the sender's.
     pub from_name: Option<String>,
+    /// The display name in To, instead of the contact's.
+    pub to_name: Option<String>,
     /// The Reply-To, instead of the sender's.
     pub reply_to: Option<String>,
     /// The names and addresses in Cc.

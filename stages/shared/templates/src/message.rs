@@ -163,6 +163,9 @@ fn own_headers(fixed: &Fixed, data: &MergeData) -> String {
 }
 
 fn to(data: &MergeData) -> String {
+    if let Some(name) = &data.headers.to_name {
+        return header::mailbox(name, &data.contact.email);
+    }
     let first = data.contact.first_name.as_deref().unwrap_or_default();
     let last = data.contact.last_name.as_deref().unwrap_or_default();
     header::mailbox(&format!("{first} {last}"), &data.contact.email)

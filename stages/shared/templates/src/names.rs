@@ -23,7 +23,7 @@ pub(super) const CONTACT_FIELDS: [&str; 10] = [
 ];
 /// Those that may be written without `contact.`.
 const BARE_FIELDS: [&str; 6] = ["email", "first_name", "last_name", "title", "phone", "company"];
-const BARE_OTHERS: [&str; 3] = ["unsubscribe_url", "preferences_url", "physical_address"];
+pub(super) const BARE_OTHERS: [&str; 3] = ["unsubscribe_url", "preferences_url", "physical_address"];
 
 /// How names begin that keep what a parameter of a snippet had been before.
 pub(super) const SAVED_NAME: &str = "outer__";

@@ -25,7 +25,7 @@ impl Named {
     }
 }
 
-/// Who the mail is from.
+/// The sender of the mail.
 #[derive(Debug, Clone)]
 pub struct Sender {
     /// Display name.

@@ -8,8 +8,10 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use runtime::{Backoff, Commit, Counter, Gathering, GroupCommitter, column, commit_each, plans::PreparedPool};
-use schemas::new_id;
+use runtime::{
+    AuditRecord, Backoff, Commit, Counter, Gathering, GroupCommitter, audit, column, commit_each, plans::PreparedPool,
+};
+use serde_json::json;
 use sqlx::PgConnection;
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -251,11 +253,23 @@ impl SubscriptionChanges<'_> {
         )
         .fetch_all(&mut *db)
         .await?;
+        let disabled: Vec<AuditRecord<'_>> = rows
+            .iter()
+            .filter(|row| row.is_over)
+            .map(|row| AuditRecord {
+                tenant: Some(row.tenant_id),
+                actor: "stage:webhooks",
+                action: "webhook.disabled",
+                subject: format!("webhook:{}", row.id),
+                detail: json!({"reason": row.disabled_reason}),
+                ..AuditRecord::default()
+            })
+            .collect();
+        if !disabled.is_empty() {
+            audit::write(db, &disabled).await?;
+        }
         let mut changed = HashMap::with_capacity(rows.len());
         for row in rows {
-            if row.is_over {
-                audit(db, row.tenant_id, row.id, row.disabled_reason.as_deref()).await?;
-            }
             let now =
                 ChangedSubscription { url: row.url, failing_since: row.failing_since, is_disabled: row.is_disabled };
             changed.insert((row.tenant_id, row.id), now);
@@ -273,21 +287,6 @@ fn apply_to_endpoints(group: &[FinishedAttempt], changed: &ChangedSubscriptions)
             None => {}
         }
     }
-}
-
-/// Writes the audit entry of a subscription that the engine disabled, with the reason.
-async fn audit(db: &mut PgConnection, tenant: Uuid, subscription: Uuid, reason: Option<&str>) -> sqlx::Result<()> {
-    sqlx::query!(
-        "insert into audit_log (id, tenant_id, actor, action, subject, detail)
-         values ($1, $2, 'stage:webhooks', 'webhook.disabled', 'webhook:' || $3::text, jsonb_build_object('reason', $4::text))",
-        new_id(),
-        tenant,
-        subscription.to_string(),
-        reason
-    )
-    .execute(db)
-    .await
-    .map(drop)
 }
 
 fn count_attempts(group: &[FinishedAttempt]) {

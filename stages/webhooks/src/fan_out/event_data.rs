@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use schemas::{
     BounceClass, EventData, EventType,
+    answers::Class,
     events::{BounceData, ClickData, ComplaintData, DeliveryData, MailData, OpenData, ReplyData, UnsubscribeData},
 };
 use serde_json::{Map, Value};
@@ -145,15 +146,13 @@ fn bounce_of(detail: &Detail<'_>) -> BounceData {
     }
 }
 
-/// The class of a bounce: as it was classified, or, for a refusal during the transaction, by the failure's class
-/// (`schemas::answers::Class`). `None`: no server has refused this mail; it failed for another reason.
+/// The class of a bounce: as it was classified, or, for a refusal during the transaction, by the failure's class.
+/// `None`: no server has refused this mail; it failed for another reason.
 fn bounce_class(detail: &Value) -> Option<BounceClass> {
     let word = |key: &str| detail.get(key).and_then(Value::as_str);
-    word("class").and_then(BounceClass::parse).or_else(|| match word("reason")? {
-        "hard" => Some(BounceClass::Hard),
-        "mailbox_full" | "inactive" => Some(BounceClass::Soft),
-        "block" | "policy" | "content" => Some(BounceClass::Block),
-        _ => None,
+    word("class").and_then(BounceClass::parse).or_else(|| {
+        let class = Class::parse(word("reason")?)?;
+        class.is_refusal().then_some(class.bounce())
     })
 }
 

@@ -12,7 +12,7 @@ mod subscribers;
 use std::{collections::BTreeSet, time::Instant};
 
 use runner::StageError;
-use runtime::{Counter, Histogram, plans::PreparedPool};
+use runtime::{Counter, Histogram, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::EventType;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -36,7 +36,8 @@ pub(crate) struct FanOutResult {
 /// Fans out a bounded number of facts.
 pub(crate) async fn fan_out_notes(by_key: &PreparedPool, feed: &FeedPublisher) -> Result<FanOutResult, StageError> {
     let started = Instant::now();
-    let mut tx = by_key.begin().await?;
+    // What a crash of Postgres takes back is noted again, and fanned out with the same ids.
+    let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let noted = outbox::take(&mut tx).await?;
     if noted.taken.notes == 0 {
         tx.rollback().await?;

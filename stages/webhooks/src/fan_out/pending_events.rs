@@ -5,10 +5,14 @@ use std::collections::{BTreeSet, HashMap};
 use chrono::{DateTime, Utc};
 use runtime::trace::TraceContext;
 use schemas::{EventData, EventType, MessageKind, SendId, events::MailData, messages::MailOptions};
+use serde_json::Value;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use ledger::outbox::{EventKeys, Keys};
+use ledger::{
+    erasure::PERSONAL_DETAILS,
+    outbox::{EventKeys, Keys},
+};
 
 use super::event_data;
 
@@ -55,10 +59,14 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
         .fetch_all(db)
         .await?;
     let mut pending = Vec::with_capacity(2 * rows.len());
-    for row in rows {
+    for mut row in rows {
         let batch = batches.get(&(row.tenant_id, SendId(row.send_id).batch()));
         // The test of a campaign is no event.
         let Some(batch) = batch.filter(|batch| batch.kind != MessageKind::Test) else { continue };
+        // Of an erased contact. The erasure comes to late facts days later.
+        if let (None, Value::Object(detail)) = (&row.address, &mut row.detail) {
+            detail.retain(|key, _| !PERSONAL_DETAILS.contains(&key.as_str()));
+        }
         let Json(options) = row.options.unwrap_or_default();
         let mail = MailData {
             send_id: row.send_id,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use rstest::rstest;
+use serde_json::json;
 use stage_rig::until;
 
 use crate::{
@@ -254,4 +255,27 @@ async fn no_event_is_delivered_about_an_erased_contact() {
     assert_eq!(receiver.count(), 1);
     let erased = "select count(*) from webhook_deliveries where error_code = 'erased'";
     assert_eq!(world.rig.number(erased).await, 1);
+}
+
+#[tokio::test]
+async fn an_event_about_an_erased_contact_has_no_personal_details() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    world.subscribe(&receiver.url, &["email.bounced", "email.clicked"]).await;
+    world.start(&[]).await;
+    sqlx::query("update contacts set status = 'erased', address = 'erased:1' where id = $1")
+        .bind(world.people[0].id)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    let bounce = json!({"class": "hard", "smtp_code": 550, "diagnostic": "no such user ann@example.com"});
+    world.facts("bounced", 1, bounce).await;
+    let url = "https://shop.example/?e=ann@example.com";
+    world.facts("clicked", 1, json!({"url": url, "link": 1, "ip": "203.0.113.9", "user_agent": "curl"})).await;
+    until("both are delivered", async || world.deliveries("delivered").await == 2).await;
+    let bodies = world.text("select string_agg(convert_from(body, 'UTF8'), ' ') from webhook_events").await.unwrap();
+    for personal in ["ann@example.com", "203.0.113.9", "curl"] {
+        assert!(!bodies.contains(personal), "{personal}: {bodies}");
+    }
+    assert!(bodies.contains(r#""smtp_code":550"#) && bodies.contains(r#""link_id":1"#), "{bodies}");
 }

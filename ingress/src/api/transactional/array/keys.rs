@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use http::StatusCode;
-use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -114,42 +113,46 @@ fn stored_state(found: &StoredKey) -> Result<ItemState, ApiError> {
     Ok(ItemState::Refused(ApiError::read(status, body).refusal()))
 }
 
-/// Stores the answer of each item that claimed its key.
+/// Stores the answer of each accepted item that claimed its key. A refused item gives its key back: once the reason is mended, the request
+/// is accepted under it, also as the replay of a dead letter.
 ///
 /// # Errors
 /// When Postgres is away.
 pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &ArrayItems) -> Result<(), ApiError> {
-    let (mut keys, mut statuses, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut keys, mut bodies, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for item in items.iter().filter(|item| item.holds_key) {
         let Some(key) = &item.key else { continue };
-        let (status, body) = match &item.state {
-            ItemState::Accepted(send) => (ACCEPTED.as_u16(), accepted(*send)?.into_body()),
-            ItemState::Refused(refusal) => {
-                let body = json!({
-                    "ok": false, "error": refusal.code, "detail": refusal.detail, "fields": refusal.fields,
-                });
-                (refusal.status, body.to_string().into_bytes())
+        match &item.state {
+            ItemState::Accepted(send) => {
+                keys.push(key.value.clone());
+                bodies.push(accepted(*send)?.into_body());
             }
-            _ => continue,
-        };
-        keys.push(key.value.clone());
-        statuses.push(i16::try_from(status).unwrap_or(i16::MAX));
-        bodies.push(body);
+            ItemState::Refused(_) => refused.push(key.value.clone()),
+            _ => {}
+        }
     }
-    if keys.is_empty() {
-        return Ok(());
+    if !keys.is_empty() {
+        sqlx::query!(
+            "update idempotency_keys k set status = $4, body = w.body
+             from unnest($2::text[], $3::bytea[]) as w (idempotency_key, body)
+             where k.key_id = $1 and k.idempotency_key = w.idempotency_key",
+            key_id,
+            &keys,
+            &bodies,
+            i16::try_from(ACCEPTED.as_u16()).unwrap_or(i16::MAX),
+        )
+        .execute(&mut *db)
+        .await?;
     }
-    sqlx::query!(
-        "update idempotency_keys k set status = w.status, body = w.body
-         from unnest($2::text[], $3::smallint[], $4::bytea[]) as w (idempotency_key, status, body)
-         where k.key_id = $1 and k.idempotency_key = w.idempotency_key",
-        key_id,
-        &keys,
-        &statuses,
-        &bodies,
-    )
-    .execute(db)
-    .await?;
+    if !refused.is_empty() {
+        sqlx::query!(
+            "delete from idempotency_keys where key_id = $1 and idempotency_key = any ($2)",
+            key_id,
+            &refused,
+        )
+        .execute(db)
+        .await?;
+    }
     Ok(())
 }
 

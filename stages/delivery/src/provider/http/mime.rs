@@ -70,7 +70,7 @@ pub(super) struct Mail {
 }
 
 impl Mail {
-    /// Takes a parcel's message apart. The recipient is that of the envelope.
+    /// Parses an outgoing message. The recipient is that of the envelope.
     pub fn of(outgoing: &OutgoingMessage<'_>) -> Result<Self, UnsupportedMessage> {
         let parsed = MessageParser::default().parse(outgoing.message.as_bytes()).ok_or(UnsupportedMessage)?;
         let from = parsed.from().and_then(|from| from.first()).and_then(mailbox).ok_or(UnsupportedMessage)?;

@@ -7,7 +7,7 @@ use aws_lc_rs::{
 use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
 
-/// Who signs, and for what.
+/// The credentials that sign, and the region and service they sign for.
 #[derive(Debug, Clone)]
 pub(super) struct Signer {
     pub access_key_id: String,

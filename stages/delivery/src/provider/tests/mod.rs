@@ -21,7 +21,7 @@ use smtp::{Envelope, EnvelopeAddress, SmtpMessage, SmtpSettings};
 pub const HTTP: [ProviderKind; 5] =
     [ProviderKind::Ses, ProviderKind::Postmark, ProviderKind::Sendgrid, ProviderKind::Mailgun, ProviderKind::Resend];
 pub const SEND: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001);
-/// Who stands in the message's `To`.
+/// The address in the message's `To`.
 pub const RECIPIENT: &str = "jurgen@example.com";
 pub const SIGNATURE: &str = "DKIM-Signature: v=1; a=rsa-sha256; d=acme.example; b=AAAA\r\n";
 

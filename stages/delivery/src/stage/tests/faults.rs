@@ -294,6 +294,7 @@ async fn late_evidence_resolves_an_unknown_outcome() {
         world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
         assert_eq!(world.sweep_leases().await, 1);
         assert_eq!(world.states(&batch).await, ["unknown"]);
+        world.doubted_hours_ago().await;
         world.assert_counters_are_right().await;
     };
     tokio::select! {

@@ -166,6 +166,7 @@ async fn mail_that_an_operator_decides_as_failed_gives_its_room_back() {
     let (_, batch) = world.campaign_batch(&["drop-at-dot@example.com"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.number(COUNTED).await, 1);
+    world.doubted_hours_ago().await;
     let decision = OperatorDecision { outcome: OperatorOutcome::Failed, from: &["unknown"], evidence: "operator" };
     let decided = decide(&world.pool, &[(world.tenant, batch.send(0))], decision, |_| ()).await.unwrap();
     assert_eq!((decided, world.number(COUNTED).await), (1, 0));

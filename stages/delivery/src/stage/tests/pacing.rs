@@ -2,6 +2,7 @@
 
 use devtools::sink::{FailureOutcome, FailureReply, Match, SinkRule, TransactionStage as At};
 use runner::Sweep;
+use runtime::plans::PreparedPool;
 use uuid::Uuid;
 
 use super::world::{Batch, Handle, World, row, within_a_day};
@@ -94,7 +95,7 @@ async fn what_one_process_finds_out_another_knows() {
     one.deliver(&[&mixed(&world, 20, &["gmail.com"]).await]).await.unwrap();
     assert!(!two.pacer().is_limited(&key(&world, "googlemail.com")));
     for stage in [&one, &two] {
-        PaceShare::new(world.pool.clone(), stage.pacer().clone()).sweep().await.unwrap();
+        PaceShare::new(&PreparedPool::new(&world.pool, 1), stage.pacer().clone()).sweep().await.unwrap();
     }
     assert!(two.pacer().is_limited(&key(&world, "googlemail.com")));
     let rate: f64 = sqlx::query_scalar("select rate from paces where tenant_id = $1 and receiver = 'gmail'")
@@ -105,7 +106,7 @@ async fn what_one_process_finds_out_another_knows() {
     assert!(rate >= FLOOR);
     // One that starts now knows it, too.
     let three = world.stage();
-    PaceShare::new(world.pool.clone(), three.pacer().clone()).sweep().await.unwrap();
+    PaceShare::new(&PreparedPool::new(&world.pool, 1), three.pacer().clone()).sweep().await.unwrap();
     assert!(three.pacer().acquire(key(&world, "gmail.com"), PacePriority::New, false).await.is_err());
 }
 

@@ -115,7 +115,7 @@ async fn a_locked_recipients_bounce_delays_no_other_result() {
     world.assert_counters_are_right().await;
 }
 
-/// The same before the fence.
+/// Before the fence, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_recipient_is_mailed_later_without_delaying_others() {
     let world = World::new().await;

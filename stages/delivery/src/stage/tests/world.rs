@@ -311,10 +311,10 @@ impl World {
     }
 
     pub async fn sweep_leases(&self) -> u64 {
-        ExpireLeases::new(self.pool.clone()).sweep().await.unwrap()
+        ExpireLeases::new(&PreparedPool::new(&self.pool, 1)).sweep().await.unwrap()
     }
 
-    /// Every batch's counters equal a recount of its sends, and its state follows from them.
+    /// Every batch's counters and the totals of hours equal a recount of the sends, and the state of a batch follows from them.
     pub async fn assert_counters_are_right(&self) {
         let wrong: Vec<(Uuid, String)> = sqlx::query_as(
             "select b.id, b.state from batches b cross join lateral (
@@ -339,6 +339,34 @@ impl World {
         .await
         .unwrap();
         assert!(wrong.is_empty(), "{wrong:?}");
+        let off: Vec<(String, Option<i64>, Option<i64>)> = sqlx::query_as(
+            "with counted as (
+                 select case state when 'expired' then 'failed' when 'cancelled' then 'skipped' else state end as event,
+                        date_trunc('hour', decided_at, 'UTC') as hour, count(*) as n
+                 from sends where tenant_id = $1 and state in ('sent', 'failed', 'expired', 'unknown', 'skipped', 'cancelled')
+                 group by 1, 2
+             ), booked as (
+                 select event, hour, sum(count)::bigint as n from rollups
+                 where tenant_id = $1 and kind not in ('failure', 'suppression') and event in ('sent', 'failed', 'unknown', 'skipped')
+                 group by 1, 2 having sum(count) <> 0
+             )
+             select event, b.n, c.n from booked b full join counted c using (event, hour) where b.n is distinct from c.n",
+        )
+        .bind(self.tenant)
+        .fetch_all(&self.pool)
+        .await
+        .unwrap();
+        assert!(off.is_empty(), "{off:?}");
+    }
+
+    /// What is in doubt has been so for two hours.
+    pub async fn doubted_hours_ago(&self) {
+        self.run(
+            "update sends set decided_at = decided_at - interval '2 hours' where tenant_id = $1 and state = 'unknown'",
+        )
+        .await;
+        self.run("update rollups set hour = hour - interval '2 hours' where tenant_id = $1 and event = 'unknown'")
+            .await;
     }
 }
 

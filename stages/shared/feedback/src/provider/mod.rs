@@ -43,9 +43,6 @@ const SUPPRESSED: &str = "provider_suppressed";
 /// The rule's name if the provider accepted the mail and then refused to send it.
 const REFUSED: &str = "provider_refused";
 
-/// The providers whose events are parsed.
-pub const PROVIDERS: [&str; 5] = ["ses", "postmark", "sendgrid", "mailgun", "resend"];
-
 /// The budget of one raw event. The ingress keeps a megabyte of it at most.
 pub const LIMITS: Limits = Limits {
     input_bytes: 1024 * 1024,

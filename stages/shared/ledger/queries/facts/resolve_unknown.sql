@@ -6,10 +6,11 @@ with asked as (
     from unnest($1::uuid[], $2::uuid[], $3::date[], $4::timestamptz[], $5::text[], $6::text[])
         as w (tenant_id, id, month, at, provider, message_id)
 ), doubted as (
-    select s.tenant_id, s.id, s.month, s.state, a.at, a.provider, a.message_id
+    select s.tenant_id, s.id, s.month, s.state, case when s.state = 'unknown' then s.decided_at end as doubted_at,
+           a.at, a.provider, a.message_id
     from (select * from asked order by tenant_id, id) a
     cross join lateral (
-        select s.tenant_id, s.id, s.month, s.state, s.doubtful from sends s
+        select s.tenant_id, s.id, s.month, s.state, s.doubtful, s.decided_at from sends s
         where s.tenant_id = a.tenant_id and s.id = a.id and s.month = a.month for no key update
     ) s
     -- Checked after the lock: other evidence may have come first.
@@ -22,7 +23,7 @@ with asked as (
         provider = coalesce(s.provider, d.provider), provider_message_id = coalesce(s.provider_message_id, d.message_id)
     from doubted d
     where s.tenant_id = d.tenant_id and s.id = d.id and s.month = d.month and s.month = any ($3::date[])
-    returning s.tenant_id, s.id, s.month, d.state, s.decided_at, s.attempts, s.provider,
+    returning s.tenant_id, s.id, s.month, d.state, d.doubted_at, s.decided_at, s.attempts, s.provider,
         delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
@@ -30,4 +31,4 @@ with asked as (
            jsonb_build_object('attempt', t.attempts, 'evidence', true, 'provider', t.provider)
     from resolved t
 )
-select tenant_id, id, state as was, decided_at as "decided_at!", coalesce(delivered, false) as "delivered!" from resolved
+select tenant_id, id, state as was, doubted_at, decided_at as "decided_at!", coalesce(delivered, false) as "delivered!" from resolved

@@ -1,7 +1,7 @@
 -- Moves sends from their expected state to the next, and writes the facts: all but fences and plain acceptances. A send that was not fenced
 -- must have the expected attempts (`tried`); one that was, the fence's token. An acceptance may also carry the token of an attempt whose
--- outcome was unknown. A row that has moved meanwhile is left alone. Answers the position of each that moved. Primary key; no indexed column
--- changes, so updates stay HOT.
+-- outcome was unknown. A row that has moved meanwhile is left alone. Answers the position of each that moved, and since when its outcome was
+-- unknown. Primary key; no indexed column changes, so updates stay HOT.
 with asked as (
     select *
     from unnest(
@@ -10,6 +10,11 @@ with asked as (
     ) with ordinality as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
             wait_seconds, attempts, doubtful, bounced, event, event_id, provider, provider_message_id,
             tried, position)
+), known as (
+    -- Since when an outcome is unknown. The batch is locked: nothing moves the send meanwhile.
+    select a.*, case when a.from_state = 'unknown' then (
+        select s.decided_at from sends s where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16) end as doubted_at
+    from asked a
 ), moved as (
     update sends s
     set state = a.to_state,
@@ -29,11 +34,11 @@ with asked as (
         provider = coalesce(a.provider, s.provider),
         provider_message_id = coalesce(a.provider_message_id, s.provider_message_id),
         bounced_at = case when a.bounced then now() else s.bounced_at end
-    from asked a
+    from known a
     where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16 and s.state = a.from_state
       and case when a.tried is null then s.fence_token = a.token or a.to_state = 'sent' and s.doubted_token = a.token
                else s.attempts = a.tried end
-    returning s.tenant_id, s.id, a.position, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response,
+    returning s.tenant_id, s.id, a.position, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response, a.doubted_at,
         -- A bounce may have been reported before the server's answer was recorded.
         s.state = 'sent' and delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), facts as (
@@ -46,4 +51,4 @@ with asked as (
     where m.event is not null
     on conflict do nothing
 )
-select position as "position!", coalesce(delivered, false) as "delivered!" from moved
+select position as "position!", coalesce(delivered, false) as "delivered!", doubted_at from moved

@@ -1,7 +1,7 @@
 -- Moves the counters of batches in the transaction that moves their sends, and sets the next state of each batch. The rows are
 -- locked; the sends are read after they were moved. announce_in: null as planned, else seconds until the batch is announced again;
 -- on_dispatch: not before dispatch, because its campaign is paused.
--- Adds to the hour's totals as well, where tests of campaigns are not counted ($18 tenants, $19 kinds, $20 events, $21 counts; $22 the shard, which keeps processes out of each other's
+-- Adds to the hour's totals as well, where tests of campaigns are not counted ($18 tenants, $19 kinds, $20 events, $21 counts, $27 hours, null for this one; $22 the shard, which keeps processes out of each other's
 -- way), and to the send usage of tenants ($23 tenants, $24 days, null for today, $25 shards, $26 counts): each in the order of its key.
 with moved as (
     select b.tenant_id, b.id, d.last, b.month, b.state, d.announce_in, d.on_dispatch, d.lease_seconds,
@@ -28,9 +28,11 @@ with moved as (
     from moved n
 ), rolled as (
     insert into rollups as r (tenant_id, hour, kind, event, shard, count)
-    select u.tenant_id, date_trunc('hour', now(), 'UTC'), u.kind, u.event, $22, u.count
-    from unnest($18::uuid[], $19::text[], $20::text[], $21::int8[]) as u (tenant_id, kind, event, count)
+    select u.tenant_id, coalesce(u.hour, date_trunc('hour', now(), 'UTC')), u.kind, u.event, $22, sum(u.count)::int8
+    from unnest($18::uuid[], $19::text[], $20::text[], $21::int8[], $27::timestamptz[]) as u (tenant_id, kind, event, count, hour)
     where u.kind <> 'test'
+    group by 1, 2, 3, 4
+    order by 1, 2, 3, 4
     on conflict (tenant_id, hour, kind, event, shard) do update set count = r.count + excluded.count
 ), used as (
     insert into send_usage as s (tenant_id, day, shard, used)

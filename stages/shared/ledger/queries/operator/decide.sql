@@ -5,10 +5,10 @@
 with asked as (
     select * from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[]) as u (tenant_id, id, month, batch_id)
 ), before as (
-    select a.tenant_id, a.id, a.month, a.batch_id, s.state
+    select a.tenant_id, a.id, a.month, a.batch_id, s.state, s.decided_at
     from asked a
     cross join lateral (
-        select s.state from sends s where s.tenant_id = a.tenant_id and s.id = a.id and s.month = a.month for no key update
+        select s.state, s.decided_at from sends s where s.tenant_id = a.tenant_id and s.id = a.id and s.month = a.month for no key update
     ) s
     where s.state = any($6)
 ), changed as (
@@ -16,7 +16,7 @@ with asked as (
     set state = $5, reason = $7, fence_token = null, lease_until = null, next_attempt_at = null, decided_at = now()
     from before b
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month
-    returning b.tenant_id, s.id, s.month, b.batch_id, b.state as was, s.attempts,
+    returning b.tenant_id, s.id, s.month, b.batch_id, b.state as was, b.decided_at as was_decided_at, s.attempts,
         $5 = 'sent' and delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), uncapped as (
     delete from capped_sends k using changed c where $5 = 'failed' and k.tenant_id = c.tenant_id and k.send_id = c.id
@@ -63,12 +63,17 @@ with asked as (
     where b.tenant_id = o.tenant_id and b.id = o.id
 ), totals as (
     insert into rollups as r (tenant_id, hour, kind, event, shard, count)
-    select o.tenant_id, date_trunc('hour', now(), 'UTC'), o.kind, e.event, $9, sum(e.count)
+    select o.tenant_id, date_trunc('hour', e.at, 'UTC'), o.kind, e.event, $9, sum(e.count)
     from left_open o
-    cross join lateral (values ($5, o.sends), ('delivered', o.delivered)) as e (event, count)
-    where e.count > 0 and o.kind <> 'test'
-    group by o.tenant_id, o.kind, e.event
-    order by o.tenant_id, o.kind, e.event
+    cross join lateral (
+        values ($5, now(), o.sends), ('delivered', now(), o.delivered)
+        union all
+        select 'unknown', c.was_decided_at, -1 from changed c
+        where c.tenant_id = o.tenant_id and c.batch_id = o.id and c.was = 'unknown'
+    ) as e (event, at, count)
+    where e.count <> 0 and o.kind <> 'test'
+    group by 1, 2, 3, 4
+    order by 1, 2, 3, 4
     on conflict (tenant_id, hour, kind, event, shard) do update set count = r.count + excluded.count
 )
 select c.id as "id!", c.was as "was!" from changed c

@@ -1,5 +1,5 @@
 -- Ends the queued and deferred sends of batches, whose rows the caller has locked, and moves their counters: cancelled, or skipped
--- where `$5` says that the window was missed, which is a fact and counts in the hour's totals. Answers how many, of either kind.
+-- where `$5` says that the window was missed, which is a fact. Both count as skipped in the hour's totals. Answers how many, of either kind.
 -- $1 tenants, $2 first and $3 last ids of the batches, $4 months, $6 shard. Served by the primary key of `sends`.
 with asked as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::bool[]) as w (tenant_id, first, last, month, missed)
@@ -45,7 +45,6 @@ with asked as (
     insert into rollups as r (tenant_id, hour, kind, event, shard, count)
     select tenant_id, date_trunc('hour', now(), 'UTC'), 'campaign', 'skipped', $6, sum(sends)
     from counted
-    where missed
     group by tenant_id
     order by tenant_id
     on conflict (tenant_id, hour, kind, event, shard) do update set count = r.count + excluded.count

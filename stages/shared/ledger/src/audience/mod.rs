@@ -1,4 +1,4 @@
-//! Who an audience is: selected, counted, looked up, pinned for a launch, split for an A/B test.
+//! The contacts of an audience: selected, counted, looked up, pinned for a launch, split for an A/B test.
 
 mod count;
 mod lookup;

@@ -5,7 +5,7 @@ use schemas::messages::ERASED_COPY;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{CAMPAIGNS, Cursor, Erasure, SLICE};
+use super::{CAMPAIGNS, Cursor, Erasure, PERSONAL_DETAILS, SLICE};
 
 impl Erasure {
     /// One-off messages: the recipient's name, and the body; and tests of campaigns that show the contact's mail to others.
@@ -191,13 +191,14 @@ impl Erasure {
         .execute(&mut *db)
         .await?;
         sqlx::query!(
-            "update events e set detail = e.detail - '{response,diagnostic,message_id,ip,user_agent,url}'::text[]
+            "update events e set detail = e.detail - $4::text[]
              from unnest($2::uuid[], $3::date[]) as known (id, month)
              where e.tenant_id = $1 and e.send_id = known.id and e.month = known.month and e.month = any ($3::date[])
-               and e.detail ?| array['response', 'diagnostic', 'message_id', 'ip', 'user_agent', 'url']",
+               and e.detail ?| $4",
             self.tenant_id,
             sends,
             months,
+            &PERSONAL_DETAILS as &[&str],
         )
         .execute(&mut *db)
         .await?;

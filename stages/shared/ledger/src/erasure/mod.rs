@@ -24,6 +24,9 @@ const CAMPAIGNS: i64 = 200;
 /// Stored answers read in one slice.
 const ANSWERS: i64 = 2_000;
 
+/// What the detail of a fact about a send says about the person: erased with the contact.
+pub const PERSONAL_DETAILS: [&str; 6] = ["response", "diagnostic", "message_id", "ip", "user_agent", "url"];
+
 /// Requests the erasure of a contact whose own row the caller empties in this transaction. Harmless to repeat.
 ///
 /// # Errors
@@ -70,12 +73,15 @@ schemas::named_enum! {
         Answers = "answers",
         InboundEvents = "inbound_events",
         PendingFacts = "pending_facts",
+        WebhookEvents = "webhook_events",
         /// The erasure is complete; the late steps wait for feedback that may still arrive.
         Late = "late",
         LateNotifications = "late_notifications",
         LateMail = "late_mail",
         LateCampaigns = "late_campaigns",
+        LateOutcomes = "late_outcomes",
         LatePendingFacts = "late_pending_facts",
+        LateWebhookEvents = "late_webhook_events",
         Finished = "finished",
     }
 }
@@ -148,13 +154,14 @@ impl Erasure {
             ErasureStep::Notifications | ErasureStep::LateNotifications => self.notifications(db).await,
             ErasureStep::Enrollments => self.enrollments(db).await,
             ErasureStep::ProductEvents => self.product_events(db).await,
-            ErasureStep::Outcomes => self.outcomes(db).await,
+            ErasureStep::Outcomes | ErasureStep::LateOutcomes => self.outcomes(db).await,
             ErasureStep::Mail | ErasureStep::LateMail => self.mail(db).await,
             ErasureStep::Campaigns | ErasureStep::LateCampaigns => self.campaigns(db).await,
             ErasureStep::Imports => self.imports(db).await,
             ErasureStep::Answers => self.answers(db).await,
             ErasureStep::InboundEvents => self.inbound_events(db).await,
             ErasureStep::PendingFacts | ErasureStep::LatePendingFacts => self.pending_facts(db).await,
+            ErasureStep::WebhookEvents | ErasureStep::LateWebhookEvents => self.webhook_events(db).await,
             ErasureStep::Late | ErasureStep::Finished => Ok(None),
         }
     }

@@ -81,11 +81,12 @@ impl Erasure {
         Ok((erased >= SLICE.unsigned_abs()).then(|| (Uuid::nil(), String::new())))
     }
 
-    /// Outcomes keep the contact's id and their value; the reported address and number are removed, and the pages that were clicked.
+    /// Outcomes keep the contact's id and their value; the reported address and number are removed, and the pages that were clicked. An
+    /// outcome of the address that was reported after the erasure is another contact's.
     pub(super) async fn outcomes(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
         let outcomes = sqlx::query_scalar!(
             "select id from outcomes
-             where tenant_id = $1 and (contact_id = $2 or contact_email = $3) and created_at <= $4 and id > $5
+             where tenant_id = $1 and (contact_id = $2 or contact_email = $3 and created_at <= $4) and id > $5
              order by id limit $6 for no key update",
             self.tenant_id,
             self.contact_id,
@@ -217,5 +218,18 @@ impl Erasure {
         .fetch_all(db)
         .await?;
         Ok(Self::after(facts.last().copied(), facts.len(), SLICE))
+    }
+
+    /// Bodies of webhooks. The trigger `contacts_erased_events` deletes those that are there when the contact is erased; one that was being
+    /// written then is found here.
+    pub(super) async fn webhook_events(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        sqlx::query!(
+            "delete from webhook_events where tenant_id = $1 and contact_id = $2",
+            self.tenant_id,
+            self.contact_id,
+        )
+        .execute(db)
+        .await?;
+        Ok(None)
     }
 }

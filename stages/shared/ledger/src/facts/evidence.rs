@@ -77,6 +77,9 @@ pub(super) async fn resolve_unknown(
             Some(SendState::Deferred) => from.deferred += 1,
             _ => from.unknown += 1,
         }
+        if let Some(at) = row.doubted_at {
+            hours.add(batch, "unknown", hour_of(at), -1);
+        }
         hours.add(batch, "sent", hour_of(row.decided_at), 1);
         if row.delivered {
             from.delivered += 1;

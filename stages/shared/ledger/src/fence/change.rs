@@ -317,7 +317,7 @@ impl Change {
         let state = match self.to {
             SendState::Sent => Some("sent"),
             SendState::Failed | SendState::Expired => Some("failed"),
-            SendState::Skipped => Some("skipped"),
+            SendState::Skipped | SendState::Cancelled => Some("skipped"),
             SendState::Unknown => Some("unknown"),
             _ => None,
         };

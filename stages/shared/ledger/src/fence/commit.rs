@@ -25,7 +25,7 @@ use super::{
 };
 use crate::frequency::OwedMail;
 use crate::gate;
-use crate::hours::BatchKey;
+use crate::hours::{BatchKey, hour_of};
 use crate::quota::QuotaDefaults;
 
 /// Commits groups, one after the other.
@@ -163,7 +163,8 @@ impl Commits {
             if !fences.is_empty() {
                 let changes: Vec<&Change> = fences.iter().map(|index| all[*index]).collect();
                 for passed in sql::fence(db, month, &changes, self.fence_lease_seconds).await? {
-                    moved[fences[passed]] = Some(Moved { from: changes[passed].from, is_delivered: false });
+                    moved[fences[passed]] =
+                        Some(Moved { from: changes[passed].from, is_delivered: false, doubted_at: None });
                 }
             }
             let (accepted, others): (Vec<usize>, Vec<usize>) =
@@ -171,13 +172,13 @@ impl Commits {
             if !accepted.is_empty() {
                 let changes: Vec<&Change> = accepted.iter().map(|index| all[*index]).collect();
                 for (applied, is_delivered) in sql::accept(db, month, &changes).await? {
-                    moved[accepted[applied]] = Some(Moved { from: SendState::Fenced, is_delivered });
+                    moved[accepted[applied]] = Some(Moved { from: SendState::Fenced, is_delivered, doubted_at: None });
                 }
             }
             if !others.is_empty() {
                 let changes: Vec<&Change> = others.iter().map(|index| all[*index]).collect();
-                for (applied, is_delivered) in sql::apply(db, month, &changes).await? {
-                    moved[others[applied]] = Some(Moved { from: changes[applied].from, is_delivered });
+                for (applied, known) in sql::apply(db, month, &changes).await? {
+                    moved[others[applied]] = Some(known);
                 }
             }
             let evidence: Vec<(usize, Change)> = accepted
@@ -191,9 +192,8 @@ impl Commits {
                 .collect();
             if !evidence.is_empty() {
                 let changes: Vec<&Change> = evidence.iter().map(|(_, change)| change).collect();
-                for (applied, is_delivered) in sql::apply(db, month, &changes).await? {
-                    let (index, change) = &evidence[applied];
-                    moved[*index] = Some(Moved { from: change.from, is_delivered });
+                for (applied, known) in sql::apply(db, month, &changes).await? {
+                    moved[evidence[applied].0] = Some(known);
                 }
             }
         }
@@ -289,11 +289,18 @@ fn totals(all: &[&Change], moved: &[Option<Moved>]) -> Totals {
     let mut totals = Totals::new();
     for (change, moved) in all.iter().zip(moved) {
         let Some(moved) = moved else { continue };
+        let mut add = |hour, kind, event, by| {
+            *totals.entry((change.send.batch.tenant_id, hour, kind, event)).or_default() += by;
+        };
+        let kind = change.send.batch.kind.as_str();
         for event in change.rollups().chain(moved.is_delivered.then_some("delivered")) {
-            *totals.entry((change.send.batch.tenant_id, change.send.batch.kind.as_str(), event)).or_default() += 1;
+            add(None, kind, event, 1);
+        }
+        if let Some(at) = moved.doubted_at {
+            add(Some(hour_of(at)), kind, "unknown", -1);
         }
         if let Some(reason) = change.failure().filter(|_| change.send.batch.kind != MessageKind::Test) {
-            *totals.entry((change.send.batch.tenant_id, "failure", reason)).or_default() += 1;
+            add(None, "failure", reason, 1);
         }
     }
     totals

@@ -6,7 +6,7 @@ use crate::frequency::Urgency;
 use crate::gate::{BatchEligibility, RecipientEligibility, batch_eligibility, is_capped};
 use crate::recipient_eligibility;
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
-use chrono::NaiveDate;
+use chrono::{DateTime, NaiveDate, Utc};
 use runtime::column;
 use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SendId, SendState};
 use sqlx::PgConnection;
@@ -174,6 +174,8 @@ pub(super) struct Moved {
     pub from: SendState,
     /// The send counts as delivered by it.
     pub is_delivered: bool,
+    /// Since when its outcome was unknown, if it was.
+    pub doubted_at: Option<DateTime<Utc>>,
 }
 
 /// The index of a row in the arrays of a statement.
@@ -229,13 +231,13 @@ pub(super) async fn accept(
     Ok(moved.into_iter().filter_map(|row| Some((index_of(row.position)?, row.delivered))).collect())
 }
 
-/// Moves the sends otherwise, and writes their facts; answers the index of each that moved, and whether it counts as delivered by that. The
+/// Moves the sends otherwise, and writes their facts; answers the index of each that moved, and how it did. The
 /// changes must be of one month, in order of send id.
 pub(super) async fn apply(
     db: &mut PgConnection,
     month: NaiveDate,
     changes: &[&Change],
-) -> sqlx::Result<Vec<(usize, bool)>> {
+) -> sqlx::Result<Vec<(usize, Moved)>> {
     let moved = sqlx::query_file!(
         "queries/fence/apply.sql",
         &column(changes, |change| change.send.batch.tenant_id),
@@ -260,7 +262,12 @@ pub(super) async fn apply(
     )
     .fetch_all(db)
     .await?;
-    Ok(moved.into_iter().filter_map(|row| Some((index_of(row.position)?, row.delivered))).collect())
+    let moved = moved.into_iter().filter_map(|row| {
+        let index = index_of(row.position)?;
+        let from = changes.get(index)?.from;
+        Some((index, Moved { from, is_delivered: row.delivered, doubted_at: row.doubted_at }))
+    });
+    Ok(moved.collect())
 }
 
 /// Moves the counters of the batches, which must be locked, and adds to the hour's totals and the send usage.
@@ -300,22 +307,23 @@ pub async fn move_counters(
         &column(&ids, |id| SendId::last_of(*id)),
         &column(deltas.values(), |delta| delta.delivered),
         &column(totals.keys(), |key| key.0),
-        &column(totals.keys(), |key| key.1) as &[&str],
         &column(totals.keys(), |key| key.2) as &[&str],
+        &column(totals.keys(), |key| key.3) as &[&str],
         &total_counts,
         shard,
         &column(usage.keys(), |key| key.0),
         &column(usage.keys(), |key| key.1) as &[Option<NaiveDate>],
         &column(usage.keys(), |key| key.2),
-        &usage_counts
+        &usage_counts,
+        &column(totals.keys(), |key| key.1) as &[Option<DateTime<Utc>>]
     )
     .execute(db)
     .await
     .map(drop)
 }
 
-/// Totals to add, by tenant, kind and event: sorted, the order rows are locked in.
-pub type Totals = BTreeMap<(Uuid, &'static str, &'static str), i64>;
+/// Totals to add, by tenant, hour (`None`: this one), kind and event.
+pub type Totals = BTreeMap<(Uuid, Option<DateTime<Utc>>, &'static str, &'static str), i64>;
 
 /// Locks tenants with a limit or a frequency cap.
 pub(super) async fn lock_tenants(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<()> {

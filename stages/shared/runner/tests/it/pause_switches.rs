@@ -9,7 +9,7 @@ use std::{
 use async_nats::jetstream::consumer::{Info, pull};
 use async_trait::async_trait;
 use runner::{Intake, Runner, Stage, StageError, Sweep, SweepSchedule};
-use runtime::{Bus, CommitNotifier, Database, Notifier, PauseSwitches, Publication, Role};
+use runtime::{Bus, CommitNotifier, Database, Notifier, PauseSwitches, Publication, Role, plans::PreparedPool};
 use schemas::{
     Lane, Resolved,
     subjects::{self, stream},
@@ -91,7 +91,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Nobody nudges: what holds is found by looking.
+    /// Without change signals: pauses are found by polling.
     async fn new() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let database = devtools::servers::TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
@@ -101,7 +101,13 @@ impl Rig {
         bus.apply_streams().await.unwrap();
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();
         let shutdown = CancellationToken::new();
-        let switches = PauseSwitches::follow(pool.clone(), bus.clone(), Notifier::default(), true, shutdown.clone());
+        let switches = PauseSwitches::follow(
+            &PreparedPool::new(&pool, 2),
+            bus.clone(),
+            Notifier::default(),
+            true,
+            shutdown.clone(),
+        );
         let runner =
             Runner::new(bus.clone(), CommitNotifier::default(), shutdown.clone()).with_switches(switches.clone());
         Self { bus, pool, switches, runner, toy: Arc::default(), shutdown, _database: database }
@@ -218,7 +224,13 @@ async fn a_pause_outlives_a_restart() {
     rig.pause().await;
     // A process that starts now reads the pause switches before it fetches anything.
     let shutdown = CancellationToken::new();
-    let again = PauseSwitches::follow(rig.pool.clone(), rig.bus.clone(), Notifier::default(), true, shutdown.clone());
+    let again = PauseSwitches::follow(
+        &PreparedPool::new(&rig.pool, 2),
+        rig.bus.clone(),
+        Notifier::default(),
+        true,
+        shutdown.clone(),
+    );
     assert!(again.is_paused("compliance"), "before the pause switches are read everything rests");
     eventually("the pause switches to be read", || async { (!again.is_paused("audience")).then_some(()) }).await;
     assert!(again.is_paused("compliance"));

@@ -3,7 +3,7 @@
 use chrono::{NaiveDate, TimeDelta, Utc};
 use schemas::{SendId, month_of, new_batch_id};
 use serde_json::json;
-use stage_rig::{Rig, Tenant};
+use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
 
 use crate::{select, tenant};
@@ -145,6 +145,35 @@ async fn mail_to_a_merged_contact_counts_for_the_one_that_is_left() {
     }
     let twice = json!({"event": "email.sent", "op": "exactly", "count": 2});
     assert_eq!(select(&rig, &tenant, &twice).await, [people[1].id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fact_recorded_while_a_merge_runs_counts_for_the_one_that_is_left() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let people = rig.people(&tenant, 2).await;
+    send(&rig, &tenant, new_batch_id(), people[0].id, 3).await;
+    let mut merging = rig.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for update").execute(&mut *merging).await.unwrap();
+    sqlx::query("update contacts set status = 'merged', merged_into = $2 where id = $1")
+        .bind(people[0].id)
+        .bind(people[1].id)
+        .execute(&mut *merging)
+        .await
+        .unwrap();
+    let pool = rig.pool.clone();
+    let recording = tokio::spawn(async move {
+        sqlx::query("update sends set clicked_at = now(), human_clicked_at = now()").execute(&pool).await
+    });
+    until("the fact waits for the merge", async || {
+        let waiting = "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+                       where a.datname = current_database() and not l.granted";
+        rig.number(waiting).await == 1
+    })
+    .await;
+    merging.commit().await.unwrap();
+    recording.await.unwrap().unwrap();
+    assert_eq!(select(&rig, &tenant, &json!({"event": "email.clicked"})).await, [people[1].id]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,7 +47,7 @@ pub async fn compile(rig: &Rig, tenant: &Tenant, rule: &Value) -> Result<Compile
     segments::resolve(&mut db, tenant.id, &parsed, &definitions, None).await
 }
 
-/// Whom a rule selects, in the order of ids.
+/// The contacts that a rule selects, in the order of ids.
 pub async fn select(rig: &Rig, tenant: &Tenant, rule: &Value) -> Vec<Uuid> {
     let compiled = compile(rig, tenant, rule).await.unwrap_or_else(|error| panic!("{error:?}: {rule}"));
     let mut query = QueryBuilder::new("select c.id from ");

@@ -26,7 +26,7 @@ pub enum ReplyOutcome {
     Unknown,
 }
 
-/// Whom an answer concerns.
+/// The party that an answer concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// This recipient only.
@@ -44,7 +44,7 @@ pub enum Scope {
 pub struct ReplyDecision {
     /// What becomes of the send.
     pub outcome: ReplyOutcome,
-    /// Whom the answer concerns.
+    /// The party that the answer concerns.
     pub scope: Scope,
 }
 

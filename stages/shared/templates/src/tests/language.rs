@@ -19,6 +19,15 @@ fn a_merge_field_prints_its_value(#[case] source: &str, #[case] printed: &str) {
     assert_eq!(render_html(source), printed);
 }
 
+#[test]
+fn the_documents_name_every_merge_field_and_filter() {
+    let documents = include_str!("../../../../../ingress/README.md");
+    let names = crate::names::CONTACT_FIELDS.iter().chain(&crate::names::BARE_OTHERS).chain(&crate::filters::LIQUID);
+    for name in names {
+        assert!(documents.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
 #[rstest]
 #[case("[{{ title }}]", "[]")]
 #[case("{{ title | default: 'friend' }}", "friend")]

@@ -44,6 +44,7 @@ fn own_headers_are_in_their_mail_and_end_no_line_early() {
     };
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let own = sent(OwnHeaders {
+        to_name: Some("Everybody".to_owned()),
         from_name: Some("Größe, Billing".to_owned()),
         reply_to: Some("desk@example.com".to_owned()),
         cc: (0..40).map(|n| (format!("Größe, {n}\r\nBcc: x"), format!("copy-{n}@example.org"))).collect(),
@@ -69,6 +70,7 @@ fn own_headers_are_in_their_mail_and_end_no_line_early() {
     assert_eq!(parsed.reply_to().unwrap().first().unwrap().address(), Some("desk@example.com"));
     assert_eq!(parsed.header("X-Order").unwrap().as_text().map(str::len), Some(600));
     assert_eq!(parsed.header("X-Two").unwrap().as_text(), Some("1 Bcc: all@example.com"), "one field");
+    assert_eq!(parsed.to().unwrap().first().unwrap().name(), Some("Everybody"));
     assert!(parsed.bcc().is_none());
     assert_eq!(parsed.cc().unwrap().iter().count(), 40);
     assert_eq!(parsed.cc().unwrap().first().unwrap().address(), Some("copy-0@example.org"));

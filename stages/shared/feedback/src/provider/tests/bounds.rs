@@ -3,8 +3,9 @@
 
 use hostile::Shape;
 use runtime::{Budget, Used};
+use schemas::ProviderKind;
 
-use crate::provider::{LIMITS, Malformed, PROVIDERS, read};
+use crate::provider::{LIMITS, Malformed, read};
 
 fn used(provider: &str, raw: &[u8]) -> Used {
     let budget = Budget::new(LIMITS);
@@ -50,7 +51,7 @@ const HOSTILE: &[Shape] = &[
 
 #[test]
 fn reading_a_hostile_event_costs_no_more_than_its_length() {
-    for provider in PROVIDERS {
+    for provider in ProviderKind::HTTP {
         for n in [40, 2_000] {
             hostile::check_growth(HOSTILE, n, 10_000, |raw| used(provider, raw));
         }
@@ -112,7 +113,7 @@ fn fuzz_provider_events() {
         b"\"type\":\"email.received\"",
     ];
     hostile::fuzz(TOKENS, |raw| {
-        for provider in PROVIDERS {
+        for provider in ProviderKind::HTTP {
             let _ = read(provider, raw, &Budget::new(LIMITS));
         }
     });

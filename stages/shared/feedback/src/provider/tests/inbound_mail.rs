@@ -191,7 +191,7 @@ fn a_mail_that_broke_off_in_its_attachments_is_read() {
 #[test]
 fn an_event_is_no_mail_and_hostile_mails_are_cut() {
     for event in [r#"{"RecordType":"Bounce","Headers":[{"Name":"a","Value":"b"}]}"#, "[]", "{", "", "--", "a=b"] {
-        for provider in crate::provider::PROVIDERS {
+        for provider in schemas::ProviderKind::HTTP {
             let budget = runtime::Budget::new(LIMITS);
             assert!(
                 crate::provider::inbound_mail(provider, event.as_bytes(), &budget).unwrap().is_none(),
