@@ -19,7 +19,7 @@ use crate::aftermath::deliver_inbound;
 /// Most memory of its own the engine may hold during an attack, in MiB.
 const MEMORY_MAX_MIB: f64 = 256.0;
 /// Longest an attacker or a neighbour waits for an answer. Far above what either takes: it only tells "slow" from "stopped".
-const ANSWER_MAX: Duration = Duration::from_secs(20);
+const ANSWER_MAX: Duration = Duration::from_secs(90);
 const WITHIN: Duration = Duration::from_secs(60);
 const FEEDBACK: &str = "fbl@bounces.example";
 

@@ -248,7 +248,7 @@ async fn a_scheduled_message_leaves_when_it_is_due_with_its_files() {
             "calendar": {"method": "REQUEST", "content": INVITE},
         })
     };
-    let soon = chrono::Utc::now() + chrono::TimeDelta::seconds(2);
+    let soon = chrono::Utc::now() + chrono::TimeDelta::seconds(10);
     let later = rig.client.post("/v1/messages", message(soon + chrono::TimeDelta::hours(1))).await.expect(202);
     let answer = rig.client.post("/v1/messages", message(soon)).await.expect(202);
     let path = |answer: &Value| format!("/v1/sends/{}", answer["recipients"][1]["send_id"].as_str().unwrap());

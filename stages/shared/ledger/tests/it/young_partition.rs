@@ -101,7 +101,7 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         [keys.clone(), counts].join(", "),
         [each("null", "float8"), each("f", "bool"), each("0", "float8"), ids.clone(), each("0", "int4")].join(", "),
         "'{}'::uuid[], '{}'::text[], '{}'::text[], '{}'::int8[], 0::int2".to_owned(),
-        "'{}'::uuid[], '{}'::date[], '{}'::int2[], '{}'::int8[]".to_owned(),
+        "'{}'::uuid[], '{}'::date[], '{}'::int2[], '{}'::int8[], '{}'::timestamptz[]".to_owned(),
     ];
     vec![
         Prepared { name: "apply", sql: APPLY, arguments: apply.join(", ") },
