@@ -26,7 +26,7 @@ type Manager = <Postgres as sqlx::Database>::TransactionManager;
 
 /// A connection that was looked after longer ago is tried before it is used, and its plans are discarded if a table has grown.
 const FRESH_FOR: Duration = Duration::from_secs(1);
-/// The sizes are read again when Postgres has logged so many bytes since: what has not been logged has not grown.
+/// The sizes are read again when Postgres has logged so many bytes since, or its log is another one: what has not been logged has not grown.
 const LOGGED_MAX: i64 = 1024 * 1024;
 /// Connections that bulk work leaves to others.
 const PRIORITY_RESERVE: usize = 2;
@@ -264,7 +264,7 @@ impl PreparedPool {
 /// since `read_at`.
 async fn read_sizes(db: &mut PgConnection, read_at: Option<&str>) -> sqlx::Result<Option<(Vec<i32>, String)>> {
     let row = sqlx::query!(
-        r#"select case when $1::text is null or pg_current_wal_lsn() - $1::text::pg_lsn > $2::bigint then (
+        r#"select case when $1::text is null or abs(pg_current_wal_lsn() - $1::text::pg_lsn) > $2::bigint then (
                       select coalesce(array_agg(
                           floor(ln(1 + coalesce(pg_relation_size(oid), 0) / 8192) / ln(4))::integer order by oid), '{}')
                       from pg_class where oid >= 16384 and relkind = 'r' and relpersistence = 'p') end as sizes,
