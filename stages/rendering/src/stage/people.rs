@@ -1,6 +1,8 @@
 //! The recipients' merge data, loaded for all batches of a group with one statement each.
 
+use chrono::NaiveDate;
 use runner::StageError;
+use runtime::column;
 use schemas::{
     Cleared, MessageKind, SendId,
     messages::{ERASED_COPY, MailCopy, MailOptions, RecipientRole},
@@ -67,31 +69,80 @@ pub(super) async fn load_merge_data(
     if sends.is_empty() {
         return Ok(Vec::new());
     }
+    let keys: Vec<RecipientKey> = sends
+        .iter()
+        .map(|send| RecipientKey {
+            tenant_id: send.tenant_id,
+            contact_id: send.contact_id,
+            request_of: has_request(inputs, send).then_some(send.send_id),
+        })
+        .collect();
     let mut people: Vec<Option<RecipientData>> = vec![None; sends.len()];
-    let keys: Vec<(Uuid, Uuid)> = sends.iter().map(|send| (send.tenant_id, send.contact_id)).collect();
-    for (person, contact) in people.iter_mut().zip(load_contacts(db, &keys).await?) {
-        *person = contact.map(|contact| RecipientData {
-            address: contact.email.clone(),
-            is_copy: false,
-            data: MergeData { contact, data: Value::Null, event: Value::Null, headers: OwnHeaders::default() },
-            shape: MailShape::default(),
-            asks_to_confirm: false,
+    let mut copies: Vec<(usize, RecipientKey)> = Vec::new();
+    for (at, (send, found)) in sends.iter().zip(load_recipients(db, &keys).await?).enumerate() {
+        let Some(found) = found else { continue };
+        let is_copy = found.is_other && found.copy_of.is_some();
+        if let Some(contact_id) = found.copy_of.filter(|_| is_copy) {
+            copies.push((at, RecipientKey { tenant_id: send.tenant_id, contact_id, request_of: None }));
+        } else if found.is_other && is_transactional(inputs, send) {
+            // A copy of a mail whose recipient was erased.
+            continue;
+        }
+        people[at] = Some(RecipientData {
+            address: found.contact.email.clone(),
+            is_copy,
+            shape: MailShape::of(&found.options, is_copy),
+            asks_to_confirm: found.options.asks_to_confirm,
+            data: MergeData {
+                contact: found.contact,
+                data: found.data,
+                event: Value::Null,
+                headers: own_headers(found.options),
+            },
         });
     }
-    fill_requests(db, inputs, sends, &mut people).await?;
+    fill_copies(db, copies, &mut people).await?;
     fill_events(db, inputs, sends, &mut people).await?;
     fill_names(db, inputs, sends, &mut people).await?;
     Ok(people)
 }
 
-/// These contacts of tenants, in order. `None`: the contact is gone.
-async fn load_contacts(db: &mut PgConnection, keys: &[(Uuid, Uuid)]) -> sqlx::Result<Vec<Option<Contact>>> {
-    let mut contacts: Vec<Option<Contact>> = vec![None; keys.len()];
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
-    let rows = sqlx::query_file!("queries/contacts.sql", &tenants, &ids).fetch_all(db).await?;
+/// A recipient to look up.
+struct RecipientKey {
+    tenant_id: Uuid,
+    contact_id: Uuid,
+    /// The send whose request is looked up as well.
+    request_of: Option<SendId>,
+}
+
+/// A recipient as it was read.
+struct FoundRecipient {
+    contact: Contact,
+    /// `data` of the request.
+    data: Value,
+    /// What the caller set for this mail.
+    options: MailOptions,
+    /// True if the request is that of another send.
+    is_other: bool,
+    /// The contact that this send is a copy for.
+    copy_of: Option<Uuid>,
+}
+
+/// These recipients, in order. `None`: the contact is gone.
+async fn load_recipients(db: &mut PgConnection, keys: &[RecipientKey]) -> sqlx::Result<Vec<Option<FoundRecipient>>> {
+    let mut recipients: Vec<Option<FoundRecipient>> = keys.iter().map(|_| None).collect();
+    let rows = sqlx::query_file!(
+        "queries/recipients.sql",
+        &column(keys, |key| key.tenant_id),
+        &column(keys, |key| key.contact_id),
+        &column(keys, |key| key.request_of.map(|send| send.0)) as &[Option<Uuid>],
+        &column(keys, |key| key.request_of.map(|send| month_of(send.0))) as &[Option<NaiveDate>]
+    )
+    .fetch_all(db)
+    .await?;
     for row in rows {
-        let Some(slot) = index(row.place).and_then(|at| contacts.get_mut(at)) else { continue };
-        *slot = Some(Contact {
+        let Some(slot) = index(row.place).and_then(|at| recipients.get_mut(at)) else { continue };
+        let contact = Contact {
             email: row.address,
             first_name: row.first_name,
             last_name: row.last_name,
@@ -103,9 +154,40 @@ async fn load_contacts(db: &mut PgConnection, keys: &[(Uuid, Uuid)]) -> sqlx::Re
             lifecycle_stage: row.lifecycle_stage,
             dot_number: row.dot_number.map(|number| number.to_string()),
             fields: row.fields.0,
+        };
+        *slot = Some(FoundRecipient {
+            contact,
+            data: row.data.unwrap_or(Value::Null),
+            options: row.options.map(|Json(options)| options).unwrap_or_default(),
+            is_other: row.is_other,
+            copy_of: row.to_contact_id,
         });
     }
-    Ok(contacts)
+    Ok(recipients)
+}
+
+/// Gives copies the merge data of the mail's own recipient. A copy whose recipient is gone is not rendered.
+async fn fill_copies(
+    db: &mut PgConnection,
+    copies: Vec<(usize, RecipientKey)>,
+    people: &mut [Option<RecipientData>],
+) -> Result<(), StageError> {
+    if copies.is_empty() {
+        return Ok(());
+    }
+    let (places, keys): (Vec<usize>, Vec<RecipientKey>) = copies.into_iter().unzip();
+    for (at, found) in places.into_iter().zip(load_recipients(db, &keys).await?) {
+        people[at] = people[at].take().zip(found).map(|(mut person, found)| {
+            person.data.contact = found.contact;
+            person
+        });
+    }
+    Ok(())
+}
+
+/// True if the mail may have a request whose `data` and options it is rendered with.
+fn has_request(inputs: &[Cleared], send: &OwedRecipient) -> bool {
+    inputs.get(send.input).is_some_and(|batch| matches!(batch.kind, MessageKind::Transactional | MessageKind::OneOff))
 }
 
 /// Sets the names of a one-off message's recipients as the caller gave them. The contact's stored name is not used.
@@ -147,59 +229,6 @@ async fn fill_names(
         if let Some(Some(person)) = at.and_then(|at| people.get_mut(at)) {
             person.data.contact.first_name = Some(row.name);
         }
-    }
-    Ok(())
-}
-
-/// `data` of transactional requests, and what the callers of transactional and one-off mail set for each.
-async fn fill_requests(
-    db: &mut PgConnection,
-    inputs: &[Cleared],
-    sends: &[OwedRecipient],
-    people: &mut [Option<RecipientData>],
-) -> Result<(), StageError> {
-    let has_request = |send: &OwedRecipient| {
-        inputs
-            .get(send.input)
-            .is_some_and(|batch| matches!(batch.kind, MessageKind::Transactional | MessageKind::OneOff))
-    };
-    let wanted: Vec<(usize, &OwedRecipient)> = sends.iter().enumerate().filter(|(_, send)| has_request(send)).collect();
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
-    let ids: Vec<Uuid> = wanted.iter().map(|(_, send)| send.send_id.0).collect();
-    let months: Vec<chrono::NaiveDate> = ids.iter().map(|id| month_of(*id)).collect();
-    let rows = sqlx::query_file!("queries/request_data.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
-    let mut copies: Vec<(usize, (Uuid, Uuid))> = Vec::new();
-    for row in rows {
-        let Some((at, send)) = index(row.place).and_then(|place| wanted.get(place)) else { continue };
-        let Some(slot) = people.get_mut(*at) else { continue };
-        let Some(person) = slot else { continue };
-        person.data.data = row.data.unwrap_or(Value::Null);
-        let options = row.options.map(|Json(options)| options).unwrap_or_default();
-        if let (true, Some(to)) = (row.is_other, row.to_contact_id) {
-            person.is_copy = true;
-            copies.push((*at, (send.tenant_id, to)));
-        } else if row.is_other && is_transactional(inputs, send) {
-            // A copy of a mail whose recipient was erased.
-            *slot = None;
-            continue;
-        }
-        person.shape = MailShape::of(&options, person.is_copy);
-        person.asks_to_confirm = options.asks_to_confirm;
-        person.data.headers = own_headers(options);
-    }
-    if copies.is_empty() {
-        return Ok(());
-    }
-    let keys: Vec<(Uuid, Uuid)> = copies.iter().map(|(_, key)| *key).collect();
-    for ((at, _), contact) in copies.into_iter().zip(load_contacts(db, &keys).await?) {
-        let Some(slot) = people.get_mut(at) else { continue };
-        *slot = slot.take().zip(contact).map(|(mut person, contact)| {
-            person.data.contact = contact;
-            person
-        });
     }
     Ok(())
 }

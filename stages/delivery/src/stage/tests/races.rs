@@ -1,6 +1,13 @@
 //! The fence against those who must win: unsubscribes, cancels, pauses.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use schemas::SendId;
 use stage_rig::until;
@@ -248,4 +255,44 @@ async fn several_processes_mail_each_recipient_once() {
         }
     }
     world.assert_counters_are_right().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acceptances_of_single_mails_and_other_changes_of_their_batches_all_count() {
+    let world = Arc::new(World::new().await);
+    let mut batches = Vec::new();
+    for number in 0..100 {
+        batches.push(world.transactional_batch(&format!("user{number}@example.com")).await);
+    }
+    let (beside, ids) = (world.clone(), batches.iter().map(|batch| batch.id).collect::<Vec<_>>());
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = over.clone();
+    let changing = tokio::spawn(async move {
+        let mut changes = 0_i64;
+        for id in ids.iter().cycle() {
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            sqlx::query("update batches set opened = opened + 1 where tenant_id = $1 and id = $2")
+                .bind(beside.tenant)
+                .bind(id)
+                .execute(&beside.pool)
+                .await
+                .unwrap();
+            changes += 1;
+        }
+        changes
+    });
+    world.stage().deliver(&batches.iter().collect::<Vec<_>>()).await.unwrap();
+    over.store(true, Ordering::Relaxed);
+    let changes = changing.await.unwrap();
+    assert_eq!(world.number("select sum(opened) from batches where tenant_id = $1").await, changes);
+    assert_eq!(
+        world.number("select count(*) from batches where tenant_id = $1 and state = 'done' and sent = 1").await,
+        100
+    );
+    world.assert_counters_are_right().await;
+    // And the totals of content, which a trigger notes.
+    assert_eq!(world.number("select sum(opened) from content_changes where tenant_id = $1").await, changes);
+    assert_eq!(world.number("select sum(sent) from content_changes where tenant_id = $1").await, 100);
 }

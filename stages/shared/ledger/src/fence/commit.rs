@@ -62,6 +62,34 @@ impl Commits {
     /// Commits fences and changes together, except those whose contacts another transaction has locked; with `wait` it waits for contacts
     /// to be suppressed. After an error, nothing may be assumed written.
     pub async fn commit(&self, fences: &[SendAttempt], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
+        if fences.is_empty() && are_single(changes) {
+            let left = self.accept_single(changes).await?;
+            return if left.is_empty() {
+                Ok(Committed::default())
+            } else {
+                self.commit_group(fences, &left, wait).await
+            };
+        }
+        self.commit_group(fences, changes, wait).await
+    }
+
+    /// Commits acceptances of single mails, a statement for all; answers those that did not take place so.
+    async fn accept_single(&self, changes: &[Change]) -> sqlx::Result<Vec<Change>> {
+        let started = Instant::now();
+        let mut ordered: Vec<&Change> = changes.iter().collect();
+        ordered.sort_unstable_by_key(|change| (change.send.batch.tenant_id, change.send.batch.batch_id));
+        let Some(month) = ordered.first().map(|change| change.send.batch.month) else { return Ok(Vec::new()) };
+        let mut db = self.connections.take().await?;
+        let moved: HashSet<usize> = sql::accept_last(&mut db, month, &ordered, self.shard).await?.into_iter().collect();
+        db.put_back();
+        let (moved, left): (Vec<_>, Vec<_>) =
+            ordered.into_iter().enumerate().partition(|(index, _)| moved.contains(index));
+        Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", "result")]);
+        count(moved.into_iter().map(|(_, change)| change));
+        Ok(left.into_iter().map(|(_, change)| change.clone()).collect())
+    }
+
+    async fn commit_group(&self, fences: &[SendAttempt], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
         let started = Instant::now();
         let mut tx = self.connections.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
@@ -222,6 +250,18 @@ impl Commits {
         }
         deltas
     }
+}
+
+/// True if these are plain acceptances of mails of one month that are probably alone in their batches.
+fn are_single(changes: &[Change]) -> bool {
+    let month = changes.first().map(|change| change.send.batch.month);
+    let is_single = |change: &Change| {
+        change.is_plain_acceptance()
+            && change.captured.is_none()
+            && matches!(change.send.batch.kind, MessageKind::Transactional | MessageKind::OneOff)
+            && Some(change.send.batch.month) == month
+    };
+    changes.iter().all(is_single) && batch_keys(changes.iter().map(|change| &change.send)).len() == changes.len()
 }
 
 /// Locks the contacts to be suppressed; answers those that another transaction has locked, unless it waits for them.

@@ -231,6 +231,34 @@ pub(super) async fn accept(
     Ok(moved.into_iter().filter_map(|row| Some((index_of(row.position)?, row.delivered))).collect())
 }
 
+/// Records plain acceptances of the last open mails of their batches and ends the batches, all in this statement; answers the index of each
+/// that took place. The changes must be of one month and each of another batch, in order of the batches' keys.
+pub(super) async fn accept_last(
+    db: &mut PgConnection,
+    month: NaiveDate,
+    changes: &[&Change],
+    shard: i16,
+) -> sqlx::Result<Vec<usize>> {
+    let moved = sqlx::query_file_scalar!(
+        "queries/fence/accept_last.sql",
+        &column(changes, |change| change.send.batch.tenant_id),
+        &column(changes, |change| change.send.batch.batch_id),
+        &column(changes, |change| change.send.id),
+        &column(changes, |change| change.send.token),
+        &column(changes, |change| change.answer.code) as &[Option<i16>],
+        &column(changes, |change| change.answer.enhanced.as_deref()) as &[Option<&str>],
+        &column(changes, |change| change.answer.text.as_deref()) as &[Option<&str>],
+        &column(changes, |change| change.provider) as &[Option<&str>],
+        &column(changes, |change| change.provider_message_id.as_deref()) as &[Option<&str>],
+        &column(changes, |change| change.event_id()),
+        month,
+        shard
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(moved.into_iter().filter_map(index_of).collect())
+}
+
 /// Moves the sends otherwise, and writes their facts; answers the index of each that moved, and how it did. The
 /// changes must be of one month, in order of send id.
 pub(super) async fn apply(
