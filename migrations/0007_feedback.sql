@@ -21,6 +21,7 @@ create table inbound_events (
     unique (tenant_id, connection_id, dedupe_key)
 );
 create index inbound_events_due on inbound_events (due_at, id) where due_at is not null;
+create index inbound_events_of_tenant on inbound_events (tenant_id, due_at, id) where due_at is not null;
 create index inbound_events_by_age on inbound_events (received_at);
 create index inbound_events_rejected on inbound_events (tenant_id, id) where state = 'rejected';
 select enable_row_security('inbound_events');
@@ -46,6 +47,8 @@ create table inbound_mails (
     primary key (tenant_id, id)
 );
 create index inbound_mails_due on inbound_mails (due_at, id) where due_at is not null;
+create index inbound_mails_of_tenant on inbound_mails (tenant_id, due_at, id) where due_at is not null;
+create index inbound_mails_unread on inbound_mails (tenant_id, send_id) where due_at is not null;
 create index inbound_mails_by_age on inbound_mails (received_at);
 select enable_row_security('inbound_mails');
 revoke all on inbound_mails from postrider_ingress;

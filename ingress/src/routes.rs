@@ -75,7 +75,7 @@ static BY_NAME: LazyLock<HashMap<&str, &Operation>> =
     LazyLock::new(|| OPERATIONS.iter().map(|operation| (operation.doc.id, operation)).collect());
 
 static BY_ROUTE: LazyLock<HashMap<(&str, &str), &Operation>> = LazyLock::new(|| {
-    OPERATIONS.iter().map(|operation| ((operation.verb.as_str(), operation.path), operation)).collect()
+    OPERATIONS.iter().map(|operation| ((operation.method.as_str(), operation.path), operation)).collect()
 });
 
 /// Every operation there is.

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use runtime::Peers;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -58,16 +59,22 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
 async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     let permits = Arc::new(Semaphore::new(ingress.settings.http_connections.clamp(1, Semaphore::MAX_PERMITS)));
+    let clients = Peers::new(ingress.settings.http_connections_per_address);
+    // Behind a proxy of the operator are many clients.
+    let proxies = Peers::new(0);
     let header_timeout = ingress.settings.http_body_timeout;
     let router = routes::router(Arc::clone(&ingress));
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 // Closed at once: one more would cost memory and file descriptors that open ones need.
                 let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
+                let address = address.ip().to_canonical();
+                let is_proxy = ingress.settings.trusted_proxies.iter().any(|net| net.contains(&address));
+                let Some(counted) = (if is_proxy { &proxies } else { &clients }).count(address) else { continue };
                 let connection = serve_connection(stream, router.clone(), header_timeout, shutdown.clone());
                 connections.spawn(async move {
-                    let _permit = permit;
+                    let _held = (permit, counted);
                     connection.await;
                 });
             }

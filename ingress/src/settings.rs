@@ -43,6 +43,10 @@ pub struct Settings {
     /// Connections each ingress process serves at once; more are closed as soon as they come.
     #[arg(long, env = "POSTRIDER_HTTP_CONNECTIONS", default_value_t = 10_000)]
     pub http_connections: usize,
+    /// Connections of one address, an IPv6 network of 64 bits being one, that each ingress process serves at once; more are closed as soon
+    /// as they come. `trusted-proxies` have no such limit. 0 switches the limit off.
+    #[arg(long, env = "POSTRIDER_HTTP_CONNECTIONS_PER_ADDRESS", default_value_t = 1_000)]
+    pub http_connections_per_address: usize,
     /// Calls over the bus (`mail.v1.api.…`) each ingress process carries out at once; more are answered 503 `unavailable`.
     #[arg(long, env = "POSTRIDER_BUS_CALLS", default_value_t = 256)]
     pub bus_calls: usize,

@@ -92,8 +92,8 @@ pub struct Ingress {
     pub tasks: TaskTracker,
     /// Notifies requests that wait for the outcome of their sends.
     pub reply_inbox: ReplyInbox,
-    /// The writes of recipients under way: one for each key, and all together half of the connections.
-    pub(crate) recipient_writes: Shares,
+    /// The reads and writes of recipients under way: one for each key, and all together half of the connections.
+    pub(crate) recipient_turns: Shares,
     /// Of the requests of one mail's links, which waits for its batch.
     pub(crate) mail_turns: Shares,
     /// State of provider webhooks.
@@ -131,7 +131,7 @@ impl Ingress {
             mcp::AssistantDeps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
-            recipient_writes: Shares::new(connections / 2, 1),
+            recipient_turns: Shares::new(connections / 2, 1),
             mail_turns: Shares::new(usize::MAX, 1),
             hooks: Hooks::new(&settings.hooks, &settings.outbound)?,
             vault: Vault::new(&deps.master_keys)?,

@@ -47,13 +47,24 @@ pub fn generate(product: &str, environment: Environment) -> String {
 pub fn is_well_formed(key: &str) -> bool {
     let Some(at) = key.len().checked_sub(CHECKSUM_CHARS).filter(|at| key.is_char_boundary(*at)) else { return false };
     let (body, sum) = key.split_at(at);
-    let mut parts = body.splitn(4, '_');
-    let form = matches!(
-        (parts.next(), parts.next(), parts.next(), parts.next()),
-        (Some("svc"), Some("live" | "test"), Some(slug), Some(random))
-            if is_slug(slug) && random.len() == RANDOM_CHARS && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    );
-    form && checksum(body) == sum
+    let is_random = |text: &str| text.len() == RANDOM_CHARS && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    parts(body).is_some_and(|(slug, _, random)| is_slug(slug) && is_random(random)) && checksum(body) == sum
+}
+
+/// The product and the environment that a key names.
+#[must_use]
+pub fn owner(key: &str) -> Option<(&str, Environment)> {
+    parts(key).map(|(slug, environment, _)| (slug, environment))
+}
+
+fn parts(key: &str) -> Option<(&str, Environment, &str)> {
+    let mut parts = key.splitn(4, '_');
+    let environment = match (parts.next()?, parts.next()?) {
+        ("svc", "live") => Environment::Production,
+        ("svc", "test") => Environment::Sandbox,
+        _ => return None,
+    };
+    Some((parts.next()?, environment, parts.next()?))
 }
 
 /// What is stored of a key.
@@ -79,6 +90,14 @@ mod tests {
         mistyped.replace_range(20..21, if &key[20..21] == "a" { "b" } else { "a" });
         assert!(!is_well_formed(&mistyped));
         assert!(!is_well_formed("") && !is_well_formed("svc_live_x") && !is_well_formed("ééééééé"));
+    }
+
+    #[test]
+    fn a_key_says_product_and_environment() {
+        assert_eq!(owner("svc_live_acme-crm_abc"), Some(("acme-crm", Environment::Production)));
+        assert_eq!(owner("svc_test_acme-crm_abc"), Some(("acme-crm", Environment::Sandbox)));
+        assert_eq!(owner("svc_live_acme"), None);
+        assert_eq!(owner("bearer"), None);
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub struct Refusal {
     /// In words.
     #[serde(default)]
     pub detail: Option<String>,
-    /// Every fault of a validation.
+    /// The faults of a validation; of more than ten the first ten.
     #[serde(default)]
     pub fields: Vec<RefusedField>,
 }

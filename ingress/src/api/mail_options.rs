@@ -181,7 +181,11 @@ fn check_headers(faults: &mut Faults, headers: &BTreeMap<String, String>) {
             && name.len() <= HEADER_NAME_MAX
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         if !is_name {
-            faults.add("headers", "invalid", "names have letters, digits and dashes, at most 70");
+            faults.add(
+                "headers",
+                "invalid",
+                format!("names have letters, digits and dashes, at most {HEADER_NAME_MAX}"),
+            );
             continue;
         }
         let path = format!("headers.{name}");
@@ -228,7 +232,8 @@ fn check_metadata(faults: &mut Faults, metadata: &BTreeMap<String, String>) {
             && key.len() <= METADATA_KEY_MAX
             && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
         if !is_key {
-            faults.add("metadata", "invalid", "keys have letters, digits, dots, dashes and underscores, at most 40");
+            let detail = format!("keys have letters, digits, dots, dashes and underscores, at most {METADATA_KEY_MAX}");
+            faults.add("metadata", "invalid", detail);
             continue;
         }
         faults.optional(&format!("metadata.{key}"), Some(value), METADATA_VALUE_MAX);

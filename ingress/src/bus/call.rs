@@ -4,7 +4,7 @@ use std::{error::Error, sync::Arc};
 
 use axum::{Router, body::Body};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header, response};
+use http::{Request, StatusCode, header, response};
 use http_body_util::LengthLimitError;
 use schemas::Environment;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use tower::ServiceExt;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    IdempotencyKey, Operation, Verb,
+    IdempotencyKey, Operation,
     auth::{TrustedCaller, keys::Caller},
     body::{BODY_MAX_BYTES, CALL_MAX_BYTES},
     error::ApiError,
@@ -105,8 +105,8 @@ pub(super) async fn request(
     let path = fill(operation.path, &mut fields)?;
     let (dry_run, skips_outcome) = (manner == CallMode::DryRun, manner == CallMode::Published);
     let trusted = TrustedCaller { caller: publisher.caller(), dry_run, skips_outcome };
-    let builder = Request::builder().method(method(operation.verb)).extension(trusted);
-    let request = if operation.verb.is_write() {
+    let builder = Request::builder().method(operation.method.clone()).extension(trusted);
+    let request = if operation.is_write() {
         let body = if is_long { payload } else { to_bytes(&fields)? };
         let builder = builder.uri(path).header(header::CONTENT_TYPE, "application/json");
         let builder = match message_id.filter(|_| !dry_run) {
@@ -194,16 +194,6 @@ fn query(fields: &Map<String, Value>) -> Result<String, ApiError> {
         }
     }
     Ok(query.finish())
-}
-
-fn method(verb: Verb) -> Method {
-    match verb {
-        Verb::Get => Method::GET,
-        Verb::Head => Method::HEAD,
-        Verb::Post => Method::POST,
-        Verb::Patch => Method::PATCH,
-        Verb::Delete => Method::DELETE,
-    }
 }
 
 /// The headers of a message that hold its idempotency key, in order. JetStream drops repeats of a `Nats-Msg-Id`, of any sender.

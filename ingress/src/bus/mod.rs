@@ -47,6 +47,9 @@ const DESCRIPTION: &str = "The Postrider API: every operation of the HTTP API, b
 const SUBJECT: &str = "mail.v1.api";
 /// The status HTTP would answer with.
 const STATUS: &str = "Mail-Status";
+/// The headers of HTTP's answer that a reply has, too.
+const RETRY_AFTER: &str = "Retry-After";
+const HTTP_HEADERS: [&str; 2] = [RETRY_AFTER, "Idempotency-Replayed"];
 const ERROR: &str = "Nats-Service-Error";
 const ERROR_CODE: &str = "Nats-Service-Error-Code";
 /// Pause before the service is announced again when NATS was away.
@@ -55,6 +58,8 @@ const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 /// The answer to a call.
 struct CallAnswer {
     status: StatusCode,
+    /// Those of [`HTTP_HEADERS`] that it has.
+    headers: async_nats::HeaderMap,
     body: Bytes,
     /// The code of a refusal.
     error: Option<String>,
@@ -148,7 +153,7 @@ fn metadata(call: &BusCall) -> HashMap<String, String> {
     let mut say = |key: &str, text: String| metadata.insert(key.to_owned(), text);
     let OwnCall { name, summary } = match call {
         BusCall::Operation(operation) => {
-            say("http", format!("{} {}", operation.verb.as_str(), operation.path));
+            say("http", format!("{} {}", operation.method.as_str(), operation.path));
             OwnCall { name: operation.doc.id, summary: operation.doc.summary }
         }
         BusCall::Validate => VALIDATE,
@@ -193,7 +198,7 @@ async fn listen(api: Arc<BusApi>, mut endpoint: Endpoint, call: BusCall) {
 }
 
 async fn answer(request: &async_nats::service::Request, answer: CallAnswer) {
-    let mut headers = async_nats::HeaderMap::new();
+    let mut headers = answer.headers;
     headers.insert(STATUS, answer.status.as_str());
     if let Some(error) = answer.error {
         headers.insert(ERROR_CODE, answer.status.as_str());
@@ -237,7 +242,7 @@ impl BusApi {
             BusCall::Validate => {
                 let (operation, body) = call::to_validate(&publisher, payload.clone()).await?;
                 let operation = routes::operation(operation_of_name(&operation))
-                    .filter(|known| known.verb.is_write() && is_offered(known))
+                    .filter(|known| known.is_write() && is_offered(known))
                     .ok_or_else(|| ApiError::invalid("operation", "unknown", "is no operation that writes"))?;
                 let request = call::request(operation, &publisher, body, None, CallMode::DryRun).await?;
                 let answer = self.call_router(request).await;
@@ -247,9 +252,7 @@ impl BusApi {
             }
             BusCall::ResolveTenant => self.resolve(&publisher, &payload).await,
             BusCall::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &payload).await?),
-            BusCall::Contract => {
-                Ok(CallAnswer { status: StatusCode::OK, body: routes::served_contracts().asyncapi(), error: None })
-            }
+            BusCall::Contract => Ok(succeeded(routes::served_contracts().asyncapi())),
         }
     }
 
@@ -257,7 +260,13 @@ impl BusApi {
         let (parts, content) = call::route(&self.router, request).await;
         let body = call::read_answer(content).await?;
         let error = (!parts.status.is_success()).then(|| code_of(&body));
-        Ok(CallAnswer { status: parts.status, body, error })
+        let mut headers = async_nats::HeaderMap::new();
+        for name in HTTP_HEADERS {
+            if let Some(value) = parts.headers.get(name).and_then(|value| value.to_str().ok()) {
+                headers.insert(name, value);
+            }
+        }
+        Ok(CallAnswer { status: parts.status, headers, body, error })
     }
 
     async fn resolve(&self, publisher: &Publisher, payload: &[u8]) -> Result<CallAnswer, ApiError> {
@@ -273,7 +282,11 @@ impl BusApi {
 }
 
 fn done(answer: &impl Serialize) -> Result<CallAnswer, ApiError> {
-    Ok(CallAnswer { status: StatusCode::OK, body: ApiReply::ok(answer)?.into_body().into(), error: None })
+    Ok(succeeded(ApiReply::ok(answer)?.into_body().into()))
+}
+
+fn succeeded(body: Bytes) -> CallAnswer {
+    CallAnswer { status: StatusCode::OK, headers: async_nats::HeaderMap::new(), body, error: None }
 }
 
 fn unknown_subject() -> ApiError {
@@ -282,7 +295,11 @@ fn unknown_subject() -> ApiError {
 }
 
 fn refusal(error: &ApiError) -> CallAnswer {
-    CallAnswer { status: error.status, error: Some(error.code.to_string()), body: error.body().into() }
+    let mut headers = async_nats::HeaderMap::new();
+    if let Some(seconds) = error.retry_after {
+        headers.insert(RETRY_AFTER, seconds.to_string());
+    }
+    CallAnswer { status: error.status, headers, error: Some(error.code.to_string()), body: error.body().into() }
 }
 
 /// The code of an error's body.
@@ -296,6 +313,13 @@ fn code_of(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_says_when_to_come_again() {
+        let busy = refusal(&ApiError::busy("campaign_busy")).headers;
+        assert_eq!(busy.get(RETRY_AFTER).map(async_nats::HeaderValue::as_str), Some("1"));
+        assert!(refusal(&ApiError::conflict("campaign_already_sent")).headers.is_empty());
+    }
 
     #[test]
     fn every_short_name_calls_an_operation_that_is_offered() {

@@ -6,6 +6,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use uuid::Uuid;
 
 use super::{
     error::ApiError,
@@ -22,13 +23,18 @@ pub const MESSAGE_BODY_MAX_BYTES: usize = 24 * 1024 * 1024;
 /// The longest call over the bus, and the longest answer to one, in bytes: what one message of the bus may carry.
 pub const CALL_MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// The owner of bodies that no product sends: recipients' forms and providers' events.
-pub const PUBLIC: &str = "";
-
 const KIB: usize = 1024;
 
+/// Memory for recipients' forms, in KiB, and of it for the forms of one mail: with more, its recipient is answered 503, and no other.
+const FORMS_KIB: usize = 8 * 1024;
+const FORMS_OF_A_MAIL_KIB: usize = 64;
+/// Memory for providers' events, in KiB, and of it for the events of one connection: with more, its provider is answered 503, and no
+/// other.
+const EVENTS_KIB: usize = 24 * 1024;
+const EVENTS_OF_A_CONNECTION_KIB: usize = 4 * 1024;
+
 /// The memory limit of a process for bodies, from their first byte until they are parsed, in KiB. Over all connections: 224 MiB. One
-/// product holds at most half of each kind.
+/// product holds at most half of each kind of its requests.
 #[derive(Debug)]
 struct BodyMemory {
     /// For bodies of at most [`BODY_MAX_BYTES`]. They take it as they arrive, so that an idle caller holds none, and are refused
@@ -41,6 +47,10 @@ struct BodyMemory {
     imports: Shares,
     /// For calls over the bus, which are received as a whole. They are refused if it is used up.
     calls: Shares,
+    /// For recipients' forms, by mail, and for providers' events, by connection. They take it as they arrive, and are refused if it is
+    /// used up.
+    forms: Shares,
+    events: Shares,
 }
 
 impl BodyMemory {
@@ -52,11 +62,13 @@ impl BodyMemory {
             messages: halves(2 * MESSAGE_BODY_MAX_BYTES / KIB),
             imports: halves(2 * IMPORT_BODY_MAX_BYTES / KIB),
             calls: halves(6 * CALL_MAX_BYTES / KIB),
+            forms: Shares::new(FORMS_KIB, FORMS_OF_A_MAIL_KIB),
+            events: Shares::new(EVENTS_KIB, EVENTS_OF_A_CONNECTION_KIB),
         }
     }
 }
 
-static MEMORY: LazyLock<BodyMemory> = LazyLock::new(|| BodyMemory::new(64 * 1024));
+static MEMORY: LazyLock<BodyMemory> = LazyLock::new(|| BodyMemory::new(32 * 1024));
 
 /// The memory that one body holds until it is dropped.
 #[derive(Debug, Default)]
@@ -123,33 +135,9 @@ fn hold_call_in(memory: &BodyMemory, bytes: Bytes, owner: &str) -> Result<Bytes,
 
 /// The bytes of a body so far, with the memory they hold until dropped.
 #[derive(Debug, Default)]
-pub struct ReceivedBody {
+struct ReceivedBody {
     bytes: Vec<u8>,
     share: MemoryShare,
-}
-
-impl ReceivedBody {
-    /// Adds a piece of a body of at most [`BODY_MAX_BYTES`] that no product sends.
-    ///
-    /// # Errors
-    /// 503 when other bodies hold the memory.
-    pub fn push(&mut self, piece: &[u8]) -> Result<(), ApiError> {
-        self.share.grow(&MEMORY.short, PUBLIC, self.bytes.len() + piece.len())?;
-        self.bytes.extend_from_slice(piece);
-        Ok(())
-    }
-
-    /// The number of bytes received.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// True if no byte was received.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
 }
 
 impl AsRef<[u8]> for ReceivedBody {
@@ -158,14 +146,63 @@ impl AsRef<[u8]> for ReceivedBody {
     }
 }
 
-impl From<ReceivedBody> for Bytes {
-    fn from(gathered: ReceivedBody) -> Self {
-        Self::from_owner(gathered)
+/// A body of at most [`BODY_MAX_BYTES`] that no product sends.
+#[derive(Debug)]
+pub struct PublicBody {
+    received: ReceivedBody,
+    memory: &'static Shares,
+    owner: String,
+}
+
+impl PublicBody {
+    /// A form of the recipient of this send.
+    #[must_use]
+    pub fn form(send: Uuid) -> Self {
+        Self::new(&MEMORY.forms, send)
+    }
+
+    /// An event of this provider connection.
+    #[must_use]
+    pub fn event(connection: Uuid) -> Self {
+        Self::new(&MEMORY.events, connection)
+    }
+
+    fn new(memory: &'static Shares, owner: Uuid) -> Self {
+        Self { received: ReceivedBody::default(), memory, owner: owner.to_string() }
+    }
+
+    /// Adds a piece.
+    ///
+    /// # Errors
+    /// 503 when other bodies hold the memory.
+    pub fn push(&mut self, piece: &[u8]) -> Result<(), ApiError> {
+        let ReceivedBody { bytes, share } = &mut self.received;
+        share.grow(self.memory, &self.owner, bytes.len() + piece.len())?;
+        bytes.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// The number of bytes received.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.received.bytes.len()
+    }
+
+    /// True if no byte was received.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.received.bytes.is_empty()
+    }
+}
+
+impl From<PublicBody> for Bytes {
+    fn from(body: PublicBody) -> Self {
+        Self::from_owner(body.received)
     }
 }
 
 /// Reads a body of at most `max_bytes`, within `body_timeout`. It holds its share of the memory limit until it is dropped. Its
-/// owner is the product that sends it, or [`PUBLIC`].
+/// owner is the product that sends it.
 ///
 /// # Errors
 /// 413 `body_too_large` (at once when the length is declared), 408 `request_timeout`, 400 when the caller breaks off, 503 when other
@@ -215,7 +252,7 @@ async fn read_within(
         Ok::<(), ApiError>(())
     };
     tokio::time::timeout(body_timeout, all).await.map_err(|_| body_timed_out())??;
-    Ok(ReceivedBody { bytes, share }.into())
+    Ok(Bytes::from_owner(ReceivedBody { bytes, share }))
 }
 
 /// The error of a body that is too long or breaks off.
@@ -408,10 +445,24 @@ mod tests {
         assert!(hold_call_in(memory, call(), "shop").is_ok());
     }
 
+    #[test]
+    fn bodies_of_one_stranger_leave_memory_to_the_others() {
+        let memory = memory(1);
+        let full = vec![b'x'; 16 * KIB];
+        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut held: Vec<_> = (0..5).map(|_| PublicBody::new(&memory.forms, one)).collect();
+        let refused = held.iter_mut().filter_map(|form| form.push(&full).err()).count();
+        assert_eq!(refused, 1, "64 KiB are one mail's");
+        PublicBody::new(&memory.forms, other).push(&full).unwrap();
+        PublicBody::new(&memory.events, one).push(&full).unwrap();
+        drop(held);
+        PublicBody::new(&memory.forms, one).push(&full).unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_come_is_a_408() {
         let silent = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-        let error = read(silent, PUBLIC, &HeaderMap::new(), 5, Duration::from_secs(5)).await.unwrap_err();
+        let error = read(silent, "shop", &HeaderMap::new(), 5, Duration::from_secs(5)).await.unwrap_err();
         assert_eq!((error.status, error.code.as_ref()), (StatusCode::REQUEST_TIMEOUT, "request_timeout"));
     }
 }

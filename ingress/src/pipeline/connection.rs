@@ -4,6 +4,7 @@
 //! hyper closes an HTTP/1 connection with slow headers without an answer, and an idle one as early; it has no limit before the first line
 //! and for HTTP/2. So the idle time is measured here, for all of them: the time without a request in progress.
 
+mod frames;
 mod head;
 
 use std::{
@@ -27,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use self::head::HeadChecker;
+use self::{frames::WrittenFrames, head::HeadChecker};
 use crate::pipeline::{error::ApiError, peer::Peer};
 
 /// How long, and how much, is still read of a client that goes on sending after its last answer: closing at once would reset the
@@ -172,12 +173,14 @@ struct ConnectionActivity(Mutex<ActivityState>);
 #[derive(Debug)]
 struct ActivityState {
     in_progress: usize,
-    /// Since when no request is in progress and nothing is written.
+    /// Since when no request is in progress and nothing of an answer is written.
     quiet_since: Instant,
     /// When the first byte of an incomplete request head arrived.
     head_since: Option<Instant>,
     /// The protocol of the client, once it has sent a byte.
     protocol: Option<Protocol>,
+    /// What is written over HTTP/2.
+    frames: WrittenFrames,
     /// True if the client has sent a request.
     has_requests: bool,
     /// True if a request head was refused before hyper saw it.
@@ -197,6 +200,7 @@ impl ConnectionActivity {
             quiet_since: Instant::now(),
             head_since: None,
             protocol: None,
+            frames: WrittenFrames::default(),
             has_requests: false,
             is_refused: false,
         }))
@@ -230,8 +234,12 @@ impl ConnectionActivity {
         }
     }
 
-    fn sent(&self) {
-        self.state().quiet_since = Instant::now();
+    /// A client that only has its pings answered is idle.
+    fn sent(&self, bytes: &[u8]) {
+        let mut state = self.state();
+        if state.protocol != Some(Protocol::Http2) || state.frames.carry_data(bytes) {
+            state.quiet_since = Instant::now();
+        }
     }
 
     fn refuse(&self) {
@@ -360,7 +368,7 @@ impl AsyncWrite for SharedStream {
             match self.stream.try_write(bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 written => {
-                    self.activity.sent();
+                    self.activity.sent(&bytes[..*written.as_ref().unwrap_or(&0)]);
                     return Poll::Ready(written);
                 }
             }
@@ -377,7 +385,12 @@ impl AsyncWrite for SharedStream {
             match self.stream.try_write_vectored(bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 written => {
-                    self.activity.sent();
+                    let mut left = *written.as_ref().unwrap_or(&0);
+                    for piece in bytes {
+                        let count = left.min(piece.len());
+                        self.activity.sent(&piece[..count]);
+                        left -= count;
+                    }
                     return Poll::Ready(written);
                 }
             }

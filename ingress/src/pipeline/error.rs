@@ -10,8 +10,6 @@ use schemas::rejected::{Refusal, RefusedField};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinError;
 
-use super::request_log::RefusalReason;
-
 /// `Retry-After` while Postgres is away, in seconds.
 const RETRY_UNAVAILABLE: u64 = 2;
 
@@ -19,6 +17,11 @@ const RETRY_UNAVAILABLE: u64 = 2;
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"postrider\"");
 /// `Retry-After` while another request holds the same object, in seconds.
 const RETRY_BUSY: u64 = 1;
+
+/// Most faults that one answer names: a body of 1 MiB can have several hundred thousand.
+pub(crate) const FAULTS_MAX: usize = 100;
+/// Most faults that are named of one item of an array, and in an event.
+const ITEM_FAULTS_MAX: usize = 10;
 
 /// One thing wrong with a request, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -67,9 +70,9 @@ pub(crate) struct ErrorBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     detail: Option<&'a str>,
-    /// Every fault of a validation.
+    /// Every fault of a validation; of more than a hundred the first hundred.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    #[schemars(with = "Vec<FieldFault>")]
+    #[schemars(with = "Vec<FieldFault>", length(max = FAULTS_MAX))]
     fields: &'a [FieldFault],
     /// What refers to the object: at most twenty of them.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -91,7 +94,7 @@ pub struct ApiError {
     pub code: Cow<'static, str>,
     /// A text for people.
     pub detail: Option<String>,
-    /// All faults of a validation.
+    /// The faults of a validation.
     pub fields: Vec<FieldFault>,
     /// What refers to the object, of a refusal to remove it.
     pub references: Option<Box<References>>,
@@ -176,9 +179,10 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, code)
     }
 
-    /// 400 `validation_failed` with every fault; `detail` names the first in words.
+    /// 400 `validation_failed` with every fault, but for those beyond [`FAULTS_MAX`]; `detail` names the first in words.
     #[must_use]
-    pub fn validation(fields: Vec<FieldFault>) -> Self {
+    pub fn validation(mut fields: Vec<FieldFault>) -> Self {
+        fields.truncate(FAULTS_MAX);
         let detail = fields.first().map(|fault| match fault.path.as_str() {
             "" => fault.detail.clone(),
             path => format!("{path}: {}", fault.detail),
@@ -255,7 +259,14 @@ impl ApiError {
         }
     }
 
-    /// The error as an event on the bus has it.
+    /// The error as an answer for one item of an array has it: with its first faults.
+    #[must_use]
+    pub(crate) fn of_item(mut self) -> Self {
+        self.fields.truncate(ITEM_FAULTS_MAX);
+        self
+    }
+
+    /// The error as an event on the bus and an item of an array have it: with its first faults.
     #[must_use]
     pub(crate) fn refusal(&self) -> Refusal {
         let field = |fault: &FieldFault| RefusedField {
@@ -267,7 +278,7 @@ impl ApiError {
             status: self.status.as_u16(),
             code: self.code.to_string(),
             detail: self.detail.clone(),
-            fields: self.fields.iter().map(field).collect(),
+            fields: self.fields.iter().take(ITEM_FAULTS_MAX).map(field).collect(),
         }
     }
 
@@ -301,6 +312,29 @@ impl IntoResponse for ApiError {
         }
         response.extensions_mut().insert(RefusalReason::of(&self));
         response
+    }
+}
+
+/// Why a call was refused, as far as the request log has it: the detail may quote the caller, so it is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RefusalReason {
+    /// The code.
+    pub code: Cow<'static, str>,
+    /// Where the first fault is. The caller may have made up names in it, which the writer cuts off.
+    pub field: Option<String>,
+}
+
+impl RefusalReason {
+    /// Of an error that is answered.
+    pub fn of(error: &ApiError) -> Self {
+        let field = error.fields.first().map(|fault| fault.path.clone());
+        Self { code: error.code.clone(), field }
+    }
+
+    /// Of an item of an array.
+    pub fn of_item(refusal: &Refusal) -> Self {
+        let field = refusal.fields.first().map(|fault| fault.path.clone());
+        Self { code: refusal.code.clone().into(), field }
     }
 }
 
@@ -351,6 +385,14 @@ mod tests {
                 ],
             })
         );
+    }
+
+    #[test]
+    fn an_answer_names_a_hundred_faults_and_an_item_ten() {
+        let faults = (0..=FAULTS_MAX).map(|n| FieldFault::new(format!("names[{n}]"), "empty", "must not be empty"));
+        let error = ApiError::validation(faults.collect());
+        assert_eq!((error.fields.len(), error.refusal().fields.len()), (FAULTS_MAX, ITEM_FAULTS_MAX));
+        assert_eq!(error.of_item().fields.len(), ITEM_FAULTS_MAX);
     }
 
     #[test]

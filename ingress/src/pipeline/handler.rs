@@ -8,13 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::{
-    auth::keys::Caller,
-    context::RequestContext,
-    error::ApiError,
-    reply::ApiReply,
-    tenant::{self, TenantClaim},
-};
+use super::{auth::keys::Caller, context::RequestContext, error::ApiError, reply::ApiReply};
 use crate::state::Ingress;
 
 /// An `async fn(&mut RequestContext, Input) -> Result<ApiReply, ApiError>`.
@@ -69,26 +63,18 @@ pub struct PreparationContext {
     pub ingress: Arc<Ingress>,
     /// The caller.
     pub caller: Arc<Caller>,
-    pub(super) claim: Option<TenantClaim>,
+    /// The tenant. Nil for requests without one.
+    pub tenant: Uuid,
 }
 
 impl PreparationContext {
-    /// Finds the tenant without holding a connection.
-    ///
-    /// # Errors
-    /// 404 `tenant_not_found`, 403 `tenant_mismatch`, 503 when Postgres is away.
-    pub async fn tenant(&self) -> Result<Uuid, ApiError> {
-        let Some(claim) = &self.claim else { return Ok(Uuid::nil()) };
-        tenant::check(self.ingress.admissions.find_tenant(&self.caller, claim).await?, &self.caller, claim)
-    }
-
     /// A short read of what the preparation needs, confined to the tenant: to be dropped before long work begins. Its statements find
     /// their rows by key.
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn read(&self, tenant: Uuid) -> sqlx::Result<PreparedTransaction> {
-        self.ingress.by_key.read(tenant).await
+    pub async fn read(&self) -> sqlx::Result<PreparedTransaction> {
+        self.ingress.by_key.read(self.tenant).await
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     tenant,
 };
 
-/// Longest body that is searched for the tenant of a refused call.
+/// Longest body that is searched for its tenant before it is parsed.
 const SEARCHED_BYTES_MAX: usize = 64 * 1024;
 
 /// Caller and tenant of a request, for the access log and the request log.
@@ -38,7 +38,12 @@ impl SeenTenant {
         self.name.get_or_init(|| product_tenant_id.to_owned());
     }
 
-    /// Reads its name in the body of a call that is refused before its handler.
+    /// The name under which the caller asks for it, once it is read.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.get().map(String::as_str)
+    }
+
+    /// Reads its name in a body that is not parsed yet.
     pub(crate) fn read_name(&self, body: &[u8]) {
         if body.len() <= SEARCHED_BYTES_MAX
             && let Some(name) = tenant::named_in(body)
@@ -60,7 +65,7 @@ impl SeenTenant {
     /// The tenant whose log has the call; a key of one tenant calls for that one only.
     pub(crate) fn logged(&self, caller: &Caller) -> Option<LoggedTenant> {
         let id = self.id().or(caller.tenant_id).map(LoggedTenant::Id);
-        id.or_else(|| self.name.get().cloned().map(LoggedTenant::Name))
+        id.or_else(|| self.name().map(str::to_owned).map(LoggedTenant::Name))
     }
 }
 

@@ -121,12 +121,11 @@ async fn run_read(
     } else {
         Ok((None, parts.uri.query().unwrap_or_default().to_owned()))
     };
-    let named = asked.as_ref().ok().and_then(|(claim, _)| claim.as_ref()).map(|claim| claim.product_tenant_id.as_str());
-    let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
-    let terms = AdmissionTerms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named };
-    if let Some(named) = named {
-        observed.trace.tenant.set_name(named);
+    if let Ok((Some(claim), _)) = &asked {
+        observed.trace.tenant.set_name(&claim.product_tenant_id);
     }
+    let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
+    let terms = AdmissionTerms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, in_tenant: spec.in_tenant };
     let AdmittedRequest { caller, tenant, .. } = auth::admit(ingress, &parts, unread, terms, observed).await?;
     let (claim, query) = asked?;
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
@@ -177,20 +176,21 @@ async fn run_write(
     preparer: Preparer,
     observed: &mut Observed,
 ) -> Result<Response, ApiError> {
-    let terms = AdmissionTerms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None };
-    let AdmittedRequest { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, observed).await?;
-    let key = body::require_json(&parts.headers)
-        .and_then(|()| IdempotencyKey::from_headers(&parts.headers, parts.method.as_str(), parts.uri.path(), &body))
-        .inspect_err(|_| observed.trace.tenant.read_name(&body))?;
+    let Write { scope, body_max_bytes, in_tenant, .. } = spec;
+    let terms = AdmissionTerms { scope, body_max_bytes, in_tenant };
+    let AdmittedRequest { caller, body, tenant } = auth::admit(ingress, &parts, unread, terms, observed).await?;
+    body::require_json(&parts.headers)?;
+    let key = IdempotencyKey::from_headers(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?;
     let trusted = parts.extensions.get::<auth::TrustedCaller>();
     let work = WriteRequest {
         ingress: Arc::clone(ingress),
         caller,
         path,
         key,
+        linked: tenant,
         seen: Arc::clone(&observed.trace.tenant),
         body,
-        capacity: match spec.body_max_bytes {
+        capacity: match body_max_bytes {
             _ if spec.has_work => &WORK_ON_BODIES,
             ..=body::MESSAGE_BODY_MAX_BYTES => &READ_MESSAGES,
             _ => &READ_IMPORTS,
@@ -219,6 +219,8 @@ struct WriteRequest {
     caller: Arc<Caller>,
     path: Vec<(String, String)>,
     key: Option<IdempotencyKey>,
+    /// The tenant that is linked under the name that `seen` has, if the admission looked it up.
+    linked: Option<Uuid>,
     /// Filled in with the tenant.
     seen: Arc<SeenTenant>,
     body: Bytes,
@@ -232,7 +234,7 @@ struct WriteRequest {
 
 impl WriteRequest {
     async fn run_handler(self, preparer: Preparer) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, seen, body, capacity, spec, dry_run, skips_outcome } = self;
+        let Self { ingress, caller, path, key, linked, seen, body, capacity, spec, dry_run, skips_outcome } = self;
         let Write { in_tenant, later, access, reads_ahead, has_work, .. } = spec;
         // A request that does not wait takes no lease: a repeat may wait at once.
         let lease = if skips_outcome { Duration::ZERO } else { later::LEASE };
@@ -241,12 +243,20 @@ impl WriteRequest {
         let mut object = parse(&body).await?;
         // A large body is freed as soon as it is parsed.
         drop(body);
-        let claim = if in_tenant { Some(TenantClaim::take_from(&mut object)?) } else { None };
-        if let Some(claim) = &claim {
-            seen.set_name(&claim.product_tenant_id);
-        }
-        let before =
-            PreparationContext { ingress: Arc::clone(&ingress), caller: Arc::clone(&caller), claim: claim.clone() };
+        let tenant = if in_tenant {
+            let claim = TenantClaim::take_from(&mut object)?;
+            let found = if seen.name() == Some(&claim.product_tenant_id) {
+                linked
+            } else {
+                // A long body is not searched for its tenant before it is parsed.
+                seen.set_name(&claim.product_tenant_id);
+                ingress.admissions.find_tenant(&caller, &claim).await?
+            };
+            tenant::check(found, &caller, &claim).inspect(|tenant| seen.set_id(*tenant))?
+        } else {
+            Uuid::nil()
+        };
+        let before = PreparationContext { ingress: Arc::clone(&ingress), caller: Arc::clone(&caller), tenant };
         let mut deferred = DeferredWork::default();
         loop {
             // Prepared again from the same object after work outside the transaction.
@@ -257,14 +267,7 @@ impl WriteRequest {
                 drop(permit.take());
                 permit = STORE_MESSAGES.acquire(weight, &caller.product).await;
             }
-            let mut tx = transaction::begin_write(&ingress, access).await?;
-            let tenant = match &claim {
-                Some(claim) => tenant::confine(tx.db(), &caller, claim, WRITE_STATEMENT_MAX).await?,
-                None => Uuid::nil(),
-            };
-            if in_tenant {
-                seen.set_id(tenant);
-            }
+            let mut tx = transaction::begin_write(&ingress, access, tenant).await?;
             let key_id = caller.lineage;
             let waiting = PendingWrite { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
             if let Some(key) = &key {

@@ -8,6 +8,7 @@ use axum::{
     response::Response,
     routing::{MethodFilter, MethodRouter, on},
 };
+use http::Method;
 
 use super::doc::{Doc, RouteInput};
 use crate::state::Ingress;
@@ -86,56 +87,11 @@ where
     RouteEndpoint::new(Access::Open, handler)
 }
 
-/// A method of HTTP that routes use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verb {
-    /// Reads.
-    Get,
-    /// Reads, headers only.
-    Head,
-    /// Creates or acts.
-    Post,
-    /// Changes.
-    Patch,
-    /// Removes.
-    Delete,
-}
-
-impl Verb {
-    /// In upper case, as on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Head => "HEAD",
-            Self::Post => "POST",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-        }
-    }
-
-    /// Whether it has a body and an `Idempotency-Key`.
-    #[must_use]
-    pub fn is_write(self) -> bool {
-        !matches!(self, Self::Get | Self::Head)
-    }
-
-    fn filter(self) -> MethodFilter {
-        match self {
-            Self::Get => MethodFilter::GET,
-            Self::Head => MethodFilter::HEAD,
-            Self::Post => MethodFilter::POST,
-            Self::Patch => MethodFilter::PATCH,
-            Self::Delete => MethodFilter::DELETE,
-        }
-    }
-}
-
 /// One method of one path.
 #[derive(Debug, Clone)]
 pub struct Operation {
     /// The method.
-    pub verb: Verb,
+    pub method: Method,
     /// The path, with `{…}` for parameters.
     pub path: &'static str,
     /// The callers that it admits.
@@ -144,6 +100,14 @@ pub struct Operation {
     pub(crate) input: RouteInput,
     /// What describes it.
     pub(crate) doc: Doc,
+}
+
+impl Operation {
+    /// Whether it has a body and an `Idempotency-Key`.
+    #[must_use]
+    pub fn is_write(&self) -> bool {
+        !self.method.is_safe()
+    }
 }
 
 /// Routes with their documentation. There is no other way to register one.
@@ -163,36 +127,42 @@ impl Routes {
     /// Adds a GET.
     #[must_use]
     pub fn get(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
-        self.on(Verb::Get, path, endpoint, doc)
+        self.on((Method::GET, MethodFilter::GET), path, endpoint, doc)
     }
 
     /// Adds a HEAD that is not the GET without its body.
     #[must_use]
     pub fn head(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
-        self.on(Verb::Head, path, endpoint, doc)
+        self.on((Method::HEAD, MethodFilter::HEAD), path, endpoint, doc)
     }
 
     /// Adds a POST.
     #[must_use]
     pub fn post(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
-        self.on(Verb::Post, path, endpoint, doc)
+        self.on((Method::POST, MethodFilter::POST), path, endpoint, doc)
     }
 
     /// Adds a PATCH.
     #[must_use]
     pub fn patch(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
-        self.on(Verb::Patch, path, endpoint, doc)
+        self.on((Method::PATCH, MethodFilter::PATCH), path, endpoint, doc)
     }
 
     /// Adds a DELETE.
     #[must_use]
     pub fn delete(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
-        self.on(Verb::Delete, path, endpoint, doc)
+        self.on((Method::DELETE, MethodFilter::DELETE), path, endpoint, doc)
     }
 
-    fn on(mut self, verb: Verb, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
-        self.operations.push(Operation { verb, path, access: endpoint.access, input: endpoint.input, doc });
-        Self { router: self.router.route(path, (endpoint.mount)(verb.filter())), operations: self.operations }
+    fn on(
+        mut self,
+        (method, filter): (Method, MethodFilter),
+        path: &'static str,
+        endpoint: RouteEndpoint,
+        doc: Doc,
+    ) -> Self {
+        self.operations.push(Operation { method, path, access: endpoint.access, input: endpoint.input, doc });
+        Self { router: self.router.route(path, (endpoint.mount)(filter)), operations: self.operations }
     }
 
     /// Both.

@@ -1,14 +1,12 @@
 //! Finds the tenant that a request names.
 
-use std::time::Duration;
-
 use schemas::parse_id;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::pipeline::{auth::keys::Caller, error::ApiError};
+use crate::pipeline::{auth::keys::Caller, error::ApiError, json};
 
 const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
 
@@ -63,52 +61,22 @@ impl TenantClaim {
 /// The tenant as a body names it, where it can be read: an object, or an array of one.
 pub(crate) fn named_in(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum BodyTenant {
-        One { product_tenant_id: String },
-        Part([SingleItem; 1]),
-    }
-    #[derive(Deserialize)]
-    struct SingleItem {
+    struct BodyTenant {
         product_tenant_id: String,
     }
-    let name = match serde_json::from_slice(body).ok()? {
-        BodyTenant::One { product_tenant_id } | BodyTenant::Part([SingleItem { product_tenant_id }]) => {
-            product_tenant_id
-        }
+    let BodyTenant { product_tenant_id } = if json::is_array(body) {
+        let [only] = serde_json::from_slice(body).ok()?;
+        only
+    } else {
+        serde_json::from_slice(body).ok()?
     };
-    is_product_tenant_id(&name).then_some(name)
+    is_product_tenant_id(&product_tenant_id).then_some(product_tenant_id)
 }
 
 /// Whether a text can be a product's own tenant id.
 #[must_use]
 pub fn is_product_tenant_id(text: &str) -> bool {
     (1..=PRODUCT_TENANT_ID_MAX_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control)
-}
-
-/// Finds the tenant, confines the open transaction to it and bounds its statements in time: one round trip.
-///
-/// # Errors
-/// The errors of [`check`].
-pub async fn confine(
-    tx: &mut PgConnection,
-    caller: &Caller,
-    claim: &TenantClaim,
-    statement_timeout: Duration,
-) -> Result<Uuid, ApiError> {
-    let tenant = sqlx::query!(
-        "select tenant_id, set_config('app.tenant', tenant_id::text, true) as row_security,
-                set_config('statement_timeout', $4, true) as timeout
-         from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
-        caller.product,
-        caller.environment.as_str(),
-        claim.product_tenant_id,
-        statement_timeout.as_millis().to_string(),
-    )
-    .fetch_optional(tx)
-    .await?
-    .map(|row| row.tenant_id);
-    check(tenant, caller, claim)
 }
 
 /// The tenant a request names, without confining anything to it.

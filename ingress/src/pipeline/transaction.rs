@@ -4,6 +4,7 @@ use runtime::plans::{AccessPattern, PreparedTransaction};
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
+use super::perform::WRITE_STATEMENT_MAX;
 use crate::state::{Ingress, READ_STATEMENT_MAX};
 
 /// The transaction of a request. Dropping it rolls back in the background.
@@ -35,14 +36,16 @@ impl Tx {
     }
 }
 
-/// Begins a write.
+/// Begins a write, confined to a tenant (nil for what stands above tenants) and bounded in time: one round trip.
 ///
 /// # Errors
 /// When Postgres is away.
-pub(crate) async fn begin_write(ingress: &Ingress, access: AccessPattern) -> sqlx::Result<Tx> {
+pub(crate) async fn begin_write(ingress: &Ingress, access: AccessPattern, tenant: Uuid) -> sqlx::Result<Tx> {
+    let (confined, longest) = (runtime::db::confined(tenant), WRITE_STATEMENT_MAX.as_millis());
+    let begin = AssertSqlSafe(format!("begin; {confined}; set local statement_timeout = {longest}"));
     match access {
-        AccessPattern::ByKey => ingress.by_key.begin().await.map(Tx::ByKey),
-        AccessPattern::Scan => ingress.pool.begin().await.map(Tx::Scan),
+        AccessPattern::ByKey => ingress.by_key.begin_with(begin).await.map(Tx::ByKey),
+        AccessPattern::Scan => ingress.pool.begin_with(begin).await.map(Tx::Scan),
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemas::{Address, text::check_line};
 
-use crate::pipeline::error::{ApiError, FieldFault};
+use crate::pipeline::error::{ApiError, FAULTS_MAX, FieldFault};
 
 /// Longest name of anything, in characters.
 pub(crate) const NAME_MAX: usize = 200;
@@ -19,14 +19,16 @@ pub(crate) const LINE_MAX: usize = 998;
 /// Longest text of a snippet or a layout, in bytes.
 pub(crate) const SNIPPET_MAX: usize = 128 * 1024;
 
-/// The faults found so far.
+/// The faults found so far: the first [`FAULTS_MAX`] are kept.
 #[derive(Debug, Default)]
 pub struct Faults(Vec<FieldFault>);
 
 impl Faults {
     /// Adds a fault.
     pub fn add(&mut self, path: impl Into<String>, code: impl Into<Cow<'static, str>>, detail: impl Into<String>) {
-        self.0.push(FieldFault::new(path, code, detail));
+        if self.0.len() < FAULTS_MAX {
+            self.0.push(FieldFault::new(path, code, detail));
+        }
     }
 
     /// Adds a fault unless `good`.
@@ -136,7 +138,7 @@ impl Faults {
     /// Ends the validation.
     ///
     /// # Errors
-    /// 400 `validation_failed` with everything found.
+    /// 400 `validation_failed` with the faults.
     pub fn finish(self) -> Result<(), ApiError> {
         if self.0.is_empty() { Ok(()) } else { Err(ApiError::validation(self.0)) }
     }
@@ -159,6 +161,14 @@ mod tests {
         let error = faults.finish().unwrap_err();
         let codes: Vec<_> = error.fields.iter().map(|fault| (fault.path.as_str(), fault.code.as_ref())).collect();
         assert_eq!(codes, [("name", "empty"), ("title", "too_long"), ("email", "missing_at")]);
+    }
+
+    #[test]
+    fn a_hundred_faults_are_kept() {
+        let mut faults = Faults::default();
+        (0..=FAULTS_MAX).for_each(|n| faults.text(&format!("names[{n}]"), "", 10));
+        assert_eq!(faults.0.len(), FAULTS_MAX);
+        assert_eq!(faults.finish().unwrap_err().fields.last().unwrap().path, "names[99]");
     }
 
     #[rstest]

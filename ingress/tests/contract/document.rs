@@ -43,7 +43,7 @@ fn operations() -> Vec<(String, &'static str, &'static Value)> {
 #[test]
 fn every_registered_route_is_in_it_once() {
     let registered: BTreeSet<(String, &str)> =
-        ingress::operations().iter().map(|operation| (operation.verb.as_str().to_owned(), operation.path)).collect();
+        ingress::operations().iter().map(|operation| (operation.method.as_str().to_owned(), operation.path)).collect();
     let documented: BTreeSet<(String, &str)> = operations().into_iter().map(|(verb, path, _)| (verb, path)).collect();
     assert_eq!(registered, documented);
     assert_eq!(ingress::operations().len(), registered.len());
@@ -74,11 +74,11 @@ fn every_write_takes_an_idempotency_key_and_every_keyed_route_names_a_known_scop
     for operation in ingress::operations() {
         let Access::Key { scope, .. } = operation.access else { continue };
         assert!(schemas::scope::is_scope(scope), "{scope}");
-        let place = format!("{} {}", operation.verb.as_str(), operation.path);
-        let document = &CONTRACT.document()["paths"][operation.path][operation.verb.as_str().to_lowercase()];
+        let place = format!("{} {}", operation.method.as_str(), operation.path);
+        let document = &CONTRACT.document()["paths"][operation.path][operation.method.as_str().to_lowercase()];
         let parameters = document["parameters"].as_array().cloned().unwrap_or_default();
         let has_key = parameters.iter().any(|parameter| parameter["$ref"] == "#/components/parameters/IdempotencyKey");
-        assert_eq!(has_key, operation.verb.is_write(), "{place}");
+        assert_eq!(has_key, operation.is_write(), "{place}");
         assert_eq!(document["security"][0]["bearer"][0], scope, "{place}");
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use axum::body::Body;
 use http::{Method, Request};
-use ingress::pipeline::{Access, Operation, Verb};
+use ingress::pipeline::{Access, Operation};
 use schemas::Environment;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -38,17 +38,19 @@ impl Route {
 
     fn of(operation: &Operation) -> Option<Self> {
         let Access::Key { scope, in_tenant, body_max_bytes } = operation.access else { return None };
-        let verb = operation.verb.as_str();
+        let verb = operation.method.as_str();
         let content = &CONTRACT.document()["paths"][operation.path][verb.to_lowercase()]["requestBody"]["content"];
         let json = &content["application/json"];
-        let method = match operation.verb {
-            Verb::Get | Verb::Head => Method::GET,
-            Verb::Post => Method::POST,
-            Verb::Patch => Method::PATCH,
-            Verb::Delete => Method::DELETE,
-        };
         let (body, schema) = (json["example"].clone(), &json["schema"]);
-        Some(Self { method, path: operation.path, scope, in_tenant, body_max_bytes, body, schema })
+        Some(Self {
+            method: operation.method.clone(),
+            path: operation.path,
+            scope,
+            in_tenant,
+            body_max_bytes,
+            body,
+            schema,
+        })
     }
 
     fn is_read(&self) -> bool {
@@ -187,7 +189,7 @@ async fn every_route_is_walked() {
         .iter()
         .map(|operation| {
             let who = operation.access.scope().unwrap_or("(open)");
-            format!("{:6} {:44} {who}", operation.verb.as_str(), operation.path)
+            format!("{:6} {:44} {who}", operation.method.as_str(), operation.path)
         })
         .collect();
     walked.sort();
@@ -208,7 +210,7 @@ async fn a_method_a_path_does_not_have_is_a_405_that_names_those_it_has() {
     let client = &walk.ready.client;
     let mut paths: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for operation in ingress::operations() {
-        paths.entry(operation.path).or_default().push(operation.verb.as_str());
+        paths.entry(operation.path).or_default().push(operation.method.as_str());
     }
     // The assistant is off, so its endpoint is not there for any method.
     paths.remove(mcp::PATH);

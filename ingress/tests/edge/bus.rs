@@ -19,6 +19,7 @@ struct Caller {
 struct Answer {
     status: String,
     error: Option<String>,
+    replayed: Option<String>,
     body: Value,
 }
 
@@ -79,6 +80,7 @@ fn read(message: &Message) -> Answer {
     Answer {
         status: text("Mail-Status").unwrap(),
         error: text("Nats-Service-Error"),
+        replayed: text("Idempotency-Replayed"),
         body: serde_json::from_slice(&message.payload).unwrap(),
     }
 }
@@ -110,7 +112,22 @@ async fn links_to_exports_are_made_on_the_bus_and_exports_are_not() {
     assert_eq!((made.status.as_str(), made.error, path.starts_with("/exports/")), ("201", None, true), "{}", made.body);
     let request = http::Request::get(path).body(axum::body::Body::empty()).unwrap();
     assert_eq!(caller.edge.client().await.send(request).await.status, 200);
+    let counted = "select count(*) from rate_counts where key_id in (select tenant_id from tenant_links)";
+    assert_eq!(caller.edge.count(counted).await, 1, "a fetch counts for the tenant");
     assert!(caller.request("exportContacts", &tenant(), None).await.is_none(), "nobody listens");
+}
+
+#[tokio::test]
+async fn keys_made_on_the_bus_share_no_rate_limit() {
+    let caller = Caller::new().await;
+    caller.edge.link(PRODUCT, Environment::Production, "tenant-2").await;
+    for tenant in [TENANT, "tenant-2"] {
+        let body = json!({"product_tenant_id": tenant, "label": "Reader", "scopes": ["contacts:read"]});
+        let made = caller.call("createKey", body).await;
+        assert_eq!(made.status, "201", "{}", made.body);
+    }
+    let lineages = "select count(distinct rate_lineage) from api_keys where tenant_id is not null";
+    assert_eq!(caller.edge.count(lineages).await, 2);
 }
 
 #[tokio::test]
@@ -120,6 +137,7 @@ async fn a_message_id_is_carried_out_once() {
     let first = caller.call_once("m-1", "createAudience", body()).await;
     let again = caller.call_once("m-1", "createAudience", body()).await;
     assert_eq!((first.status.as_str(), &first.body), ("201", &again.body));
+    assert_eq!((first.replayed, again.replayed.as_deref()), (None, Some("true")));
     let other = json!({"product_tenant_id": TENANT, "kind": "list", "name": "Other"});
     let reused = caller.call_once("m-1", "createAudience", other).await;
     assert_eq!((reused.status.as_str(), reused.error.as_deref()), ("422", Some("idempotency_key_reused")));

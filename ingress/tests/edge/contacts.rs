@@ -188,6 +188,42 @@ async fn an_erased_person_is_nowhere_and_stays_suppressed() {
 }
 
 #[tokio::test]
+async fn stored_copies_of_an_erased_persons_mail_go_with_it() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    let eve = make(&client, json!({"email": "eve@example.com"})).await;
+    let (mail, others) = (schemas::new_batch_id(), schemas::new_batch_id());
+    let copy = |of| schemas::SendId::of(of, 1).0;
+    for (request, send, contact) in
+        [(mail, mail, &ann), (mail, copy(mail), &eve), (others, others, &eve), (others, copy(others), &ann)]
+    {
+        sqlx::query(
+            "with request as (
+                 insert into requests (tenant_id, id, product, environment, kind, payload, state)
+                 values ($1, $2, 'crm', 'production', 'transactional', jsonb_build_object('send_id', $2), 'handled') on conflict do nothing
+             ), send as (
+                 insert into sends (tenant_id, id, month, request_id, contact_id) values ($1, $3, $4, $2, $5::uuid)
+             )
+             insert into renditions (tenant_id, send_id, rendered) values ($1, $3, 'Dear Ann')",
+        )
+        .bind(client.tenant)
+        .bind(request)
+        .bind(send)
+        .bind(schemas::month_of(send))
+        .bind(contact)
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    }
+    assert_eq!(client.delete(&format!("/v1/contacts/{ann}"), json!({"erase": true})).await.status, 200);
+    edge.finish_erasures().await;
+    let left: Vec<uuid::Uuid> =
+        sqlx::query_scalar("select send_id from renditions").fetch_all(&edge.pool).await.unwrap();
+    assert_eq!(left, [others], "Eve's own mail; her copy of Ann's has Ann's data");
+}
+
+#[tokio::test]
 async fn an_erased_address_stands_in_no_table_but_that_of_suppressions() {
     let edge = Edge::start().await;
     let client = edge.client().await;

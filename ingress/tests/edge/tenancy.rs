@@ -91,6 +91,32 @@ async fn the_engine_tenant_id_is_only_a_check() {
     assert_eq!(unlinked.get("/v1/contacts").await.refusal(), (404, "tenant_not_found"));
 }
 
+/// A long body is not searched for its tenant before it is parsed.
+#[rstest]
+#[case::short(0)]
+#[case::long(70_000)]
+#[tokio::test]
+async fn a_write_is_of_the_tenant_that_its_body_names(#[case] spaces: usize) {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let other = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    let post = async |tenant: &str, engine_tenant_id: uuid::Uuid| {
+        let body =
+            json!({"product_tenant_id": tenant, "engine_tenant_id": engine_tenant_id, "email": "ann@example.com"});
+        let body = format!("{body}{}", " ".repeat(spaces));
+        let target = "/v1/contacts?product_tenant_id=tenant-1";
+        let answer = client.send(client.signed(Method::POST, target, body.as_bytes())).await;
+        (answer.status.as_u16(), answer.body["error"].as_str().unwrap_or_default().to_owned())
+    };
+    let refusal = |status: u16, code: &str| (status, code.to_owned());
+    assert_eq!(post("nobody", client.tenant).await, refusal(404, "tenant_not_found"));
+    assert_eq!(post("tenant-2", client.tenant).await, refusal(403, "tenant_mismatch"));
+    assert_eq!(post("tenant-2", other.tenant).await, refusal(201, ""));
+    let tenants: Vec<uuid::Uuid> =
+        sqlx::query_scalar("select tenant_id from contacts").fetch_all(&edge.pool).await.unwrap();
+    assert_eq!(tenants, [other.tenant]);
+}
+
 #[tokio::test]
 async fn linking_finds_or_creates_and_keeps_up_to_date() {
     let edge = Edge::start().await;

@@ -193,6 +193,17 @@ async fn a_batch_of_a_thousand_takes_a_handful_of_statements() {
 }
 
 #[tokio::test]
+async fn an_answer_names_so_many_faults_and_no_more() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let contact = json!({"email": "ann@example.com", "tags": vec![""; 1_000]});
+    let alone = client.post("/v1/contacts", contact.clone()).await;
+    assert_eq!((alone.status.as_u16(), alone.faults().len()), (400, 100));
+    let body = upsert(&client, json!([contact])).await;
+    assert_eq!(body["results"][0]["fields"].as_array().unwrap().len(), 10);
+}
+
+#[tokio::test]
 async fn a_single_contact_is_updated_when_the_caller_asks() {
     let edge = Edge::start().await;
     let client = edge.client().await;

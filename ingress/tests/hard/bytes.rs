@@ -30,12 +30,10 @@ const APART: [&str; 2] = ["/v1/platform/health", "/v1/messages"];
 /// The routes, with their methods: those apart, or all others.
 fn routes(apart: bool) -> Vec<(String, Method)> {
     let operations = ingress::operations();
-    let method =
-        |operation: &ingress::pipeline::Operation| Method::from_bytes(operation.verb.as_str().as_bytes()).unwrap();
     operations
         .iter()
         .filter(|operation| APART.contains(&operation.path) == apart)
-        .map(|operation| (operation.path.to_owned(), method(operation)))
+        .map(|operation| (operation.path.to_owned(), operation.method.clone()))
         .collect()
 }
 

@@ -112,10 +112,13 @@ async fn many_idle_connections_take_nobody_elses_place() {
     wire.stop().await;
 }
 
+#[rstest]
+#[case::of_all(10, 1_000)]
+#[case::of_one_address(1_000, 10)]
 #[tokio::test]
-async fn connections_are_bounded_and_free_again() {
+async fn connections_are_bounded_and_free_again(#[case] of_all: usize, #[case] of_one: usize) {
     let mut settings = settings();
-    settings.http_connections = 10;
+    (settings.http_connections, settings.http_connections_per_address) = (of_all, of_one);
     let wire = Wire::with(settings).await;
     let mut held = Vec::new();
     for _ in 0..10 {
@@ -133,6 +136,43 @@ async fn connections_are_bounded_and_free_again() {
     {
         assert!(Instant::now() < deadline, "places are never free again");
     }
+    wire.stop().await;
+}
+
+#[tokio::test]
+async fn the_connections_of_a_proxy_are_those_of_many_clients() {
+    let mut settings = settings();
+    settings.http_connections_per_address = 1;
+    settings.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    let wire = Wire::with(settings).await;
+    let _held = [wire.connect().await, wire.connect().await];
+    assert_eq!(statuses(&exchange(wire.address, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await), [200]);
+    wire.stop().await;
+}
+
+#[tokio::test]
+async fn over_http2_a_client_that_only_pings_is_idle() {
+    let wire = impatient().await;
+    let mut stream = wire.connect().await;
+    let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    hello.extend_from_slice(&[0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    stream.write_all(&hello).await.unwrap();
+    let (mut read, mut write) = stream.split();
+    let pings = async {
+        for _ in 0..1_000 {
+            let _ = write.write_all(&[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]).await;
+            tokio::time::sleep(ALLOWED / 10).await;
+        }
+    };
+    let mut answers = Vec::new();
+    tokio::select! {
+        () = pings => {}
+        // Sooner than hyper gives up a client that does not answer pings.
+        ended = tokio::time::timeout(Duration::from_secs(10), read.read_to_end(&mut answers)) => {
+            assert!(ended.is_ok(), "never cut off");
+        }
+    }
+    assert!(answers.len() > 9 + 17, "pings were answered");
     wire.stop().await;
 }
 

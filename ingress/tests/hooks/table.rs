@@ -360,3 +360,25 @@ async fn mail_proves_itself_as_its_providers_events_do() {
     ];
     assert_refused(&door, "mailgun", connection, cases).await;
 }
+
+#[tokio::test]
+async fn what_one_connection_may_have_stored_in_a_second_is_bounded() {
+    let door = Door::open(1_000, Vec::new()).await;
+    let connection = door.connection("postmark", "hook:secret", &[]).await;
+    let other = door.connection("postmark", "hook:secret", &[]).await;
+    let sent = |n: usize| Sent {
+        headers: vec![("authorization", "Basic aG9vazpzZWNyZXQ=".to_owned())],
+        body: letter(1_000_000 + n),
+    };
+    let mut stored = 0;
+    let refused = loop {
+        let answer = door.tell("postmark", connection, &sent(stored)).await;
+        if answer.status != 200 || stored == 60 {
+            break answer;
+        }
+        stored += 1;
+    };
+    assert!(stored >= 4, "{stored}");
+    assert_eq!(refused.refusal(), (429, "rate_limit_exceeded"));
+    assert_eq!(door.tell("postmark", other, &sent(0)).await.status, 200);
+}

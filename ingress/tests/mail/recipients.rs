@@ -16,6 +16,7 @@ use schemas::{
     token::{Purpose, click_rest},
 };
 use serde_json::json;
+use stage_rig::until;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -236,6 +237,31 @@ async fn a_post_has_opted_out_before_it_is_answered(#[case] body: &str, #[case] 
     assert_eq!(mailed.ready.edge.count("select unsubscribed::bigint from batches").await, 1);
 }
 
+#[tokio::test]
+async fn an_unsubscribe_that_waits_for_an_import_leaves_its_batch_to_other_mail() {
+    let mailed = Mailed::start().await;
+    let pool = &mailed.ready.edge.pool;
+    let mut import = pool.begin().await.unwrap();
+    sqlx::query("select 1 from contacts for update").fetch_all(&mut *import).await.unwrap();
+    let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
+    let asked = mailed.ask(Method::POST, &path, "List-Unsubscribe=One-Click");
+    let beside = async {
+        until("the batch is held", async || {
+            let free = "select count(*) from (select from batches for no key update skip locked) b";
+            mailed.ready.edge.count(free).await == 0
+        })
+        .await;
+        // What the lane of this batch waits for.
+        let mut delivery = pool.begin().await.unwrap();
+        sqlx::query("set local lock_timeout = '5s'").execute(&mut *delivery).await.unwrap();
+        sqlx::query("select 1 from batches for no key update").fetch_all(&mut *delivery).await.unwrap();
+        delivery.rollback().await.unwrap();
+        import.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(asked, beside);
+    assert_eq!((answer.status.as_u16(), mailed.opted_out().await), (200, 1));
+}
+
 #[rstest]
 #[case("")]
 #[case("confirm=no")]
@@ -412,4 +438,19 @@ async fn a_huge_post_is_refused_and_does_nothing() {
     let answer =
         mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), &"x".repeat(20_000)).await;
     assert_eq!((answer.status.as_u16(), mailed.opted_out().await), (413, 0));
+}
+
+#[tokio::test]
+async fn signals_of_one_send_are_bounded_and_all_answered() {
+    let mailed = Mailed::start().await;
+    let open = format!("/t/o/{}", mailed.token(Purpose::Open));
+    let click = format!("/t/c/{}", mailed.click("https://shop.example/"));
+    for _ in 0..40 {
+        assert_eq!(mailed.ask(Method::GET, &open, "").await.status, 200);
+        assert_eq!(mailed.ask(Method::GET, &click, "").await.status, 302);
+    }
+    let tasks = &mailed.ready.edge.ingress.tasks;
+    tasks.close();
+    tasks.wait().await;
+    assert_eq!(mailed.signals().await, 60);
 }

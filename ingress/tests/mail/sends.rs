@@ -173,3 +173,22 @@ async fn a_persons_data_has_the_mail_of_campaigns_with_its_events() {
     assert_eq!((&records[0]["kind"], &records[0]["id"]), (&json!("send"), &json!(sends[0])));
     assert_eq!(records[0]["data"]["events"][0]["type"], "opened");
 }
+
+#[tokio::test]
+async fn the_timeline_of_a_send_is_bounded() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let send = ready.batch(&campaign, &["sent"]).await[0];
+    sqlx::query(
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at)
+         select $1, $2, gen_random_uuid(), $3, 'replied', now() from generate_series(1, 1100)",
+    )
+    .bind(ready.client.tenant)
+    .bind(send)
+    .bind(schemas::month_of(send))
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    let body = ready.client.get(&format!("/v1/sends/{send}")).await.body;
+    assert_eq!(body["send"]["timeline"].as_array().unwrap().len(), 1_001, "and that it was queued");
+}

@@ -429,3 +429,21 @@ async fn only_a_list_can_be_a_topic_and_one_can_cease_to_be() {
     let nobody = client.patch(&format!("/v1/audiences/{}", schemas::new_id()), json!({"name": "x"})).await;
     assert_eq!(nobody.refusal(), (404, "audience_not_found"));
 }
+
+#[tokio::test]
+async fn the_pages_of_one_link_leave_connections_to_others() {
+    let reader = Reader::start().await;
+    let mut held = reader.ready.edge.pool.begin().await.unwrap();
+    sqlx::query("lock table contacts in access exclusive mode").execute(&mut *held).await.unwrap();
+    let paths = [Purpose::Unsubscribe, Purpose::Preferences, Purpose::Confirm].map(|purpose| reader.path(purpose));
+    let looks = paths.iter().flat_map(|path| std::iter::repeat_n(path, 10));
+    let looks = futures::future::join_all(looks.map(|path| reader.ask(Method::GET, path, "en", "")));
+    let others = async {
+        reader.ready.edge.until_waiting(1).await;
+        let answer = reader.ready.client.get("/v1/audiences").await;
+        held.rollback().await.unwrap();
+        answer.status.as_u16()
+    };
+    let (_, answered) = tokio::join!(looks, others);
+    assert_eq!(answered, 200);
+}

@@ -13,8 +13,8 @@ use anyhow::Context as _;
 use chrono::{SecondsFormat, Utc};
 use ingress::pipeline::auth::signature::SignedParts;
 use reqwest::{Method, Response, StatusCode, header};
-use runtime::Backoff;
-use schemas::new_id;
+use runtime::{Backoff, outbound::retry_after};
+use schemas::{key, new_id};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 use url::Url;
@@ -171,7 +171,9 @@ impl ApiCall {
             let answer = http.execute(self.signed(key)?).await;
             let pause = match &answer {
                 _ if failures > retries => None,
-                Ok(answer) if is_passing(answer.status()) => Some(pause_of(answer).unwrap_or(BACKOFF.pause(failures))),
+                Ok(answer) if is_passing(answer.status()) => {
+                    Some(retry_after(answer.headers(), Utc::now()).unwrap_or(BACKOFF.pause(failures)))
+                }
                 Ok(_) => None,
                 Err(_) => Some(BACKOFF.pause(failures)),
             };
@@ -184,7 +186,7 @@ impl ApiCall {
 
     /// One attempt, with a signature of its own.
     fn signed(&self, key: &str) -> anyhow::Result<reqwest::Request> {
-        let (product, environment) = owner_of(key).context("this is no API key: svc_live_… or svc_test_…")?;
+        let (product, environment) = key::owner(key).context("this is no API key: svc_live_… or svc_test_…")?;
         let body = self.body.as_deref().unwrap_or_default();
         let (timestamp, nonce) = (Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true), new_id().to_string());
         let parts = SignedParts {
@@ -197,7 +199,7 @@ impl ApiCall {
         let mut request = reqwest::Request::new(self.method.clone(), self.url.clone());
         let headers = [
             ("x-service-product", product),
-            ("x-service-environment", environment),
+            ("x-service-environment", environment.as_str()),
             ("x-service-api-key", key),
             ("x-service-timestamp", &timestamp),
             ("x-service-nonce", &nonce),
@@ -234,25 +236,8 @@ fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The product and the environment of a key.
-fn owner_of(key: &str) -> Option<(&str, &'static str)> {
-    let mut parts = key.splitn(4, '_');
-    let environment = match (parts.next()?, parts.next()?) {
-        ("svc", "live") => "production",
-        ("svc", "test") => "sandbox",
-        _ => return None,
-    };
-    let product = parts.next()?;
-    parts.next().map(|_| (product, environment))
-}
-
 fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 502 | 503 | 504)
-}
-
-/// The pause that an answer asks for.
-fn pause_of(answer: &Response) -> Option<Duration> {
-    answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
 /// Writes an answer: JSON to be read, or on one line with `--json`; anything else, as exports, piece by piece as it comes.
@@ -314,14 +299,6 @@ mod tests {
         let mut written = Pieces::default();
         assert!(write_answer(answer.into(), &mut written).await.is_err());
         assert_eq!(written.0, [b"a,b\r\n".to_vec(), b"{}\r\n".to_vec()]);
-    }
-
-    #[test]
-    fn a_key_says_product_and_environment() {
-        assert_eq!(owner_of("svc_live_acme-crm_abc"), Some(("acme-crm", "production")));
-        assert_eq!(owner_of("svc_test_acme-crm_abc"), Some(("acme-crm", "sandbox")));
-        assert_eq!(owner_of("svc_live_acme"), None);
-        assert_eq!(owner_of("bearer"), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use dkim::DkimKey;
-use ingress::api::keys::NewKey;
+use ingress::api::{keys::NewKey, tenants::TenantLink};
 use runtime::{MasterKeys, Vault};
 use schemas::{Address, Environment, key, new_id, scope};
 use secrecy::ExposeSecret;
@@ -104,7 +104,15 @@ async fn ensure_key(db: &mut PgConnection, text: &str, environment: Environment)
 
 async fn tenant(db: &mut PgConnection, vault: &Vault, environment: Environment) -> anyhow::Result<(Uuid, Uuid)> {
     let owner = Address::parse(OWNER)?;
-    let tenant = crate::tenant::link(db, PRODUCT, environment, PRODUCT_TENANT_ID, &owner, Some("Acme (demo)")).await?;
+    let link = TenantLink {
+        product: PRODUCT,
+        environment,
+        product_tenant_id: PRODUCT_TENANT_ID,
+        owner: owner.as_str(),
+        org_name: Some("Acme (demo)"),
+        producer_name: None,
+    };
+    let tenant = crate::tenant::link(db, link).await?;
     let known = sqlx::query_scalar!("select id from senders where tenant_id = $1 and email = $2", tenant, SENDER)
         .fetch_optional(&mut *db)
         .await?;

@@ -4,7 +4,8 @@ mod set;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use schemas::{Address, Environment, new_id};
+use ingress::api::tenants::TenantLink;
+use schemas::{Address, Environment};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -77,9 +78,15 @@ pub async fn run(db: &mut PgConnection, command: TenantCommand) -> anyhow::Resul
             let id = match wanted.engine_tenant_id {
                 Some(tenant) => share(db, &wanted, tenant, &owner).await?,
                 None => {
-                    let org_name = wanted.org_name.as_deref();
-                    let Link { product, environment, product_tenant_id, .. } = &wanted;
-                    link(db, product, *environment, product_tenant_id, &owner, org_name).await?
+                    let new = TenantLink {
+                        product: &wanted.product,
+                        environment: wanted.environment,
+                        product_tenant_id: &wanted.product_tenant_id,
+                        owner: owner.as_str(),
+                        org_name: wanted.org_name.as_deref(),
+                        producer_name: None,
+                    };
+                    link(db, new).await?
                 }
             };
             Ok(CommandOutput::Table(vec![json!({"engine_tenant_id": id})], &["engine_tenant_id"]))
@@ -126,47 +133,11 @@ async fn show(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> 
 }
 
 /// Finds or makes the engine tenant behind a product's tenant.
-pub async fn link(
-    db: &mut PgConnection,
-    product: &str,
-    environment: Environment,
-    product_tenant_id: &str,
-    owner: &Address,
-    org_name: Option<&str>,
-) -> anyhow::Result<Uuid> {
-    let found = sqlx::query_scalar!(
-        "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
-        product,
-        environment.as_str(),
-        product_tenant_id
-    )
-    .fetch_optional(&mut *db)
-    .await?;
-    if let Some(id) = found {
+pub async fn link(db: &mut PgConnection, link: TenantLink<'_>) -> anyhow::Result<Uuid> {
+    if let Some(id) = link.find(db).await? {
         return Ok(id);
     }
-    let id = new_id();
-    sqlx::query!(
-        "insert into tenants (id, environment, org_name, owner_email) values ($1, $2, $3, $4)",
-        id,
-        environment.as_str(),
-        org_name,
-        owner.as_str()
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query!(
-        "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email, org_name)
-         values ($1, $2, $3, $4, $5, $6)",
-        product,
-        environment.as_str(),
-        product_tenant_id,
-        id,
-        owner.as_str(),
-        org_name
-    )
-    .execute(&mut *db)
-    .await?;
+    let id = link.create(db).await?;
     audit(db, Some(id), "tenant.link", id).await?;
     Ok(id)
 }

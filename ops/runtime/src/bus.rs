@@ -30,7 +30,7 @@ const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 /// Publishes that wait for JetStream's acknowledgement at once, per process; more wait for a permit.
 const ACKS_IN_FLIGHT_MAX: usize = 2_000;
 /// Publishes of one caller in flight at once: a window is acknowledged before the next one is sent.
-const WINDOW: usize = 200;
+const WINDOW: usize = 500;
 /// How long JetStream may take to acknowledge.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -294,14 +294,15 @@ impl Bus {
         Ok((wanted, is_complete))
     }
 
-    /// Publishes all messages and waits for their acknowledgements: each window is sent at once and awaited together.
+    /// Publishes all messages and waits for their acknowledgements: each window is made, sent at once and awaited together.
     ///
     /// # Errors
     /// The first failure. Messages stored before it stay stored, and JetStream drops their repetition by id.
-    pub async fn publish_all(&self, publications: Vec<Publication>) -> Result<(), BusError> {
+    pub async fn publish_all(&self, publications: Vec<impl Into<Publication> + Send>) -> Result<(), BusError> {
         let mut left = publications.into_iter();
         loop {
-            let window: Vec<Publication> = left.by_ref().take(WINDOW).collect();
+            let window: Vec<_> =
+                left.by_ref().take(WINDOW).map(|publication| self.outgoing(publication.into())).collect();
             if window.is_empty() {
                 return Ok(());
             }
@@ -313,19 +314,25 @@ impl Bus {
         }
     }
 
-    async fn publish_window(&self, window: Vec<Publication>) -> Result<(), BusError> {
-        let mut answers = Vec::with_capacity(window.len());
-        for publication in window {
-            let mut message = PublishMessage::build()
-                .header(async_nats::header::NATS_MESSAGE_ID, publication.message_id)
-                .header(HeaderName::from_static(header::SCHEMA), publication.schema)
-                .payload(publication.body);
-            for (name, value) in publication.headers {
-                message = message.header(HeaderName::from_static(name), value);
-            }
-            answers.push(self.jetstream.send_publish(self.prefixed(&publication.subject), message).await?);
+    /// The subject with prefix, and the message.
+    fn outgoing(&self, publication: Publication) -> (String, PublishMessage) {
+        let mut message = PublishMessage::build()
+            .header(async_nats::header::NATS_MESSAGE_ID, publication.message_id)
+            .header(HeaderName::from_static(header::SCHEMA), publication.schema)
+            .payload(publication.body);
+        for (name, value) in publication.headers {
+            message = message.header(HeaderName::from_static(name), value);
         }
-        for answer in answers {
+        (self.prefixed(&publication.subject), message)
+    }
+
+    async fn publish_window(&self, window: Vec<(String, PublishMessage)>) -> Result<(), BusError> {
+        let mut answers = Vec::with_capacity(window.len());
+        for (subject, message) in window {
+            answers.push(self.jetstream.send_publish(subject, message).await?);
+        }
+        // They come in this order: when the last is there, the task waits for none of the others.
+        for answer in answers.into_iter().rev() {
             answer.await?;
         }
         Ok(())

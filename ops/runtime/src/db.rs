@@ -141,7 +141,8 @@ pub fn begin_read_only(tenant: Uuid) -> String {
 }
 
 /// What confines a transaction to a tenant; nil for none.
-pub(crate) fn confined(tenant: Uuid) -> String {
+#[must_use]
+pub fn confined(tenant: Uuid) -> String {
     // An id: nothing in it is a caller's text.
     let setting = if tenant.is_nil() { String::new() } else { tenant.to_string() };
     format!("set local app.tenant = '{setting}'")
@@ -171,6 +172,13 @@ pub fn is_transient(error: &sqlx::Error) -> bool {
         | sqlx::Error::TypeNotFound { .. } => false,
         _ => true,
     }
+}
+
+/// Whether a lock was waited for in vain, as [`BEGIN_BRIEFLY`] has it.
+#[must_use]
+pub fn is_lock_timeout(error: &sqlx::Error) -> bool {
+    const LOCK_NOT_AVAILABLE: &str = "55P03";
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() == Some(LOCK_NOT_AVAILABLE)
 }
 
 /// A database error in words, without the values in it: Postgres quotes the offending row or text, a decoder the value, and that may

@@ -44,7 +44,7 @@ pub enum EpochError {
     /// The epoch could not be serialised.
     #[error("the ledger epoch")]
     Json(#[from] serde_json::Error),
-    /// Postgres has begun a new timeline, and the bus, which may have the ledger's epoch, is unavailable.
+    /// The bus, which may have the ledger's epoch, is unavailable, and this process has seen none, or Postgres has begun a new timeline.
     #[error("the bus must answer first")]
     Undecided,
 }
@@ -249,17 +249,17 @@ fn decide(row: &LedgerRow, published: PublishedEpoch, furthest_seen: i64) -> Epo
     if epoch.max(furthest_seen) > row.mark {
         return EpochDecision::Restored(Restored::Behind);
     }
-    let Some(noted) = row.noted_place.as_deref().filter(|noted| *noted != row.place) else {
-        return EpochDecision::Current;
-    };
+    let noted = row.noted_place.as_deref().unwrap_or(&row.place);
     if database_of(noted) != database_of(&row.place) {
         return EpochDecision::Restored(Restored::Moved);
     }
     // A failover begins a new timeline, too. It loses nothing whose epoch was published.
+    let is_new_timeline = noted != row.place;
     match published {
-        PublishedEpoch::Epoch(..) => EpochDecision::Current,
-        PublishedEpoch::Missing => EpochDecision::Restored(Restored::NewTimeline),
-        PublishedEpoch::Unavailable => EpochDecision::Undecided,
+        PublishedEpoch::Missing if is_new_timeline => EpochDecision::Restored(Restored::NewTimeline),
+        // A process that has seen no epoch yet publishes none either: it would replace the one that shows that the ledger went back.
+        PublishedEpoch::Unavailable if is_new_timeline || furthest_seen == 0 => EpochDecision::Undecided,
+        PublishedEpoch::Epoch(..) | PublishedEpoch::Missing | PublishedEpoch::Unavailable => EpochDecision::Current,
     }
 }
 
@@ -353,6 +353,13 @@ mod tests {
         EpochDecision::Current
     )]
     #[case::the_bus_is_away(Some(HERE), HERE, PublishedEpoch::Unavailable, 9, EpochDecision::Current)]
+    #[case::nothing_was_seen_and_the_bus_is_away(
+        Some(HERE),
+        HERE,
+        PublishedEpoch::Unavailable,
+        0,
+        EpochDecision::Undecided
+    )]
     #[case::the_bus_was_emptied(Some(HERE), HERE, PublishedEpoch::Missing, 9, EpochDecision::Current)]
     #[case::behind_the_bus(
         Some(HERE),

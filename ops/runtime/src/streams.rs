@@ -8,6 +8,9 @@ use schemas::subjects::stream;
 const MB: i64 = 1024 * 1024;
 /// Within this time JetStream drops a repeated `Nats-Msg-Id`. It only saves work; the ledger's unique keys ensure correctness.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+/// Of events, of which each mail has two: JetStream keeps an entry in memory for each message of the window. A publication that failed is
+/// repeated within seconds; a receiver knows a later repetition by its `ce-id`.
+const EVENTS_DUPLICATE_WINDOW: Duration = Duration::from_secs(10);
 /// The shortest there is, for the stream that strangers publish to: the window knows ids and no publishers, so one product's request
 /// would be dropped for another's id. There the ledger knows a repetition, by product and environment.
 const NO_DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
@@ -182,7 +185,11 @@ impl StreamSpec {
             discard: if self.work_queue && !keeps_newest { DiscardPolicy::New } else { DiscardPolicy::Old },
             storage,
             num_replicas: replicas,
-            duplicate_window: if self.name == stream::REQUESTS { NO_DUPLICATE_WINDOW } else { DUPLICATE_WINDOW },
+            duplicate_window: match self.name {
+                stream::REQUESTS => NO_DUPLICATE_WINDOW,
+                stream::EVENTS => EVENTS_DUPLICATE_WINDOW,
+                _ => DUPLICATE_WINDOW,
+            },
             allow_direct: true,
             persist_mode: is_async.then_some(PersistenceMode::Async),
             ..Config::default()

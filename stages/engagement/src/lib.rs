@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Counter, Job, Publication, db::BEGIN_BRIEFLY, plans::PreparedPool};
+use runtime::{Counter, Job, Publication, plans::PreparedPool};
 use schemas::{Lane, Signal, subjects};
 
 use ledger::{compact, facts, hours::random_shard, soft_bounces};
@@ -98,8 +98,7 @@ impl Stage for Engagement {
     type Input = Signal;
 
     async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {
-        // It holds batches that delivery needs when it comes to the contacts, which an import may hold for seconds.
-        let mut tx = self.by_key.begin_with(BEGIN_BRIEFLY).await?;
+        let mut tx = self.by_key.begin().await?;
         let facts::RecordedSignals { fresh, unknown, .. } = facts::record(&mut tx, inputs, &[], self.shard).await?;
         // An unknown send may come yet; until then its facts wait, and delay no others.
         let pending = inbound::add_pending_signals(&mut tx, inputs, &unknown).await?;

@@ -1,5 +1,5 @@
 -- Facts about sends, with the send, its recipient and its place in a sequence. $1 tenants, $2 sends, $3 facts, $4 months. Each is
--- looked up by primary key, in the order keys are known.
+-- looked up by primary key, in the order keys are known; the mail of a campaign is of no request and no sequence.
 select w.tenant_id as "tenant_id!", w.send_id as "send_id!", w.id as "id!", e.type as "fact_type!", e.occurred_at as "occurred_at!",
        e.recorded_at as "recorded_at!", e.detail as "detail!", s.campaign_id as "campaign_id?", s.contact_id as "contact_id!",
        s.provider as "provider?", s.provider_message_id as "provider_message_id?", s.opened_at as "opened_at?",
@@ -10,4 +10,4 @@ join events e on e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.id = 
 join sends s on s.tenant_id = w.tenant_id and s.id = w.send_id and s.month = w.month
 left join contacts c on c.tenant_id = w.tenant_id and c.id = s.contact_id and c.status <> 'erased'
 left join requests r on r.tenant_id = w.tenant_id and r.id = s.request_id
-left join sequence_sends q on q.tenant_id = w.tenant_id and q.send_id = w.send_id
+left join sequence_sends q on q.tenant_id = w.tenant_id and q.send_id = case when s.campaign_id is null then w.send_id end

@@ -94,6 +94,15 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     }
     process::run(&["dead", "drop", "--all", "--stage", "audience"], &rig.operator_env());
     assert_eq!(list().len(), 1, "the filter holds");
+    // As one that a product published, and may have published again since.
+    let request = "mail.v1.request.demo.production.message";
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("Mail-Dead-Subject", request);
+    let dead = format!("{}mail.v1.dead.ingress", rig.env["POSTRIDER_STREAM_PREFIX"]);
+    jetstream.publish_with_headers(dead, headers, "{}".into()).await.unwrap().await.unwrap();
+    process::run(&["dead", "replay", "--all", "--stage", "ingress"], &rig.operator_env());
+    assert_eq!(fits(&["--subject", request]), 1, "it is replayed by name only");
+    process::run(&["dead", "drop", "--all", "--stage", "ingress"], &rig.operator_env());
     process::run(&["dead", "drop", "--all", "--stage", "compliance"], &rig.operator_env());
     assert_eq!(list(), Vec::<Value>::new());
 
@@ -101,7 +110,7 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     assert_eq!(streams.len(), runtime::streams::STREAMS.len());
     let audited = lines(&process::run(&["audit", "--json", "list", "--action", "dead."], &rig.operator_env()));
     let acts: Vec<&Value> = audited.iter().map(|line| &line["action"]).collect();
-    assert_eq!(acts, ["dead.drop", "dead.drop", "dead.replay"]);
+    assert_eq!(acts, ["dead.drop", "dead.drop", "dead.replay", "dead.drop", "dead.replay"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

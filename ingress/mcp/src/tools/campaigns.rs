@@ -1,6 +1,7 @@
 //! `list_campaigns`: metadata only.
 
 use chrono::SecondsFormat;
+use schemars::JsonSchema;
 use schemas::CampaignStatus;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -12,29 +13,20 @@ use crate::clean_text;
 const LIMIT_DEFAULT: i64 = 20;
 const LIMIT_MAX: i64 = 25;
 
-#[derive(Debug, serde::Deserialize)]
+#[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Arguments {
+pub(super) struct ListArguments {
+    #[schemars(extend("enum" = CampaignStatus::ALL))]
     status: Option<String>,
+    #[schemars(range(min = 1, max = LIMIT_MAX), extend("default" = LIMIT_DEFAULT))]
     limit: Option<i64>,
+    /// The last campaign_id of the page before.
+    #[schemars(with = "Option<Uuid>")]
     before: Option<String>,
 }
 
-pub(super) fn schema() -> Value {
-    let statuses: Vec<&str> = CampaignStatus::ALL.iter().map(|status| status.as_str()).collect();
-    json!({
-        "type": "object",
-        "properties": {
-            "status": {"type": "string", "enum": statuses},
-            "limit": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT},
-            "before": {"type": "string", "format": "uuid", "description": "The last campaign_id of the page before."},
-        },
-        "additionalProperties": false,
-    })
-}
-
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
-    let given: Arguments = arguments(given)?;
+    let given: ListArguments = arguments(given)?;
     let status = given
         .status
         .map(|text| CampaignStatus::parse(&text).ok_or_else(|| ToolFault::Arguments("status: is not one".to_owned())))

@@ -22,10 +22,6 @@ const EVENTS: [&str; 10] = [
 ];
 const DOMAINS_MAX: i64 = 50;
 
-pub(super) fn schema() -> Value {
-    super::days_schema()
-}
-
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: DaysArguments = arguments(given)?;
     let days = given.days()?;

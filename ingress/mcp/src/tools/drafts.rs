@@ -1,5 +1,6 @@
 //! `save_draft_proposal`: a row for a person to read. Nothing executes it.
 
+use schemars::JsonSchema;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -14,34 +15,30 @@ const LINE_MAX_CHARS: usize = 500;
 const TEXT_MAX_CHARS: usize = 5_000;
 const BODY_MAX_CHARS: usize = 100_000;
 
-#[derive(Debug, serde::Deserialize)]
+#[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Proposal {
+pub(super) struct Proposal {
+    /// What it is, in a few words.
+    #[schemars(length(max = TITLE_MAX_CHARS))]
     title: String,
+    /// What it is for.
+    #[schemars(length(max = LINE_MAX_CHARS))]
     campaign_goal: Option<String>,
+    /// The proposed subject.
+    #[schemars(length(max = LINE_MAX_CHARS))]
     subject: Option<String>,
+    /// The proposed preheader.
+    #[schemars(length(max = LINE_MAX_CHARS))]
     preheader: Option<String>,
+    /// The proposed text.
+    #[schemars(length(max = BODY_MAX_CHARS))]
     body: Option<String>,
+    /// Whom it is meant for, in words.
+    #[schemars(length(max = TEXT_MAX_CHARS))]
     audience: Option<String>,
+    /// What the reader should know.
+    #[schemars(length(max = TEXT_MAX_CHARS))]
     notes: Option<String>,
-}
-
-pub(super) fn schema() -> Value {
-    let text = |max: usize, description: &str| json!({"type": "string", "maxLength": max, "description": description});
-    json!({
-        "type": "object",
-        "properties": {
-            "title": text(TITLE_MAX_CHARS, "What it is, in a few words."),
-            "campaign_goal": text(LINE_MAX_CHARS, "What it is for."),
-            "subject": text(LINE_MAX_CHARS, "The proposed subject."),
-            "preheader": text(LINE_MAX_CHARS, "The proposed preheader."),
-            "body": text(BODY_MAX_CHARS, "The proposed text."),
-            "audience": text(TEXT_MAX_CHARS, "Whom it is meant for, in words."),
-            "notes": text(TEXT_MAX_CHARS, "What the reader should know."),
-        },
-        "required": ["title"],
-        "additionalProperties": false,
-    })
 }
 
 impl Proposal {

@@ -12,6 +12,7 @@ mod suppressions;
 use std::time::Duration;
 
 use runtime::{AuditRecord, Counter, audit};
+use schemars::{JsonSchema, schema_for};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
@@ -25,7 +26,7 @@ const STATEMENT_MAX: Duration = Duration::from_secs(15);
 const ANSWER_MAX_BYTES: usize = 32 * 1024;
 
 macro_rules! tools {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $module:ident;)+) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $arguments:ty;)+) => {
         /// What an assistant may ask.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Tool { $($(#[doc = $doc])+ $variant,)+ }
@@ -50,29 +51,29 @@ macro_rules! tools {
 
             /// The JSON Schema of its arguments.
             #[must_use]
-            pub fn input_schema(self) -> Value { match self { $(Self::$variant => $module::schema(),)+ } }
+            pub fn input_schema(self) -> Value { match self { $(Self::$variant => schema_of::<$arguments>(),)+ } }
         }
     };
 }
 
 tools! {
     /// Lists campaigns, newest first: name, status, kind, audience mode, times. No recipients and no content.
-    ListCampaigns = "list_campaigns", campaigns;
+    ListCampaigns = "list_campaigns", campaigns::ListArguments;
     /// How many people a campaign's audience has, how many would be or were mailed, and how many were left out, by reason.
-    AudienceCounts = "audience_counts", audience_counts;
+    AudienceCounts = "audience_counts", CampaignArguments;
     /// The statistics of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail
     /// programs.
-    CampaignPerformance = "campaign_performance", performance;
+    CampaignPerformance = "campaign_performance", CampaignArguments;
     /// What a campaign still needs for its launch: content, sender, domain, postal address, audience.
-    CampaignReadiness = "campaign_readiness", readiness;
+    CampaignReadiness = "campaign_readiness", CampaignArguments;
     /// Sending over the last days in numbers, and the state of the sending domains.
-    Deliverability = "deliverability", deliverability;
+    Deliverability = "deliverability", DaysArguments;
     /// How many addresses are suppressed, by reason and scope. Never which.
-    SuppressionSummary = "suppression_summary", suppressions;
+    SuppressionSummary = "suppression_summary", suppressions::SuppressionArguments;
     /// How many replies came in over the last days, by kind of message. Never from whom or what they say.
-    ReplyOutcomes = "reply_outcomes", replies;
+    ReplyOutcomes = "reply_outcomes", DaysArguments;
     /// Saves a proposal for a campaign, for a person to read. It is not a campaign: nothing is created, scheduled or sent.
-    SaveDraftProposal = "save_draft_proposal", drafts;
+    SaveDraftProposal = "save_draft_proposal", drafts::Proposal;
 }
 
 impl Tool {
@@ -142,39 +143,34 @@ fn id(name: &str, text: &str) -> Result<Uuid, ToolFault> {
     schemas::parse_id(text).map_err(|error| ToolFault::Arguments(format!("{name}: {error}")))
 }
 
-/// The schema of tools about one campaign.
-fn campaign_schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {"campaign_id": {"type": "string", "format": "uuid", "description": "As list_campaigns shows it."}},
-        "required": ["campaign_id"],
-        "additionalProperties": false,
-    })
+/// The schema of a tool's arguments, without what only documents need: an assistant pays for every byte.
+fn schema_of<T: JsonSchema>() -> Value {
+    let mut schema = schema_for!(T);
+    for keyword in ["$schema", "title", "description"] {
+        schema.remove(keyword);
+    }
+    // Some clients refuse an object without any.
+    schema.ensure_object().entry("properties").or_insert_with(|| json!({}));
+    schemas::catalog::normalized(schema.to_value())
 }
 
 /// The arguments of tools about one campaign.
-#[derive(Debug, serde::Deserialize)]
+#[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CampaignArguments {
+    /// As list_campaigns shows it.
+    #[schemars(with = "Uuid")]
     campaign_id: String,
-}
-
-/// The schema of tools about the last days.
-fn days_schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {"days": {"type": "integer", "minimum": 1, "maximum": DAYS_MAX, "default": DAYS_DEFAULT}},
-        "additionalProperties": false,
-    })
 }
 
 const DAYS_MAX: i32 = 90;
 const DAYS_DEFAULT: i32 = 30;
 
 /// The arguments of tools about the last days.
-#[derive(Debug, serde::Deserialize)]
+#[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DaysArguments {
+    #[schemars(range(min = 1, max = DAYS_MAX), extend("default" = DAYS_DEFAULT))]
     days: Option<i32>,
 }
 
@@ -266,4 +262,24 @@ async fn audit(
 /// Counts a call.
 pub(crate) fn note(tool: Option<Tool>, outcome: &'static str) {
     Counter::AssistantCallsTotal.add(1, [("tool", tool.map_or("unknown", Tool::name)), ("outcome", outcome)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_says_what_a_tool_takes() {
+        let campaign = json!({
+            "type": "object",
+            "properties": {"campaign_id": {"type": "string", "format": "uuid", "description": "As list_campaigns shows it."}},
+            "required": ["campaign_id"],
+            "additionalProperties": false,
+        });
+        assert_eq!(Tool::CampaignReadiness.input_schema(), campaign);
+        let nothing = json!({"type": "object", "properties": {}, "additionalProperties": false});
+        assert_eq!(Tool::SuppressionSummary.input_schema(), nothing);
+        let days = &Tool::Deliverability.input_schema()["properties"]["days"];
+        assert_eq!((&days["minimum"], &days["maximum"], &days["default"]), (&json!(1), &json!(90), &json!(30)));
+    }
 }

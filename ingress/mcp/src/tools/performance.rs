@@ -7,10 +7,6 @@ use uuid::Uuid;
 use super::{CampaignArguments, ToolFault, arguments, id};
 use crate::small_counts;
 
-pub(super) fn schema() -> Value {
-    super::campaign_schema()
-}
-
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: CampaignArguments = arguments(given)?;
     let campaign = id("campaign_id", &given.campaign_id)?;

@@ -8,10 +8,6 @@ use uuid::Uuid;
 
 use super::{CampaignArguments, ToolFault, arguments, id};
 
-pub(super) fn schema() -> Value {
-    super::campaign_schema()
-}
-
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: CampaignArguments = arguments(given)?;
     let campaign = id("campaign_id", &given.campaign_id)?;

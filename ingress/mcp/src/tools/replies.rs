@@ -7,10 +7,6 @@ use uuid::Uuid;
 use super::{DaysArguments, ToolFault, arguments};
 use crate::small_counts;
 
-pub(super) fn schema() -> Value {
-    super::days_schema()
-}
-
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: DaysArguments = arguments(given)?;
     let days = given.days()?;

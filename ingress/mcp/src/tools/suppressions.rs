@@ -1,5 +1,6 @@
 //! `suppression_summary`: sums by reason and scope.
 
+use schemars::JsonSchema;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -7,16 +8,12 @@ use uuid::Uuid;
 use super::{ToolFault, arguments};
 use crate::small_counts;
 
-#[derive(Debug, serde::Deserialize)]
+#[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Arguments {}
-
-pub(super) fn schema() -> Value {
-    json!({"type": "object", "properties": {}, "additionalProperties": false})
-}
+pub(super) struct SuppressionArguments {}
 
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
-    let Arguments {} = arguments(given)?;
+    let SuppressionArguments {} = arguments(given)?;
     let rows = sqlx::query!(
         r#"select reason, scope, count(*) as "count!"
            from suppressions where tenant_id = $1 and (expires_at is null or expires_at > now())

@@ -1,12 +1,15 @@
 //! `/v1/audiences`: static lists and tags, and their members. A list with a public name is a topic: its members see it on their
 //! preferences page, and a contact that leaves it there is not added again by others.
 
+pub(crate) mod kind;
+
 use schemars::JsonSchema;
 use schemas::{new_id, parse_id};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
+use self::kind::AudienceKind;
 use super::{
     contacts::{NamedContact, named},
     references, segments,
@@ -90,18 +93,6 @@ pub(crate) fn routes() -> Routes {
             .answer::<MembersChanged>(200, "Done")
             .refuses(404, &["audience_not_found"]),
         )
-}
-
-schemas::named_enum! {
-    /// A list or a tag.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub enum AudienceKind {
-        /// Named in `list_id`.
-        List = "list",
-        /// Named in `tag_ids`.
-        Tag = "tag",
-    }
 }
 
 /// A list or a tag of contacts.
@@ -387,7 +378,7 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
         body.add.len() + body.remove.len() <= MEMBERS_MAX,
         "add",
         "too_many",
-        "add and remove together may name at most 1000 contacts",
+        &format!("add and remove together may name at most {MEMBERS_MAX} contacts"),
     );
     let add = read_names("add", &body.add, &mut faults);
     let remove = read_names("remove", &body.remove, &mut faults);

@@ -440,6 +440,12 @@ mod tests {
     }
 
     #[test]
+    fn too_many_variants_are_not_read() {
+        let many = vec![json!({"name": "A"}); VARIANTS_MAX + 1];
+        assert_eq!(faults(json!({"variants": many})), [("variants".to_owned(), "too_many".to_owned())]);
+    }
+
+    #[test]
     fn a_tag_is_named_once_and_not_too_many_are() {
         let tags = |ids: Vec<String>| faults(json!({"audience_mode": "tags", "tag_ids": ids}));
         let tag = Uuid::max().to_string();

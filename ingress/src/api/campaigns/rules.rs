@@ -270,6 +270,7 @@ fn validate_variants(faults: &mut Faults, variants: Vec<NewVariant>) -> Vec<Vari
     faults.require(enough, "variants", "too_few", "a test needs two variants at least");
     if variants.len() > VARIANTS_MAX {
         faults.add("variants", "too_many", format!("names more than {VARIANTS_MAX} variants"));
+        return Vec::new();
     }
     let variants: Vec<Variant> =
         variants.into_iter().enumerate().map(|(at, variant)| variant.validate(faults, at)).collect();

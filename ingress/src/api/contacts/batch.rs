@@ -64,7 +64,7 @@ struct BatchResult {
     contact_id: Option<Uuid>,
     /// Why it was refused.
     error: Option<String>,
-    /// Every fault of a refused one.
+    /// The faults of a refused one; of more than ten the first ten.
     fields: Vec<FieldFault>,
 }
 
@@ -91,7 +91,8 @@ pub(super) async fn upsert_contacts(ctx: &mut RequestContext, body: UpsertContac
     }
     let tenant = ctx.tenant;
     let defined = fields::defined_for_write(ctx.db(), tenant).await?;
-    let wanted = body.contacts.into_iter().map(|contact| read(contact, &defined)).collect();
+    let read = |contact| read(contact, &defined).map_err(ApiError::of_item);
+    let wanted = body.contacts.into_iter().map(read).collect();
     let results = upsert::upsert(ctx, wanted, OnExisting::Update).await?;
     let mut counts = BatchCounts::default();
     let results = results.into_iter().enumerate().map(|(index, result)| counts.take(index, result)).collect();

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{
     record::{self, ContactView},
-    survivor,
+    store::survivor_of_path,
 };
 use crate::pipeline::{
     ApiReply, NoFields, RequestContext,
@@ -43,7 +43,7 @@ pub(super) struct ConfirmationRequested {
 }
 
 pub(super) async fn ask_again(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
-    let (tenant, id, settings) = (ctx.tenant, survivor(ctx).await?, ctx.ingress.settings.confirmations);
+    let (tenant, id, settings) = (ctx.tenant, survivor_of_path(ctx).await?, ctx.ingress.settings.confirmations);
     let contact = record::one(ctx.db(), tenant, id).await?;
     let asked = confirmations::request(ctx.db(), tenant, &[id], false, &settings).await?;
     if asked.is_empty() {

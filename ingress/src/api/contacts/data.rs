@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{
     record::{self, ContactView},
-    store, survivor,
+    store::{self, survivor_of_path},
 };
 use crate::pipeline::{ApiReply, RequestContext, error::ApiError, page::Time};
 
@@ -70,7 +70,7 @@ pub(super) struct ContactData {
 
 /// Answers a page of what is held, and writes that into the audit log.
 pub(super) async fn read_data(ctx: &mut RequestContext, body: ReadContactData) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, survivor(ctx).await?);
+    let (tenant, id) = (ctx.tenant, survivor_of_path(ctx).await?);
     let (kind, after) = read_cursor(body.cursor.as_deref())?;
     let contact = record::one(ctx.db(), tenant, id).await?;
     let merged = store::merged(ctx.db(), tenant, id).await?;

@@ -324,7 +324,7 @@ contact_body! {
         /// Defined fields by key; null deletes one.
         #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
         pub fields: Map<String, Value>,
-        pub status: Option<super::ContactStatus>,
+        pub status: Option<super::store::ContactStatus>,
         pub marketing_status: Option<ContactMarketingStatus>,
         pub consent: Option<Consent>,
     }

@@ -14,8 +14,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    MARKETING_STATUS_CHANGED, record,
-    store::{self, NewValues},
+    record,
+    store::{self, MARKETING_STATUS_CHANGED, NewValues},
 };
 use crate::pipeline::{ApiReply, Id, RequestContext, error::ApiError};
 

@@ -26,11 +26,11 @@ use self::{
     filter::ContactFilter,
     input::{ChangeContact, CreateContact, OnExisting},
     record::ContactView,
-    store::NewValues,
+    store::{ContactStatus, MARKETING_STATUS_CHANGED, NewValues},
     upsert::Upserted,
 };
 use crate::{
-    api::{audiences::AudienceKind, fields},
+    api::{audiences::kind::AudienceKind, fields},
     pipeline::{
         ApiReply, Doc, Faults, GivenTime, Id, NoParameters, RequestContext, Routes,
         doc::{AT, ID},
@@ -48,8 +48,6 @@ pub(crate) use store::{LOOKUPS_MAX, ensure_audiences, external_id_fault};
 const SEARCH_MAX_CHARS: usize = 200;
 /// Why a contact cannot have both the address and the `external_id` that are given.
 const KEY_CONFLICTS: &[&str] = &["external_id_taken", "external_id_differs", "address_differs"];
-/// In the audit log: a contact's consent was changed by a product.
-const MARKETING_STATUS_CHANGED: &str = "contact.marketing_status";
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -192,16 +190,6 @@ struct ListContacts {
     updated_since: Option<GivenTime>,
 }
 
-schemas::named_enum! {
-    /// The states a caller can see: an erased contact is gone.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    enum ContactStatus {
-        Active = "active",
-        Archived = "archived",
-    }
-}
-
 async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply, ApiError> {
     let page = ctx.page;
     let mut faults = Faults::default();
@@ -233,14 +221,8 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply,
     ApiReply::page(page, contacts)
 }
 
-/// The contact of the path, or the one that it was merged into.
-async fn survivor(ctx: &mut RequestContext) -> Result<Uuid, ApiError> {
-    let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
-    store::survivor(ctx.db(), tenant, id).await
-}
-
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, survivor(ctx).await?);
+    let (tenant, id) = (ctx.tenant, store::survivor_of_path(ctx).await?);
     ApiReply::single(record::one(ctx.db(), tenant, id).await?)
 }
 
@@ -311,7 +293,7 @@ struct ContactRemoved {
 }
 
 async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, survivor(ctx).await?);
+    let (tenant, id) = (ctx.tenant, store::survivor_of_path(ctx).await?);
     // Asked again, it says how far the erasure is.
     if body.erase
         && let Some(complete) = ledger::erasure::is_erased(ctx.db(), tenant, id).await?

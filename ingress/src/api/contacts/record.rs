@@ -9,12 +9,12 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{
-    ContactStatus,
     confirmation::ContactConfirmation,
     input::{ContactMarketingStatus, SignUpEvidence},
+    store::ContactStatus,
 };
 use crate::{
-    api::audiences::AudienceKind,
+    api::audiences::kind::AudienceKind,
     pipeline::{
         error::ApiError,
         page::{OptionalTime, Time},

@@ -2,13 +2,30 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
 use schemas::new_id;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::{api::audiences::AudienceKind, pipeline::error::ApiError};
+use crate::{
+    api::audiences::kind::AudienceKind,
+    pipeline::{RequestContext, error::ApiError},
+};
+
+/// In the audit log: a contact's consent was changed by a product.
+pub(super) const MARKETING_STATUS_CHANGED: &str = "contact.marketing_status";
+
+schemas::named_enum! {
+    /// The states a caller can see: an erased contact is gone.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub(super) enum ContactStatus {
+        Active = "active",
+        Archived = "archived",
+    }
+}
 
 /// What a change needs to know of a contact before it.
 #[derive(Debug)]
@@ -52,6 +69,12 @@ pub(crate) async fn survivor(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> R
     .fetch_optional(db)
     .await?
     .ok_or_else(|| ApiError::not_found("contact"))
+}
+
+/// The contact of the path, or the one that it was merged into.
+pub(super) async fn survivor_of_path(ctx: &mut RequestContext) -> Result<Uuid, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
+    survivor(ctx.db(), tenant, id).await
 }
 
 /// The contacts that were merged into this one, with their addresses; locked.

@@ -10,13 +10,12 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{
-    MARKETING_STATUS_CHANGED,
     decide::{KnownContact, KnownContacts, UpsertAction, decide_all},
     input::{OnExisting, WantedContact},
-    store::{self, NewValues},
+    store::{self, MARKETING_STATUS_CHANGED, NewValues},
 };
 use crate::{
-    api::audiences::AudienceKind,
+    api::audiences::kind::AudienceKind,
     pipeline::{RequestContext, error::ApiError},
 };
 

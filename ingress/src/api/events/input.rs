@@ -9,8 +9,9 @@ use templates::DataLimits;
 use crate::{
     api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact},
     pipeline::{
-        Faults, GivenTime, Id,
+        Faults, GivenTime, Id, OneOrMany,
         error::ApiError,
+        one_or_many,
         types::{Email, Name, either},
         validate::EVENT_PATTERN,
     },
@@ -33,61 +34,40 @@ const TERM_MAX_CHARS: usize = 500;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct EventProperties(Map<String, Value>);
 
-/// One event of many.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(transform = either(&[
-    (&["name", "email"], &["properties", "occurred_at", "source_event_id"]),
-    (&["name", "external_id"], &["properties", "occurred_at", "source_event_id"]),
-    (&["name", "contact_id"], &["properties", "occurred_at", "source_event_id"]),
-]))]
-struct EventItem {
-    /// What happened, in the product's words.
-    #[schemars(regex(pattern = EVENT_PATTERN))]
-    name: Option<String>,
-    contact_id: Option<Id>,
-    /// Instead of contact_id.
-    #[schemars(with = "Option<Email>")]
-    email: Option<String>,
-    /// Instead of contact_id: the contact's id in the product.
-    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
-    external_id: Option<String>,
-    properties: Option<EventProperties>,
-    /// Default: now. Not in the future.
-    occurred_at: Option<GivenTime>,
-    /// The product's own id of the event: recorded once.
-    #[schemars(length(min = 1, max = SOURCE_ID_MAX_CHARS))]
-    source_event_id: Option<String>,
-}
+one_or_many! {
+    /// One event, or many under `events`.
+    #[schemars(transform = either(&[
+        (&["name", "email"], &["properties", "occurred_at", "source_event_id"]),
+        (&["name", "external_id"], &["properties", "occurred_at", "source_event_id"]),
+        (&["name", "contact_id"], &["properties", "occurred_at", "source_event_id"]),
+        (&["events"], &[]),
+    ]))]
+    struct RecordEvents { events: ["event"; EVENTS_MAX] }
 
-/// One event, or many under `events`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(transform = either(&[
-    (&["name", "email"], &["properties", "occurred_at", "source_event_id"]),
-    (&["name", "external_id"], &["properties", "occurred_at", "source_event_id"]),
-    (&["name", "contact_id"], &["properties", "occurred_at", "source_event_id"]),
-    (&["events"], &[]),
-]))]
-pub(super) struct RecordEvents {
-    #[schemars(length(min = 1, max = EVENTS_MAX))]
-    events: Option<Vec<EventItem>>,
-    /// What happened, in the product's words.
-    #[schemars(regex(pattern = EVENT_PATTERN))]
-    name: Option<String>,
-    contact_id: Option<Id>,
-    /// Instead of contact_id.
-    #[schemars(with = "Option<Email>")]
-    email: Option<String>,
-    /// Instead of contact_id: the contact's id in the product.
-    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
-    external_id: Option<String>,
-    properties: Option<EventProperties>,
-    /// Default: now. Not in the future.
-    occurred_at: Option<GivenTime>,
-    /// The product's own id of the event: recorded once.
-    #[schemars(length(min = 1, max = SOURCE_ID_MAX_CHARS))]
-    source_event_id: Option<String>,
+    /// One event of many.
+    #[schemars(transform = either(&[
+        (&["name", "email"], &["properties", "occurred_at", "source_event_id"]),
+        (&["name", "external_id"], &["properties", "occurred_at", "source_event_id"]),
+        (&["name", "contact_id"], &["properties", "occurred_at", "source_event_id"]),
+    ]))]
+    struct EventItem {
+        /// What happened, in the product's words.
+        #[schemars(regex(pattern = EVENT_PATTERN))]
+        name: Option<String>,
+        contact_id: Option<Id>,
+        /// Instead of contact_id.
+        #[schemars(with = "Option<Email>")]
+        email: Option<String>,
+        /// Instead of contact_id: the contact's id in the product.
+        #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+        external_id: Option<String>,
+        properties: Option<EventProperties>,
+        /// Default: now. Not in the future.
+        occurred_at: Option<GivenTime>,
+        /// The product's own id of the event: recorded once.
+        #[schemars(length(min = 1, max = SOURCE_ID_MAX_CHARS))]
+        source_event_id: Option<String>,
+    }
 }
 
 /// An event to be.
@@ -105,23 +85,16 @@ impl RecordEvents {
     pub(super) fn validate(self) -> Result<(Vec<NewProductEvent>, bool), ApiError> {
         let mut faults = Faults::default();
         let now = Utc::now();
-        let single = EventItem {
-            name: self.name,
-            contact_id: self.contact_id,
-            email: self.email,
-            external_id: self.external_id,
-            properties: self.properties,
-            occurred_at: self.occurred_at,
-            source_event_id: self.source_event_id,
+        let items = match self.split()? {
+            OneOrMany::One(event) => {
+                let event = event.check("", now, &mut faults);
+                faults.finish()?;
+                return Ok((vec![event.ok_or_else(ApiError::internal)?], true));
+            }
+            OneOrMany::Many(items) => items,
         };
-        let Some(items) = self.events else {
-            let event = single.check("", now, &mut faults);
-            faults.finish()?;
-            return Ok((vec![event.ok_or_else(ApiError::internal)?], true));
-        };
-        faults.require(single.is_empty(), "events", "ambiguous", "send either one event or a list of them");
         let fits = (1..=EVENTS_MAX).contains(&items.len());
-        faults.require(fits, "events", "out_of_range", "must have 1 to 500 items");
+        faults.require(fits, "events", "out_of_range", &format!("must have 1 to {EVENTS_MAX} items"));
         let numbered = items.into_iter().take(EVENTS_MAX).enumerate();
         let events =
             numbered.filter_map(|(at, item)| item.check(&format!("events[{at}]."), now, &mut faults)).collect();
@@ -131,16 +104,6 @@ impl RecordEvents {
 }
 
 impl EventItem {
-    fn is_empty(&self) -> bool {
-        self.name.is_none()
-            && self.contact_id.is_none()
-            && self.email.is_none()
-            && self.external_id.is_none()
-            && self.properties.is_none()
-            && self.occurred_at.is_none()
-            && self.source_event_id.is_none()
-    }
-
     fn check(self, prefix: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<NewProductEvent> {
         let at = |name: &str| format!("{prefix}{name}");
         let name = faults.required(&at("name"), self.name);
@@ -190,7 +153,12 @@ impl ProductEventTerms {
     pub(crate) fn check(&self, path: &str, faults: &mut Faults) {
         check_name(&format!("{path}.event"), &self.event, faults);
         let at = format!("{path}.properties");
-        faults.require(self.properties.len() <= TERMS_MAX, &at, "too_many", "may have at most 5 properties");
+        faults.require(
+            self.properties.len() <= TERMS_MAX,
+            &at,
+            "too_many",
+            &format!("may have at most {TERMS_MAX} properties"),
+        );
         for (key, value) in self.properties.iter().take(TERMS_MAX) {
             let at = format!("{at}.{}", key.chars().take(NAME_MAX_CHARS).collect::<String>());
             match value {

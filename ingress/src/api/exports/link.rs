@@ -119,12 +119,12 @@ async fn fetch_export(ingress: &Arc<Ingress>, token: &str) -> Result<(String, Ap
     if terms.until <= Utc::now() {
         return Err(not_found());
     }
-    if let Some(key) = find_key(ingress, key).await? {
-        if key.has_ended {
-            return Err(not_found());
-        }
-        auth::count_call(ingress, key.id, key.rate_lineage).await?;
-    }
+    let rate_key = match find_key(ingress, key).await? {
+        Some(found) if found.has_ended => return Err(not_found()),
+        Some(found) => found.rate_lineage,
+        None => tenant,
+    };
+    auth::count_call(ingress, key, rate_key).await?;
     let after = terms.after.as_deref().map(ExportCursor::open).transpose()?;
     let export = ExportTerms { tenant, format: terms.format, after, since: terms.since, actor: format!("key:{key}") };
     let reply = match terms.export.as_str() {
@@ -145,18 +145,17 @@ async fn fetch_rows<R: ExportRow>(ingress: &Arc<Ingress>, terms: ExportTerms) ->
 
 /// The key that made a link.
 struct LinkKey {
-    id: Uuid,
     rate_lineage: Uuid,
     /// It is revoked or has expired.
     has_ended: bool,
 }
 
-/// The key with this id. `None`: a product on the bus, which has no key and no rate limit, made the link.
+/// The key with this id. `None`: a product on the bus, which has no key, made the link.
 async fn find_key(ingress: &Ingress, id: Uuid) -> Result<Option<LinkKey>, ApiError> {
     let mut db = ingress.by_key.take().await?;
     let key = sqlx::query_as!(
         LinkKey,
-        r#"select id, rate_lineage, revoked_at is not null or coalesce(expires_at <= now(), false) as "has_ended!"
+        r#"select rate_lineage, revoked_at is not null or coalesce(expires_at <= now(), false) as "has_ended!"
            from api_keys where id = $1"#,
         id,
     )

@@ -15,7 +15,7 @@ use super::{
     row::RowFault,
 };
 use crate::{
-    api::{audiences::AudienceKind, contacts},
+    api::{audiences::kind::AudienceKind, contacts},
     pipeline::error::ApiError,
 };
 

@@ -241,9 +241,8 @@ struct PreparedImport {
 async fn prepare(context: PreparationContext, body: CreateImport) -> Result<PreparedImport, ApiError> {
     let begun = Instant::now();
     body.check()?;
-    let tenant = context.tenant().await?;
-    let mut db = context.read(tenant).await?;
-    let defined = fields::defined(&mut db, tenant).await?;
+    let mut db = context.read().await?;
+    let defined = fields::defined(&mut db, context.tenant).await?;
     drop(db);
     let rows_max = context.ingress.settings.import_max_rows;
     let CreateImport { csv, name, operation, source_slug, compliance, start_sequences } = body;

@@ -5,13 +5,14 @@ mod store;
 
 use std::sync::Arc;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::{key, scope};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
+use self::store::CallingKey;
 pub use self::store::{ApiKey, LiveKey, NewKey, lock_live, replace, revoke};
 use crate::pipeline::{
     ApiReply, Doc, Faults, GivenTime, NoFields, NoParameters, RequestContext, Routes, error::ApiError,
@@ -125,7 +126,8 @@ struct KeyCreated {
 /// The answer is the only one that shows the key.
 async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, ApiError> {
     let caller = Arc::clone(&ctx.caller);
-    let ends = caller_end(ctx).await?;
+    let calling_key = calling_key(ctx).await?;
+    let ends = calling_key.as_ref().and_then(|key| key.expires_at);
     let mut faults = Faults::default();
     let label = faults.name("label", body.label);
     let mut scopes = faults.required("scopes", body.scopes).unwrap_or_default();
@@ -155,21 +157,21 @@ async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, A
         label: Some(&label),
         expires_at,
         lineage: None,
-        rate_lineage: Some(caller.rate_lineage),
+        // A product on the bus has no rate limit to share: its tenants' keys would share one with each other.
+        rate_lineage: calling_key.map(|_| caller.rate_lineage),
     };
     let key_id = new.insert(ctx.db()).await?;
     ctx.audit("key.issue", &key_id.to_string(), json!({"scopes": scopes})).await?;
     Ok(ApiReply::created(&KeyCreated { key_id, key: text, expires_at: expires_at.into() })?.with_secret())
 }
 
-/// When the calling key ends: no key that it makes ends later. Read again under locks, because the caller was looked up some seconds ago.
-async fn caller_end(ctx: &mut RequestContext) -> Result<Option<DateTime<Utc>>, ApiError> {
+/// The calling key: no key that it makes ends later. Read again under locks, because the caller was looked up some seconds ago. `None` for
+/// a product on the bus.
+async fn calling_key(ctx: &mut RequestContext) -> Result<Option<CallingKey>, ApiError> {
     let (tenant, key) = (ctx.tenant, ctx.caller.key_id);
     match store::lock_caller(ctx.db(), tenant, key).await? {
-        // A product on the bus: it has no end.
-        None => Ok(None),
-        Some(key) if key.is_live => Ok(key.expires_at),
-        Some(_) => Err(ApiError::unauthorized("invalid_api_key").detail("the API key is not valid")),
+        Some(key) if !key.is_live => Err(ApiError::unauthorized("invalid_api_key").detail("the API key is not valid")),
+        key => Ok(key),
     }
 }
 
@@ -216,7 +218,7 @@ async fn rotate(ctx: &mut RequestContext, body: RotateKey) -> Result<ApiReply, A
     }
     let id = ctx.id("key")?;
     find(ctx, id).await?;
-    let ends = caller_end(ctx).await?;
+    let ends = calling_key(ctx).await?.and_then(|key| key.expires_at);
     check_limit(ctx).await?;
     let replaced = lock_live(ctx.db(), id).await?.ok_or_else(|| {
         ApiError::conflict("key_not_live").detail("the key is revoked or has expired: make a new one")

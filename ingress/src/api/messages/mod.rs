@@ -89,7 +89,7 @@ async fn inspect_attachments(
     context: &PreparationContext,
     uploads: Vec<Upload>,
 ) -> Result<Vec<ValidAttachment>, ApiError> {
-    let tenant = context.tenant().await?;
+    let tenant = context.tenant;
     let limit = context.ingress.settings.message_rate_per_hour;
     if limit > 0 {
         let mut db = context.ingress.by_key.read(tenant).await?;

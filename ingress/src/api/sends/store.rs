@@ -159,16 +159,20 @@ pub(crate) async fn cancel_scheduled(db: &mut PgConnection, tenant: Uuid, id: Uu
     Ok(cancelled.rows_affected() > 0)
 }
 
+/// Events in the timeline of a send; what comes after them is not shown.
+const TIMELINE_MAX: i64 = 1_000;
+
 /// What happened to a send, in order.
 pub(crate) async fn events(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<EventRow>> {
     sqlx::query_as!(
         EventRow,
         "select type as kind, occurred_at, detail from events
          where tenant_id = $1 and send_id = $2 and month = $3
-         order by occurred_at, recorded_at, id",
+         order by occurred_at, recorded_at, id limit $4",
         tenant,
         id,
         SendId(id).month(),
+        TIMELINE_MAX,
     )
     .fetch_all(db)
     .await

@@ -12,8 +12,9 @@ use uuid::Uuid;
 use crate::{
     api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
     pipeline::{
-        ApiReply, Doc, Faults, GivenTime, Id, RequestContext, Routes,
+        ApiReply, Doc, Faults, GivenTime, Id, OneOrMany, RequestContext, Routes,
         error::ApiError,
+        one_or_many,
         page::{OptionalTime, Time},
         read_page, resource,
         types::{Email, Name, OTHERS, either},
@@ -116,57 +117,37 @@ async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<ApiRe
     ApiReply::page(page, suppressions)
 }
 
-/// One suppression as asked for.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(transform = either(&[
-    (&["email"], OTHERS), (&["external_id"], OTHERS), (&["contact_id"], OTHERS),
-]))]
-struct NewSuppressionItem {
-    #[schemars(with = "Option<Email>")]
-    email: Option<String>,
-    /// Instead of email: the contact's id in the product. The contact must be known.
-    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
-    external_id: Option<String>,
-    /// Instead of email. The contact must be known.
-    contact_id: Option<Id>,
-    /// Default: manual.
-    reason: Option<SuppressionReason>,
-    /// A choice for manual and import; else it follows from the reason.
-    scope: Option<SuppressionScope>,
-    #[schemars(length(max = NOTE_MAX_CHARS))]
-    note: Option<String>,
-    /// In the future. Left out: never.
-    expires_at: Option<GivenTime>,
-}
+one_or_many! {
+    /// One, or many under `suppressions`.
+    #[schemars(transform = either(&[
+        (&["email"], &["reason", "scope", "note", "expires_at"]),
+        (&["external_id"], &["reason", "scope", "note", "expires_at"]),
+        (&["contact_id"], &["reason", "scope", "note", "expires_at"]),
+        (&["suppressions"], &[]),
+    ]))]
+    struct AddSuppressions { suppressions: ["suppression"; MANY_MAX] }
 
-/// One, or many under `suppressions`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(transform = either(&[
-    (&["email"], &["reason", "scope", "note", "expires_at"]),
-    (&["external_id"], &["reason", "scope", "note", "expires_at"]),
-    (&["contact_id"], &["reason", "scope", "note", "expires_at"]),
-    (&["suppressions"], &[]),
-]))]
-struct AddSuppressions {
-    #[schemars(length(min = 1, max = MANY_MAX))]
-    suppressions: Option<Vec<NewSuppressionItem>>,
-    #[schemars(with = "Option<Email>")]
-    email: Option<String>,
-    /// Instead of email: the contact's id in the product. The contact must be known.
-    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
-    external_id: Option<String>,
-    /// Instead of email. The contact must be known.
-    contact_id: Option<Id>,
-    /// Default: manual.
-    reason: Option<SuppressionReason>,
-    /// A choice for manual and import; else it follows from the reason.
-    scope: Option<SuppressionScope>,
-    #[schemars(length(max = NOTE_MAX_CHARS))]
-    note: Option<String>,
-    /// In the future. Left out: never.
-    expires_at: Option<GivenTime>,
+    /// One suppression as asked for.
+    #[schemars(transform = either(&[
+        (&["email"], OTHERS), (&["external_id"], OTHERS), (&["contact_id"], OTHERS),
+    ]))]
+    struct NewSuppressionItem {
+        #[schemars(with = "Option<Email>")]
+        email: Option<String>,
+        /// Instead of email: the contact's id in the product. The contact must be known.
+        #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+        external_id: Option<String>,
+        /// Instead of email. The contact must be known.
+        contact_id: Option<Id>,
+        /// Default: manual.
+        reason: Option<SuppressionReason>,
+        /// A choice for manual and import; else it follows from the reason.
+        scope: Option<SuppressionScope>,
+        #[schemars(length(max = NOTE_MAX_CHARS))]
+        note: Option<String>,
+        /// In the future. Left out: never.
+        expires_at: Option<GivenTime>,
+    }
 }
 
 /// What came of one, or of many.
@@ -208,40 +189,16 @@ impl NewSuppressionItem {
 async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let mut faults = Faults::default();
-    let alone = body.suppressions.is_none();
-    let names = ContactNames { contact_id: body.contact_id, email: body.email, external_id: body.external_id };
-    let single_given = !names.is_empty()
-        || body.reason.is_some()
-        || body.scope.is_some()
-        || body.note.is_some()
-        || body.expires_at.is_some();
-    let named: Vec<NamedSuppression> = match body.suppressions {
-        Some(_) if single_given => {
-            return Err(ApiError::invalid(
-                "suppressions",
-                "ambiguous",
-                "send either one suppression or a list of them",
-            ));
-        }
-        Some(items) => {
+    let (named, alone): (Vec<NamedSuppression>, bool) = match body.split()? {
+        OneOrMany::One(item) => (item.check(tenant, "", &mut faults).into_iter().collect(), true),
+        OneOrMany::Many(items) => {
             faults.require(!items.is_empty(), "suppressions", "empty", "must not be empty");
-            faults.require(items.len() <= MANY_MAX, "suppressions", "too_many", "may have at most 1000 items");
+            let detail = format!("may have at most {MANY_MAX} items");
+            faults.require(items.len() <= MANY_MAX, "suppressions", "too_many", &detail);
             let numbered = items.into_iter().take(MANY_MAX).enumerate();
-            numbered
-                .filter_map(|(position, item)| item.check(tenant, &format!("suppressions[{position}]."), &mut faults))
-                .collect()
-        }
-        None => {
-            let item = NewSuppressionItem {
-                email: names.email,
-                external_id: names.external_id,
-                contact_id: names.contact_id,
-                reason: body.reason,
-                scope: body.scope,
-                note: body.note,
-                expires_at: body.expires_at,
-            };
-            item.check(tenant, "", &mut faults).into_iter().collect()
+            let named = numbered
+                .filter_map(|(position, item)| item.check(tenant, &format!("suppressions[{position}]."), &mut faults));
+            (named.collect(), false)
         }
     };
     faults.finish()?;

@@ -106,18 +106,26 @@ async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<ApiReply, Ap
     let owner = owner.map(schemas::Address::into_string).unwrap_or_default();
 
     let caller = Arc::clone(&ctx.caller);
-    let linked = linked(ctx.db(), &caller.product, caller.environment, &body.product_tenant_id).await?;
+    let link = TenantLink {
+        product: &caller.product,
+        environment: caller.environment,
+        product_tenant_id: &body.product_tenant_id,
+        owner: &owner,
+        org_name: body.org_name.as_deref(),
+        producer_name: body.producer_name.as_deref(),
+    };
+    let linked = link.find(ctx.db()).await?;
     // A key for one tenant may repeat its link, but not make or change another.
     if caller.tenant_id.is_some() && caller.tenant_id != linked {
         return Err(ApiError::forbidden("tenant_mismatch").detail("the API key works for another tenant only"));
     }
     let tenant = match linked {
         Some(tenant) => {
-            refresh(ctx.db(), &caller.product, caller.environment, tenant, &body, &owner).await?;
+            link.refresh(ctx.db(), tenant).await?;
             tenant
         }
         None => {
-            let tenant = create(ctx.db(), &caller.product, caller.environment, &body, &owner).await?;
+            let tenant = link.create(ctx.db()).await?;
             ctx.audit("tenant.linked", &tenant.to_string(), json!({})).await?;
             tenant
         }
@@ -125,94 +133,102 @@ async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<ApiReply, Ap
     ApiReply::ok(&TenantLinked { engine_tenant_id: tenant, already_linked: linked.is_some() })
 }
 
-/// The tenant a link leads to. Two first links at once take turns, so that only one makes a tenant.
-async fn linked(
-    db: &mut PgConnection,
-    product: &str,
-    environment: Environment,
-    product_tenant_id: &str,
-) -> sqlx::Result<Option<Uuid>> {
-    sqlx::query!(
-        "select pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'tenant_link', $1::text, $2::text, $3::text), 0))",
-        product,
-        environment.as_str(),
-        product_tenant_id,
-    )
-    .fetch_one(&mut *db)
-    .await?;
-    sqlx::query_scalar!(
-        "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
-        product,
-        environment.as_str(),
-        product_tenant_id,
-    )
-    .fetch_optional(db)
-    .await
+/// A product's tenant and the engine tenant behind it.
+#[derive(Debug, Clone, Copy)]
+pub struct TenantLink<'a> {
+    /// The product's slug.
+    pub product: &'a str,
+    /// The environment that the engine tenant belongs to.
+    pub environment: Environment,
+    /// The product's own id of the tenant.
+    pub product_tenant_id: &'a str,
+    /// The owner's canonical address.
+    pub owner: &'a str,
+    /// The organisation's name.
+    pub org_name: Option<&'a str>,
+    /// The name of the person who works in the product.
+    pub producer_name: Option<&'a str>,
 }
 
-async fn create(
-    db: &mut PgConnection,
-    product: &str,
-    environment: Environment,
-    body: &LinkTenant,
-    owner: &str,
-) -> sqlx::Result<Uuid> {
-    let tenant = new_id();
-    sqlx::query!(
-        "insert into tenants (id, environment, org_name, owner_email) values ($1, $2, $3, $4)",
-        tenant,
-        environment.as_str(),
-        body.org_name,
-        owner,
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query!(
-        "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email, org_name, producer_name)
-         values ($1, $2, $3, $4, $5, $6, $7)",
-        product,
-        environment.as_str(),
-        body.product_tenant_id,
-        tenant,
-        owner,
-        body.org_name,
-        body.producer_name,
-    )
-    .execute(db)
-    .await?;
-    Ok(tenant)
-}
+impl TenantLink<'_> {
+    /// The tenant that the link leads to. Two first links at once take turns, so that only one makes a tenant.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn find(&self, db: &mut PgConnection) -> sqlx::Result<Option<Uuid>> {
+        sqlx::query!(
+            "select pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'tenant_link', $1::text, $2::text, $3::text), 0))",
+            self.product,
+            self.environment.as_str(),
+            self.product_tenant_id,
+        )
+        .fetch_one(&mut *db)
+        .await?;
+        sqlx::query_scalar!(
+            "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
+            self.product,
+            self.environment.as_str(),
+            self.product_tenant_id,
+        )
+        .fetch_optional(db)
+        .await
+    }
 
-/// A repeated link brings names and owner up to date; the tenant's own only while no other product shares it.
-async fn refresh(
-    db: &mut PgConnection,
-    product: &str,
-    environment: Environment,
-    tenant: Uuid,
-    body: &LinkTenant,
-    owner: &str,
-) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update tenant_links
-         set owner_email = $4, org_name = coalesce($5, org_name), producer_name = coalesce($6, producer_name), updated_at = now()
-         where product = $1 and environment = $2 and product_tenant_id = $3",
-        product,
-        environment.as_str(),
-        body.product_tenant_id,
-        owner,
-        body.org_name,
-        body.producer_name,
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query!(
-        "update tenants set owner_email = $2, org_name = coalesce($3, org_name), updated_at = now()
-         where id = $1 and (select count(*) from tenant_links where tenant_id = $1) = 1",
-        tenant,
-        owner,
-        body.org_name,
-    )
-    .execute(db)
-    .await
-    .map(drop)
+    /// Makes the tenant and the link to it, where [`TenantLink::find`] found none.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn create(&self, db: &mut PgConnection) -> sqlx::Result<Uuid> {
+        let tenant = new_id();
+        sqlx::query!(
+            "insert into tenants (id, environment, org_name, owner_email) values ($1, $2, $3, $4)",
+            tenant,
+            self.environment.as_str(),
+            self.org_name,
+            self.owner,
+        )
+        .execute(&mut *db)
+        .await?;
+        sqlx::query!(
+            "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email, org_name, producer_name)
+             values ($1, $2, $3, $4, $5, $6, $7)",
+            self.product,
+            self.environment.as_str(),
+            self.product_tenant_id,
+            tenant,
+            self.owner,
+            self.org_name,
+            self.producer_name,
+        )
+        .execute(db)
+        .await?;
+        Ok(tenant)
+    }
+
+    /// A repeated link brings names and owner up to date; the tenant's own only while no other product shares it.
+    async fn refresh(&self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update tenant_links
+             set owner_email = $4, org_name = coalesce($5, org_name), producer_name = coalesce($6, producer_name), updated_at = now()
+             where product = $1 and environment = $2 and product_tenant_id = $3",
+            self.product,
+            self.environment.as_str(),
+            self.product_tenant_id,
+            self.owner,
+            self.org_name,
+            self.producer_name,
+        )
+        .execute(&mut *db)
+        .await?;
+        sqlx::query!(
+            "update tenants set owner_email = $2, org_name = coalesce($3, org_name), updated_at = now()
+             where id = $1 and (select count(*) from tenant_links where tenant_id = $1) = 1",
+            tenant,
+            self.owner,
+            self.org_name,
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
 }

@@ -29,7 +29,7 @@ use super::{
         },
         store::insert_attachments,
     },
-    senders::store::{self as senders, Readiness},
+    senders::store::Readiness,
     templates::merge,
 };
 use crate::pipeline::{
@@ -202,7 +202,7 @@ async fn prepare(context: PreparationContext, mut body: SendTransactional) -> Pr
     let mut valid = validate_with(body, faults)?;
     let mut attachments = Vec::new();
     if !uploads.is_empty() {
-        attachment::admit(context.tenant().await?).await?;
+        attachment::admit(context.tenant).await?;
         attachments = attachment::inspect(&context.ingress.reader, &context.caller.product, uploads).await?;
     }
     attachments.extend(invite);
@@ -215,9 +215,8 @@ async fn prepare(context: PreparationContext, mut body: SendTransactional) -> Pr
 async fn send(ctx: &mut RequestContext, prepared: PreparedRequest) -> Result<ApiReply, ApiError> {
     let (valid, attachments) = prepared?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    let content_id = store::template_content(ctx.db(), tenant, valid.template_id).await?;
+    let (content_id, sender) = store::find_content_and_sender(ctx.db(), tenant, &valid).await?;
     let content_id = content_id.ok_or_else(template_not_found)?;
-    let sender = senders::readiness(ctx.db(), tenant, valid.sender_id).await?;
     let sender_id = ready(sender, valid.sender_id)?;
     let address = named::address(ctx.db(), tenant, &valid.contact).await?;
     let send_id = MailOptions::batch_id(valid.options.as_ref());

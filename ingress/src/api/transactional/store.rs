@@ -1,24 +1,44 @@
 //! What a transactional request looks up, and the row it becomes.
 
-use schemas::{Environment, RequestKind};
+use schemas::{DomainStatus, Environment, RequestKind};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::NewRequest;
+use super::{NewRequest, ValidRequest};
+use crate::api::senders::store::Readiness;
 
-/// The content a template has now. `None`: there is no such template, or it is archived.
-pub(crate) async fn template_content(
+/// The content that the template has now, unless there is no such template or it is archived; and the sender, or without an id the tenant's
+/// default, if there is one. The sender is not removed before this transaction ends.
+pub(super) async fn find_content_and_sender(
     db: &mut PgConnection,
     tenant: Uuid,
-    template: Uuid,
-) -> sqlx::Result<Option<Uuid>> {
-    sqlx::query_scalar!(
-        "select content_id from templates where tenant_id = $1 and id = $2 and status <> 'archived'",
+    request: &ValidRequest,
+) -> sqlx::Result<(Option<Uuid>, Option<Readiness>)> {
+    // The sender's id is chosen in a select of its own: row security keeps a `coalesce` out of the condition of an index.
+    let row = sqlx::query!(
+        r#"select t.content_id as "content_id?", s.id as "sender_id?", s.active as "active?",
+                  s.domain_status as "domain_status?: DomainStatus"
+           from (select) one
+           left join templates t on t.tenant_id = $1 and t.id = $2 and t.status <> 'archived'
+           left join (
+               select s.id, s.status = 'active' as active, d.status as domain_status
+               from senders s
+               join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+               where s.tenant_id = $1
+                 and s.id = (select coalesce($3::uuid, (select n.id from senders n where n.tenant_id = $1 and n.is_default)))
+               for key share of s
+           ) s on true"#,
         tenant,
-        template
+        request.template_id,
+        request.sender_id,
     )
-    .fetch_optional(db)
-    .await
+    .fetch_one(db)
+    .await?;
+    let sender = match (row.sender_id, row.active, row.domain_status) {
+        (Some(id), Some(active), Some(domain_status)) => Some(Readiness { id, active, domain_status }),
+        _ => None,
+    };
+    Ok((row.content_id, sender))
 }
 
 /// Stores the request under the id of its send, so that a caller finds it by this id before the send exists.

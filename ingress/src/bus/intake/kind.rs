@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn every_kind_stands_for_a_write_and_comes_by_one_consumer() {
         for kind in DirectKind::ALL {
-            assert!(operation(operation_of_kind(*kind)).unwrap().verb.is_write(), "{kind}");
+            assert!(operation(operation_of_kind(*kind)).unwrap().is_write(), "{kind}");
             assert_eq!(INTAKE_QUEUES.iter().filter(|queue| queue.kinds.contains(kind)).count(), 1, "{kind}");
         }
     }

@@ -43,16 +43,23 @@ const REQUEST_HEADERS: &[Header] = &[
     Header { name: "Nats-Msg-Id", about: "Taken for the `Idempotency-Key` where there is none.", required: false },
     Header { name: "traceparent", about: "The trace it belongs to (W3C Trace Context).", required: false },
 ];
-const ANSWER_HEADERS: &[Header] =
-    &[Header { name: "Mail-Status", about: "The status HTTP would answer with.", required: true }];
+const STATUS: Header = Header { name: "Mail-Status", about: "The status HTTP would answer with.", required: true };
+const REPLAYED: Header = Header {
+    name: "Idempotency-Replayed",
+    about: "`true` when this is the answer to an earlier call.",
+    required: false,
+};
+const ANSWER_HEADERS: &[Header] = &[STATUS, REPLAYED];
 const REFUSAL_HEADERS: &[Header] = &[
-    Header { name: "Mail-Status", about: "The status HTTP would answer with.", required: true },
+    STATUS,
     Header {
         name: "Nats-Service-Error-Code",
         about: "The same, where tools for NATS services look for it.",
         required: true,
     },
     Header { name: "Nats-Service-Error", about: "The code of the refusal: `error` of the body.", required: true },
+    REPLAYED,
+    Header { name: "Retry-After", about: "Seconds to wait before the call is repeated.", required: false },
 ];
 
 /// The schema's name of an operation's request.
@@ -122,7 +129,7 @@ struct ValidateWrite {
 fn validate(operations: &[Operation]) -> CallDescription {
     let request = json!({"product_tenant_id": "tenant-1", "email": "ann@example.com"});
     let mut described = body::<ValidateWrite>(json!({"operation": "createContact", "request": request}));
-    let writes = operations.iter().filter(|operation| is_offered(operation) && operation.verb.is_write());
+    let writes = operations.iter().filter(|operation| is_offered(operation) && operation.is_write());
     let writes: Value = writes.map(|operation| operation.doc.id).collect();
     described.0["$defs"]["ValidateWrite"]["properties"]["operation"]["enum"] = writes;
     own_call(VALIDATE, described, answer::<WouldAnswer>(json!({"would_answer": 201})))
@@ -249,7 +256,7 @@ fn described(
 }
 
 fn written<'a>(http: &'a Value, operation: &Operation) -> &'a Value {
-    &http["paths"][operation.path][operation.verb.as_str().to_lowercase()]
+    &http["paths"][operation.path][operation.method.as_str().to_lowercase()]
 }
 
 /// The body of a call, referring to the named schemas of the OpenAPI document, and an example.

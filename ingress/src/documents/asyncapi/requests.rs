@@ -37,7 +37,7 @@ pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<Described> {
     let of = |kind: &DirectKind| {
         let id = operation_of_kind(*kind);
         let operation = operations.iter().find(|operation| operation.doc.id == id)?;
-        let summary = http["paths"][operation.path][operation.verb.as_str().to_lowercase()]["summary"].as_str()?;
+        let summary = http["paths"][operation.path][operation.method.as_str().to_lowercase()]["summary"].as_str()?;
         let (schema, example) = request_of(http, operation);
         let mut described = Described {
             name: format!("mail.v1.request.{kind}"),

@@ -12,7 +12,7 @@ use super::{
     tags,
 };
 use crate::pipeline::{
-    Access, Doc, Operation, Verb,
+    Access, Doc, Operation,
     doc::{AnswerContent, DocumentedAnswer, RouteInput},
     error::ErrorBody,
     schema::Schema,
@@ -55,7 +55,7 @@ pub fn document(operations: &[Operation]) -> Value {
     for operation in operations {
         let written = OperationWriter { operation, doc: &operation.doc, all: operations };
         let item = paths.entry(operation.path).or_default();
-        item.insert(operation.verb.as_str().to_lowercase(), written.operation(&mut components));
+        item.insert(operation.method.as_str().to_lowercase(), written.operation(&mut components));
     }
     components.schema(&types::part::<ErrorBody<'_>>());
     components.responses.extend(shared_responses());
@@ -136,9 +136,9 @@ fn shared_responses() -> BTreeMap<String, Value> {
     let mut responses = BTreeMap::new();
     for (status, name, codes) in SHARED {
         let codes: Vec<String> = codes.iter().map(|code| (*code).to_owned()).collect();
-        responses.insert(name.to_owned(), error_response(status, &codes, headers_of(status, Verb::Get, true)));
+        responses.insert(name.to_owned(), error_response(status, &codes, headers_of(status, false, true)));
     }
-    let internal = error_response(500, &["internal_error".to_owned()], headers_of(500, Verb::Get, false));
+    let internal = error_response(500, &["internal_error".to_owned()], headers_of(500, false, false));
     responses.insert("InternalError".to_owned(), internal);
     responses
 }
@@ -180,7 +180,7 @@ struct OperationWriter<'a> {
 
 impl OperationWriter<'_> {
     fn operation(&self, components: &mut Components) -> Value {
-        let Operation { verb, path, access, .. } = *self.operation;
+        let Operation { path, access, .. } = *self.operation;
         let mut operation = json!({
             "operationId": self.doc.id,
             "summary": self.doc.summary,
@@ -203,7 +203,7 @@ impl OperationWriter<'_> {
                 json!([{"bearer": [scope]}, signed])
             }
         };
-        if let (Access::Key { scope, .. }, true) = (access, verb.is_write()) {
+        if let (Access::Key { scope, .. }, true) = (access, self.operation.is_write()) {
             operation["x-scope"] = json!(scope);
         }
         operation
@@ -218,7 +218,7 @@ impl OperationWriter<'_> {
     }
 
     fn parameters(&self, components: &mut Components) -> Vec<Value> {
-        let verb = self.operation.verb;
+        let is_write = self.operation.is_write();
         let mut parameters = Vec::new();
         for name in self.operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
             let own = self.doc.path.and_then(|fields| fields().into_iter().find(|field| field.name == name));
@@ -228,8 +228,8 @@ impl OperationWriter<'_> {
             let parameter = json!({"name": name, "in": "path", "required": true, "schema": schema});
             parameters.push(components.parameter(parameter));
         }
-        let tenant = tenant_fields(verb);
-        let tenant = tenant.iter().filter(|_| self.in_tenant() && !verb.is_write());
+        let tenant = tenant_fields(is_write);
+        let tenant = tenant.iter().filter(|_| self.in_tenant() && !is_write);
         for field in tenant.chain(&self.operation.input.parameters()) {
             let mut schema = components.schema(&field.schema);
             let mut parameter = json!({"name": field.name, "in": "query", "required": field.required});
@@ -239,7 +239,7 @@ impl OperationWriter<'_> {
             parameter["schema"] = schema;
             parameters.push(components.parameter(parameter));
         }
-        if self.is_keyed() && verb.is_write() {
+        if self.is_keyed() && is_write {
             parameters.push(json!({"$ref": "#/components/parameters/IdempotencyKey"}));
         }
         parameters
@@ -250,7 +250,7 @@ impl OperationWriter<'_> {
         let RouteInput::Body(schema) = self.operation.input else { return None };
         let (mut schema, mut example) = (schema(), self.doc.example.clone());
         if in_tenant {
-            schema.add_fields(&tenant_fields(self.operation.verb));
+            schema.add_fields(&tenant_fields(self.operation.is_write()));
             example["product_tenant_id"] = json!(EXAMPLE_TENANT);
         }
         let schema = schema.named_unless_it_is(|| self.name("Body"));
@@ -275,7 +275,7 @@ impl OperationWriter<'_> {
                 Some((_, name, _)) => json!({"$ref": format!("#/components/responses/{name}")}),
                 None if status == 500 => json!({"$ref": "#/components/responses/InternalError"}),
                 None => {
-                    let headers = headers_of(status, self.operation.verb, self.is_keyed());
+                    let headers = headers_of(status, self.operation.is_write(), self.is_keyed());
                     let response = error_response(status, &codes, headers);
                     match self.response_name(status) {
                         Some(name) => components.response(name, response),
@@ -297,7 +297,7 @@ impl OperationWriter<'_> {
     /// The name of an error response that others have, too: its status, who answers it, and the one code that is the operation's own.
     /// A response with more codes than that is not shared.
     fn response_name(&self, status: u16) -> Option<String> {
-        let kind = match (self.is_keyed(), self.operation.verb.is_write()) {
+        let kind = match (self.is_keyed(), self.operation.is_write()) {
             (false, _) => "open",
             (true, false) => "read",
             (true, true) => "write",
@@ -321,7 +321,7 @@ impl OperationWriter<'_> {
     ) -> Value {
         let mut response = json!({
             "description": answer.description,
-            "headers": headers_of(answer.status, self.operation.verb, self.is_keyed()),
+            "headers": headers_of(answer.status, self.operation.is_write(), self.is_keyed()),
         });
         match &answer.content {
             AnswerContent::Json(schema) => {
@@ -370,9 +370,9 @@ impl OperationWriter<'_> {
 
     fn link(&self, target: &str, field: &str) -> Value {
         let mut parameters = json!({"path.id": format!("$response.body#/{field}")});
-        let read = self.all.iter().any(|operation| operation.doc.id == target && !operation.verb.is_write());
+        let read = self.all.iter().any(|operation| operation.doc.id == target && !operation.is_write());
         if read && self.in_tenant() {
-            let ours = if self.operation.verb.is_write() { "body#/" } else { "query." };
+            let ours = if self.operation.is_write() { "body#/" } else { "query." };
             parameters["query.product_tenant_id"] = json!(format!("$request.{ours}product_tenant_id"));
         }
         json!({"operationId": target, "parameters": parameters})
@@ -387,7 +387,7 @@ impl OperationWriter<'_> {
                 codes.push(code.to_owned());
             }
         };
-        let verb = self.operation.verb;
+        let is_write = self.operation.is_write();
         if let Access::Key { scope, in_tenant, .. } = self.operation.access {
             add(400, "validation_failed");
             add(400, "ambiguous_credentials");
@@ -397,14 +397,14 @@ impl OperationWriter<'_> {
                 add(403, code);
             }
             for (status, _, codes) in SHARED {
-                if status != 415 || verb.is_write() {
+                if status != 415 || is_write {
                     codes.iter().for_each(|code| add(status, code));
                 }
             }
             if in_tenant {
                 add(404, "tenant_not_found");
             }
-            if verb.is_write() {
+            if is_write {
                 add(400, "invalid_json");
                 add(409, "idempotency_in_progress");
                 add(422, "idempotency_key_reused");

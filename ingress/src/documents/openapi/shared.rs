@@ -2,10 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::pipeline::{
-    Verb,
-    schema::{Schema, SchemaField},
-};
+use crate::pipeline::schema::{Schema, SchemaField};
 
 pub(super) fn headers() -> Value {
     let header = |description: &str, schema: Value| json!({"description": description, "schema": schema});
@@ -21,7 +18,7 @@ pub(super) fn headers() -> Value {
     })
 }
 
-pub(super) fn headers_of(status: u16, verb: Verb, keyed: bool) -> Value {
+pub(super) fn headers_of(status: u16, is_write: bool, keyed: bool) -> Value {
     let mut names = vec!["X-Request-Id"];
     if keyed {
         names.extend([
@@ -35,7 +32,7 @@ pub(super) fn headers_of(status: u16, verb: Verb, keyed: bool) -> Value {
     if matches!(status, 409 | 429 | 503 | 504) {
         names.push("Retry-After");
     }
-    if keyed && verb.is_write() && status < 500 {
+    if keyed && is_write && status < 500 {
         names.push("Idempotency-Replayed");
     }
     let reference = |name: &str| (name.to_owned(), json!({"$ref": format!("#/components/headers/{name}")}));
@@ -83,8 +80,7 @@ pub(super) fn security_schemes() -> Value {
 }
 
 /// The fields that name the tenant: in a body, and in a query, where nothing is null.
-pub(super) fn tenant_fields(verb: Verb) -> [SchemaField; 2] {
-    let is_body = verb.is_write();
+pub(super) fn tenant_fields(is_body: bool) -> [SchemaField; 2] {
     let field = |name: &str, component: &str, required: bool, schema: Value| {
         let schema = Schema::raw(schema);
         SchemaField { name: name.to_owned(), schema: if is_body { schema.named(component) } else { schema }, required }

@@ -77,8 +77,13 @@ pub struct AdmissionRequest {
 }
 
 impl AdmissionRequest {
-    /// A request of this caller.
-    pub(super) fn of(caller: &Caller, nonce: Option<String>, limit: u32, named: Option<NamedTenant>) -> Self {
+    /// A request of this caller, which may name a tenant.
+    pub(super) fn of(caller: &Caller, nonce: Option<String>, limit: u32, product_tenant_id: Option<&str>) -> Self {
+        let named = product_tenant_id.map(|name| NamedTenant {
+            product: caller.product.clone(),
+            environment: caller.environment.as_str(),
+            product_tenant_id: name.to_owned(),
+        });
         Self { key_id: caller.key_id, rate_key: caller.rate_lineage, nonce, limit, named }
     }
 }
@@ -154,12 +159,7 @@ impl Admissions {
     /// # Errors
     /// The errors of [`Self::admit`].
     pub async fn find_tenant(&self, caller: &Caller, claim: &TenantClaim) -> Result<Option<Uuid>, ApiError> {
-        let named = NamedTenant {
-            product: caller.product.clone(),
-            environment: caller.environment.as_str(),
-            product_tenant_id: claim.product_tenant_id.clone(),
-        };
-        Ok(self.admit(AdmissionRequest::of(caller, None, 0, Some(named))).await?.tenant)
+        Ok(self.admit(AdmissionRequest::of(caller, None, 0, Some(&claim.product_tenant_id))).await?.tenant)
     }
 }
 

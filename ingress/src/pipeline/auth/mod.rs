@@ -18,7 +18,7 @@ pub use admission::{Admissions, RateState};
 pub use keys::{ApiKeys, Caller};
 
 use self::{
-    admission::{AdmissionRequest, NamedTenant},
+    admission::AdmissionRequest,
     credentials::{Credentials, Signed},
     signature::SignedParts,
 };
@@ -34,7 +34,7 @@ pub struct AdmittedRequest {
     pub caller: Arc<Caller>,
     /// The body, exactly as received.
     pub body: Bytes,
-    /// The tenant that [`AdmissionTerms::tenant`] named, if it is linked. It is not checked yet that the key may use it.
+    /// The tenant that the request names, if it is linked. It is not checked yet that the key may use it.
     pub tenant: Option<Uuid>,
 }
 
@@ -52,13 +52,14 @@ pub struct TrustedCaller {
 
 /// The conditions under which a request is admitted.
 #[derive(Debug, Clone, Copy)]
-pub struct AdmissionTerms<'a> {
+pub struct AdmissionTerms {
     /// The scope the key must have.
     pub scope: &'static str,
     /// The longest body, in bytes.
     pub body_max_bytes: usize,
-    /// The tenant the query names, so that it is looked up along with the rest.
-    pub tenant: Option<&'a str>,
+    /// True if the request belongs to one tenant. The tenant is looked up along with the rest, under the name that the query has, or a
+    /// body that is not too long to be searched.
+    pub in_tenant: bool,
 }
 
 /// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. What is observed of caller, tenant and rate is
@@ -70,7 +71,7 @@ pub(super) async fn admit(
     ingress: &Ingress,
     parts: &Parts,
     unread: Body,
-    terms: AdmissionTerms<'_>,
+    terms: AdmissionTerms,
     observed: &mut Observed,
 ) -> Result<AdmittedRequest, ApiError> {
     if let Some(TrustedCaller { caller, .. }) = parts.extensions.get() {
@@ -88,10 +89,11 @@ pub(super) async fn admit(
     }
     let timeout = ingress.settings.http_body_timeout;
     let body = body::read(unread, &caller.product, &parts.headers, terms.body_max_bytes, timeout).await?;
+    if terms.in_tenant {
+        observed.trace.tenant.read_name(&body);
+    }
     let received = ReceivedRequest { caller: &caller, credentials: &credentials, parts, body: &body };
-    let tenant = check_received(ingress, received, terms, &mut observed.rate)
-        .await
-        .inspect_err(|_| observed.trace.tenant.read_name(&body))?;
+    let tenant = check_received(ingress, received, terms, observed).await?;
     ingress.keys.note_use(&caller).await;
     Ok(AdmittedRequest { caller, body, tenant })
 }
@@ -109,13 +111,13 @@ struct ReceivedRequest<'a> {
 async fn check_received(
     ingress: &Ingress,
     ReceivedRequest { caller, credentials, parts, body }: ReceivedRequest<'_>,
-    terms: AdmissionTerms<'_>,
-    rate: &mut Option<RateState>,
+    terms: AdmissionTerms,
+    observed: &mut Observed,
 ) -> Result<Option<Uuid>, ApiError> {
     if let Credentials::Signed(signed) = credentials {
         check_signature(signed, parts, body)?;
     }
-    let tenant = check_nonce_and_rate(ingress, caller, credentials, terms.tenant, rate).await?;
+    let tenant = check_nonce_and_rate(ingress, caller, credentials, observed).await?;
     if let Credentials::Signed(signed) = credentials {
         check_claims(caller, signed)?;
     }
@@ -133,14 +135,17 @@ async fn admit_trusted(
     ingress: &Ingress,
     caller: Arc<Caller>,
     unread: Body,
-    terms: AdmissionTerms<'_>,
+    terms: AdmissionTerms,
     observed: &mut Observed,
 ) -> Result<AdmittedRequest, ApiError> {
     observed.trace.caller = Some(Arc::clone(&caller));
     let most = terms.body_max_bytes;
     let body = axum::body::to_bytes(unread, most).await.map_err(|_| body::too_large(most))?;
-    check_scope(&caller, terms.scope).inspect_err(|_| observed.trace.tenant.read_name(&body))?;
-    let wanted = AdmissionRequest::of(&caller, None, 0, named(&caller, terms.tenant));
+    if terms.in_tenant {
+        observed.trace.tenant.read_name(&body);
+    }
+    check_scope(&caller, terms.scope)?;
+    let wanted = AdmissionRequest::of(&caller, None, 0, observed.trace.tenant.name());
     let tenant = ingress.admissions.admit(wanted).await?.tenant;
     Ok(AdmittedRequest { caller, body, tenant })
 }
@@ -175,8 +180,7 @@ async fn check_nonce_and_rate(
     ingress: &Ingress,
     caller: &Caller,
     credentials: &Credentials,
-    tenant: Option<&str>,
-    rate: &mut Option<RateState>,
+    observed: &mut Observed,
 ) -> Result<Option<Uuid>, ApiError> {
     let nonce = match credentials {
         Credentials::Signed(signed) if !signature::is_nonce(&signed.nonce) => {
@@ -186,9 +190,9 @@ async fn check_nonce_and_rate(
         Credentials::Bearer { .. } => None,
     };
     let limit = ingress.settings.rate_limit_per_minute;
-    let wanted = AdmissionRequest::of(caller, nonce, limit, named(caller, tenant));
+    let wanted = AdmissionRequest::of(caller, nonce, limit, observed.trace.tenant.name());
     let admission = ingress.admissions.admit(wanted).await?;
-    *rate = admission.rate;
+    observed.rate = admission.rate;
     if !admission.nonce_is_fresh {
         return Err(ApiError::unauthorized("replayed_nonce").detail("the nonce was used before"));
     }
@@ -214,14 +218,6 @@ fn check_rate(rate: Option<RateState>) -> Result<(), ApiError> {
         }
         _ => Ok(()),
     }
-}
-
-fn named(caller: &Caller, tenant: Option<&str>) -> Option<NamedTenant> {
-    tenant.map(|product_tenant_id| NamedTenant {
-        product: caller.product.clone(),
-        environment: caller.environment.as_str(),
-        product_tenant_id: product_tenant_id.to_owned(),
-    })
 }
 
 /// The headers may not claim another product or environment than the key's.

@@ -7,7 +7,6 @@ mod names;
 mod writer;
 
 use std::{
-    borrow::Cow,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -15,38 +14,15 @@ use std::{
 use chrono::{DateTime, Utc};
 use http::StatusCode;
 use runtime::{Counter, plans::PreparedPool};
-use schemas::rejected::Refusal;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+pub(crate) use super::error::RefusalReason;
 use super::{Access, Operation, auth::keys::Caller, error::ApiError, observed::SeenTenant};
 
 /// Calls that wait to be written; what comes on top is dropped and counted. Some 3 MB.
 const WAITING_MAX: usize = 10_000;
-
-/// Why a call was refused, as far as the log has it: the detail may quote the caller, so it is left out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RefusalReason {
-    /// The code.
-    pub code: Cow<'static, str>,
-    /// Where the first fault is. The caller may have made up names in it, which the writer cuts off.
-    pub field: Option<String>,
-}
-
-impl RefusalReason {
-    /// Of an error that is answered.
-    pub fn of(error: &ApiError) -> Self {
-        let field = error.fields.first().map(|fault| fault.path.clone());
-        Self { code: error.code.clone(), field }
-    }
-
-    /// Of an item of an array.
-    pub fn of_item(refusal: &Refusal) -> Self {
-        let field = refusal.fields.first().map(|fault| fault.path.clone());
-        Self { code: refusal.code.clone().into(), field }
-    }
-}
 
 /// The tenant of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +60,7 @@ impl LoggedCall {
         status: StatusCode,
     ) -> Option<Self> {
         let is_of_tenant = matches!(operation.access, Access::Key { in_tenant: true, .. });
-        let is_noted = operation.verb.is_write() || status.is_client_error() || status.is_server_error();
+        let is_noted = operation.is_write() || status.is_client_error() || status.is_server_error();
         (is_of_tenant && is_noted).then(|| Self {
             caller,
             tenant,

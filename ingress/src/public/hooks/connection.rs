@@ -1,9 +1,6 @@
 //! The connections of provider webhooks: a cache of their secrets, and their rate limits.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use moka::future::Cache;
 use runtime::Vault;
@@ -12,7 +9,7 @@ use sqlx::PgPool;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
-use crate::pipeline::error::ApiError;
+use crate::{pipeline::error::ApiError, public::rate::RateWindows};
 
 /// The vault's purpose for the secrets that events are checked with.
 pub const HOOK_PURPOSE: &str = "provider_hook";
@@ -23,12 +20,16 @@ const KEPT: u64 = 10_000;
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lookups of connections that are not cached: anyone may make ids up, and the pool serves the API, too.
 const LOOKUPS_AT_ONCE: usize = 2;
-/// The window of the rate limit.
+/// The window of the rate limits.
 const WINDOW: Duration = Duration::from_secs(1);
+/// Bytes that one connection may have stored in a window, in each process; an event beyond them is answered 429, and the provider comes
+/// again. As much as the engagement stage takes at a time.
+const STORED_MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// The fields of a provider connection that its events need.
 #[derive(Debug)]
 pub(super) struct HookConnection {
+    pub id: Uuid,
     pub tenant_id: Uuid,
     pub provider: String,
     /// Each of them is valid.
@@ -37,15 +38,13 @@ pub(super) struct HookConnection {
     pub topics: Vec<String>,
 }
 
-type RateWindow = Arc<Mutex<(Instant, u32)>>;
-
 /// The cached connections and their request counts.
 #[derive(Debug)]
 pub(super) struct Connections {
     found: Cache<Uuid, Option<Arc<HookConnection>>>,
     lookups: Semaphore,
-    windows: Cache<Uuid, RateWindow>,
-    per_second: u32,
+    requests: RateWindows,
+    stored: RateWindows,
 }
 
 impl Connections {
@@ -53,20 +52,20 @@ impl Connections {
         Self {
             found: Cache::builder().max_capacity(KEPT).time_to_live(LIFE).build(),
             lookups: Semaphore::new(LOOKUPS_AT_ONCE),
-            windows: Cache::builder().max_capacity(KEPT).time_to_idle(WINDOW * 10).build(),
-            per_second,
+            requests: RateWindows::new(per_second as usize, WINDOW),
+            stored: RateWindows::new(STORED_MAX_BYTES, WINDOW),
         }
     }
 
     /// True if one more request of this connection fits into its limit of this second. Counted before the lookup.
     pub async fn admit(&self, id: Uuid) -> bool {
-        let window = self.windows.get_with(id, async { Arc::new(Mutex::new((Instant::now(), 0))) }).await;
-        let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
-        if window.0.elapsed() >= WINDOW {
-            *window = (Instant::now(), 0);
-        }
-        window.1 += 1;
-        window.1 <= self.per_second
+        self.requests.admit(id, 1).await
+    }
+
+    /// True if an event of so many bytes fits into what this connection may have stored in this second. Counted after its proof was
+    /// checked: others cannot use it up.
+    pub async fn admit_stored(&self, id: Uuid, bytes: usize) -> bool {
+        self.stored.admit(id, bytes).await
     }
 
     /// The connection; `None`: there is none.
@@ -103,7 +102,7 @@ async fn look_up(pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<HookCo
     let text = opened.map_err(|error| ApiError::unexpected(&error))?.map(String::from_utf8).transpose();
     let text = text.map_err(|error| ApiError::unexpected(&error))?.unwrap_or_default();
     let secrets = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(SecretString::from).collect();
-    Ok(Some(HookConnection { tenant_id: row.tenant_id, provider: row.provider, secrets, topics: row.hook_topics }))
+    Ok(Some(HookConnection { id, tenant_id: row.tenant_id, provider: row.provider, secrets, topics: row.hook_topics }))
 }
 
 #[cfg(test)]

@@ -121,6 +121,10 @@ fn count(provider: &'static str, outcome: &'static str) {
     Counter::HookRequestsTotal.add(1, [("provider", provider), ("outcome", outcome)]);
 }
 
+fn too_many() -> ApiError {
+    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded").retry_after(RETRY_SECONDS)
+}
+
 /// Checks and stores one event. Returns the outcome for the metric.
 async fn accept(
     ingress: &Arc<Ingress>,
@@ -133,13 +137,15 @@ async fn accept(
     // An unknown connection is answered like a forged event.
     let id = schemas::parse_id(connection).map_err(|_| EventRefusal::Forged)?;
     if !hooks.connections.admit(id).await {
-        return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded").retry_after(RETRY_SECONDS));
+        return Err(too_many());
     }
     let connection = hooks.connections.find(&ingress.pool, &ingress.vault, id).await?;
     let connection = connection.filter(|found| found.provider == provider).ok_or(EventRefusal::Forged)?;
-    let raw = RawBody::read(provider, body, &headers, ingress.settings.http_body_timeout).await?;
+    let raw = RawBody::read(provider, id, body, &headers, ingress.settings.http_body_timeout).await?;
+    let checked = check::check(&hooks.sns, provider, &connection, &headers, &raw, Utc::now()).await?;
+    // Behind the check, so that no event without proof holds one.
     let _permit = connection::permit(&hooks.permits).await?;
-    let proof = match check::check(&hooks.sns, provider, &connection, &headers, &raw, Utc::now()).await? {
+    let proof = match checked {
         EventCheck::Event(proof) => proof,
         EventCheck::Confirmed { topic } => {
             tracing::info!(provider, connection = %id, tenant_id = %connection.tenant_id, "subscription confirmed");
@@ -148,6 +154,9 @@ async fn accept(
         }
         EventCheck::Nothing => return Ok("ignored"),
     };
+    if !hooks.connections.admit_stored(id, raw.kept.len()).await {
+        return Err(too_many());
+    }
     store_event(ingress, connection, id, proof, raw.kept).await
 }
 

@@ -9,6 +9,7 @@ use aws_lc_rs::digest::{Context, Digest, SHA256};
 use axum::body::Body;
 use bytes::Bytes;
 use http::HeaderMap;
+use uuid::Uuid;
 
 use super::check::proof::single;
 use crate::pipeline::{body, error::ApiError};
@@ -40,6 +41,7 @@ impl RawBody {
     /// 413 `body_too_large`, 408, 400, 503 when other bodies hold the memory.
     pub async fn read(
         provider: &str,
+        connection: Uuid,
         body: Body,
         headers: &HeaderMap,
         body_timeout: Duration,
@@ -49,7 +51,7 @@ impl RawBody {
         let most = if takes_mail { MAIL_MAX_BYTES } else { KEPT_MAX_BYTES };
         let (mut whole, mut stamped) = (Context::new(&SHA256), Context::new(&SHA256));
         stamped.update(single(headers, STAMP_HEADER).unwrap_or_default().as_bytes());
-        let (mut kept, mut length) = (body::ReceivedBody::default(), 0_usize);
+        let (mut kept, mut length) = (body::PublicBody::event(connection), 0_usize);
         body::read_pieces(body, headers, most, body_timeout, |data| {
             whole.update(data);
             stamped.update(data);

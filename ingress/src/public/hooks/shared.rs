@@ -13,7 +13,7 @@ use crate::settings::HookSettings;
 
 /// Events stored within this time are one notification: its subscriber reads all there are.
 const GATHER: Duration = Duration::from_millis(10);
-/// Requests checked and stored at a time in each process: they share the pool with the API.
+/// Events stored at a time in each process: they share the pool with the API.
 const CONCURRENT_MAX: usize = 8;
 
 /// The state of provider webhooks.

@@ -70,7 +70,7 @@ async fn opened(
 ) -> Response {
     match ingress.tokens.open(Purpose::Open, &token) {
         Ok(claims) => {
-            signals::record(&ingress, &claims, SignalKind::Opened, peer, &headers);
+            signals::record(&ingress, &claims, SignalKind::Opened, peer, &headers).await;
             pixel()
         }
         Err(_) => no_such_pixel(),
@@ -95,7 +95,7 @@ async fn clicked(
     }) else {
         return unsubscribe::no_such_link(&headers);
     };
-    signals::record(&ingress, &claims, SignalKind::Clicked { url, link }, peer, &headers);
+    signals::record(&ingress, &claims, SignalKind::Clicked { url, link }, peer, &headers).await;
     redirect(target)
 }
 

@@ -1,7 +1,10 @@
 //! What recipients did, noted down after they are answered: published to `mail.v1.signal.tracking`, tried for a while, then
 //! given up and counted.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use chrono::Utc;
 use http::{HeaderMap, header};
@@ -9,20 +12,33 @@ use runtime::{Counter, Publication};
 use schemas::{Signal, SignalKind, subjects, token::TokenClaims};
 use tokio::sync::Semaphore;
 
-use crate::pipeline::peer::Peer;
-use crate::state::Ingress;
+use crate::{pipeline::peer::Peer, public::rate::RateWindows, state::Ingress};
 
 /// Signals waiting for the store's answer, per process; what comes on top is dropped and counted. Some 10 MB.
 static WAITING: Semaphore = Semaphore::const_new(10_000);
 /// Pauses between tries: a broker that restarts is back within them.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(8)];
+/// Signals of one send that are published in a minute, by each process; what comes on top is answered, dropped and counted: the holder of
+/// a link can follow it as often as they like.
+const OF_A_SEND_PER_MINUTE: usize = 60;
+static OF_SENDS: LazyLock<RateWindows> =
+    LazyLock::new(|| RateWindows::new(OF_A_SEND_PER_MINUTE, Duration::from_secs(60)));
 /// Longest User-Agent that is kept.
 const USER_AGENT_MAX_CHARS: usize = 512;
 
 /// Notes down that a recipient did something. Answers at once.
-pub(crate) fn record(ingress: &Arc<Ingress>, claims: &TokenClaims, kind: SignalKind, peer: Peer, headers: &HeaderMap) {
+pub(crate) async fn record(
+    ingress: &Arc<Ingress>,
+    claims: &TokenClaims,
+    kind: SignalKind,
+    peer: Peer,
+    headers: &HeaderMap,
+) {
     let label = kind.label();
+    if !OF_SENDS.admit(claims.send_id, 1).await {
+        return count(label, "dropped");
+    }
     let Ok(permit) = WAITING.try_acquire() else { return count(label, "dropped") };
     let signal = Signal {
         signal_id: schemas::new_id(),

@@ -16,33 +16,23 @@ use ledger::{
 use schemas::token::{Purpose, TokenClaims};
 use uuid::Uuid;
 
-use super::{BODY_MAX_BYTES, method, page::PageWriter, page_writer, take_turn};
+use super::{PageAnswer, finish, method, open_page, page::PageWriter, read_body, take_turn};
 use crate::{
-    pipeline::{body, error::ApiError, peer::Peer},
+    pipeline::{error::ApiError, peer::Peer},
     public::tracking::signals,
     state::Ingress,
 };
-
-/// Of a good token: the claims and the contact. The send may not be kept any more, so the token names the contact.
-fn open_token(ingress: &Ingress, token: &str) -> Option<(TokenClaims, Uuid)> {
-    let claims = ingress.tokens.open(Purpose::Confirm, token).ok()?;
-    let contact = claims.contact()?;
-    Some((claims, contact))
-}
 
 pub(super) async fn show(
     State(ingress): State<Arc<Ingress>>,
     Path(token): Path<String>,
     headers: HeaderMap,
-) -> Response {
-    let opened = open_token(&ingress, &token);
-    let page = page_writer(&ingress, opened.as_ref().map(|(claims, _)| claims), &headers).await;
-    let Some((claims, contact)) = opened else { return page.no_such_link() };
-    match find_link(&ingress, claims.tenant_id, contact).await {
-        Ok(Some((ConfirmationLink::Pending, address))) => page.ask_consent(&address),
-        Ok(found) => answer(&page, found.map(|(link, _)| link)),
-        Err(error) => page.not_stored(error.status),
-    }
+) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Confirm, &token, &headers).await?;
+    // The send may not be kept any more, so the token names the contact.
+    let contact = claims.contact().ok_or_else(|| page.no_such_link())?;
+    let address = find_pending(&ingress, &page, claims.tenant_id, contact).await?;
+    Ok(page.ask_consent(&address))
 }
 
 pub(super) async fn confirm(
@@ -51,31 +41,27 @@ pub(super) async fn confirm(
     peer: Peer,
     headers: HeaderMap,
     body: Body,
-) -> Response {
-    let opened = open_token(&ingress, &token);
-    let page = page_writer(&ingress, opened.as_ref().map(|(claims, _)| claims), &headers).await;
-    let Some((claims, contact)) = opened else { return page.no_such_link() };
-    let body = match body::read(body, body::PUBLIC, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await
-    {
-        Ok(body) => body,
-        Err(error) => return page.not_stored(error.status),
-    };
-    let address = match find_link(&ingress, claims.tenant_id, contact).await {
-        Ok(Some((ConfirmationLink::Pending, address))) => address,
-        Ok(found) => return answer(&page, found.map(|(link, _)| link)),
-        Err(error) => return page.not_stored(error.status),
-    };
+) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Confirm, &token, &headers).await?;
+    let contact = claims.contact().ok_or_else(|| page.no_such_link())?;
+    let not_stored = |error: ApiError| page.not_stored(error.status);
+    let body = read_body(&ingress, claims.send_id, body, &headers).await.map_err(not_stored)?;
+    let address = find_pending(&ingress, &page, claims.tenant_id, contact).await?;
     // A mail program's one click is for leaving.
     if method(&body) != Some("page") {
-        return page.ask_consent_again(&address);
+        return Ok(page.ask_consent_again(&address));
     }
-    // In a task of its own: a client that hangs up after the POST has confirmed all the same.
     let words = page.consent_words(&address);
     let request = ConsentRequest { ingress: Arc::clone(&ingress), claims, contact, words, peer, headers };
-    match ingress.tasks.spawn(request.apply()).await {
-        Ok(Ok(link)) => answer(&page, link),
-        Ok(Err(error)) => page.not_stored(error.status),
-        Err(panicked) => page.not_stored(ApiError::from(panicked).status),
+    Ok(answer(&page, finish(&ingress, request.apply()).await.map_err(not_stored)?))
+}
+
+/// The address whose consent is to be confirmed. The error is the page of a link that is confirmed, closed or unknown.
+async fn find_pending(ingress: &Ingress, page: &PageWriter, tenant: Uuid, contact: Uuid) -> Result<String, Response> {
+    match find_link(ingress, tenant, contact).await {
+        Ok(Some((ConfirmationLink::Pending, address))) => Ok(address),
+        Ok(found) => Err(answer(page, found.map(|(link, _)| link))),
+        Err(error) => Err(page.not_stored(error.status)),
     }
 }
 
@@ -92,6 +78,7 @@ async fn find_link(
     tenant: Uuid,
     contact: Uuid,
 ) -> Result<Option<(ConfirmationLink, String)>, ApiError> {
+    let _turn = take_turn(&ingress.recipient_turns, contact).await?;
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
     let found = confirmations::find_link(&mut tx, tenant, contact).await?;
     tx.rollback().await?;
@@ -115,7 +102,7 @@ impl ConsentRequest {
         let Self { ingress, claims, contact, words, peer, headers } = self;
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
-        let _turn = take_turn(&ingress.recipient_writes, contact).await?;
+        let _turn = take_turn(&ingress.recipient_turns, contact).await?;
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
         let link = confirmations::confirm(&mut tx, claims.tenant_id, contact, claims.send_id, evidence, &words).await?;
         tx.commit().await?;

@@ -16,6 +16,7 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
+use bytes::Bytes;
 use chrono::Utc;
 use http::HeaderMap;
 use ledger::preferences::ConsentEvidence;
@@ -34,7 +35,8 @@ use crate::pipeline::peer::Peer;
 use crate::{
     api::tenants::PageBranding,
     pipeline::{
-        Doc, Routes, body,
+        Doc, Routes,
+        body::{self, PublicBody},
         error::ApiError,
         open,
         shares::{Share, Shares},
@@ -50,6 +52,9 @@ const BODY_MAX_BYTES: usize = 16 * 1024;
 
 /// Longest wait of a recipient's write for others of its batch. Then: 503, with `Retry-After`.
 const TURN_MAX: Duration = Duration::from_secs(10);
+
+/// Tries of an opt-out while an import holds its contact, of a second each.
+const OPT_OUT_TRIES: u32 = 10;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -141,11 +146,12 @@ fn with_a_body(doc: Doc) -> Doc {
     may_fail(doc).other(408, "The body did not arrive in time", PAGE).other(413, "The body is too large", PAGE)
 }
 
-async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> Response {
-    let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
-    let page = page_writer(&ingress, claims.as_ref(), &headers).await;
-    let Some(claims) = claims else { return page.no_such_link() };
-    page.ask(topics_token(&ingress, &claims).await.as_deref())
+/// What the handler of a page answers. An error ends it early, with a page that says why.
+type PageAnswer = Result<Response, Response>;
+
+async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Unsubscribe, &token, &headers).await?;
+    Ok(page.ask(topics_token(&ingress, &claims).await.as_deref()))
 }
 
 async fn leave(
@@ -154,26 +160,48 @@ async fn leave(
     peer: Peer,
     headers: HeaderMap,
     body: Body,
-) -> Response {
-    let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
-    let page = page_writer(&ingress, claims.as_ref(), &headers).await;
-    let Some(claims) = claims else { return page.no_such_link() };
-    let body = match body::read(body, body::PUBLIC, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await
-    {
-        Ok(body) => body,
-        Err(error) => return page.not_left(error.status),
-    };
+) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Unsubscribe, &token, &headers).await?;
+    let not_left = |error: ApiError| page.not_left(error.status);
+    let body = read_body(&ingress, claims.send_id, body, &headers).await.map_err(not_left)?;
     let Some(method) = method(&body) else {
-        return page.ask_again(topics_token(&ingress, &claims).await.as_deref());
+        return Ok(page.ask_again(topics_token(&ingress, &claims).await.as_deref()));
     };
-    // In a task of its own: a client that hangs up after the POST has left all the same.
     let work = OptOutRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), method, peer, headers };
-    match ingress.tasks.spawn(work.apply()).await {
-        Ok(Ok(OptOut::Recorded | OptOut::Already)) => page.done(&preferences_token(&ingress, &claims)),
-        Ok(Ok(OptOut::UnknownSend)) => page.no_such_link(),
-        Ok(Err(error)) => page.not_left(error.status),
-        Err(panicked) => page.not_left(ApiError::from(panicked).status),
+    match finish(&ingress, work.apply()).await.map_err(not_left)? {
+        OptOut::Recorded | OptOut::Already => Ok(page.done(&preferences_token(&ingress, &claims))),
+        OptOut::UnknownSend => Err(page.no_such_link()),
     }
+}
+
+/// The claims of a good token, and the page in the recipient's language.
+async fn open_page(
+    ingress: &Ingress,
+    purpose: Purpose,
+    token: &str,
+    headers: &HeaderMap,
+) -> Result<(TokenClaims, PageWriter), Response> {
+    let claims = ingress.tokens.open(purpose, token).ok();
+    let page = page_writer(ingress, claims.as_ref(), headers).await;
+    match claims {
+        Some(claims) => Ok((claims, page)),
+        None => Err(page.no_such_link()),
+    }
+}
+
+async fn read_body(ingress: &Ingress, send: Uuid, body: Body, headers: &HeaderMap) -> Result<Bytes, ApiError> {
+    let mut form = PublicBody::form(send);
+    let body_timeout = ingress.settings.http_body_timeout;
+    body::read_pieces(body, headers, BODY_MAX_BYTES, body_timeout, |piece| form.push(piece)).await?;
+    Ok(form.into())
+}
+
+/// Does the work of a POST in a task of its own: it is done even if the client disconnects.
+async fn finish<T: Send + 'static>(
+    ingress: &Ingress,
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    ingress.tasks.spawn(work).await?
 }
 
 /// The token of the same recipient's preferences page.
@@ -203,16 +231,20 @@ impl OptOutRequest {
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
         let _turn = take_turn_of_send(&ingress, claims.send_id).await?;
-        let mut tx = ingress.by_key.begin_for_tenant(claims.tenant_id).await?;
-        let found = opt_out(&mut tx, &claims, method, evidence).await?;
-        tx.commit().await?;
+        let mut tries = 1;
+        let found = loop {
+            match commit_opt_out(&ingress, &claims, method, evidence).await {
+                Err(error) if runtime::db::is_lock_timeout(&error) && tries < OPT_OUT_TRIES => tries += 1,
+                committed => break committed?,
+            }
+        };
         count_opt_out(&ingress, found);
         Ok(found)
     }
 }
 
-/// Waits until no other recipient's write for the same key is under way: what waits here holds no connection, and all together leave some to
-/// other requests.
+/// Waits until no other recipient's read or write for the same key is under way: what waits here holds no connection, and all together leave
+/// some to other requests.
 ///
 /// # Errors
 /// 503 `unavailable` when its turn does not come.
@@ -225,7 +257,21 @@ async fn take_turn(turns: &Shares, key: Uuid) -> Result<Share, ApiError> {
 /// mail's requests only one waits for its batch.
 async fn take_turn_of_send(ingress: &Ingress, send: Uuid) -> Result<[Share; 2], ApiError> {
     let own = take_turn(&ingress.mail_turns, send).await?;
-    Ok([own, take_turn(&ingress.recipient_writes, SendId(send).batch()).await?])
+    Ok([own, take_turn(&ingress.recipient_turns, SendId(send).batch()).await?])
+}
+
+/// Opts the recipient of a mail out. Fails when an import holds the contact for longer than a second: then the batch is free for a moment,
+/// which all other mail of its lane waits for.
+async fn commit_opt_out(
+    ingress: &Ingress,
+    claims: &TokenClaims,
+    method: &str,
+    evidence: ConsentEvidence<'_>,
+) -> sqlx::Result<OptOut> {
+    let mut tx = ingress.by_key.begin_for_tenant(claims.tenant_id).await?;
+    let found = opt_out(&mut tx, claims, method, evidence).await?;
+    tx.commit().await?;
+    Ok(found)
 }
 
 /// Opts the recipient of a mail out. Takes effect when the caller commits.
@@ -281,7 +327,8 @@ struct PageOwner {
 }
 
 /// Whose page it is.
-async fn known(ingress: &Ingress, claims: &TokenClaims) -> sqlx::Result<Option<PageOwner>> {
+async fn known(ingress: &Ingress, claims: &TokenClaims) -> Result<Option<PageOwner>, ApiError> {
+    let _turn = take_turn(&ingress.recipient_turns, claims.send_id).await?;
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
     let row = sqlx::query!(
         r#"select t.org_name, c.locale as "locale?", t.unsubscribe_text, t.preferences_text, t.logo_url, t.button_color,

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use axum::{
     body::Body,
     extract::{Path, State},
-    response::Response,
 };
-use bytes::Bytes;
 use http::HeaderMap;
 use ledger::preferences::{self, ConsentEvidence, Recipient, Topic};
 use schemas::{
@@ -17,9 +15,13 @@ use schemas::{
 };
 use uuid::Uuid;
 
-use super::{BODY_MAX_BYTES, count_opt_out, opt_out, page::FormResult, page_writer, take_turn_of_send};
+use super::{
+    PageAnswer, count_opt_out, finish, open_page, opt_out,
+    page::{FormResult, PageWriter},
+    read_body, take_turn, take_turn_of_send,
+};
 use crate::{
-    pipeline::{body, error::ApiError, peer::Peer},
+    pipeline::{error::ApiError, peer::Peer},
     public::tracking::signals,
     state::Ingress,
 };
@@ -55,15 +57,9 @@ pub(super) async fn show(
     State(ingress): State<Arc<Ingress>>,
     Path(token): Path<String>,
     headers: HeaderMap,
-) -> Response {
-    let claims = ingress.tokens.open(Purpose::Preferences, &token).ok();
-    let page = page_writer(&ingress, claims.as_ref(), &headers).await;
-    let Some(claims) = claims else { return page.no_such_link() };
-    match find_preferences(&ingress, &claims).await {
-        Ok(Some((recipient, topics))) => page.preferences(&recipient, &topics, None),
-        Ok(None) => page.no_such_link(),
-        Err(error) => page.not_stored(error.status),
-    }
+) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Preferences, &token, &headers).await?;
+    answer(&ingress, &claims, &page, None).await
 }
 
 pub(super) async fn change(
@@ -72,33 +68,28 @@ pub(super) async fn change(
     peer: Peer,
     headers: HeaderMap,
     body: Body,
-) -> Response {
-    let claims = ingress.tokens.open(Purpose::Preferences, &token).ok();
-    let page = page_writer(&ingress, claims.as_ref(), &headers).await;
-    let Some(claims) = claims else { return page.no_such_link() };
-    let form: Bytes =
-        match body::read(body, body::PUBLIC, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await {
-            Ok(form) => form,
-            Err(error) => return page.not_stored(error.status),
-        };
+) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Preferences, &token, &headers).await?;
+    let not_stored = |error: ApiError| page.not_stored(error.status);
+    let form = read_body(&ingress, claims.send_id, body, &headers).await.map_err(not_stored)?;
     let result = match read_form(&form) {
         None => FormResult::NotUnderstood,
         Some(change) => {
-            // In a task of its own: the change is applied even if the client disconnects after the POST.
             let request =
                 ChangeRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), change, peer, headers };
-            match ingress.tasks.spawn(request.apply()).await {
-                Ok(Ok(Some(result))) => result,
-                Ok(Ok(None)) => return page.no_such_link(),
-                Ok(Err(error)) => return page.not_stored(error.status),
-                Err(panicked) => return page.not_stored(ApiError::from(panicked).status),
-            }
+            let result = finish(&ingress, request.apply()).await.map_err(not_stored)?;
+            result.ok_or_else(|| page.no_such_link())?
         }
     };
-    match find_preferences(&ingress, &claims).await {
-        Ok(Some((recipient, topics))) => page.preferences(&recipient, &topics, Some(result)),
-        Ok(None) => page.no_such_link(),
-        Err(error) => page.not_stored(error.status),
+    answer(&ingress, &claims, &page, Some(result)).await
+}
+
+/// The page as it is now, with what came of a form.
+async fn answer(ingress: &Ingress, claims: &TokenClaims, page: &PageWriter, result: Option<FormResult>) -> PageAnswer {
+    match find_preferences(ingress, claims).await {
+        Ok(Some((recipient, topics))) => Ok(page.preferences(&recipient, &topics, result)),
+        Ok(None) => Err(page.no_such_link()),
+        Err(error) => Err(page.not_stored(error.status)),
     }
 }
 
@@ -107,6 +98,7 @@ pub(super) async fn find_preferences(
     ingress: &Ingress,
     claims: &TokenClaims,
 ) -> Result<Option<(Recipient, Vec<Topic>)>, ApiError> {
+    let _turn = take_turn(&ingress.recipient_turns, claims.send_id).await?;
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
     let recipient = preferences::recipient(&mut tx, claims.tenant_id, claims.send_id, claims.contact()).await?;
     let Some(recipient) = recipient else { return Ok(None) };

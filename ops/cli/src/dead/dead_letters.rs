@@ -112,6 +112,11 @@ fn replay_id(letter: &StreamMessage) -> String {
     format!("replay-{}-{}", letter.sequence, letter.time.unix_timestamp_nanos())
 }
 
+/// True for what a product published itself.
+pub(super) fn is_request(letter: &StreamMessage) -> bool {
+    text(letter, header::DEAD_SUBJECT).starts_with("mail.v1.request.")
+}
+
 /// A header's text.
 pub(super) fn text(letter: &StreamMessage, name: &str) -> String {
     letter.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default()

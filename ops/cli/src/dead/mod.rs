@@ -10,7 +10,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use self::dead_letters::{DeadLetters, body, record};
+use self::dead_letters::{DeadLetters, body, is_request, record};
 use crate::{
     invocation,
     invocation::AuditEntry,
@@ -48,7 +48,8 @@ enum DeadCommand {
         /// Its number, as `list` shows it.
         number: u64,
     },
-    /// Publishes dead letters to the subject they came from and removes them here.
+    /// Publishes dead letters to the subject they came from and removes them here. `--all` leaves out what products published themselves:
+    /// they were told that it was rejected, and may have published it again. Such requests are named by number or `--subject`.
     Replay(DeadLetterChoice),
     /// Removes dead letters for good.
     Drop(DeadLetterChoice),
@@ -138,7 +139,10 @@ async fn clear(
     clear_action: ClearAction,
 ) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
-    let chosen = chosen(dead_letters, choice).await?;
+    let mut chosen = chosen(dead_letters, choice).await?;
+    if clear_action == ClearAction::Replay && choice.all && choice.filter.subject.is_none() {
+        chosen.retain(|letter| !is_request(letter));
+    }
     let (action, done) = clear_action.labels();
     let bar = progress::bar(chosen.len() as u64, done);
     let mut cleared = Vec::with_capacity(chosen.len());

@@ -263,8 +263,13 @@ impl ProviderRoutes {
             tenant,
             id
         )
-        .fetch_one(&self.pool)
+        .fetch_optional(&self.pool)
         .await?;
+        let Some(row) = row else {
+            // Removed since the tenant's routes were read.
+            self.choices.invalidate(&tenant).await;
+            return Err(StageError::Deferred { reason: "connection_removed" });
+        };
         let kind = ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp);
         let names = RouteNames { connection: id, route: Uuid::new_v5(&id, row.settings.to_string().as_bytes()) };
         let lanes = match self.connection(tenant, kind, row.settings, &row.secret) {

@@ -116,13 +116,14 @@ impl MailHandler for InboundMailHandler {
                 count_refused(why);
                 SmtpAnswer::reply("550 5.1.1 No such address")
             }
-            Err(StoreFault::Away) => SmtpAnswer::reply("451 4.3.0 Not now; come again"),
+            Err(StoreFault::Away | StoreFault::Full) => SmtpAnswer::reply("451 4.3.0 Not now; come again"),
         }
     }
 
     async fn mail(&self, envelope: InboundEnvelope, mail: ReceivedMail) -> SmtpAnswer {
         match self.0.keep(&envelope.targets, envelope.null_sender, mail).await {
             Ok(()) => SmtpAnswer::reply("250 2.0.0 Taken"),
+            Err(StoreFault::Full) => SmtpAnswer::reply("452 4.2.2 Too much mail for one message; come again"),
             Err(_) => SmtpAnswer::reply("451 4.3.0 Not now; come again"),
         }
     }

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{Counter, Reader, ReaderError, column, plans::PreparedPool};
 use schemas::{Signal, SignalKind};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::reading;
@@ -106,14 +106,20 @@ impl ReadInboundMail {
         let evidence: Vec<ProviderEvidence> = read.iter().filter_map(ReadMail::evidence).collect();
         let mut tx = self.by_key.begin().await?;
         let recorded = facts::record(&mut tx, &signals, &evidence, self.shard).await?;
+        let (read_again, read): (Vec<&ReadMail>, Vec<&ReadMail>) = read.iter().partition(|read| {
+            read.evidence().is_some_and(|evidence| recorded.undecided.contains(&(evidence.tenant_id, evidence.send_id)))
+        });
+        if !read_again.is_empty() {
+            put_off(&mut tx, &read_again).await?;
+        }
         sqlx::query!(
             "update inbound_mails m
              set outcome = w.outcome, due_at = null, head = case when w.outcome = 'given_up' then m.head end
              from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, outcome)
              where m.tenant_id = w.tenant_id and m.id = w.id",
-            &column(read, |read| read.mail.tenant_id),
-            &column(read, |read| read.mail.id),
-            &column(read, |read| read.reading.label().to_owned()),
+            &column(&read, |read| read.mail.tenant_id),
+            &column(&read, |read| read.mail.id),
+            &column(&read, |read| read.reading.label().to_owned()),
         )
         .execute(&mut *tx)
         .await?;
@@ -206,4 +212,20 @@ impl ReadMail {
             message_id: None,
         })
     }
+}
+
+/// Has mails read again that prove that a mail left whose outcome is still open: its process may have died, and the proof is needed once it
+/// is in doubt. The pause grows with the mail's age, from two seconds. The start does not count.
+async fn put_off(db: &mut PgConnection, mails: &[&ReadMail]) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update inbound_mails m
+         set attempts = m.attempts - 1, due_at = now() + greatest((now() - m.received_at) / 8, interval '2 seconds')
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         where m.tenant_id = w.tenant_id and m.id = w.id and m.attempts > 0 and m.due_at is not null",
+        &column(mails, |read| read.mail.tenant_id),
+        &column(mails, |read| read.mail.id),
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }

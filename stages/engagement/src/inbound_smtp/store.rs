@@ -14,6 +14,10 @@ use uuid::Uuid;
 use crate::reading;
 use feedback::report::{Arrival, ReportFinding};
 
+/// Mails of one send that may wait to be read; more are refused for now. A return path is in every mail, so any recipient can write to it
+/// as often as they like.
+const UNREAD_MAX: i64 = 20;
+
 /// What a recipient address names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MailTarget {
@@ -39,6 +43,8 @@ pub(super) enum StoreFault {
     Unknown(&'static str),
     /// Postgres or the reader is away.
     Away,
+    /// As many mails of the send wait to be read as may.
+    Full,
 }
 
 /// The mail that came back, in Postgres.
@@ -95,11 +101,8 @@ impl InboundStore {
         if sends.is_empty() {
             return Ok(());
         }
-        sqlx::query!(
-            "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head)
-             select w.tenant_id, w.id, w.send_id, w.address_kind, $5, $6, $7
-             from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[]) as w (tenant_id, id, send_id, address_kind)
-             on conflict do nothing",
+        let full = sqlx::query_file_scalar!(
+            "queries/keep_mail.sql",
             &column(&sends, |(tenant, ..)| *tenant),
             &column(&sends, |(_, send, _)| Uuid::new_v5(send, &head)),
             &column(&sends, |(_, send, _)| *send),
@@ -107,11 +110,12 @@ impl InboundStore {
             null_sender,
             size,
             head,
+            UNREAD_MAX,
         )
-        .execute(&self.pool)
+        .fetch_one(&self.pool)
         .await
-        .map(drop)
-        .map_err(|error| away(&error))
+        .map_err(|error| away(&error))?;
+        if full > 0 { Err(StoreFault::Full) } else { Ok(()) }
     }
 
     /// The send or contact that a report proves to be about.

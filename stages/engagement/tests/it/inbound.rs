@@ -655,3 +655,24 @@ async fn an_opt_out_is_heeded_after_its_month_is_dropped() {
     assert_eq!(mailed.number(notices).await, 1, "products are told once");
     assert_eq!(mailed.number("select count(*) from notices").await, 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tenant_waits_for_the_backlog_of_another() {
+    let mailed = Mailed::new(1).await;
+    let other = mailed.rig.tenant().await;
+    sqlx::query(
+        "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw)
+         select $1, gen_random_uuid(), $2, 'postmark', n::text, '', '{\"RecordType\":\"Open\"}' from generate_series(1, 1500) n",
+    )
+    .bind(mailed.tenant.id)
+    .bind(mailed.connection)
+    .execute(&mailed.rig.pool)
+    .await
+    .unwrap();
+    mailed.told_by(other.id, "postmark", br#"{"RecordType":"Open"}"#).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    let before = "select count(*) from inbound_events e, inbound_events o
+                  where o.dedupe_key = o.id::text and e.handled_at < o.handled_at";
+    assert_eq!(mailed.number(before).await, 0, "it is in the first group");
+}

@@ -151,6 +151,30 @@ async fn a_bounce_to_a_return_path_is_a_fact_about_its_send_and_counts_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bounce_of_mail_whose_process_died_is_kept_until_it_decides() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 1).await;
+    let run = async |statement: &'static str| sqlx::raw_sql(statement).execute(&rig.pool).await.unwrap();
+    run("update sends set state = 'fenced', decided_at = null; update batches set sent = 0, fenced = 1, state = 'announced', done_at = null, announce_after = now() + interval '1 hour'").await;
+    let mut client = Client::connect(start(&rig, &[]).await).await;
+    let mail = bounce("5.2.2", "552 5.2.2 mailbox full");
+    assert!(client.hand_over("", &path(SendId::of(batch, 0)), &mail).await.starts_with("250 "));
+    until("the bounce is known", async || rig.number("select count(bounced_at) from sends").await == 1).await;
+    assert_eq!(rig.number("select count(*) from inbound_mails where outcome is null and due_at is not null").await, 1);
+    // What the sweep makes of it when the process is gone for good.
+    run("update sends set state = 'unknown', decided_at = now(), fence_token = null; update batches set fenced = 0, unknown = 1, state = 'done', done_at = now(), announce_after = null;
+         insert into rollups (tenant_id, hour, kind, event, shard, count)
+         select tenant_id, date_trunc('hour', decided_at, 'UTC'), 'campaign', 'unknown', 0, 1 from sends").await;
+    until("the bounce proves that it left", async || {
+        rig.number("select count(*) from sends where state = 'sent'").await == 1
+    })
+    .await;
+    all_read(&rig, 1).await;
+    assert_eq!(rig.number("select count(*) from events where type = 'bounced'").await, 1);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_mail_taken_by_a_process_that_died_is_read_by_the_next() {
     let rig = Rig::new().await;
     let (_, batch) = mailed(&rig, 1).await;
@@ -476,4 +500,54 @@ async fn what_was_said_before_tls_does_not_count_after_it() {
     assert_eq!(rest, "", "what came along is not carried out, and the connection is closed");
     all_read(&rig, 1).await;
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_to_one_return_path_waits_until_its_mails_are_read() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 2).await;
+    // Listens and reads nothing.
+    let mut client = Client::connect(listen(&rig, &[]).await).await;
+    let mail = |n: usize| bounce("5.2.2", &format!("552 5.2.2 mailbox full {n}"));
+    let (busy, quiet) = (path(SendId::of(batch, 0)), path(SendId::of(batch, 1)));
+    for n in 0..20 {
+        assert!(client.hand_over("", &busy, &mail(n)).await.starts_with("250 "));
+    }
+    assert!(client.hand_over("", &busy, &mail(20)).await.starts_with("452 4.2.2 "));
+    assert!(client.hand_over("", &quiet, &mail(0)).await.starts_with("250 "));
+    assert_eq!(rig.number("select count(*) from inbound_mails").await, 21);
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    all_read(&rig, 21).await;
+    assert!(client.hand_over("", &busy, &mail(20)).await.starts_with("250 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tenant_waits_for_the_mails_of_another() {
+    let rig = Rig::new().await;
+    let (tenant, batch) = mailed(&rig, 1).await;
+    let other = rig.tenant().await;
+    sqlx::query(
+        "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head, due_at)
+         select t, gen_random_uuid(), $2, 'return_path', true, 1, 'x', at
+         from (select $1::uuid as t, now() - interval '1 hour' as at from generate_series(1, 60)
+               union all select $3, now()) m",
+    )
+    .bind(tenant.id)
+    .bind(SendId::of(batch, 0).0)
+    .bind(other.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    // The mails of one group are marked by one transaction, and its id is theirs.
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    all_read(&rig, 61).await;
+    let before: i64 = sqlx::query_scalar(
+        "select count(*) from inbound_mails m, inbound_mails o
+         where o.tenant_id = $1 and m.xmin::text::bigint < o.xmin::text::bigint",
+    )
+    .bind(other.id)
+    .fetch_one(&rig.pool)
+    .await
+    .unwrap();
+    assert_eq!(before, 0, "it is in the first group");
 }

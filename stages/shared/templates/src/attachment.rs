@@ -4,27 +4,7 @@ use lettre::message::header::{ContentDisposition, Headers};
 
 use super::escape;
 use super::message::Draft;
-
-/// What is known of an attachment when its message is compiled.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
-pub struct Attached {
-    /// The file name, checked when the message was accepted.
-    pub filename: String,
-    /// The media type with its parameters, such as `text/csv; charset=utf-8`.
-    pub media_type: String,
-    /// The id by which the HTML shows it, for an inline image.
-    #[serde(default)]
-    pub content_id: Option<String>,
-    /// How many bytes its base64 lines take.
-    pub bytes: u32,
-}
-
-impl Attached {
-    /// Whether it is a calendar invite.
-    fn is_calendar(&self) -> bool {
-        self.media_type.starts_with("text/calendar")
-    }
-}
+use super::options::Attached;
 
 /// The MIME body of a message: the two texts as alternatives, the images that the HTML shows beside it, and what is attached. A calendar
 /// invite is a third alternative, which mail programs act on (RFC 6047), and a file for those that do not. `hash` makes boundaries that

@@ -57,7 +57,6 @@ mod values;
 mod warnings;
 mod written;
 
-pub use attachment::Attached;
 pub use check::{CheckedTemplate, check, check_liquid};
 pub use compose::{Composed, Layout, check_snippet, compose, mentioned_snippets};
 pub use fault::{FaultCode, Part, Position, RenderFault, TemplateFault};
@@ -67,7 +66,7 @@ pub use merge::{Contact, DataFault, DataLimits, Links, MergeData, OwnHeaders};
 pub use message::{CompiledMessage, MessagePreview, PreviewFault, compile, preview};
 pub use mjml::compile_mjml;
 pub use names::KnownFields;
-pub use options::{MessageOptions, Named, Sender};
+pub use options::{Attached, MessageOptions, Named, Sender};
 pub use syntax::is_snippet_name;
 pub use warnings::{GMAIL_CLIPS_BYTES, TemplateWarning, WarningCode, clipped, warnings};
 pub use written::{Written, compile_written};

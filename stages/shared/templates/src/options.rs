@@ -1,6 +1,5 @@
 //! What a caller says of a message beside its template.
 
-use super::attachment::Attached;
 use std::collections::HashMap;
 
 use super::limits::TemplateLimits;
@@ -34,6 +33,27 @@ pub struct Sender {
     pub email: String,
     /// Where replies go, if elsewhere.
     pub reply_to: Option<String>,
+}
+
+/// What is known of an attachment when its message is compiled.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+pub struct Attached {
+    /// The file name, checked when the message was accepted.
+    pub filename: String,
+    /// The media type with its parameters, such as `text/csv; charset=utf-8`.
+    pub media_type: String,
+    /// The id by which the HTML shows it, for an inline image.
+    #[serde(default)]
+    pub content_id: Option<String>,
+    /// How many bytes its base64 lines take.
+    pub bytes: u32,
+}
+
+impl Attached {
+    /// Whether it is a calendar invite.
+    pub(super) fn is_calendar(&self) -> bool {
+        self.media_type.starts_with("text/calendar")
+    }
 }
 
 /// What is the same for all recipients of a message and does not come from the template.

@@ -1,7 +1,5 @@
 //! Composes an event's body and bus message for each product that receives it.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use chrono::SecondsFormat;
 use runtime::{Publication, trace::TraceContext};
@@ -18,8 +16,8 @@ use super::{
     subscribers::{ProductLink, Subscribers},
 };
 
-/// Room for the body of an event about a mail, in bytes. A longer one makes the buffer grow.
-const BODY_BYTES: usize = 1024;
+/// Room for what a body has beside its data, in bytes. More makes the buffer grow.
+const ENVELOPE_BYTES: usize = 400;
 
 /// An event as one product receives it.
 #[derive(Debug)]
@@ -36,18 +34,27 @@ pub(crate) struct ComposedEvent {
     pub subscriptions: Vec<(Uuid, bool)>,
 }
 
+/// An event for the bus. Its headers are made when it is published.
+#[derive(Debug)]
+pub(crate) struct FeedEvent<'a> {
+    pending: &'a PendingEvent,
+    link: &'a ProductLink,
+    body: Bytes,
+}
+
 /// The composed events of a transaction.
 #[derive(Debug, Default)]
-pub(super) struct ComposedBatch {
+pub(super) struct ComposedBatch<'a> {
     pub composed: Vec<ComposedEvent>,
     /// Events for the bus.
-    pub publications: Vec<Publication>,
-    /// The tenants of the events for the bus.
-    pub published: BTreeSet<Uuid>,
+    pub published: Vec<FeedEvent<'a>>,
 }
 
 /// Composes the events for all products, and those for the bus.
-pub(super) fn compose(pending: &[PendingEvent], subscribers: &Subscribers) -> Result<ComposedBatch, serde_json::Error> {
+pub(super) fn compose<'a>(
+    pending: &'a [PendingEvent],
+    subscribers: &'a Subscribers,
+) -> Result<ComposedBatch<'a>, serde_json::Error> {
     let mut batch = ComposedBatch { composed: Vec::with_capacity(pending.len()), ..ComposedBatch::default() };
     for pending in pending {
         for link in subscribers.links_for(pending) {
@@ -61,8 +68,7 @@ pub(super) fn compose(pending: &[PendingEvent], subscribers: &Subscribers) -> Re
             }
             let body = body_of(pending, link)?;
             if is_published {
-                batch.published.insert(pending.tenant_id);
-                batch.publications.push(publication(pending, link, body.clone()));
+                batch.published.push(FeedEvent { pending, link, body: body.clone() });
             }
             if !subscriptions.is_empty() {
                 batch.composed.push(event(pending, link, body, subscriptions));
@@ -70,20 +76,6 @@ pub(super) fn compose(pending: &[PendingEvent], subscribers: &Subscribers) -> Re
         }
     }
     Ok(batch)
-}
-
-/// Composes only the events for the bus.
-pub(super) fn publications(
-    pending: &[PendingEvent],
-    subscribers: &Subscribers,
-) -> Result<Vec<Publication>, serde_json::Error> {
-    let mut publications = Vec::new();
-    for pending in pending {
-        for link in subscribers.links_for(pending).filter(|link| link.is_published(pending)) {
-            publications.push(publication(pending, link, body_of(pending, link)?));
-        }
-    }
-    Ok(publications)
 }
 
 /// An event for one product's subscriptions.
@@ -116,32 +108,41 @@ pub(super) fn body_of(pending: &PendingEvent, link: &ProductLink) -> Result<Byte
         product_tenant_id: link.product_tenant_id.clone(),
         engine_tenant_id: pending.tenant_id,
         environment: link.environment,
-        data: &pending.data,
+        data: &*pending.data,
     };
-    let mut body = Vec::with_capacity(BODY_BYTES);
+    let mut body = Vec::with_capacity(ENVELOPE_BYTES + pending.data.get().len());
     serde_json::to_writer(&mut body, &event)?;
     Ok(body.into())
 }
 
-/// The event as a bus message, with its attributes by the CloudEvents binding for NATS.
-fn publication(pending: &PendingEvent, link: &ProductLink, body: Bytes) -> Publication {
-    let mut headers = Vec::with_capacity(8);
-    headers.extend([
-        (header::CE_SPECVERSION, "1.0".to_owned()),
-        (header::CE_ID, pending.id.to_string()),
-        (header::CE_TYPE, pending.event_type.as_str().to_owned()),
-        (header::CE_SOURCE, format!("/postrider/{}/{}", link.product, link.environment)),
-        (header::CE_TIME, pending.occurred_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
-    ]);
-    if let Some(subject) = pending.subject_id {
-        headers.push((header::CE_SUBJECT, subject.to_string()));
+impl FeedEvent<'_> {
+    /// The tenant it is about.
+    pub fn tenant(&self) -> Uuid {
+        self.pending.tenant_id
     }
-    headers.extend(pending.trace.iter().flat_map(TraceContext::headers));
-    Publication {
-        subject: subjects::event(&link.product, link.environment, pending.event_type),
-        message_id: format!("{}-{}", pending.id.simple(), link.product),
-        schema: Event::SCHEMA,
-        body,
-        headers,
+}
+
+/// The event as a bus message, with its attributes by the CloudEvents binding for NATS.
+impl From<FeedEvent<'_>> for Publication {
+    fn from(FeedEvent { pending, link, body }: FeedEvent<'_>) -> Self {
+        let mut headers = Vec::with_capacity(8);
+        headers.extend([
+            (header::CE_SPECVERSION, "1.0".to_owned()),
+            (header::CE_ID, pending.id.to_string()),
+            (header::CE_TYPE, pending.event_type.as_str().to_owned()),
+            (header::CE_SOURCE, format!("/postrider/{}/{}", link.product, link.environment)),
+            (header::CE_TIME, pending.occurred_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
+        ]);
+        if let Some(subject) = pending.subject_id {
+            headers.push((header::CE_SUBJECT, subject.to_string()));
+        }
+        headers.extend(pending.trace.iter().flat_map(TraceContext::headers));
+        Self {
+            subject: subjects::event(&link.product, link.environment, pending.event_type),
+            message_id: format!("{}-{}", pending.id.simple(), link.product),
+            schema: Event::SCHEMA,
+            body,
+            headers,
+        }
     }
 }

@@ -1,12 +1,17 @@
 //! Builds an event's data from a row. Pure: the same row gives the same data at any time, so a replayed body equals the first one.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use schemas::{
     BounceClass, EventData, EventType,
     answers::Class,
     events::{BounceData, ClickData, ComplaintData, DeliveryData, MailData, OpenData, ReplyData, UnsubscribeData},
 };
-use serde_json::{Map, Value};
+use serde_json::{
+    Map, Value,
+    value::{RawValue, to_raw_value},
+};
 use uuid::Uuid;
 
 /// A fact about a send, without the mail's data.
@@ -40,6 +45,32 @@ fn delivers_at_once(provider: Option<&str>) -> bool {
     provider.is_none_or(schemas::events::delivers_at_once)
 }
 
+/// An event's data as it stands in every body, written once.
+pub(super) fn to_json(data: &EventData) -> Result<Arc<RawValue>, serde_json::Error> {
+    to_raw_value(data).map(Arc::from)
+}
+
+/// The events of a fact about a mail: types and data.
+pub(super) fn events_of(
+    fact: &SendFact<'_>,
+    mail: MailData,
+) -> Result<Vec<(EventType, Arc<RawValue>)>, serde_json::Error> {
+    let mut data = EventData { mail: Some(mail), ..EventData::default() };
+    let mut events: Vec<(EventType, Arc<RawValue>)> = Vec::with_capacity(2);
+    for event_type in event_types(fact) {
+        let json = match events.last() {
+            // What is said of a mail that was sent and delivered at once is the same.
+            Some((EventType::EmailSent, sent)) => Arc::clone(sent),
+            _ => {
+                data = event_data(event_type, fact, data.mail);
+                to_json(&data)?
+            }
+        };
+        events.push((event_type, json));
+    }
+    Ok(events)
+}
+
 /// The event types of a fact; none for internal facts.
 pub(super) fn event_types(fact: &SendFact<'_>) -> Vec<EventType> {
     match fact.fact_type {
@@ -63,8 +94,8 @@ pub(super) fn event_types(fact: &SendFact<'_>) -> Vec<EventType> {
 }
 
 /// The data of an event of this type for a fact about a mail.
-pub(super) fn event_data(event_type: EventType, fact: &SendFact<'_>, mail: MailData) -> EventData {
-    let mut data = EventData { mail: Some(mail), ..EventData::default() };
+fn event_data(event_type: EventType, fact: &SendFact<'_>, mail: Option<MailData>) -> EventData {
+    let mut data = EventData { mail, ..EventData::default() };
     let detail = Detail(fact.detail);
     match event_type {
         EventType::EmailSent | EventType::EmailDelivered => {
@@ -279,6 +310,30 @@ mod tests {
         let types: Vec<&str> =
             event_types(&fact(fact_type, provider, &detail)).into_iter().map(EventType::as_str).collect();
         assert_eq!(types, expected);
+    }
+
+    fn mail() -> MailData {
+        let contact = Uuid::from_u128(1);
+        let none = json!({"send_id": contact, "message_kind": "campaign", "contact_id": contact});
+        serde_json::from_value(none).unwrap()
+    }
+
+    #[rstest]
+    #[case::sent_and_delivered_say_the_same("sent", json!({"smtp_code": 250, "response": "2.0.0 Ok"}), true)]
+    #[case::failed_and_bounced_do_not("failed", json!({"reason": "hard", "smtp_code": 550}), false)]
+    fn the_data_of_a_facts_events_is_written_once_if_it_is_the_same(
+        #[case] fact_type: &str,
+        #[case] detail: Value,
+        #[case] is_same: bool,
+    ) {
+        let fact = fact(fact_type, Some("smtp"), &detail);
+        let events = events_of(&fact, mail()).unwrap();
+        for (event_type, json) in &events {
+            let own = serde_json::to_string(&event_data(*event_type, &fact, Some(mail()))).unwrap();
+            assert_eq!(json.get(), own, "{event_type}");
+        }
+        let [(_, first), (_, second)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(Arc::ptr_eq(first, second), is_same);
     }
 
     #[test]

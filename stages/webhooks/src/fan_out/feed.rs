@@ -13,13 +13,17 @@ use std::{
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::{Bus, Counter, Publication, plans::PreparedPool};
+use runtime::{Bus, Counter, plans::PreparedPool};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use ledger::outbox::{self, Noted};
 
-use super::{compose, read_pending_events, subscribers::Subscribers};
+use super::{
+    compose::{self, FeedEvent},
+    read_pending_events,
+    subscribers::Subscribers,
+};
 
 /// The longest that a fan-out transaction waits for the bus.
 const PUBLISH_MAX: Duration = Duration::from_secs(1);
@@ -43,28 +47,31 @@ impl FeedPublisher {
         Self { bus, paused_until: Arc::default() }
     }
 
-    /// Publishes the events of these tenants, or writes notes about their facts in the caller's transaction.
+    /// Publishes these events, or writes notes about the facts of their tenants in the caller's transaction.
     pub async fn publish_or_note(
         &self,
         db: &mut PgConnection,
         noted: &Noted,
-        tenants: &BTreeSet<Uuid>,
-        publications: Vec<Publication>,
+        events: Vec<FeedEvent<'_>>,
     ) -> sqlx::Result<()> {
-        if !publications.is_empty() && !self.publish(publications).await {
-            outbox::copy_for_feed(db, noted, tenants).await?;
+        if events.is_empty() {
+            return Ok(());
+        }
+        let tenants: BTreeSet<Uuid> = events.iter().map(FeedEvent::tenant).collect();
+        if !self.publish(events).await {
+            outbox::copy_for_feed(db, noted, &tenants).await?;
         }
         Ok(())
     }
 
     /// True if all were published.
-    async fn publish(&self, publications: Vec<Publication>) -> bool {
+    async fn publish(&self, events: Vec<FeedEvent<'_>>) -> bool {
         let is_paused = |until: Instant| Instant::now() < until;
         if self.paused_until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(is_paused) {
             return false;
         }
-        let published = publications.len() as u64;
-        let failure = match tokio::time::timeout(PUBLISH_MAX, self.bus.publish_all(publications)).await {
+        let published = events.len() as u64;
+        let failure = match tokio::time::timeout(PUBLISH_MAX, self.bus.publish_all(events)).await {
             Ok(Ok(())) => {
                 Counter::FeedEventsTotal.add(published, []);
                 return true;
@@ -99,10 +106,10 @@ impl Sweep for PublishFeedNotes {
         let pending = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
         let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
         let subscribers = Subscribers::load(&mut tx, &tenants).await?;
-        let publications = compose::publications(&pending, &subscribers)?;
+        let events = compose::compose(&pending, &subscribers)?.published;
         // Before the commit: an event that is published twice is recognised by its id, one that is never published is lost.
-        let published = publications.len() as u64;
-        self.bus.publish_all(publications).await?;
+        let published = events.len() as u64;
+        self.bus.publish_all(events).await?;
         tx.commit().await?;
         Counter::FeedEventsTotal.add(published, []);
         Ok(noted.taken.notes as u64)

@@ -46,9 +46,9 @@ pub(crate) async fn fan_out_notes(by_key: &PreparedPool, feed: &FeedPublisher) -
     let pending = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
     let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
     let subscribers = Subscribers::load(&mut tx, &tenants).await?;
-    let compose::ComposedBatch { composed, publications, published } = compose::compose(&pending, &subscribers)?;
+    let compose::ComposedBatch { composed, published } = compose::compose(&pending, &subscribers)?;
     let fresh = store::insert(&mut tx, &composed).await?;
-    feed.publish_or_note(&mut tx, &noted, &published, publications).await?;
+    feed.publish_or_note(&mut tx, &noted, published).await?;
     tx.commit().await?;
     Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
     count_events(&pending);
@@ -85,7 +85,7 @@ pub(crate) async fn read_pending_events(
     events: &EventKeys,
     notices: &Keys,
     contacts: &Keys,
-) -> sqlx::Result<Vec<PendingEvent>> {
+) -> Result<Vec<PendingEvent>, StageError> {
     let mut pending = pending_events::of_sends(db, events).await?;
     pending.extend(pending_events::of_notices(db, notices).await?);
     pending.extend(pending_events::of_contacts(db, contacts).await?);

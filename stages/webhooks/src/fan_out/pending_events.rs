@@ -1,11 +1,15 @@
 //! Reads the events to emit from the ledger: rows become [`PendingEvent`], which is independent of the product.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use chrono::{DateTime, Utc};
+use runner::StageError;
 use runtime::trace::TraceContext;
-use schemas::{EventData, EventType, MessageKind, SendId, events::MailData, messages::MailOptions};
-use serde_json::Value;
+use schemas::{EventType, MessageKind, SendId, events::MailData, messages::MailOptions};
+use serde_json::{Value, value::RawValue};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
@@ -17,7 +21,7 @@ use ledger::{
 use super::event_data;
 
 /// An event to emit, before it is composed for each product.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct PendingEvent {
     pub tenant_id: Uuid,
     /// The event's id.
@@ -35,7 +39,8 @@ pub(crate) struct PendingEvent {
     pub subscription: Option<Uuid>,
     /// The trace of the mail it is about.
     pub trace: Option<TraceContext>,
-    pub data: EventData,
+    /// The event's `data`, as JSON.
+    pub data: Arc<RawValue>,
 }
 
 /// The data that the mails of a batch share.
@@ -50,7 +55,7 @@ struct BatchData {
 }
 
 /// Reads the events of facts about sends.
-pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<Vec<PendingEvent>> {
+pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<Vec<PendingEvent>, StageError> {
     if keys.ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -93,8 +98,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
             is_first: event_data::is_first(&row.fact_type, row.occurred_at, row.opened_at, row.clicked_at),
             detail: &row.detail,
         };
-        let event_types = event_data::event_types(&fact);
-        for (event_type, mail) in event_types.iter().copied().zip(std::iter::repeat_n(mail, event_types.len())) {
+        for (event_type, data) in event_data::events_of(&fact, mail)? {
             pending.push(PendingEvent {
                 tenant_id: row.tenant_id,
                 id: schemas::Event::id_of(row.id, event_type),
@@ -106,7 +110,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
                 product: None,
                 subscription: None,
                 trace: batch.trace.clone(),
-                data: event_data::event_data(event_type, &fact, mail),
+                data,
             });
         }
     }
@@ -134,7 +138,7 @@ async fn load_batches(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<H
 }
 
 /// Reads the events of notices. A notice of an unknown type is left out: a newer process wrote it and emits it.
-pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> sqlx::Result<Vec<PendingEvent>> {
+pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> Result<Vec<PendingEvent>, StageError> {
     if keys.ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -146,6 +150,7 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> sqlx::Resu
             continue;
         };
         let is_test = event_type == EventType::WebhookTest;
+        let data = event_data::of_notice(event_type, row.subject_id, row.contact_id, row.address, row.data);
         pending.push(PendingEvent {
             tenant_id: row.tenant_id,
             id: row.id,
@@ -157,30 +162,34 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> sqlx::Resu
             product: row.product,
             subscription: row.subject_id.filter(|_| is_test),
             trace: None,
-            data: event_data::of_notice(event_type, row.subject_id, row.contact_id, row.address, row.data),
+            data: event_data::to_json(&data)?,
         });
     }
     Ok(pending)
 }
 
 /// Reads the events of created contacts.
-pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> sqlx::Result<Vec<PendingEvent>> {
+pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> Result<Vec<PendingEvent>, StageError> {
     if keys.ids.is_empty() {
         return Ok(Vec::new());
     }
     let rows = sqlx::query_file!("queries/load_contacts.sql", &keys.tenants, &keys.ids).fetch_all(db).await?;
-    let pending = rows.into_iter().map(|row| PendingEvent {
-        tenant_id: row.tenant_id,
-        id: schemas::Event::id_of(row.id, EventType::ContactCreated),
-        event_type: EventType::ContactCreated,
-        occurred_at: row.created_at,
-        recorded_at: row.created_at,
-        contact_id: Some(row.id),
-        subject_id: Some(row.id),
-        product: None,
-        subscription: None,
-        trace: None,
-        data: event_data::of_contact(row.id, row.address, row.first_name, row.last_name, row.source),
-    });
-    Ok(pending.collect())
+    let mut pending = Vec::with_capacity(rows.len());
+    for row in rows {
+        let data = event_data::of_contact(row.id, row.address, row.first_name, row.last_name, row.source);
+        pending.push(PendingEvent {
+            tenant_id: row.tenant_id,
+            id: schemas::Event::id_of(row.id, EventType::ContactCreated),
+            event_type: EventType::ContactCreated,
+            occurred_at: row.created_at,
+            recorded_at: row.created_at,
+            contact_id: Some(row.id),
+            subject_id: Some(row.id),
+            product: None,
+            subscription: None,
+            trace: None,
+            data: event_data::to_json(&data)?,
+        });
+    }
+    Ok(pending)
 }

@@ -52,25 +52,24 @@ impl Subscribers {
     /// Loads the subscribers of these tenants' events.
     pub async fn load(db: &mut PgConnection, tenants: &BTreeSet<Uuid>) -> sqlx::Result<Self> {
         let tenants: Vec<Uuid> = tenants.iter().copied().collect();
-        let mut subscriptions: HashMap<(Uuid, String), Vec<Subscription>> = HashMap::new();
-        for row in sqlx::query_file!("queries/load_subscriptions.sql", &tenants).fetch_all(&mut *db).await? {
-            let subscription = Subscription {
-                id: row.id,
-                is_active: row.status == SubscriptionStatus::Active,
-                events: row.events.iter().filter_map(|word| EventType::parse(word)).collect(),
-            };
-            subscriptions.entry((row.tenant_id, row.product)).or_default().push(subscription);
-        }
         let mut subscribers = Self::default();
         for row in sqlx::query_file!("queries/load_links.sql", &tenants).fetch_all(db).await? {
-            let subscriptions = subscriptions.remove(&(row.tenant_id, row.product.clone())).unwrap_or_default();
-            subscribers.0.entry(row.tenant_id).or_default().push(ProductLink {
-                product: row.product,
-                environment: row.environment,
-                product_tenant_id: row.product_tenant_id,
-                has_feed: row.feed,
-                subscriptions,
+            let subscription = row.subscription_id.map(|id| Subscription {
+                id,
+                is_active: row.status == Some(SubscriptionStatus::Active),
+                events: row.events.iter().flatten().filter_map(|word| EventType::parse(word)).collect(),
             });
+            let links = subscribers.0.entry(row.tenant_id).or_default();
+            match links.iter_mut().find(|link| link.product == row.product) {
+                Some(link) => link.subscriptions.extend(subscription),
+                None => links.push(ProductLink {
+                    product: row.product,
+                    environment: row.environment,
+                    product_tenant_id: row.product_tenant_id,
+                    has_feed: row.feed,
+                    subscriptions: Vec::from_iter(subscription),
+                }),
+            }
         }
         Ok(subscribers)
     }

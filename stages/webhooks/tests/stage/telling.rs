@@ -53,6 +53,35 @@ async fn a_fact_is_posted_once_with_both_signatures() {
 }
 
 #[tokio::test]
+async fn an_event_of_sequence_mail_names_the_enrollment() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (sequence, enrollment, step) = (new_id(), new_id(), new_id());
+    sqlx::query(
+        "with batch as (update batches set kind = 'sequence', campaign_id = null where id = $1),
+              mail as (update sends set campaign_id = null)
+         insert into sequence_sends (tenant_id, send_id, sequence_id, enrollment_id, step_id) values ($2, $3, $4, $5, $6)",
+    )
+    .bind(world.batch)
+    .bind(world.tenant.id)
+    .bind(world.send(0))
+    .bind(sequence)
+    .bind(enrollment)
+    .bind(step)
+    .execute(&world.rig.pool)
+    .await
+    .unwrap();
+    world.start(&[]).await;
+    world.opened(1).await;
+    receiver.has(1).await;
+    let event: Event = serde_json::from_slice(&receiver.hits()[0].body).unwrap();
+    let mail = event.data.mail.unwrap();
+    assert_eq!(mail.campaign_id, None);
+    assert_eq!((mail.sequence_id, mail.enrollment_id, mail.step_id), (Some(sequence), Some(enrollment), Some(step)));
+}
+
+#[tokio::test]
 async fn a_subscription_receives_only_the_events_it_names() {
     let world = World::new().await;
     let (all, bounces) = (Receiver::start(Manner::Status(200)).await, Receiver::start(Manner::Status(204)).await);

@@ -8,7 +8,7 @@ use std::{collections::HashSet, io::Read};
 use flate2::{Crc, bufread::DeflateDecoder};
 use runtime::Budget;
 
-use super::{AttachmentRefusal, InspectionFault};
+use super::refusal::{AttachmentRefusal, InspectionFault};
 
 /// The first bytes of an archive.
 pub(super) const MAGIC: &[u8] = b"PK\x03\x04";

@@ -9,7 +9,13 @@ use runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{AttachmentRefusal, TOTAL_MAX_BYTES, image, kind::FileKind, ole, ooxml, pdf, text, text::Charset};
+use super::{
+    TOTAL_MAX_BYTES, image,
+    kind::FileKind,
+    ole, ooxml, pdf,
+    refusal::{AttachmentRefusal, InspectionFault},
+    text::{self, Charset},
+};
 use crate::pipeline::error::ApiError;
 
 /// What the look into one file may cost. A step is a byte looked at or unpacked; what is held is an archive within the document, the
@@ -21,8 +27,6 @@ pub(super) const LIMITS: Limits = Limits {
     steps: 512 * 1024 * 1024,
     time: Duration::from_secs(10),
 };
-/// So much may unpack from whatever little; beyond it the ratio counts.
-const UNPACKED_FREE: u64 = 10 * 1024 * 1024;
 
 /// The result of inspecting a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,52 +38,6 @@ pub(super) enum InspectionResult {
     },
     /// It is not passed on.
     Refused(AttachmentRefusal),
-}
-
-/// Why an inspection ended early.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum InspectionFault {
-    /// The file is not passed on.
-    Refused(AttachmentRefusal),
-    /// The budget is used up.
-    Spent(Spent),
-}
-
-impl From<AttachmentRefusal> for InspectionFault {
-    fn from(refusal: AttachmentRefusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<Spent> for InspectionFault {
-    fn from(spent: Spent) -> Self {
-        Self::Spent(spent)
-    }
-}
-
-/// What was unpacked of a document so far. Nothing of it is kept.
-#[derive(Debug)]
-pub(super) struct Unpacked {
-    packed: u64,
-    most: u64,
-    ratio: u64,
-    bytes: u64,
-}
-
-impl Unpacked {
-    /// Of a document of so many bytes: at most so many, and so many times its size.
-    pub(super) fn new(packed: usize, most: u64, ratio: u64) -> Self {
-        Self { packed: packed as u64, most, ratio, bytes: 0 }
-    }
-
-    /// Counts what was unpacked, before it is looked at.
-    pub(super) fn add(&mut self, bytes: usize, budget: &Budget) -> Result<(), InspectionFault> {
-        budget.take_steps(bytes as u64)?;
-        self.bytes += bytes as u64;
-        let is_sane =
-            self.bytes <= self.most && (self.bytes <= UNPACKED_FREE || self.bytes / self.ratio <= self.packed);
-        if is_sane { Ok(()) } else { Err(AttachmentRefusal::Bomb.into()) }
-    }
 }
 
 /// The bytes of a job: the kind, and the file. `None`: this is not base64.

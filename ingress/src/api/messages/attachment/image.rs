@@ -2,7 +2,7 @@
 
 use runtime::Budget;
 
-use super::{AttachmentRefusal, InspectionFault};
+use super::refusal::{AttachmentRefusal, InspectionFault};
 
 /// Longest side, in pixels.
 const SIDE_MAX: u32 = 20_000;

@@ -12,6 +12,7 @@ mod name;
 mod ole;
 mod ooxml;
 mod pdf;
+mod refusal;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -30,13 +31,15 @@ use http::StatusCode;
 use moka::future::Cache;
 use runtime::Reader;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use tokio::time::Instant;
 use uuid::Uuid;
 
+use examine::InspectionResult;
 pub(crate) use examine::JOB;
-use examine::{InspectionFault, InspectionResult, Unpacked};
 use kind::{DeclaredType, EXTENSIONS, FileKind};
 use name::NAME_MAX_CHARS;
+use refusal::AttachmentRefusal;
 
 use crate::pipeline::{
     Faults,
@@ -108,43 +111,6 @@ pub(crate) struct ValidAttachment {
     pub(super) content_id: Option<String>,
     /// Base64 in lines, as it goes over the wire.
     pub(super) encoded: Vec<u8>,
-}
-
-/// Why a content is not passed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum AttachmentRefusal {
-    NotBase64,
-    Empty,
-    Mismatch,
-    Damaged,
-    Macros,
-    Encrypted,
-    Active,
-    Embedded,
-    Bomb,
-    TooManyPixels,
-    NotInspectable,
-}
-
-impl AttachmentRefusal {
-    /// The code of the fault, and a text for people.
-    fn fault(self) -> (&'static str, &'static str) {
-        match self {
-            Self::NotBase64 => {
-                ("invalid_base64", "must be standard base64 with padding, without line breaks or a data: prefix")
-            }
-            Self::Empty => ("empty", "must not be empty"),
-            Self::Mismatch => ("content_mismatch", "is not what its extension says"),
-            Self::Damaged => ("unreadable", "is damaged or incomplete"),
-            Self::Macros => ("macros", "contains macros"),
-            Self::Encrypted => ("encrypted", "is encrypted"),
-            Self::Active => ("active_content", "contains active content"),
-            Self::Embedded => ("embedded_file", "has another file embedded"),
-            Self::Bomb => ("archive_bomb", "unpacks to far more than a document"),
-            Self::TooManyPixels => ("image_too_large", "has too many pixels"),
-            Self::NotInspectable => ("not_inspectable", "is packed in a way that cannot be inspected"),
-        }
-    }
 }
 
 /// Checks name, type and size, without the content.
@@ -222,15 +188,16 @@ fn type_mismatch(kind: FileKind) -> String {
 /// # Errors
 /// 429 `message_rate_exceeded`: refused ones are not counted among the tenant's messages, so they have a limit of their own.
 pub(crate) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
-    static COUNTS: LazyLock<Cache<Uuid, Arc<AtomicU32>>> =
+    static COUNTS: LazyLock<Cache<Uuid, Arc<(Instant, AtomicU32)>>> =
         LazyLock::new(|| Cache::builder().max_capacity(TENANTS_REMEMBERED).time_to_live(HOUR).build());
-    let count = COUNTS.get_with(tenant, async { Arc::default() }).await;
+    let hour = COUNTS.get_with(tenant, async { Arc::new((Instant::now(), AtomicU32::default())) }).await;
+    let (begun, count) = &*hour;
     if count.fetch_add(1, Ordering::Relaxed) < INSPECTIONS_PER_HOUR {
         return Ok(());
     }
     Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "message_rate_exceeded")
         .detail(format!("the attachments of at most {INSPECTIONS_PER_HOUR} messages an hour are looked into"))
-        .retry_after(HOUR.as_secs()))
+        .retry_after(HOUR.saturating_sub(begun.elapsed()).as_secs() + 1))
 }
 
 /// Looks into all of them, one after the other.

@@ -5,7 +5,7 @@ use std::io::{self, Cursor, Read};
 use cfb::CompoundFile;
 use runtime::Budget;
 
-use super::{AttachmentRefusal, InspectionFault};
+use super::refusal::{AttachmentRefusal, InspectionFault};
 
 /// The first bytes of every compound file.
 pub(super) const MAGIC: &[u8] = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1";

@@ -4,9 +4,10 @@
 use runtime::Budget;
 
 use super::{
-    AttachmentRefusal, InspectionFault, Unpacked,
     archive::{self, ArchiveEntry},
-    ole, xml,
+    ole,
+    refusal::{AttachmentRefusal, InspectionFault, Unpacked},
+    xml,
 };
 
 /// Most entries of one document, with those of documents embedded in it.

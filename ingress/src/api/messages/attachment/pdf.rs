@@ -9,7 +9,7 @@ use std::{collections::HashSet, io::Read};
 use flate2::bufread::ZlibDecoder;
 use runtime::Budget;
 
-use super::{AttachmentRefusal, InspectionFault, Unpacked};
+use super::refusal::{AttachmentRefusal, InspectionFault, Unpacked};
 
 /// How far from the end `%%EOF` may be.
 const END_WITHIN: usize = 2_048;

@@ -3,7 +3,7 @@
 use runtime::Budget;
 use serde::{Deserialize, Serialize};
 
-use super::{AttachmentRefusal, InspectionFault};
+use super::refusal::{AttachmentRefusal, InspectionFault};
 
 /// How a text is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

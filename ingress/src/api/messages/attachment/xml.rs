@@ -3,7 +3,7 @@
 //! Only the plain form that office programs write is taken: UTF-8, no document type, no numeric references. Anything else could spell
 //! a word so that it is not recognised here.
 
-use super::AttachmentRefusal;
+use super::refusal::AttachmentRefusal;
 
 /// Most attributes of one element.
 const ATTRIBUTES_MAX: usize = 64;

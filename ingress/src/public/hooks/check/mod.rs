@@ -30,7 +30,7 @@ pub(super) async fn check(
 ) -> Result<EventCheck, EventRefusal> {
     let secrets = &connection.secrets;
     let proof = match provider {
-        "ses" => return sns.check(&connection.topics, &raw.kept, now).await,
+        "ses" => return sns.check(connection, &raw.kept, now).await,
         "postmark" => postmark::check(secrets, headers, raw),
         "sendgrid" => sendgrid::check(secrets, headers, raw, now),
         "mailgun" => mailgun::check(secrets, &raw.kept, now),

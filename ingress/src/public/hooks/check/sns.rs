@@ -13,11 +13,14 @@ use moka::future::Cache;
 use runtime::{Outbound, outbound::OutboundLimits};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::Deserialize;
-use tokio::sync::Semaphore;
 use url::Url;
 use webpki::EndEntityCert;
 
-use super::proof::{EventCheck, EventRefusal, Proof, is_fresh};
+use super::{
+    super::connection::HookConnection,
+    proof::{EventCheck, EventRefusal, Proof, is_fresh},
+};
+use crate::pipeline::shares::{Share, Shares};
 
 /// SNS repeats for an hour at most.
 const WINDOW: TimeDelta = TimeDelta::minutes(75);
@@ -26,9 +29,11 @@ const CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long it is kept in mind that there is none to be had.
 const FAULT_LIFE: Duration = Duration::from_secs(30);
 const CERTIFICATES: u64 = 100;
-/// Certificates fetched at once. A sender chooses which one is asked for, so one who names many must not hold the places in which all
-/// events are checked: a request without a permit is answered 503.
-const FETCHES_AT_ONCE: usize = 2;
+/// Requests to Amazon at a time, one of them for a connection. A certificate is fetched before the signature is checked, so anyone who knows
+/// a connection can have many asked for: they keep its own events waiting, and no other's.
+const REQUESTS_AT_ONCE: usize = 4;
+/// How long an event waits for its turn before the provider is asked to come again.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 const ID_MAX_BYTES: usize = 256;
 const LIMITS: OutboundLimits = OutboundLimits { timeout: Duration::from_secs(5), body_max_bytes: 64 * 1024 };
 
@@ -59,7 +64,7 @@ pub(in super::super) struct Sns {
     /// Hosts beside Amazon's, as `host:port`.
     stand_ins: Vec<String>,
     certificates: Cache<Url, Arc<Vec<u8>>>,
-    fetches: Semaphore,
+    requests: Shares,
     faults: Cache<Url, EventRefusal>,
 }
 
@@ -69,15 +74,20 @@ impl Sns {
             client,
             stand_ins: stand_ins.iter().map(|host| host.trim().to_ascii_lowercase()).collect(),
             certificates: Cache::builder().max_capacity(CERTIFICATES).time_to_live(CERTIFICATE_LIFE).build(),
-            fetches: Semaphore::new(FETCHES_AT_ONCE),
+            requests: Shares::new(REQUESTS_AT_ONCE, 1),
             faults: Cache::builder().max_capacity(CERTIFICATES).time_to_live(FAULT_LIFE).build(),
         }
     }
 
-    /// Checks a message of one of these topics. A request to confirm a subscription is confirmed.
-    pub async fn check(&self, topics: &[String], raw: &[u8], now: DateTime<Utc>) -> Result<EventCheck, EventRefusal> {
+    /// Checks a message of one of the connection's topics. A request to confirm a subscription is confirmed.
+    pub async fn check(
+        &self,
+        connection: &HookConnection,
+        raw: &[u8],
+        now: DateTime<Utc>,
+    ) -> Result<EventCheck, EventRefusal> {
         let envelope: SnsMessage = serde_json::from_slice(raw).map_err(|_| EventRefusal::Forged)?;
-        let topic = topics.iter().find(|topic| **topic == envelope.topic_arn).ok_or(EventRefusal::Forged)?;
+        let topic = connection.topics.iter().find(|topic| **topic == envelope.topic_arn).ok_or(EventRefusal::Forged)?;
         let url = self.own_url(&envelope.certificate, topic).filter(|url| self.is_certificate(url));
         let url = url.ok_or(EventRefusal::Forged)?;
         let signed = envelope.signed().ok_or(EventRefusal::Forged)?;
@@ -87,7 +97,7 @@ impl Sns {
             "2" => &RSA_PKCS1_2048_8192_SHA256,
             _ => return Err(EventRefusal::Forged),
         };
-        let key = self.certificate(url).await?;
+        let key = self.certificate(connection, url).await?;
         let key = ParsedPublicKey::new(algorithm, key.as_slice()).map_err(|_| EventRefusal::Forged)?;
         key.verify_sig(signed.as_bytes(), &signature).map_err(|_| EventRefusal::Forged)?;
         let at = DateTime::parse_from_rfc3339(&envelope.timestamp).map_err(|_| EventRefusal::Forged)?;
@@ -96,7 +106,7 @@ impl Sns {
             return Err(EventRefusal::Forged);
         }
         match envelope.kind.as_str() {
-            "SubscriptionConfirmation" => self.confirm(envelope.subscribe.as_deref(), topic).await,
+            "SubscriptionConfirmation" => self.confirm(connection, envelope.subscribe.as_deref(), topic).await,
             // The account's owner ended the subscription, so it is not confirmed again.
             "UnsubscribeConfirmation" => Ok(EventCheck::Nothing),
             // A repetition is the same to the byte.
@@ -104,12 +114,18 @@ impl Sns {
         }
     }
 
-    async fn confirm(&self, subscribe: Option<&str>, topic: &str) -> Result<EventCheck, EventRefusal> {
+    async fn confirm(
+        &self,
+        connection: &HookConnection,
+        subscribe: Option<&str>,
+        topic: &str,
+    ) -> Result<EventCheck, EventRefusal> {
         let url = subscribe.and_then(|url| self.own_url(url, topic)).ok_or(EventRefusal::Forged)?;
         let names = |key: &str, value: &str| url.query_pairs().any(|pair| pair.0 == key && pair.1 == value);
         if !names("Action", "ConfirmSubscription") || !names("TopicArn", topic) {
             return Err(EventRefusal::Forged);
         }
+        let _turn = self.turn(connection).await?;
         let answer = self.client.get(&url, HeaderMap::new(), LIMITS).await.map_err(|_| EventRefusal::Unavailable)?;
         if !answer.status.is_success() {
             tracing::warn!(status = answer.status.as_u16(), "SNS did not confirm a subscription");
@@ -118,15 +134,23 @@ impl Sns {
         Ok(EventCheck::Confirmed { topic: topic.to_owned() })
     }
 
+    /// A connection's turn to ask Amazon.
+    async fn turn(&self, connection: &HookConnection) -> Result<Share, EventRefusal> {
+        let owner = connection.id.to_string();
+        let turn = tokio::time::timeout(TURN_TIMEOUT, self.requests.take(&owner, 1));
+        turn.await.map_err(|_| EventRefusal::Unavailable)
+    }
+
     /// The public key of a certificate, fetched once.
-    async fn certificate(&self, url: Url) -> Result<Arc<Vec<u8>>, EventRefusal> {
-        if let Some(fault) = self.faults.get(&url).await {
-            return Err(fault);
-        }
+    async fn certificate(&self, connection: &HookConnection, url: Url) -> Result<Arc<Vec<u8>>, EventRefusal> {
         if let Some(key) = self.certificates.get(&url).await {
             return Ok(key);
         }
-        let _fetch = self.fetches.try_acquire().map_err(|_| EventRefusal::Unavailable)?;
+        let _turn = self.turn(connection).await?;
+        // An event before it may have asked in vain.
+        if let Some(fault) = self.faults.get(&url).await {
+            return Err(fault);
+        }
         let fetched = self.certificates.try_get_with(url.clone(), self.fetch(&url)).await;
         match fetched {
             Ok(key) => Ok(key),

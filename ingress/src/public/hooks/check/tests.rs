@@ -1,15 +1,18 @@
 //! What needs a fixed clock.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use runtime::{Outbound, OutboundSettings};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
 };
 
-use super::{EventCheck, EventRefusal, Sns, fault, proof::is_fresh, sns::region};
+use super::{super::connection::HookConnection, EventCheck, EventRefusal, Sns, fault, proof::is_fresh, sns::region};
 
 const TOPIC: &str = "arn:aws:sns:us-west-2:123456789012:MyTopic";
 /// Made with openssl: a certificate of its own, and a signature of version 1 (RSA over SHA-1), which aws-lc-rs does not make.
@@ -39,14 +42,21 @@ fn at(text: &str) -> DateTime<Utc> {
     text.parse().unwrap()
 }
 
-#[tokio::test]
-async fn a_signature_of_the_first_version_counts_as_one_of_the_second_does() {
+/// Checks that fetch their certificates from a host that answers none whose name begins with `slow`, and the connections on which it was
+/// asked for those.
+async fn checks() -> (Arc<Sns>, String, UnboundedReceiver<TcpStream>) {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
+    let (asked, slow) = unbounded_channel();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let _ = stream.read(&mut vec![0; 4096]).await;
+            let mut head = vec![0; 4096];
+            let _ = stream.read(&mut head).await;
+            if head.starts_with(b"GET /SimpleNotificationService-slow") {
+                let _ = asked.send(stream);
+                continue;
+            }
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", CERTIFICATE.len());
             let _ = stream.write_all(format!("{head}{CERTIFICATE}").as_bytes()).await;
         }
@@ -56,24 +66,58 @@ async fn a_signature_of_the_first_version_counts_as_one_of_the_second_does() {
         ..OutboundSettings::default()
     };
     let sns = Sns::new(Outbound::new(&settings).unwrap(), std::slice::from_ref(&host));
-    let message = |signature: &str, version: &str| {
-        json!({
-            "Type": "Notification", "MessageId": "22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324", "TopicArn": TOPIC,
-            "Subject": "My First Message", "Message": r#"{"notificationType":"Delivery"}"#,
-            "Timestamp": "2026-05-02T00:54:06.655Z", "SignatureVersion": version, "Signature": signature,
-            "SigningCertURL": format!("http://{host}/SimpleNotificationService-f3ecfb7224c7233fe7bb5f59f96de52f.pem"),
-        })
-        .to_string()
-    };
-    let topics = [TOPIC.to_owned()];
+    (Arc::new(sns), host, slow)
+}
+
+fn message(host: &str, certificate: &str, signature: &str, version: &str) -> String {
+    json!({
+        "Type": "Notification", "MessageId": "22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324", "TopicArn": TOPIC,
+        "Subject": "My First Message", "Message": r#"{"notificationType":"Delivery"}"#,
+        "Timestamp": "2026-05-02T00:54:06.655Z", "SignatureVersion": version, "Signature": signature,
+        "SigningCertURL": format!("http://{host}/SimpleNotificationService-{certificate}.pem"),
+    })
+    .to_string()
+}
+
+fn connection(topics: &[&str]) -> HookConnection {
+    HookConnection {
+        id: schemas::new_id(),
+        tenant_id: schemas::new_id(),
+        provider: "ses".to_owned(),
+        secrets: Vec::new(),
+        topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+    }
+}
+
+#[tokio::test]
+async fn a_signature_of_the_first_version_counts_as_one_of_the_second_does() {
+    let (sns, host, _slow) = checks().await;
+    let message = |signature: &str, version: &str| message(&host, "good", signature, version);
+    let (own, none) = (connection(&[TOPIC]), connection(&[]));
     let now = at("2026-05-02T01:00:00Z");
-    let good = sns.check(&topics, message(SIGNATURE, "1").as_bytes(), now).await;
+    let good = sns.check(&own, message(SIGNATURE, "1").as_bytes(), now).await;
     assert!(matches!(good, Ok(EventCheck::Event(_))), "{good:?}");
-    assert_eq!(sns.check(&topics, message(SIGNATURE, "2").as_bytes(), now).await, Err(EventRefusal::Forged));
-    assert_eq!(sns.check(&topics, message("AAAA", "1").as_bytes(), now).await, Err(EventRefusal::Forged));
-    assert_eq!(sns.check(&[], message(SIGNATURE, "1").as_bytes(), now).await, Err(EventRefusal::Forged));
+    assert_eq!(sns.check(&own, message(SIGNATURE, "2").as_bytes(), now).await, Err(EventRefusal::Forged));
+    assert_eq!(sns.check(&own, message("AAAA", "1").as_bytes(), now).await, Err(EventRefusal::Forged));
+    assert_eq!(sns.check(&none, message(SIGNATURE, "1").as_bytes(), now).await, Err(EventRefusal::Forged));
     let late = at("2026-05-02T03:00:00Z");
-    assert_eq!(sns.check(&topics, message(SIGNATURE, "1").as_bytes(), late).await, Err(EventRefusal::Stale));
+    assert_eq!(sns.check(&own, message(SIGNATURE, "1").as_bytes(), late).await, Err(EventRefusal::Stale));
+}
+
+#[tokio::test]
+async fn certificates_of_one_connection_keep_no_other_waiting() {
+    let (sns, host, mut slow) = checks().await;
+    let (attacked, other) = (Arc::new(connection(&[TOPIC])), connection(&[TOPIC]));
+    let now = at("2026-05-02T01:00:00Z");
+    for n in 0..8 {
+        let (sns, attacked) = (Arc::clone(&sns), Arc::clone(&attacked));
+        let forged = message(&host, &format!("slow{n}"), "AAAA", "1");
+        tokio::spawn(async move { sns.check(&attacked, forged.as_bytes(), now).await });
+    }
+    let _first = slow.recv().await.unwrap();
+    let good = sns.check(&other, message(&host, "good", SIGNATURE, "1").as_bytes(), now).await;
+    assert!(matches!(good, Ok(EventCheck::Event(_))), "{good:?}");
+    assert!(slow.try_recv().is_err(), "one at a time");
 }
 
 #[test]

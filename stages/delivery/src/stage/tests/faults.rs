@@ -57,6 +57,20 @@ async fn a_refused_envelope_of_a_fenced_send_is_no_doubt(#[case] address: &str, 
 }
 
 #[tokio::test]
+async fn a_refusal_of_mail_that_has_bounced_before_is_no_second_bounce() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("reject-550-5.1.1@example.com").await;
+    world.run("update sends set bounced_at = now() - interval '2 hours' where tenant_id = $1").await;
+    world.run("update batches set bounced = 1 where tenant_id = $1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("failed", Some("hard"), 1));
+    let earlier = "select count(*) from sends where tenant_id = $1 and bounced_at < now() - interval '1 hour'";
+    assert_eq!(world.number(earlier).await, 1);
+    assert_eq!(world.number("select count(*) from rollups where tenant_id = $1 and event = 'bounced'").await, 0);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
 async fn an_unreachable_relay_fails_no_send() {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
@@ -135,8 +149,11 @@ async fn a_second_attempt_waits_for_the_end_of_the_first() {
     assert_eq!(world.sweep_leases().await, 0, "its lease is not over");
     world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
     world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    // Of an attempt before, which that provider refused.
+    world.run("update sends set provider = 'ses' where tenant_id = $1").await;
     assert_eq!(world.sweep_leases().await, 1);
     assert_eq!(world.states(&batch).await, ["queued"]);
+    assert_eq!(world.text("select provider from sends where tenant_id = $1").await, None, "by whom it went is unknown");
     world.assert_counters_are_right().await;
 }
 

@@ -33,12 +33,14 @@ with asked as (
         response = coalesce(a.response, s.response),
         provider = coalesce(a.provider, s.provider),
         provider_message_id = coalesce(a.provider_message_id, s.provider_message_id),
-        bounced_at = case when a.bounced then now() else s.bounced_at end
+        -- One that bounced before has been counted.
+        bounced_at = case when a.bounced then coalesce(s.bounced_at, now()) else s.bounced_at end
     from known a
     where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16 and s.state = a.from_state
       and case when a.tried is null then s.fence_token = a.token or a.to_state = 'sent' and s.doubted_token = a.token
                else s.attempts = a.tried end
     returning s.tenant_id, s.id, a.position, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response, a.doubted_at,
+        a.bounced and s.bounced_at = now() as bounced,
         -- A bounce may have been reported before the server's answer was recorded.
         s.state = 'sent' and delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), facts as (
@@ -51,4 +53,4 @@ with asked as (
     where m.event is not null
     on conflict do nothing
 )
-select position as "position!", coalesce(delivered, false) as "delivered!", doubted_at from moved
+select position as "position!", coalesce(delivered, false) as "delivered!", coalesce(bounced, false) as "bounced!", doubted_at from moved

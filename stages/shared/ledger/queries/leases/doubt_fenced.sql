@@ -7,6 +7,8 @@ with doubted as (
         doubtful = s.doubtful + 1,
         fence_token = case when u.again and s.doubtful = 0 then null else s.fence_token end,
         doubted_token = case when u.again and s.doubtful = 0 then s.fence_token else s.doubted_token end,
+        -- The last one known is that of an attempt before.
+        provider = null,
         lease_until = null, next_attempt_at = null,
         decided_at = case when u.again and s.doubtful = 0 then null else now() end
     from unnest($1::uuid[], $2::uuid[], $3::uuid[], $5::bool[]) as u (tenant_id, first, last, again)

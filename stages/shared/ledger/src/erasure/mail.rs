@@ -1,7 +1,8 @@
 //! Erasure of mail: messages, notifications and the details of sends.
 
 use chrono::NaiveDate;
-use schemas::messages::ERASED_COPY;
+use runtime::column;
+use schemas::{SendId, messages::ERASED_COPY};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -66,7 +67,7 @@ impl Erasure {
 
     /// What [`Erasure::erase_send_details`] erases, of sends that are known by their ids.
     async fn erase_details(&self, db: &mut PgConnection, sends: &[Uuid]) -> sqlx::Result<()> {
-        let months: Vec<NaiveDate> = sends.iter().map(|send| schemas::SendId(*send).month()).collect();
+        let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
         self.erase_send_details(db, sends, &months).await
     }
 
@@ -170,7 +171,8 @@ impl Erasure {
         Ok(Self::after(rows.last().map(|row| row.campaign_id), rows.len(), CAMPAIGNS))
     }
 
-    /// Answers of servers and details of clients for these sends, and stored copies of the mails.
+    /// Answers of servers and details of clients for these sends, and stored copies of the mails: with those of a request's own recipient, the
+    /// copies that others get, for they have the same data.
     async fn erase_send_details(
         &self,
         db: &mut PgConnection,
@@ -206,9 +208,14 @@ impl Erasure {
             "with captured as (
                  delete from captured_mails where tenant_id = $1 and send_id = any ($2)
              )
-             delete from renditions where tenant_id = $1 and send_id = any ($2)",
+             delete from renditions r
+             using unnest($2::uuid[], $3::date[], $4::uuid[]) as known (id, month, last)
+             left join sends s on s.tenant_id = $1 and s.id = known.id and s.month = known.month and s.request_id = s.id
+             where r.tenant_id = $1 and r.send_id between known.id and case when s.id is null then known.id else known.last end",
             self.tenant_id,
             sends,
+            months,
+            &column(sends, |send| SendId::last_of(SendId(*send).batch())),
         )
         .execute(db)
         .await

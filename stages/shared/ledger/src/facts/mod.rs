@@ -52,6 +52,10 @@ impl FreshCounts {
     }
 }
 
+/// Opens, and clicks, that are stored of one send. What comes after them is not stored and counts nowhere: the holder of a link can follow
+/// it as often as they like, and all clicks of a send are read again with each new one.
+const TOUCHES_MAX: i64 = 200;
+
 /// A send: tenant and id.
 pub type SendKey = (Uuid, Uuid);
 /// When a fact happened, if it did.
@@ -174,10 +178,12 @@ fn columns<'a>(sends: impl Iterator<Item = &'a SendKey>) -> (Vec<Uuid>, Vec<Uuid
 }
 
 /// Locks the batches of sends, in id order, and answers those that are tests of a campaign. Everywhere in the ledger, batches are locked
-/// before contacts and sends.
+/// before contacts and sends. The transaction then waits at most a second for any lock (55P03): an import may hold contacts for seconds, and
+/// all other mail of a lane would wait for these batches.
 pub async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<BTreeSet<BatchKey>> {
     let keys: BTreeSet<BatchKey> = sends.iter().copied().map(batch_of).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
+    sqlx::raw_sql("set local lock_timeout = '1s'").execute(&mut *db).await?;
     let locked = sqlx::query!(
         r#"select b.tenant_id, b.id, b.kind = 'test' as "is_test!" from batches b
            join unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id) on b.tenant_id = w.tenant_id and b.id = w.id
@@ -204,7 +210,7 @@ async fn read_progress(
         .collect())
 }
 
-/// Stores the facts with their marks, and answers those that were not stored before.
+/// Stores the facts with their marks, and answers those that were not stored before: of opens and clicks at most [`TOUCHES_MAX`] a send.
 async fn insert_events<'a>(
     db: &mut PgConnection,
     inputs: &[&'a Signal],
@@ -217,22 +223,20 @@ async fn insert_events<'a>(
         let accepted_at = known.get(&send_of(signal)).and_then(|progress| progress.accepted_at);
         MarkedSignal { signal, machine: each::machine_reason(signal, accepted_at) }
     };
-    // One id twice in one group is one fact. The order is that of the key, as for every writer.
+    // One id twice in one group is one fact.
     let signals: BTreeMap<(Uuid, Uuid, Uuid), MarkedSignal<'_>> =
         inputs.iter().map(|signal| ((signal.tenant_id, signal.send_id, signal.signal_id), mark(signal))).collect();
     let sends: Vec<Uuid> = signals.keys().map(|(_, send, _)| *send).collect();
-    let rows = sqlx::query!(
-        "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
-         select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::text[], $6::timestamptz[], $7::jsonb[])
-         on conflict do nothing
-         returning tenant_id, send_id, id",
+    let rows = sqlx::query_file!(
+        "queries/facts/insert_events.sql",
         &column(signals.keys(), |(tenant, ..)| *tenant),
         &sends,
         &column(signals.keys(), |(.., id)| *id),
         &column(&sends, |send| SendId(*send).month()),
         &column(signals.values(), |new| each::event_type(&new.signal.kind).to_owned()),
         &column(signals.values(), |new| new.signal.occurred_at),
-        &column(signals.values(), |new| each::detail_of(new.signal, new.machine))
+        &column(signals.values(), |new| each::detail_of(new.signal, new.machine)),
+        TOUCHES_MAX
     )
     .fetch_all(db)
     .await?;

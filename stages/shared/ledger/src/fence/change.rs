@@ -231,11 +231,13 @@ impl Change {
     pub fn failed(send: SendAttempt, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
         let suppress = suppress.filter(|_| send.batch.kind != MessageKind::Test);
         Self { reason: Some(class), answer, event: Some("failed"), suppress, ..Self::new(send, SendState::Failed) }
+            .or_in_doubt()
     }
 
     /// Its retry deadline has passed.
     pub fn expired(send: SendAttempt, class: &'static str, answer: Answer) -> Self {
         Self { reason: Some(class), answer, event: Some("expired"), ..Self::new(send, SendState::Expired) }
+            .or_in_doubt()
     }
 
     /// Whether the server accepted it is unknown.
@@ -252,12 +254,16 @@ impl Change {
 
     /// Its outcome was unknown, and the route of that attempt is no more the one that would take it: it stays unknown.
     pub fn still_unknown(send: SendAttempt) -> Self {
-        Self {
-            reason: Some("no_answer"),
-            uncounted: true,
-            event: Some("unknown"),
-            ..Self::new(send, SendState::Unknown)
+        Self { uncounted: true, ..Self::new(send, SendState::Unknown) }.or_in_doubt()
+    }
+
+    /// A send whose first attempt may have arrived was not withheld, whatever becomes of the second one: it stays unknown, and later proof
+    /// can still correct it. An address that does not exist is certain.
+    fn or_in_doubt(self) -> Self {
+        if self.send.doubtful == 0 || self.suppress.is_some() {
+            return self;
         }
+        Self { to: SendState::Unknown, reason: Some("no_answer"), event: Some("unknown"), ..self }
     }
 
     /// Certainly not sent and still owed, and due after `wait`. A fenced send is queued again; one that was queued stays as it is, and its
@@ -290,6 +296,7 @@ impl Change {
             event: Some("skipped"),
             ..Self::new(send, SendState::Skipped)
         }
+        .or_in_doubt()
     }
 
     /// The campaign was cancelled first.
@@ -312,16 +319,15 @@ impl Change {
         self.suppress.is_some()
     }
 
-    /// The totals this change adds to, if it takes place.
-    pub fn rollups(&self) -> impl Iterator<Item = &'static str> {
-        let state = match self.to {
+    /// The total of its state that this change adds to, if it takes place.
+    pub fn rollup(&self) -> Option<&'static str> {
+        match self.to {
             SendState::Sent => Some("sent"),
             SendState::Failed | SendState::Expired => Some("failed"),
             SendState::Skipped | SendState::Cancelled => Some("skipped"),
             SendState::Unknown => Some("unknown"),
             _ => None,
-        };
-        state.into_iter().chain(self.is_bounce().then_some("bounced"))
+        }
     }
 
     /// Why it failed or is unknown, for the totals of failures: a class or code from a bounded set.
@@ -395,5 +401,54 @@ mod tests {
     #[test]
     fn mail_in_doubt_is_final_where_another_route_could_take_it() {
         assert!(!is_tried_again(MessageKind::Transactional, Classification::Transactional, true));
+    }
+
+    /// A transactional send after so many attempts of unknown outcome.
+    fn send(doubtful: i16) -> SendAttempt {
+        let batch = BatchContext {
+            tenant_id: Uuid::nil(),
+            batch_id: Uuid::nil(),
+            month: NaiveDate::MIN,
+            kind: MessageKind::Transactional,
+            lane: Lane::Priority,
+            classification: Classification::Transactional,
+            sandbox: false,
+            warming: None,
+            has_fallback: false,
+            created_at: Utc::now(),
+            quiet_length: Duration::ZERO,
+        };
+        SendAttempt {
+            id: Uuid::nil(),
+            contact_id: Uuid::nil(),
+            token: Uuid::nil(),
+            state: SendState::Queued,
+            attempt: 1,
+            doubtful,
+            route: None,
+            metered_on: None,
+            due_at: None,
+            _permit: None,
+            batch: Arc::new(batch),
+        }
+    }
+
+    #[rstest]
+    #[case::refused(|send| Change::failed(send, "block", Answer::default(), None), SendState::Failed)]
+    #[case::too_late(|send| Change::expired(send, "temporary", Answer::default()), SendState::Expired)]
+    #[case::suppressed(|send| Change::skipped(send, SkipReason::Suppressed), SendState::Skipped)]
+    fn mail_whose_first_attempt_may_have_arrived_stays_unknown(
+        #[case] end: fn(SendAttempt) -> Change,
+        #[case] otherwise: SendState,
+    ) {
+        assert_eq!(end(send(0)).to, otherwise);
+        let ended = end(send(1));
+        assert_eq!((ended.to, ended.reason, ended.event), (SendState::Unknown, Some("no_answer"), Some("unknown")));
+    }
+
+    #[test]
+    fn an_address_that_does_not_exist_ends_all_doubt() {
+        let refused = Change::failed(send(1), "hard", Answer::default(), Some("gone@example.com".to_owned()));
+        assert_eq!(refused.to, SendState::Failed);
     }
 }

@@ -191,8 +191,7 @@ impl Commits {
             if !fences.is_empty() {
                 let changes: Vec<&Change> = fences.iter().map(|index| all[*index]).collect();
                 for passed in sql::fence(db, month, &changes, self.fence_lease_seconds).await? {
-                    moved[fences[passed]] =
-                        Some(Moved { from: changes[passed].from, is_delivered: false, doubted_at: None });
+                    moved[fences[passed]] = Some(Moved::plainly(changes[passed].from, false));
                 }
             }
             let (accepted, others): (Vec<usize>, Vec<usize>) =
@@ -200,7 +199,7 @@ impl Commits {
             if !accepted.is_empty() {
                 let changes: Vec<&Change> = accepted.iter().map(|index| all[*index]).collect();
                 for (applied, is_delivered) in sql::accept(db, month, &changes).await? {
-                    moved[accepted[applied]] = Some(Moved { from: SendState::Fenced, is_delivered, doubted_at: None });
+                    moved[accepted[applied]] = Some(Moved::plainly(SendState::Fenced, is_delivered));
                 }
             }
             if !others.is_empty() {
@@ -238,7 +237,7 @@ impl Commits {
             delta.announce(change.announce);
             let Some(moved) = moved else { continue };
             delta.moved(moved.from, change.to);
-            if change.is_bounce() {
+            if moved.is_bounced {
                 delta.bounced();
             }
             if moved.is_delivered {
@@ -333,7 +332,8 @@ fn totals(all: &[&Change], moved: &[Option<Moved>]) -> Totals {
             *totals.entry((change.send.batch.tenant_id, hour, kind, event)).or_default() += by;
         };
         let kind = change.send.batch.kind.as_str();
-        for event in change.rollups().chain(moved.is_delivered.then_some("delivered")) {
+        let by_result = [moved.is_bounced.then_some("bounced"), moved.is_delivered.then_some("delivered")];
+        for event in change.rollup().into_iter().chain(by_result.into_iter().flatten()) {
             add(None, kind, event, 1);
         }
         if let Some(at) = moved.doubted_at {

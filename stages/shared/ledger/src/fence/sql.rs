@@ -174,8 +174,17 @@ pub(super) struct Moved {
     pub from: SendState,
     /// The send counts as delivered by it.
     pub is_delivered: bool,
+    /// It has bounced by it, and not before.
+    pub is_bounced: bool,
     /// Since when its outcome was unknown, if it was.
     pub doubted_at: Option<DateTime<Utc>>,
+}
+
+impl Moved {
+    /// A fence or a plain acceptance.
+    pub fn plainly(from: SendState, is_delivered: bool) -> Self {
+        Self { from, is_delivered, is_bounced: false, doubted_at: None }
+    }
 }
 
 /// The index of a row in the arrays of a statement.
@@ -293,7 +302,7 @@ pub(super) async fn apply(
     let moved = moved.into_iter().filter_map(|row| {
         let index = index_of(row.position)?;
         let from = changes.get(index)?.from;
-        Some((index, Moved { from, is_delivered: row.delivered, doubted_at: row.doubted_at }))
+        Some((index, Moved { from, is_delivered: row.delivered, is_bounced: row.bounced, doubted_at: row.doubted_at }))
     });
     Ok(moved.collect())
 }

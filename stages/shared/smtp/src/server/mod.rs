@@ -7,7 +7,6 @@ mod answer;
 mod auth;
 mod command;
 mod content;
-mod peers;
 mod session;
 mod settings;
 #[cfg(test)]
@@ -16,11 +15,11 @@ mod wire;
 
 use std::{sync::Arc, time::Duration};
 
+use runtime::Peers;
 use tokio::{io::AsyncWriteExt, net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use self::answer::{AfterAnswer, MailFault, MailHandler, ReceivedMail, SmtpAnswer};
-use self::peers::Peers;
 pub use self::settings::{BareLineEnds, MailProtocol, SmtpServerSettings, SmtpServerTls};
 
 /// How long open sessions may take to finish when the process stops.

@@ -277,11 +277,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         if !self.give(begins).await? {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        let mail = match self.content().await? {
-            Ok(mail) => mail,
-            Err(refusal) => return Ok(refusal),
+        let answer = match self.content().await? {
+            Ok(mail) => self.server.handler.mail(transaction.envelope, mail).await,
+            Err(refusal) => refusal,
         };
-        Ok(self.take_mail(transaction, mail).await)
+        Ok(self.answer_recipients(transaction.recipients, answer))
     }
 
     /// Reads the chunk behind a BDAT (RFC 3030 §2), also where it is refused.
@@ -307,7 +307,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
                 tokio::time::sleep(delay).await;
             }
             if !start.is_positive() {
-                return self.skip_chunk(chunk, start).await;
+                let refusal = self.skip_chunk(chunk, start).await?;
+                return Ok(self.answer_chunk(chunk, transaction.recipients, refusal));
             }
             if self.wire.unread().is_empty() && chunk.size > 0 {
                 self.wire.receive().await?;
@@ -324,14 +325,16 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         let size = content.size();
         if size > settings.size_max {
             self.server.handler.mail_refused(MailFault::TooLarge);
-            return Ok(SmtpAnswer::reply("552 5.3.4 Larger than what is taken here"));
+            let refusal = SmtpAnswer::reply("552 5.3.4 Larger than what is taken here");
+            return Ok(self.answer_chunk(chunk, transaction.recipients, refusal));
         }
         if !chunk.is_last {
             self.transaction = Some(transaction);
             return Ok(SmtpAnswer::reply(format!("250 2.0.0 {} octets received", chunk.size)));
         }
         let content = transaction.chunks.take().map(MailContent::into_kept).unwrap_or_default();
-        Ok(self.take_mail(transaction, ReceivedMail { content, size }).await)
+        let answer = self.server.handler.mail(transaction.envelope, ReceivedMail { content, size }).await;
+        Ok(self.answer_recipients(transaction.recipients, answer))
     }
 
     /// Reads a chunk of a mail that is refused, unless the connection ends anyway.
@@ -364,13 +367,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         Ok(())
     }
 
-    async fn take_mail(&mut self, transaction: MailTransaction<H::Envelope>, mail: ReceivedMail) -> SmtpAnswer {
-        let answer = self.server.handler.mail(transaction.envelope, mail).await;
-        // RFC 2033 §4.2: one reply for each recipient. They share one mail, so they get the same reply.
+    /// The answer to a mail: over LMTP one reply for each recipient (RFC 2033 §4.2). They share one mail, so they get the same reply.
+    fn answer_recipients(&mut self, recipients: usize, answer: SmtpAnswer) -> SmtpAnswer {
         if let (MailProtocol::Lmtp, Some(reply)) = (self.server.settings.protocol, &answer.reply) {
-            (1..transaction.recipients).for_each(|_| self.wire.push_reply(reply));
+            (1..recipients).for_each(|_| self.wire.push_reply(reply));
         }
         answer
+    }
+
+    /// The answer to a chunk: the last one is answered as the mail.
+    fn answer_chunk(&mut self, chunk: Chunk, recipients: usize, answer: SmtpAnswer) -> SmtpAnswer {
+        if chunk.is_last { self.answer_recipients(recipients, answer) } else { answer }
     }
 
     /// Reads a mail to its end, or answers why it is refused.

@@ -119,13 +119,22 @@ async fn a_chunk_has_its_length_and_the_limits_of_a_mail(
     }
 }
 
+#[rstest]
+#[case::chunks("BDAT 3\r\na\r\nBDAT 3 LAST\r\nb\r\n".to_owned(), &["250", "250", "250"], true)]
+#[case::data("DATA\r\na\r\nb\r\n.\r\n".to_owned(), &["354", "250", "250"], true)]
+#[case::too_large(format!("DATA\r\n{}\r\n.\r\n", "x".repeat(60)), &["354", "552", "552"], false)]
+#[case::too_large_in_the_last_chunk(format!("BDAT 60 LAST\r\n{}", "x".repeat(60)), &["552", "552"], false)]
+#[case::too_large_before_it(format!("BDAT 60\r\n{}", "x".repeat(60)), &["552"], false)]
 #[tokio::test]
-async fn an_lmtp_server_answers_a_chunk_for_each_recipient() {
-    let octets =
-        "LHLO a\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.c>\r\nRCPT TO:<d@b.c>\r\nBDAT 3\r\na\r\nBDAT 3 LAST\r\nb\r\nQUIT\r\n";
+async fn an_lmtp_server_answers_a_mail_for_each_recipient(
+    #[case] mail: String,
+    #[case] expected: &[&str],
+    #[case] is_taken: bool,
+) {
+    let octets = format!("LHLO a\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.c>\r\nRCPT TO:<d@b.c>\r\n{mail}QUIT\r\n");
     let (answers, mails) = session(MailProtocol::Lmtp, octets.as_bytes(), 1 << 20).await;
-    assert_eq!(codes(&answers), ["250", "250", "250", "250", "250", "250", "221"]);
-    assert_eq!(mails, [("a\r\nb\r\n".to_owned(), 6)]);
+    assert_eq!(codes(&answers), [&["250"; 3], expected, &["221"]].concat());
+    assert_eq!(mails, [("a\r\nb\r\n".to_owned(), 6)][..usize::from(is_taken)]);
 }
 
 #[test]

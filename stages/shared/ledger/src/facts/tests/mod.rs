@@ -1,4 +1,5 @@
-//! What facts come to, in any order, and how fast.
+//! What facts come to, in any order, how many are kept, and how fast.
 
+mod bounds;
 mod measure;
 mod permutations;

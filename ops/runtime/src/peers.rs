@@ -8,7 +8,7 @@ use std::{
 
 /// Open connections by client.
 #[derive(Debug)]
-pub(super) struct Peers {
+pub struct Peers {
     /// Most connections of one client; 0: no limit.
     limit: usize,
     open: Mutex<HashMap<IpAddr, usize>>,
@@ -16,18 +16,20 @@ pub(super) struct Peers {
 
 /// A counted connection; dropping it ends the count.
 #[derive(Debug)]
-pub(super) struct CountedConnection {
+pub struct CountedConnection {
     peers: Arc<Peers>,
     client: IpAddr,
 }
 
 impl Peers {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
+    /// So many connections for each client; 0: no limit.
+    #[must_use]
+    pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, open: Mutex::default() })
     }
 
     /// Counts a connection. `None`: the client has as many as it may.
-    pub(super) fn count(self: &Arc<Self>, address: IpAddr) -> Option<CountedConnection> {
+    pub fn count(self: &Arc<Self>, address: IpAddr) -> Option<CountedConnection> {
         let client = client_of(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(client).or_default();
