@@ -126,6 +126,7 @@ async fn no_second_sees_more_than_its_share_of_a_paced_campaign() {
     rig.start_all().await;
     let (list, addresses) = rig.list_of(60, "paced", "example.com").await;
     let campaign = draft(&rig, list, json!({"max_per_minute": 600})).await;
+    let launched = Utc::now();
     rig.launch(campaign).await;
     rig.status(campaign, "sent", Duration::from_secs(60)).await;
     assert_eq!(rig.sink.counts(&addresses).await, vec![1; 60]);
@@ -135,7 +136,8 @@ async fn no_second_sees_more_than_its_share_of_a_paced_campaign() {
             .fetch_all(&rig.pool)
             .await
             .unwrap();
-    let whole = fenced[59] - fenced[0];
+    // Not from the first mail: on a busy machine that one is late, and the others are not.
+    let whole = fenced[59] - launched;
     assert!(whole >= TimeDelta::milliseconds(3_500), "sixty at ten a second took {whole}");
     // A second's mail leaves together; one second that was missed may be made up for.
     let most = fenced
