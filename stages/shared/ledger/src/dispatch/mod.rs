@@ -138,17 +138,25 @@ impl Dispatch {
     /// Marks the next batches announced, in a transaction of its own.
     async fn take(&self) -> Result<Vec<AnnouncedBatch>, StageError> {
         let mut tx = self.by_key.begin().await?;
-        // One process at a time, so that two do not fill the same backlog; the others find nothing to do. The cheap statement runs
-        // first.
-        let found = sqlx::query_file!("queries/dispatch/dispatch_capacity.sql", self.connection_backlog)
-            .fetch_one(&mut *tx)
-            .await?;
-        self.has_waiting.store(found.in_flight.is_some(), Ordering::Relaxed);
-        let Some(in_flight) = found.in_flight else {
+        // One process at a time, so that two do not fill the same backlog; the others find nothing to do.
+        let is_ours = sqlx::query_scalar!(
+            r#"select exists (select from batches where lane = 'bulk' and state = 'waiting')
+                      and pg_try_advisory_xact_lock(hashtext('postrider dispatch')) as "ours!""#
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        self.has_waiting.store(is_ours, Ordering::Relaxed);
+        if !is_ours {
             self.reset();
             tx.rollback().await?;
             return Ok(Vec::new());
-        };
+        }
+        // Counted by a later statement, which sees all that the process before it announced: that one may have committed after the statement
+        // with the lock began.
+        let found = sqlx::query_file!("queries/dispatch/dispatch_capacity.sql", self.connection_backlog)
+            .fetch_one(&mut *tx)
+            .await?;
+        let in_flight = found.in_flight;
         let remaining = (self.backlog - in_flight).max(0);
         let has_capacity = remaining > 0 && remaining * CAPACITY_MIN >= self.backlog || found.isolated;
         if !has_capacity || self.last().is_some_and(|last| !last.is_due(in_flight)) {
