@@ -153,7 +153,7 @@ create table batches (
 create index batches_by_sender on batches (tenant_id, sender_id);
 create index batches_by_campaign on batches (tenant_id, campaign_id, id);
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
--- Large batches of transactional mail wait for their tenant's turn like those of campaigns; they are found by tenant.
+-- Large batches of no campaign (transactional mail, sequences) wait for their tenant's turn like those of campaigns; they are found by tenant.
 create index batches_direct_waiting on batches (tenant_id, id)
     where lane = 'bulk' and state = 'waiting' and campaign_id is null;
 -- What a paced campaign has used of its minute. `quiet_at` changes with the state only, so this costs no HOT update.

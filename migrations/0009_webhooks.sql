@@ -62,6 +62,8 @@ create table notices (
     primary key (tenant_id, id)
 );
 create index notices_newest on notices (tenant_id, recorded_at, id);
+-- Of suppressed addresses that are no contact's, for the erasure of a later one.
+create index notices_of_suppressions on notices (tenant_id, subject_id) where type = 'suppression.added' and contact_id is null;
 select enable_row_security('notices');
 
 -- The outbox -----------------------------------------------------------------------------------------------------------------
@@ -167,8 +169,8 @@ create trigger audit_noticed after insert on audit_log
     for each row when (new.tenant_id is not null and new.action in ('campaign.paused', 'domain.status_changed', 'webhook.disabled'))
     execute function notice_audited();
 
--- Suppressions have many writers. One that had expired and is in force again is a new one. An import writes thousands: nothing is noted
--- while there is no listener.
+-- Suppressions have many writers. One that had expired and is in force again is a new one, and so is one that became stricter. They are noted
+-- for a later replay also while there is no listener.
 create function notice_suppressions() returns trigger
 language plpgsql security definer set search_path from current set plan_cache_mode = auto
 as $$
@@ -180,8 +182,7 @@ begin
     from changed s
     left join lateral (
         select c.id from contacts c where c.tenant_id = s.tenant_id and c.address = s.address and c.status <> 'erased' offset 0
-    ) c on true
-    where s.tenant_id in (select subscribed_tenants((select array_agg(distinct tenant_id) from changed)));
+    ) c on true;
     return null;
 end $$;
 create trigger suppressions_added_noticed after insert on suppressions
@@ -194,15 +195,16 @@ language plpgsql security definer set search_path from current set plan_cache_mo
 as $$
 begin
     insert into notices (tenant_id, id, type, contact_id, subject_id, data)
-    select new.tenant_id, gen_random_uuid(), 'suppression.added', c.id, new.id,
-           jsonb_strip_nulls(jsonb_build_object(
-               'reason', new.reason, 'scope', new.scope, 'source', new.source, 'send_id', new.send_id, 'expires_at', new.expires_at))
-    from subscribed_tenants(array[new.tenant_id]) t
-    left join contacts c on c.tenant_id = new.tenant_id and c.address = new.address and c.status <> 'erased';
+    values (new.tenant_id, gen_random_uuid(), 'suppression.added',
+            (select c.id from contacts c where c.tenant_id = new.tenant_id and c.address = new.address and c.status <> 'erased'), new.id,
+            jsonb_strip_nulls(jsonb_build_object(
+                'reason', new.reason, 'scope', new.scope, 'source', new.source, 'send_id', new.send_id, 'expires_at', new.expires_at)));
     return null;
 end $$;
 create trigger suppressions_renewed_noticed after update on suppressions
-    for each row when (new.created_at <> old.created_at) execute function notice_renewed_suppression();
+    for each row
+    when ((new.created_at, new.scope, new.source, new.expires_at) is distinct from (old.created_at, old.scope, old.source, old.expires_at))
+    execute function notice_renewed_suppression();
 
 -- The errors of an import quote its rows: they stay in `imports`.
 create function notice_imports() returns trigger
@@ -272,7 +274,7 @@ create table webhook_events (
     product text not null,
     id uuid not null,                           -- the event's
     type text not null,
-    contact_id uuid,                            -- the contact it is about; erased with the contact
+    erased_with uuid,                           -- the contact it is about; the md5 of a suppressed address that is no contact's
     body bytea not null,
     traceparent text,                           -- of the mail the event is about: passed on to the endpoint
     created_at timestamptz not null default now(),
@@ -281,17 +283,22 @@ create table webhook_events (
 -- A kilobyte is too little to be compressed; trying costs as much as the insert.
 alter table webhook_events alter column body set storage external;
 create index webhook_events_by_age on webhook_events (created_at);
-create index webhook_events_by_contact on webhook_events (tenant_id, contact_id) where contact_id is not null;
+create index webhook_events_of_person on webhook_events (tenant_id, erased_with) where erased_with is not null;
 select enable_row_security('webhook_events');
 revoke insert, update, delete on webhook_events from postrider_ingress;
 
 -- Bodies contain the address: they go when the contact is erased. A delivery that still waits for such a body is dead. A body that is
--- being written meanwhile goes with the erasure's last steps.
+-- being written meanwhile goes with the erasure's last steps. Suppressions of the address from before it was a contact's are the contact's
+-- from now on: a replay leaves the address out.
 create function delete_erased_events() returns trigger
 language plpgsql security definer set search_path from current
 as $$
 begin
-    delete from webhook_events e where e.tenant_id = new.tenant_id and e.contact_id = new.id;
+    delete from webhook_events e where e.tenant_id = new.tenant_id and e.erased_with in (new.id, md5(old.address)::uuid);
+    update notices n set contact_id = new.id
+    from suppressions s
+    where s.tenant_id = new.tenant_id and s.address = old.address
+      and n.tenant_id = new.tenant_id and n.subject_id = s.id and n.type = 'suppression.added' and n.contact_id is null;
     return null;
 end $$;
 create trigger contacts_erased_events after update of status on contacts

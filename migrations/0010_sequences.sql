@@ -151,6 +151,18 @@ create index enrollments_live on enrollments (tenant_id, sequence_id, created_at
     where status in ('active', 'paused');
 select enable_row_security('enrollments');
 
+-- Whether a step waits for the consent that a contact is asked to confirm: the link is out, or the request is no older than a link gets. A
+-- tenant that cannot send the mail holds nothing for ever. 14: as `ConfirmationSettings`.
+create function is_waited_for(asked confirmations, marketing_status text) returns boolean
+language sql stable
+as $$
+    select confirmation_state(asked.state, asked.expires_at, marketing_status) = 'pending'
+       and (asked.expires_at is not null
+            or asked.requested_at > now() - make_interval(days => coalesce(
+                   (select t.confirmation_days from tenants t where t.id = asked.tenant_id), 14)))
+$$;
+grant execute on function is_waited_for(confirmations, text) to postrider_ingress, postrider_stages;
+
 -- A new enrollment goes through the newest steps, whoever writes it. Writers hold the sequence as it is.
 create function enrollment_takes_newest_version() returns trigger
 language plpgsql
@@ -250,9 +262,11 @@ begin
     insert into enrollment_checks (tenant_id, contact_id, replied_to, noted_at)
     select k.tenant_id, new.merged_into, k.replied_to, k.noted_at
     from enrollment_checks k where k.tenant_id = new.tenant_id and k.contact_id = new.id;
-    -- In the order in which attribution locks them.
-    perform from outcomes o where o.tenant_id = new.tenant_id and o.contact_id = new.id order by o.id for no key update;
-    update outcomes o set contact_id = new.merged_into where o.tenant_id = new.tenant_id and o.contact_id = new.id;
+    -- In the order in which attribution locks them. The mails of both lead to the outcomes of both from now on.
+    perform from outcomes o
+    where o.tenant_id = new.tenant_id and o.contact_id in (new.id, new.merged_into) order by o.id for no key update;
+    update outcomes o set contact_id = new.merged_into, credit_due = now(), credit_reason = 'contact'
+    where o.tenant_id = new.tenant_id and o.contact_id in (new.id, new.merged_into);
     return null;
 end $$;
 create trigger contacts_merged_facts after update of merged_into on contacts
@@ -431,7 +445,9 @@ begin
     select e.tenant_id, e.contact_id, new.send_id
     from sequence_sends s
     join enrollments e on e.tenant_id = s.tenant_id and e.id = s.enrollment_id
-    where s.tenant_id = new.tenant_id and s.send_id = new.send_id;
+    where s.tenant_id = new.tenant_id and s.send_id = new.send_id
+    -- A merge that is under way is waited for: the note is the survivor's.
+    for key share of e;
     return null;
 end $$;
 create trigger events_end_enrollments after insert on events

@@ -65,7 +65,8 @@ select e.id as "id!", e.sequence_id as "sequence_id!", e.version as "version!", 
        case when e.status in ('active', 'paused') and e.sequence_status = 'archived' then 'sequence_archived' else e.exit_reason end
            as "exit_reason: ExitReason",
        case when e.status in ('active', 'paused') and e.sequence_status <> 'archived' then e.next_step end as next_step,
-       case when e.sequence_status <> 'archived' then e.next_action_at end as next_action_at, e.attempts as "attempts!", e.last_error,
+       case when e.sequence_status <> 'archived' then e.next_action_at end as next_action_at,
+       case when e.status in ('active', 'paused') and e.sequence_status <> 'archived' then e.held_by end as held_by, e.attempts as "attempts!", e.last_error,
        e.ended_at, e.created_at as "created_at!", e.updated_at as "updated_at!"
 from page e
 left join lateral (

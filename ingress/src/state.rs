@@ -129,6 +129,9 @@ impl Ingress {
         let admissions = Arc::new(Admissions::start(by_key.priority("admission")));
         let shared =
             mcp::AssistantDeps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
+        // A connection of its own: while all others are busy, Postgres is not away.
+        let probed =
+            deps.pool.options().clone().max_connections(1).connect_lazy_with((*deps.pool.connect_options()).clone());
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
             recipient_turns: Shares::new(connections / 2, 1),
@@ -140,7 +143,7 @@ impl Ingress {
             admissions,
             request_log: RequestLog::start(by_key.bulk("request_log")),
             by_key: by_key.bulk("acts"),
-            health: HealthProbe::new(deps.pool.clone(), deps.bus.clone()),
+            health: HealthProbe::new(probed, deps.bus.clone()),
             pool: deps.pool,
             bus: deps.bus,
             runner: deps.runner,

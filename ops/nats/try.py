@@ -192,7 +192,7 @@ def stream(name, subjects, work_queue):
 async def operator_makes_streams(operator, audience, engine_all):
     for name, subjects, work_queue in (
         ("MAIL_REQUESTS", "mail.v1.request.*.*.*", True), ("MAIL_ACCEPTED", "mail.v1.accepted.*.*.*", True),
-        ("MAIL_RESOLVED", "mail.v1.resolved.*", True), ("MAIL_MARKS", "mail.v1.mark", False),
+        ("MAIL_RESOLVED", "mail.v1.resolved.*", True), ("MAIL_CLEARED", "mail.v1.cleared.*", True), ("MAIL_MARKS", "mail.v1.mark", False),
         ("MAIL_RENDERED", "mail.v1.rendered.*", True), ("MAIL_SIGNALS", "mail.v1.signal.*", True),
         ("MAIL_EVENTS", "mail.v1.event.*.*.*.*", False), ("MAIL_DEAD", "mail.v1.dead.*", False),
     ):
@@ -435,7 +435,7 @@ async def replies(acme, audience, subject):
 async def operators(cluster):
     operator = await cluster.connect("operator")
     answer = await ask(operator, "$JS.API.STREAM.NAMES")
-    check("an operator lists the streams", len(answer["streams"]) == 8)
+    check("an operator lists the streams", len(answer["streams"]) == 9)
     answer = await ask(operator, "$JS.API.STREAM.MSG.GET.MAIL_DEAD", {"seq": 1})
     check("an operator reads a dead letter", base64.b64decode(answer["message"]["data"]) == b"{}")
     answer = await ask(operator, "$JS.API.STREAM.MSG.DELETE.MAIL_DEAD", {"seq": 1})
@@ -444,6 +444,21 @@ async def operators(cluster):
     check("an operator moves pause switches", await may_publish(operator, "mail.v1.control"))
     check("an operator does not play a product's events", not await may_publish(operator, "mail.v1.event.acme.production.email.sent"))
     await operator.close()
+
+
+def health(cluster):
+    """`postrider health` runs where the settings are, so as the user of that process. Of the bus it tells without a ledger."""
+    postrider = os.environ.get("POSTRIDER_TEST_BINARY")
+    for user in ("operator", "ingress", "engine_all") if postrider else ():
+        seed = cluster.place / f"{user}.seed"
+        seed.write_text(cluster.seeds[user])
+        env = {"PATH": os.environ["PATH"], "SSL_CERT_FILE": str(cluster.place / "ca.crt"), "POSTRIDER_NATS_CREDENTIALS": str(seed),
+               "POSTRIDER_NATS_URL": ",".join(f"tls://127.0.0.1:{port}" for port in cluster.ports),
+               "POSTRIDER_DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}
+        said = subprocess.run([postrider, "--json", "health"], env=env, capture_output=True, text=True)
+        checks = json.loads(said.stdout)["checks"] if said.stdout else []
+        bus = [found["status"] for found in checks if found["id"] == "bus"]
+        check(f"postrider health as {user} sees the streams: {bus} {said.stderr}", bus == ["ok"])
 
 
 async def silent(_error):
@@ -485,6 +500,7 @@ async def main():
             ingress = await stages(cluster, audience)
             await products(cluster, audience, ingress)
             await operators(cluster)
+            await asyncio.to_thread(health, cluster)
             await strangers(cluster)
             await ingress.close()
             await audience.close()

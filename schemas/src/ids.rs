@@ -11,8 +11,8 @@ use uuid::Uuid;
 /// The most sends one batch holds.
 pub const BATCH_MAX: usize = 500;
 
-/// The most sends of a transactional batch that travels in the priority lane. Larger ones take the bulk lane, tenants in turn: they
-/// would stand before password resets.
+/// The most sends of a transactional batch that travels in the priority lane, and of a tenant's sequences under way in it. More take the bulk
+/// lane, tenants in turn: they would stand before password resets.
 pub const PROMPT_BATCH_MAX: usize = 50;
 
 const ORDINAL_BITS: u32 = 9;

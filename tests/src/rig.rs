@@ -84,6 +84,9 @@ impl Rig {
         set("MASTER_KEY", seeded["master_key"].as_str().unwrap());
         set("HTTP_ADDR", &format!("127.0.0.1:{port}"));
         set("PUBLIC_URL", &base_url);
+        set("RETURN_PATH_TARGET", "return.postrider.test");
+        set("SPF_INCLUDE", "spf.postrider.test");
+        set("TRACKING_TARGET", "link.postrider.test");
         set("RATE_LIMIT_PER_MINUTE", "0");
         let mut sink_process = Process::start("sink", &["sink"], &BTreeMap::new(), dir.path());
         let addresses = sink_process.addresses().await;

@@ -69,9 +69,6 @@ impl RequestContext {
     }
 
     /// Announces a request of the caller that is due, after the commit.
-    ///
-    /// # Errors
-    /// 500 for a notice that does not serialise: never for our types.
     pub(crate) fn announce_request(&mut self, notice: &RequestAnnounced) -> Result<(), ApiError> {
         let subject = subjects::accepted(&self.caller.product, self.caller.environment, notice.kind);
         self.announce(request_notice(subject, notice)?);
@@ -111,17 +108,11 @@ impl RequestContext {
     }
 
     /// Writes into the audit log, in the transaction of the request. `subject` and `detail` carry ids and codes only.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn audit(&mut self, action: &str, subject: &str, detail: Value) -> sqlx::Result<()> {
         self.audit_each(action, vec![(subject.to_owned(), detail)]).await
     }
 
     /// Writes one kind of action into the audit log, for each subject with its detail.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn audit_each(&mut self, action: &str, subjects: Vec<(String, Value)>) -> sqlx::Result<()> {
         if subjects.is_empty() {
             return Ok(());
@@ -132,9 +123,6 @@ impl RequestContext {
 }
 
 /// Writes what an actor did into the audit log, for each subject with its detail.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn write_audit_log(
     db: &mut PgConnection,
     tenant: Option<Uuid>,

@@ -70,9 +70,6 @@ pub struct PreparationContext {
 impl PreparationContext {
     /// A short read of what the preparation needs, confined to the tenant: to be dropped before long work begins. Its statements find
     /// their rows by key.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn read(&self) -> sqlx::Result<PreparedTransaction> {
         self.ingress.by_key.read(self.tenant).await
     }

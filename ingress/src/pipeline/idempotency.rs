@@ -174,9 +174,6 @@ impl IdempotencyKey {
     }
 
     /// Stores the reference that the answer waits for, in the transaction of the effect, and takes the lease.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn store_pending(
         &self,
         tx: &mut PgConnection,
@@ -198,9 +195,6 @@ impl IdempotencyKey {
     }
 
     /// Takes the free lease of a pending answer, from now. A lease of zero releases it.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn take_lease(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
         sqlx::query!(
             "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
@@ -216,9 +210,6 @@ impl IdempotencyKey {
 
     /// Renews the lease of a pending answer, from now, while it lasts. A released lease is not renewed: a delayed renewal may arrive after
     /// its sender has released the lease.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn renew_lease(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
         sqlx::query!(
             "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
@@ -233,9 +224,6 @@ impl IdempotencyKey {
     }
 
     /// Stores the answer, in the transaction of the effect.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn store_answer(
         &self,
         tx: &mut PgConnection,
@@ -256,9 +244,6 @@ impl IdempotencyKey {
     }
 
     /// Stores a later answer in a transaction of its own, with asynchronous commit: after a crash a repeat finds the outcome again.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn store_late_answer(
         &self,
         db: &mut PgConnection,

@@ -53,41 +53,26 @@ const JSON: &str = "application/json";
 
 impl ApiReply {
     /// An answer with this status and `ok: true`.
-    ///
-    /// # Errors
-    /// 500 for an answer that does not serialise: never for our types.
     pub fn new(status: StatusCode, answer: &impl Serialize) -> Result<Self, ApiError> {
         Self::untyped(status, &Success { ok: true, answer })
     }
 
     /// 200 with `ok: true`.
-    ///
-    /// # Errors
-    /// 500 for an answer that does not serialise: never for our types.
     pub fn ok(answer: &impl Serialize) -> Result<Self, ApiError> {
         Self::new(StatusCode::OK, answer)
     }
 
     /// 200 with one resource.
-    ///
-    /// # Errors
-    /// 500 for an answer that does not serialise: never for our types.
     pub fn single(resource: impl Resource) -> Result<Self, ApiError> {
         Self::ok(&SingleResource(resource))
     }
 
     /// 200 with a page of resources: the rows that [`ListPage::fetch`] asked for.
-    ///
-    /// # Errors
-    /// 500 for an answer that does not serialise: never for our types.
     pub fn page(page: ListPage, rows: Vec<impl Resource>) -> Result<Self, ApiError> {
         Self::ok(&page.answer(rows))
     }
 
     /// An answer with this status and body. The handler writes `ok` itself.
-    ///
-    /// # Errors
-    /// 500 for a body that does not serialise: never for our types.
     pub fn untyped(status: StatusCode, body: &impl Serialize) -> Result<Self, ApiError> {
         let body = serde_json::to_vec(body).map_err(|error| ApiError::unexpected(&error))?;
         Ok(Self { status, body, later: None, has_secret: false, content_type: JSON, rest: BodyRest::default() })
@@ -129,17 +114,11 @@ impl ApiReply {
     }
 
     /// 201 with `ok: true`.
-    ///
-    /// # Errors
-    /// 500 for an answer that does not serialise: never for our types.
     pub fn created(answer: &impl Serialize) -> Result<Self, ApiError> {
         Self::new(StatusCode::CREATED, answer)
     }
 
     /// 202 with `ok: true`.
-    ///
-    /// # Errors
-    /// 500 for an answer that does not serialise: never for our types.
     pub fn accepted(answer: &impl Serialize) -> Result<Self, ApiError> {
         Self::new(StatusCode::ACCEPTED, answer)
     }

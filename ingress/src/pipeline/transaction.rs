@@ -37,9 +37,6 @@ impl Tx {
 }
 
 /// Begins a write, confined to a tenant (nil for what stands above tenants) and bounded in time: one round trip.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn begin_write(ingress: &Ingress, access: AccessPattern, tenant: Uuid) -> sqlx::Result<Tx> {
     let (confined, longest) = (runtime::db::confined(tenant), WRITE_STATEMENT_MAX.as_millis());
     let begin = AssertSqlSafe(format!("begin; {confined}; set local statement_timeout = {longest}"));
@@ -51,9 +48,6 @@ pub(crate) async fn begin_write(ingress: &Ingress, access: AccessPattern, tenant
 
 /// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
 /// trip.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn begin_read(ingress: &Ingress, access: AccessPattern, tenant: Uuid) -> sqlx::Result<Tx> {
     match access {
         // The pool's connections have a statement timeout.

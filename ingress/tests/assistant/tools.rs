@@ -267,6 +267,28 @@ async fn what_is_hidden_follows_from_no_other_answer() {
     }
     let counts = pilot.call("audience_counts", json!({"campaign_id": launched})).await.unwrap();
     assert_eq!(counts["counts"], performance["states"]);
+    // Of 50 opens, three were of machines.
+    const MACHINES: &str =
+        "update batches set size = 110, sent = 100, failed = 0, skipped = 10, delivered = 100, opened = 50, opened_human = 47,
+                                               clicked = 20, clicked_human = 20 where tenant_id = $1";
+    run(&pilot.edge, pilot.tenant, &[MACHINES]).await;
+    let facts = pilot.call("campaign_performance", json!({"campaign_id": launched})).await.unwrap()["facts"].clone();
+    assert_eq!(facts["opened"], json!({"count": 50, "rate": 0.5}));
+    assert_eq!(facts["opened_human"], json!({"count": "withheld", "rate": null}));
+    assert_eq!(facts["clicked_human"], json!({"count": 20, "rate": 0.2}));
+}
+
+#[tokio::test]
+async fn a_period_begins_with_a_whole_day() {
+    let pilot = Pilot::start().await;
+    const MORNING: &str = "insert into rollups (tenant_id, hour, kind, event, shard, count)
+                           values ($1, date_trunc('day', now(), 'UTC') - interval '7 days', 'campaign', 'sent', 0, 9),
+                                  ($1, date_trunc('day', now(), 'UTC') - interval '7 days 1 hour', 'campaign', 'sent', 0, 20)";
+    run(&pilot.edge, pilot.tenant, &[MORNING]).await;
+    for (days, sent) in [(7, 9), (30, 29)] {
+        let answer = pilot.call("deliverability", json!({"days": days})).await.unwrap();
+        assert_eq!(answer["counts"]["sent"], json!(sent), "{days}");
+    }
 }
 
 #[tokio::test]
@@ -304,6 +326,8 @@ async fn another_workspace_is_out_of_reach() {
 #[case("campaign_performance", json!({"campaign_id": "x"}))]
 #[case("campaign_performance", json!({"campaign_id": "00000000000000000000000000000000"}))]
 #[case("deliverability", json!({"days": 91}))]
+#[case("deliverability", json!({"days": 8}))]
+#[case("reply_outcomes", json!({"days": 29}))]
 #[case("suppression_summary", json!({"email": "ann@example.com"}))]
 #[case("save_draft_proposal", json!({}))]
 #[case("save_draft_proposal", json!({"title": " "}))]

@@ -154,6 +154,19 @@ async fn events_are_exported_since_they_were_recorded() {
     let cursor = added[0]["cursor"].as_str().unwrap();
     let path = format!("/v1/exports/events?format=ndjson&recorded_since={since}&cursor={cursor}");
     assert_eq!(lines(&client.get(&path).await), all[1..3], "continued");
+    // Slices without a new event are not the end.
+    sqlx::query(
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at, recorded_at)
+         select $1, first_id_at(now() - interval '1 minute'), gen_random_uuid(), date_trunc('month', now() at time zone 'utc')::date,
+                'opened', now(), now() - interval '9 hours'
+         from generate_series(1, 1100)",
+    )
+    .bind(client.tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let added = lines(&client.get(&format!("/v1/exports/events?format=ndjson&recorded_since={since}")).await);
+    assert_eq!(added, all[..3], "after older ones");
     assert_eq!(client.get("/v1/exports/contacts?recorded_since=2026-01-01T00:00:00Z").await.status, 400);
 }
 

@@ -309,6 +309,11 @@ async fn mail_that_waits_for_its_turn_says_for_what_and_until_when() {
     assert_eq!(gate(&found, "pace")["detail"], json!("paced"));
     assert!(gate(&found, "pace")["at"].is_string());
 
+    run("update sends set state = 'queued' where tenant_id = $1").await;
+    run("update batches set state = 'held', queued = 1, deferred = 0 where tenant_id = $1").await;
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["verdict"], &gate(&found, "pace")["detail"]), (&json!("wait"), &json!("held_for_winner")));
+
     run("insert into domain_warmups (tenant_id, domain_id, caps) select tenant_id, id, '{5}' from domains where tenant_id = $1").await;
     run("insert into warmup_usage (tenant_id, domain_id, day, used)
          select tenant_id, id, (now() at time zone 'utc')::date, 5 from domains where tenant_id = $1")

@@ -302,6 +302,25 @@ async fn enrollments_follow_their_sequence_in_what_is_shown() {
 }
 
 #[tokio::test]
+async fn an_enrollment_says_what_its_step_waits_for_until_it_ends() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let enrolled = enroll(&ready, &id, "ann@example.com").await["enrollment_id"].clone();
+    let held_by = async || {
+        let one = ready.client.get(&format!("/v1/enrollments/{}", enrolled.as_str().unwrap())).await.body;
+        let listed = ready.client.get("/v1/enrollments").await.body;
+        assert_eq!(one["enrollment"]["held_by"], listed["enrollments"][0]["held_by"]);
+        one["enrollment"]["held_by"].clone()
+    };
+    assert_eq!(held_by().await, Value::Null);
+    let held = "update enrollments set held_by = 'quiet_hours'";
+    sqlx::query(held).execute(&ready.edge.pool).await.unwrap();
+    assert_eq!(held_by().await, "quiet_hours");
+    ready.client.delete(&format!("/v1/enrollments/{}", enrolled.as_str().unwrap()), json!({})).await;
+    assert_eq!(held_by().await, Value::Null);
+}
+
+#[tokio::test]
 async fn it_is_explained_why_somebody_is_on_his_way_or_not() {
     let ready = Ready::start().await;
     let id = sequence(&ready, json!([{"step_type": WAIT}])).await;

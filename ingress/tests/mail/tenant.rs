@@ -133,6 +133,35 @@ async fn a_tenant_sets_quiet_hours_and_takes_them_back() {
 }
 
 #[tokio::test]
+async fn changed_quiet_hours_wake_the_mail_that_waits_for_their_end() {
+    let ready = Ready::start().await;
+    let (quiet, by_clock) = (ready.campaign(json!({})).await, ready.campaign(json!({})).await);
+    for campaign in [&quiet, &by_clock] {
+        ready.batch(campaign, &["queued"]).await;
+    }
+    let pool = &ready.edge.pool;
+    sqlx::query("update batches set state = 'timed', announce_after = now() + interval '1 hour', due_at = now() + interval '1 hour'")
+        .execute(pool)
+        .await
+        .unwrap();
+    sqlx::query("update campaigns set scheduled_for_local = now()::timestamp where id = $1::uuid")
+        .bind(&by_clock)
+        .execute(pool)
+        .await
+        .unwrap();
+    let woken = async || -> Vec<String> {
+        sqlx::query_scalar("select campaign_id::text from batches where announce_after <= now() and due_at <= now()")
+            .fetch_all(pool)
+            .await
+            .unwrap()
+    };
+    ready.client.patch("/v1/tenant", json!({"frequency_cap": {"messages": 1, "days": 1}})).await;
+    assert!(woken().await.is_empty());
+    let changed = ready.client.patch("/v1/tenant", json!({"quiet_hours": {"from": "21:00", "to": "08:00"}})).await;
+    assert_eq!(woken().await, [quiet], "{}", changed.body);
+}
+
+#[tokio::test]
 async fn quota_and_usage_are_read_with_the_tenant() {
     let edge = Edge::start().await;
     let client = edge.client().await;

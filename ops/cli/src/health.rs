@@ -20,7 +20,7 @@ pub struct HealthArgs {
 }
 
 pub async fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
-    let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
+    let (pool, bus) = (args.database.pool()?, args.bus.connect_as_any().await?);
     let report = HealthReport::of(&pool, &bus).await;
     if invocation::wants_json() {
         println!("{}", serde_json::to_string(&report)?);

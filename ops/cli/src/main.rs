@@ -178,7 +178,7 @@ async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
         CliCommand::Api(args) => return api::run(*args).await,
         CliCommand::Drain(args) => return pause::drain(args).await,
         #[cfg(feature = "dev")]
-        CliCommand::Dev(options) => devtools::dev::run(*options, process::stop_signal()).await,
+        CliCommand::Dev(options) => devtools::dev::run(*options, process::stop_signal_on_terminal()).await,
         #[cfg(feature = "dev")]
         CliCommand::Seed(args) => seed::run(args).await,
         CliCommand::All(settings) => process::run_all(*settings).await,

@@ -1,6 +1,6 @@
 //! Shared by the operator's commands: connection options, the transaction of a command, and output.
 
-use std::{io::Read, path::PathBuf};
+use std::{io::Read, path::PathBuf, time::Duration};
 
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
@@ -9,6 +9,7 @@ use runtime::{Bus, Database, MasterKeys, Role};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool, Postgres, postgres::PgArguments, query::QueryScalar};
+use tokio::time::{sleep, timeout};
 
 use crate::{invocation, table};
 
@@ -99,14 +100,39 @@ pub struct BusArgs {
 }
 
 impl BusArgs {
-    /// Connects.
+    /// Connects as an operator.
     pub async fn connect(&self) -> anyhow::Result<Bus> {
+        self.connect_as("command line").await
+    }
+
+    /// Connects by the inbox on which the user of the credentials may listen: an operator's, the ingress's, or that of a process of several
+    /// stages. The server does not say whose they are: the first inbox on which JetStream answers, else the last.
+    pub async fn connect_as_any(&self) -> anyhow::Result<Bus> {
+        for name in ["command line", "ingress"] {
+            let bus = self.connect_as(name).await?;
+            let answers = async {
+                while !bus.is_healthy().await {
+                    sleep(CONNECT_POLL).await;
+                }
+            };
+            if timeout(CONNECT_TIMEOUT, answers).await.is_ok() {
+                return Ok(bus);
+            }
+        }
+        self.connect_as("all").await
+    }
+
+    async fn connect_as(&self, name: &str) -> anyhow::Result<Bus> {
         let url = self.nats_url.as_ref().context("--nats-url is required, or POSTRIDER_NATS_URL in the environment")?;
-        Bus::connect(url, self.nats_credentials.as_deref(), &self.stream_prefix, self.stream_replicas, "command line")
+        Bus::connect(url, self.nats_credentials.as_deref(), &self.stream_prefix, self.stream_replicas, name)
             .await
             .context("nats-url")
     }
 }
+
+/// How long NATS has to answer on an inbox before the next one is tried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_POLL: Duration = Duration::from_millis(50);
 
 /// The longest secret that is read from standard input, in bytes.
 const SECRET_MAX_BYTES: u64 = 64 * 1024;

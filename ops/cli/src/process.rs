@@ -1,5 +1,7 @@
 //! The long-running processes: ingress, stages, or all in one. Start, serve, drain.
 
+#[cfg(feature = "dev")]
+use std::io::IsTerminal;
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
@@ -10,6 +12,7 @@ use runtime::{
     admin::Admin, plans::PreparedPool,
 };
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::traces;
@@ -268,14 +271,30 @@ impl Process {
 
 /// SIGTERM or SIGINT.
 pub async fn stop_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = received(SignalKind::terminate()) => {}
+        () = received(SignalKind::interrupt()) => {}
+    }
+}
+
+/// SIGTERM or SIGINT, or that the terminal is closed.
+#[cfg(feature = "dev")]
+pub async fn stop_signal_on_terminal() {
+    // Without one, as under `nohup`, it runs on.
+    if std::io::stdout().is_terminal() {
+        tokio::select! {
+            () = stop_signal() => {}
+            () = received(SignalKind::hangup()) => {}
+        }
+    } else {
+        stop_signal().await;
+    }
+}
+
+async fn received(kind: SignalKind) {
+    match signal(kind) {
+        Ok(mut signals) => drop(signals.recv().await),
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -26,9 +26,6 @@ pub struct AuditRecord<'a> {
 }
 
 /// Writes entries, in the transaction of what they tell of.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn write(db: impl PgExecutor<'_>, records: &[AuditRecord<'_>]) -> sqlx::Result<()> {
     sqlx::query!(
         "insert into audit_log (id, tenant_id, actor, action, subject, detail, reason, outcome)

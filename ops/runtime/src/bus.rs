@@ -96,9 +96,6 @@ pub struct Publication {
 
 impl Publication {
     /// A message with its body: JSON, unless it has a form of its own. It carries the current trace context, if there is one.
-    ///
-    /// # Errors
-    /// If the body cannot be serialised (a map whose keys are not strings): never for our types.
     pub fn json<M: schemas::messages::Message>(
         subject: String,
         message_id: String,

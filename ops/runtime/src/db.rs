@@ -1,16 +1,18 @@
 //! Postgres: pools that take their role, and never hand on an open transaction.
 
-use std::{str::FromStr, time::Duration};
+use std::{io, str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
     Connection, Executor, PgConnection, PgPool, Postgres, Transaction,
+    migrate::Migrator,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+use tokio::time::timeout;
 use uuid::Uuid;
 
 /// The migrations, embedded.
-pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
+pub static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
 /// Longest wait for a connection before a caller is answered "unavailable".
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -19,13 +21,27 @@ const MAX_LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Postgres ends a transaction that a vanished task left open after this long: the last resort behind hook and spawn.
 const IDLE_IN_TRANSACTION: &str = "30s";
 
+/// Longest wait for what a worker asks of Postgres, where it takes milliseconds. See [`within`].
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for the rollback of what was given up: longer than a read of the API may take. Then the connection is closed.
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// Begins a transaction with an asynchronous commit. Use it only for work that nothing outside has seen yet, and that is redone after a crash
 /// of Postgres. A mail or an answer leaves after a synchronous commit, later in the same log, which also brings this one to the disk.
 pub const BEGIN_ASYNC_COMMIT: &str = "begin; set local synchronous_commit = off";
 
-/// Begins a transaction that holds locks others need and waits for locks others hold: it gives up after a second (55P03) and releases its
+macro_rules! wait_briefly {
+    () => {
+        "set local lock_timeout = '1s'"
+    };
+}
+
+/// For a transaction that holds locks others need and waits for locks others hold: it gives up after a second (55P03) and releases its
 /// own.
-pub const BEGIN_BRIEFLY: &str = "begin; set local lock_timeout = '1s'";
+pub const WAIT_BRIEFLY: &str = wait_briefly!();
+
+/// Begins a transaction that waits for locks as [`WAIT_BRIEFLY`] has it.
+pub const BEGIN_BRIEFLY: &str = concat!("begin; ", wait_briefly!());
 
 /// A connection that was idle for longer is tried before it is used.
 const PING_AFTER: Duration = Duration::from_secs(1);
@@ -108,10 +124,26 @@ impl Database {
     /// When Postgres is away or a migration fails; a failed migration leaves nothing half done.
     pub async fn migrate(url: &SecretString) -> Result<(), sqlx::migrate::MigrateError> {
         let pool = PgPoolOptions::new().max_connections(1).connect(url.expose_secret()).await?;
-        MIGRATIONS.run(&pool).await?;
+        // An older program, to which an upgrade is rolled back, leaves the newer schema as it is: each migration allows for that.
+        let mut migrations = Migrator::with_migrations(MIGRATIONS.migrations.to_vec());
+        migrations.set_ignore_missing(true).run(&pool).await?;
         pool.close().await;
         Ok(())
     }
+}
+
+/// Does this work with Postgres within this time, or fails as when Postgres is away. A connection that is dropped on the way is rolled back
+/// or closed.
+///
+/// sqlx asks for no TCP keepalive: when the host of Postgres vanishes without a word, the answer to a statement is waited for for ever.
+///
+/// # Errors
+/// Those of the work, and a timeout.
+pub async fn within<T, E: From<sqlx::Error>>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    timeout(limit, work).await.unwrap_or_else(|_| Err(sqlx::Error::Io(io::ErrorKind::TimedOut.into()).into()))
 }
 
 /// A cancelled `begin()` can return its connection inside an open transaction (sqlx 0.9.0): the next user's writes would look
@@ -119,15 +151,12 @@ impl Database {
 ///
 /// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw.
 pub(crate) async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
-    connection.execute("rollback").await?;
+    within(ROLLBACK_TIMEOUT, connection.execute("rollback")).await?;
     connection.shrink_buffers();
     Ok(true)
 }
 
 /// Begins a transaction confined to a tenant: row security answers only its rows.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn begin_for_tenant(pool: &PgPool, tenant: Uuid) -> sqlx::Result<Transaction<'static, Postgres>> {
     let mut tx = pool.begin().await?;
     confine(&mut tx, tenant).await?;
@@ -149,9 +178,6 @@ pub fn confined(tenant: Uuid) -> String {
 }
 
 /// Confines an open transaction to a tenant.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn confine(tx: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query("select set_config('app.tenant', $1, true)").bind(tenant.to_string()).execute(tx).await.map(drop)
 }
@@ -174,7 +200,7 @@ pub fn is_transient(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Whether a lock was waited for in vain, as [`BEGIN_BRIEFLY`] has it.
+/// Whether a lock was waited for in vain, as [`WAIT_BRIEFLY`] has it.
 #[must_use]
 pub fn is_lock_timeout(error: &sqlx::Error) -> bool {
     const LOCK_NOT_AVAILABLE: &str = "55P03";

@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{
     Backoff,
-    db::{describe, is_transient},
+    db::{ANSWER_TIMEOUT, describe, is_transient, within},
     panics::caught,
 };
 
@@ -111,7 +111,8 @@ pub async fn commit_each<C: Commit>(committer: &mut C, entries: &[C::Entry]) -> 
     let (stage, task) = C::TASK;
     let mut failures = 0;
     loop {
-        let error = match caught(stage, task, committer.commit(entries)).await {
+        let commit = Box::pin(within(ANSWER_TIMEOUT, committer.commit(entries)));
+        let error = match caught(stage, task, commit).await {
             Ok(Ok(answers)) => return answers.into_iter().map(Ok).collect(),
             Ok(Err(error)) if is_transient(&error) => {
                 failures += 1;
@@ -148,7 +149,7 @@ mod tests {
 
     const GATHERING: Gathering = Gathering { most: 4, busy: 2, window: Duration::from_millis(5) };
 
-    /// Answers each entry with itself; refuses a group with a 0 in it, and fails twice on a 9.
+    /// Answers each entry with itself; refuses a group with a 0 in it, fails on a 9 and then does not answer.
     struct Echo(u32);
 
     impl Commit for Echo {
@@ -160,7 +161,7 @@ mod tests {
         async fn commit(&mut self, entries: &[u32]) -> sqlx::Result<Vec<u32>> {
             if entries.contains(&9) && self.0 < 2 {
                 self.0 += 1;
-                return Err(sqlx::Error::PoolTimedOut);
+                return if self.0 == 1 { Err(sqlx::Error::PoolTimedOut) } else { std::future::pending().await };
             }
             assert!(!entries.contains(&13), "a panic");
             if entries.contains(&0) { Err(sqlx::Error::RowNotFound) } else { Ok(entries.to_vec()) }

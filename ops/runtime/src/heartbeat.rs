@@ -51,8 +51,8 @@ impl Heartbeat {
         Self { by_key, process_id: schemas::new_id(), name: name.to_owned(), settings }
     }
 
-    /// Writes heartbeats until shutdown, then deletes its rows: a process that stops on purpose does not count as missing. A changed
-    /// pause switch is written at once.
+    /// Writes heartbeats until shutdown and until its work is finished: `postrider drain` waits for that, too. Then it deletes its rows: a
+    /// process that stops on purpose does not count as missing. A changed pause switch is written at once.
     pub async fn run(
         self,
         beats: impl Fn() -> Vec<Beat> + Send,
@@ -60,8 +60,11 @@ impl Heartbeat {
         shutdown: CancellationToken,
     ) {
         loop {
-            let now = beats();
-            let pause = if now.iter().any(Beat::is_draining) { DRAIN_INTERVAL } else { INTERVAL };
+            let (is_stopping, now) = (shutdown.is_cancelled(), beats());
+            if is_stopping && now.iter().all(|beat| beat.in_hand == 0) {
+                break;
+            }
+            let pause = if is_stopping || now.iter().any(Beat::is_draining) { DRAIN_INTERVAL } else { INTERVAL };
             match tokio::time::timeout(BEAT_TIMEOUT, self.beat(&now)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
@@ -70,7 +73,7 @@ impl Heartbeat {
                 Err(_) => tracing::debug!("a heartbeat took too long"),
             }
             tokio::select! {
-                () = shutdown.cancelled() => break,
+                () = shutdown.cancelled(), if !is_stopping => {}
                 () = tokio::time::sleep(pause) => {}
                 () = switches.changed() => {}
             }
@@ -80,9 +83,6 @@ impl Heartbeat {
     }
 
     /// Renews the rows of this process, and deletes rows that were not renewed for a day.
-    ///
-    /// # Errors
-    /// If Postgres is unavailable.
     pub async fn beat(&self, beats: &[Beat]) -> sqlx::Result<()> {
         let mut db = self.by_key.take().await?;
         // An array of arrays is a matrix in Postgres, so each list travels as one text.

@@ -186,12 +186,21 @@ async fn detect_restores(
                     is_changed
                 });
             }
-            Ok(Err(error)) => tracing::debug!(error = chain(&error), "the ledger could not be checked yet"),
-            Err(_) => tracing::debug!("checking the ledger timed out"),
+            Ok(Err(error)) => warn_unchecked(known.borrow().is_verified, &chain(&error)),
+            Err(_) => warn_unchecked(known.borrow().is_verified, "checking the ledger timed out"),
         }
         if shutdown.run_until_cancelled(tokio::time::sleep(restore_detector::CHECK_INTERVAL)).await.is_none() {
             return;
         }
+    }
+}
+
+/// Says why the ledger could not be checked: until it was once, what sends mail waits.
+fn warn_unchecked(is_verified: bool, error: &str) {
+    if is_verified {
+        tracing::debug!(error, "the ledger could not be checked");
+    } else {
+        tracing::warn!(error, "nothing is sent until the ledger is checked for a restore");
     }
 }
 

@@ -48,7 +48,8 @@ pub struct CoreSettings {
     #[arg(long, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
     pub database_url: SecretString,
     /// Connections to Postgres for the ingress, and as many for stages: half of them for statements that find their rows by key and keep
-    /// their plans, half for others. A process that delivers has two more, so `postrider all` has at most 30.
+    /// their plans, half for others. A process that delivers has two more, one that answers HTTP one more for its health, so `postrider all`
+    /// has at most 31.
     #[arg(long, env = "POSTRIDER_DATABASE_POOL", default_value_t = 14, value_parser = clap::value_parser!(u32).range(4..))]
     pub database_pool: u32,
     /// NATS servers, comma-separated URLs.

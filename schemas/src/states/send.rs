@@ -65,6 +65,8 @@ closed_set! {
         FrequencyCap = "frequency_cap",
         /// `not_after` passed.
         WindowMissed = "window_missed",
+        /// The enrollment that it is of ended before its last step.
+        EnrollmentExited = "enrollment_exited",
         /// The campaign was cancelled.
         CampaignCancelled = "campaign_cancelled",
     }

@@ -29,17 +29,11 @@ pub mod testing {
     use crate::{credit, sweeps};
 
     /// Credits outcomes, as their announcement would.
-    ///
-    /// # Errors
-    /// If Postgres is unavailable.
     pub async fn credit_outcomes(pool: &PgPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<()> {
         credit::credit_outcomes(&runtime::plans::PreparedPool::new(pool, 1), outcomes).await.map(drop)
     }
 
     /// Runs both sweeps until neither finds anything.
-    ///
-    /// # Errors
-    /// If Postgres is unavailable.
     pub async fn run_sweeps(pool: &PgPool) -> Result<(), StageError> {
         let by_key = runtime::plans::PreparedPool::new(pool, 1);
         let (late, due) = (sweeps::LateFacts(by_key.clone()), sweeps::DueOutcomes(by_key));

@@ -19,9 +19,6 @@ pub struct Difference {
 }
 
 /// Recounts the outcomes of one tenant, or of all. Returns the differences, at most a thousand of each kind. Reads only.
-///
-/// # Errors
-/// If Postgres is unavailable.
 pub async fn recount(db: &mut PgConnection, tenant: Option<Uuid>) -> sqlx::Result<Vec<Difference>> {
     let mut found = Vec::new();
     for row in sqlx::query_file!("queries/recount_campaigns.sql", tenant).fetch_all(&mut *db).await? {

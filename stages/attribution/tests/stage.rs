@@ -382,6 +382,22 @@ async fn a_merge_takes_no_credit_away_and_no_late_click() {
 }
 
 #[tokio::test]
+async fn a_merge_credits_the_outcomes_of_both_anew() {
+    let shop = Shop::open().await;
+    let mail = shop.mail(&shop.people[0], 5).await;
+    shop.click(mail, 3, 1).await;
+    let outcome = shop.report_outcome(json!({"contact_email": shop.people[1].address})).await;
+    shop.credit(outcome).await;
+    shop.run_sweeps().await;
+    assert_eq!(shop.credited(outcome).await, []);
+    shop.merge().await;
+    shop.run_sweeps().await;
+    assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)]);
+    assert_eq!(shop.reasons(outcome).await.last().unwrap(), "contact");
+    shop.assert_totals().await;
+}
+
+#[tokio::test]
 async fn any_address_and_number_of_merged_contacts_lead_to_the_survivor_and_all_their_mail() {
     let shop = Shop::open().await;
     let mail = shop.mail(&shop.people[0], 2).await;

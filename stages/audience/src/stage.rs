@@ -32,9 +32,6 @@ pub(crate) struct Audience {
 }
 
 /// Starts the stage: its workers and its sweeps.
-///
-/// # Errors
-/// None today; the signature is every stage's.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Audience {
         pool: deps.pool.clone(),
@@ -48,7 +45,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         stream: subjects::stream::ACCEPTED,
         durable: format!("{}-{lane}", Audience::NAME),
         subjects: kinds.iter().map(|kind| format!("mail.v1.accepted.*.*.{kind}")).collect(),
-        workers: workers.max(1),
+        workers,
         coalesce,
     };
     let prompt = [RequestKind::Transactional, RequestKind::Message];

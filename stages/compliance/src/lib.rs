@@ -145,8 +145,7 @@ fn split_batch(batch: &BatchFacts, sends: &[OwedSend], now: DateTime<Utc>) -> Sp
     let mut split = SplitBatch { cleared: Vec::with_capacity(sends.len()), ..SplitBatch::default() };
     for send in sends {
         let mail = (batch.kind, batch.classification);
-        let decision =
-            gate::decide_send(Some(&batch.eligibility), send.eligibility.as_ref(), mail, send.more_urgent, now);
+        let decision = gate::decide_send(Some(&batch.eligibility), send.eligibility.as_ref(), mail, send.facts, now);
         match decision {
             GateDecision::Skip(reason) => split.withheld.push((send.send_id, reason)),
             GateDecision::Wait(hold @ (Hold::QuietHours { until } | Hold::MoreUrgent { until })) => {

@@ -16,7 +16,7 @@ select w.place as "place!", s.address as "address!", s.contact_active as "contac
        s.marketing_status = 'pending' and exists (
            select from confirmations f
            where f.tenant_id = w.tenant_id and f.contact_id = w.contact_id
-             and confirmation_state(f.state, f.expires_at, s.marketing_status) = 'pending'
+             and is_waited_for(f, s.marketing_status)
        ) as "is_asked_to_confirm!",
        exists (
            select from enrollment_checks k

@@ -70,9 +70,6 @@ pub struct Settings {
 }
 
 /// Starts the stage's sweeps.
-///
-/// # Errors
-/// None today; the signature is every stage's.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let groups = Groups {
         by_key: deps.by_key.bulk(NAME),

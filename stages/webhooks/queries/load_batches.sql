@@ -1,5 +1,6 @@
--- The data that the mails of these batches share. $1 tenants, $2 batches. Primary keys, and `template_versions_by_content`.
-select w.tenant_id as "tenant_id!", w.id as "id!", b.kind as "kind!: MessageKind", b.variant as "variant?", c.subject as "subject?",
+-- The data that the mails of these batches share. $1 tenants, $2 batches. Primary keys, and `template_versions_by_content`. Retention and
+-- erasure empty subjects.
+select w.tenant_id as "tenant_id!", w.id as "id!", b.kind as "kind!: MessageKind", b.variant as "variant?", nullif(c.subject, '') as "subject?",
        coalesce(t.template_id, v.template_id, k.template_id) as "template_id?", t.version as "template_version?", d.email as "sender_email?",
        x.traceparent as "traceparent?", x.tracestate as "tracestate?"
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)

@@ -2,7 +2,7 @@
 //!
 //! A replay delivers every event of the range that the subscription's `events` name. A receiver that lost its data needs all of
 //! them, and other receivers recognise repeated events by their ids. Deliveries that are still pending are left as they are. A
-//! replay runs in slices and waits while the subscription has a backlog, so the queue stays short for any range.
+//! replay runs in slices and waits while the subscription is paused or has a backlog, so the queue stays short for any range.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const SLICE_MAX: usize = 4 * SLICE;
 /// The shortest and the longest time slice.
 const STEP_MIN_SECONDS: f64 = 0.001;
 const STEP_MAX_SECONDS: f64 = 7.0 * 24.0 * 3_600.0;
-/// A replay waits while its subscription has this many waiting deliveries.
+/// A replay waits while its subscription is paused or has this many waiting deliveries.
 const BACKLOG_MAX: i64 = 5_000;
 /// The timeout of one search for facts. After a timeout the time slice is shortened.
 const SEARCH_TIMEOUT: &str = "5s";
@@ -71,16 +71,18 @@ impl Sweep for Replays {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        // In random order, so that all replays make progress.
+        // In random order, so that all replays make progress. Those that have to wait are not drawn.
         let Some(row) = sqlx::query!(
             r#"select r.tenant_id, r.id, r.subscription_id, r.since, r.until, r.source, r.cursor_at, r.cursor_id, r.step_seconds,
-                      s.status = 'disabled' as "is_over!",
-                      (select count(*) from (select from webhook_queue q
-                                             where q.tenant_id = r.tenant_id and q.subscription_id = r.subscription_id
-                                             limit $1) waiting) as "waiting!"
+                      s.status = 'disabled' as "is_over!"
                from webhook_replays r
                join webhook_subscriptions s on s.tenant_id = r.tenant_id and s.id = r.subscription_id
                where r.status = 'running'
+                 and (s.status = 'disabled'
+                      or s.status = 'active'
+                         and (select count(*) from (select from webhook_queue q
+                                                    where q.tenant_id = r.tenant_id and q.subscription_id = r.subscription_id
+                                                    limit $1) waiting) < $1)
                order by random()
                limit 1
                for update of r skip locked"#,
@@ -91,9 +93,6 @@ impl Sweep for Replays {
         else {
             return Ok(0);
         };
-        if row.waiting >= BACKLOG_MAX && !row.is_over {
-            return Ok(0);
-        }
         let replay = Replay {
             tenant_id: row.tenant_id,
             id: row.id,
@@ -295,25 +294,16 @@ fn is_cancelled(error: &sqlx::Error) -> bool {
 mod tests {
     use runner::Sweep;
     use stage_rig::Rig;
+    use uuid::Uuid;
 
     use super::Replays;
+    use crate::retention::PurgeExpired;
 
     #[tokio::test]
     async fn a_replay_starts_at_the_oldest_month_of_the_ledger() {
         let rig = Rig::new().await;
         let tenant = rig.tenant().await;
-        sqlx::query(
-            "with s as (
-                 insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, secret)
-                 values ($1, $1, 'crm', 'production', 'https://x.example/', '{email.opened}', '') returning id
-             )
-             insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at)
-             select $1, $1, id, '2000-01-01', now(), '2000-01-01' from s",
-        )
-        .bind(tenant.id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+        replay(&rig, tenant.id, "active").await;
         let replays = Replays(runtime::plans::PreparedPool::new(&rig.pool, 1));
         let mut slices = 0;
         while replays.sweep().await.unwrap() > 0 {
@@ -321,5 +311,87 @@ mod tests {
         }
         assert!(slices < 30, "{slices} slices for a ledger of one month");
         assert_eq!(rig.number("select count(*) from webhook_replays where status = 'completed'").await, 1);
+    }
+
+    /// A running replay of all times into a subscription in this state.
+    async fn replay(rig: &Rig, tenant: Uuid, status: &str) -> Uuid {
+        let id = Uuid::now_v7();
+        sqlx::query(
+            "with s as (
+                 insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, status, secret)
+                 values ($1, $2, 'crm', 'production', 'https://x.example/', '{campaign.sent}', $3, '') returning id
+             )
+             insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at)
+             select $1, $2, id, '2000-01-01', now(), '2000-01-01' from s",
+        )
+        .bind(tenant)
+        .bind(id)
+        .bind(status)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        id
+    }
+
+    #[tokio::test]
+    async fn replays_that_have_to_wait_do_not_delay_others() {
+        let rig = Rig::new().await;
+        let (tenant, other) = (rig.tenant().await, rig.tenant().await);
+        replay(&rig, tenant.id, "paused").await;
+        for _ in 0..9 {
+            let busy = replay(&rig, tenant.id, "active").await;
+            sqlx::query(
+                "insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
+                 select $1, $2, now(), gen_random_uuid() from generate_series(1, $3)",
+            )
+            .bind(tenant.id)
+            .bind(busy)
+            .bind(super::BACKLOG_MAX)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+        }
+        let free = replay(&rig, other.id, "active").await;
+        let replays = Replays(runtime::plans::PreparedPool::new(&rig.pool, 1));
+        let is_running = "select count(*) from webhook_replays where status = 'running'";
+        while rig.number(is_running).await > 10 {
+            assert_eq!(replays.sweep().await.unwrap(), 1, "a replay that waits was drawn");
+        }
+        assert_eq!(replays.sweep().await.unwrap(), 0);
+        let completed: Uuid = sqlx::query_scalar("select id from webhook_replays where status = 'completed'")
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+        assert_eq!(completed, free);
+        let untouched =
+            "select count(*) from webhook_replays where status = 'running' and source = 'events' and cursor_at = since";
+        assert_eq!(rig.number(untouched).await, 10);
+    }
+
+    #[tokio::test]
+    async fn a_replayed_body_is_kept_as_long_as_a_new_one() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        sqlx::query(
+            "with link as (
+                 insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
+                 values ('crm', 'production', 't-1', $1, 'owner@example.com')
+             ), notice as (
+                 insert into notices (tenant_id, id, type, recorded_at) values ($1, $1, 'campaign.sent', now() - interval '40 days')
+             )
+             insert into webhook_events (tenant_id, product, id, type, body, created_at)
+             values ($1, 'crm', $1, 'campaign.sent', 'the first bytes', now() - interval '40 days')",
+        )
+        .bind(tenant.id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        replay(&rig, tenant.id, "active").await;
+        let replays = Replays(runtime::plans::PreparedPool::new(&rig.pool, 1));
+        while replays.sweep().await.unwrap() > 0 {}
+        assert_eq!(rig.number("select count(*) from webhook_deliveries where status = 'pending'").await, 1);
+        let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
+        while purge.sweep().await.unwrap() > 0 {}
+        assert_eq!(rig.number("select count(*) from webhook_events where body = 'the first bytes'").await, 1);
     }
 }

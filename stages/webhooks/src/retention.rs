@@ -9,6 +9,8 @@ use sqlx::PgPool;
 
 /// Rows changed in one transaction.
 const SLICE: i64 = 2_000;
+/// Expired deliveries, and as many bodies, deleted in one transaction: many, because each looks through all old deliveries that wait.
+const PURGE_SLICE: i64 = 50_000;
 const END_INTERVAL: Duration = Duration::from_secs(2);
 const PURGE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
@@ -45,7 +47,7 @@ impl Sweep for PurgeExpired {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let keep = self.keep.as_secs_f64();
-        let gone = sqlx::query_file!("queries/purge_expired.sql", keep, SLICE).fetch_one(&self.pool).await?.gone;
+        let gone = sqlx::query_file!("queries/purge_expired.sql", keep, PURGE_SLICE).fetch_one(&self.pool).await?.gone;
         sqlx::query!(
             "delete from webhook_replays where ctid = any(array(
                  select ctid from webhook_replays where status <> 'running' and created_at < now() - make_interval(secs => $1) limit $2))",
@@ -150,5 +152,22 @@ mod tests {
         .unwrap();
         while purge.sweep().await.unwrap() > 0 {}
         assert_eq!(counts().await, (3, 3), "the disabled subscription's are gone");
+    }
+
+    #[tokio::test]
+    async fn one_run_deletes_many_thousand_expired_deliveries() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        sqlx::query(
+            "insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, created_at)
+             select $1, gen_random_uuid(), $1, 'crm', gen_random_uuid(), 'email.opened', 'delivered', now() - interval '40 days'
+             from generate_series(1, 5000)",
+        )
+        .bind(tenant.id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
+        assert_eq!(purge.sweep().await.unwrap(), 5_000);
     }
 }

@@ -184,6 +184,7 @@ async fn users_of_the_servers_may_do_what_is_theirs_and_nothing_else() {
     let script = fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/nats/try.py")).unwrap();
     let mut command = Command::new(&python.program);
     command.arg(script).env("PATH", path).env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null());
+    command.env("POSTRIDER_TEST_BINARY", process::binary());
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));

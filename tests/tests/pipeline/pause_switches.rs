@@ -312,3 +312,17 @@ async fn the_log_filter_of_running_processes_is_changed_and_put_back() {
     let audited = run(&rig, &["audit", "list", "--action", "log."]);
     assert_eq!(audited.last().unwrap()["reason"], "looking into case 4");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_nats_settings_a_pause_is_made_and_a_drain_pauses_nothing() {
+    let rig = Rig::shared().await;
+    let mut env = rig.operator_env();
+    env.remove("POSTRIDER_NATS_URL");
+    process::run(&["pause", "stage", "webhooks"], &env);
+    process::run(&["resume", "stage", "webhooks"], &env);
+    let drained =
+        std::process::Command::new(process::binary()).args(["drain", "webhooks"]).envs(&env).output().unwrap();
+    assert!(!drained.status.success(), "{drained:?}");
+    let paused: i64 = sqlx::query_scalar("select count(*) from stage_pauses").fetch_one(&rig.pool).await.unwrap();
+    assert_eq!(paused, 0);
+}

@@ -30,7 +30,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     let rows = sqlx::query!(
         r#"select event, coalesce(sum(count), 0)::bigint as "count!"
            from rollups
-           where tenant_id = $1 and hour > now() - make_interval(days => $2::integer) and event = any($3)
+           where tenant_id = $1 and hour >= date_trunc('day', now(), 'UTC') - make_interval(days => $2::integer) and event = any($3)
            group by event"#,
         tenant,
         days,

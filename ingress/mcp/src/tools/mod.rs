@@ -163,14 +163,16 @@ struct CampaignArguments {
     campaign_id: String,
 }
 
-const DAYS_MAX: i32 = 90;
+/// The periods that counts are shown of, in days: from the beginning of a day (UTC) until now. Of any other ones, two that differ by a day would
+/// reveal the small counts of that day.
+const PERIODS: [i32; 3] = [7, 30, 90];
 const DAYS_DEFAULT: i32 = 30;
 
 /// The arguments of tools about the last days.
 #[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DaysArguments {
-    #[schemars(range(min = 1, max = DAYS_MAX), extend("default" = DAYS_DEFAULT))]
+    #[schemars(extend("enum" = PERIODS, "default" = DAYS_DEFAULT))]
     days: Option<i32>,
 }
 
@@ -178,8 +180,8 @@ impl DaysArguments {
     fn days(&self) -> Result<i32, ToolFault> {
         match self.days {
             None => Ok(DAYS_DEFAULT),
-            Some(days) if (1..=DAYS_MAX).contains(&days) => Ok(days),
-            Some(_) => Err(ToolFault::Arguments(format!("days: must be 1 to {DAYS_MAX}"))),
+            Some(days) if PERIODS.contains(&days) => Ok(days),
+            Some(_) => Err(ToolFault::Arguments(format!("days: must be one of {PERIODS:?}"))),
         }
     }
 }
@@ -280,6 +282,6 @@ mod tests {
         let nothing = json!({"type": "object", "properties": {}, "additionalProperties": false});
         assert_eq!(Tool::SuppressionSummary.input_schema(), nothing);
         let days = &Tool::Deliverability.input_schema()["properties"]["days"];
-        assert_eq!((&days["minimum"], &days["maximum"], &days["default"]), (&json!(1), &json!(90), &json!(30)));
+        assert_eq!((&days["enum"], &days["default"]), (&json!([7, 30, 90]), &json!(30)));
     }
 }

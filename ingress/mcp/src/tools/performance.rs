@@ -39,7 +39,10 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         ("open", row.open),
     ]);
     let sent = &states["sent"];
-    let fact = |number| json!({"count": small_counts::share(number, sent), "rate": small_counts::rate(number, sent)});
+    let fact = |number| part_of(number, sent, sent);
+    let (opened, clicked) = (fact(row.opened), fact(row.clicked));
+    let opened_human = part_of(row.opened_human, &opened["count"], sent);
+    let clicked_human = part_of(row.clicked_human, &clicked["count"], sent);
     Ok(json!({
         "campaign_id": campaign,
         "status": status,
@@ -51,11 +54,18 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
             "bounced": fact(row.bounced),
             "complained": fact(row.complained),
             "unsubscribed": fact(row.unsubscribed),
-            "opened": fact(row.opened),
-            "opened_human": fact(row.opened_human),
-            "clicked": fact(row.clicked),
-            "clicked_human": fact(row.clicked_human),
+            "opened": opened,
+            "opened_human": opened_human,
+            "clicked": clicked,
+            "clicked_human": clicked_human,
         },
         "note": "rates are of those sent; opens are inflated by mail programs that fetch pictures, clicks are the better sign",
     }))
+}
+
+/// A count that is a part of a shown one, and its rate of those sent.
+fn part_of(number: i64, whole: &Value, sent: &Value) -> Value {
+    let count = small_counts::share(number, whole);
+    let rate = if count.is_number() { small_counts::rate(number, sent) } else { Value::Null };
+    json!({"count": count, "rate": rate})
 }

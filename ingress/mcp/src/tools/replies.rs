@@ -13,7 +13,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     let rows = sqlx::query!(
         r#"select kind, coalesce(sum(count), 0)::bigint as "count!"
            from rollups
-           where tenant_id = $1 and hour > now() - make_interval(days => $2::integer) and event = 'replied'
+           where tenant_id = $1 and hour >= date_trunc('day', now(), 'UTC') - make_interval(days => $2::integer) and event = 'replied'
            group by kind"#,
         tenant,
         days,

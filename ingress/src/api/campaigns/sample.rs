@@ -40,9 +40,6 @@ pub(super) struct RecipientRenderFault {
 }
 
 /// Renders the content for some of the campaign's audience.
-///
-/// # Errors
-/// When Postgres is away.
 pub(super) async fn render(ctx: &mut RequestContext, row: &CampaignRow, content_id: Uuid) -> Result<Sample, ApiError> {
     let tenant = ctx.tenant;
     let parts = stored::parts_of(ctx.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;

@@ -310,9 +310,6 @@ pub(super) async fn set_hook(db: &mut PgConnection, tenant: Uuid, id: Uuid, hook
 }
 
 /// Puts these connections, and no others, into the order: the first carries the tenant's mail, the others take over in their order.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn set_order(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<()> {
     sqlx::query!(
         "update provider_connections set is_default = false, fallback_rank = null
@@ -335,9 +332,6 @@ pub async fn set_order(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sql
 }
 
 /// The connections in the order.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn order(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Vec<Uuid>> {
     sqlx::query_scalar!(
         "select id from provider_connections where tenant_id = $1 and (is_default or fallback_rank is not null)
@@ -349,9 +343,6 @@ pub async fn order(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Vec<Uuid
 }
 
 /// Puts a connection to use, or out of it.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn set_status(db: &mut PgConnection, tenant: Uuid, id: Uuid, status: &str) -> sqlx::Result<()> {
     sqlx::query!(
         "update provider_connections set status = $3, updated_at = clock_timestamp() where tenant_id = $1 and id = $2",
@@ -365,9 +356,6 @@ pub async fn set_status(db: &mut PgConnection, tenant: Uuid, id: Uuid, status: &
 }
 
 /// Removes a connection and its secret.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn remove(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!("delete from provider_connections where tenant_id = $1 and id = $2", tenant, id)
         .execute(db)

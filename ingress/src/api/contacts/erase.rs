@@ -7,9 +7,6 @@ use uuid::Uuid;
 
 /// Erases a contact's own row and what still waits for it, and asks for the rest. The row is locked by the caller. A suppression
 /// stays: it keeps the address from being mailed again after an import.
-///
-/// # Errors
-/// When Postgres is away.
 pub(super) async fn erase(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -78,9 +78,6 @@ pub(super) async fn survivor_of_path(ctx: &mut RequestContext) -> Result<Uuid, A
 }
 
 /// The contacts that were merged into this one, with their addresses; locked.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<(Uuid, String)>> {
     let rows = sqlx::query!(
         "select id, address from contacts where tenant_id = $1 and merged_into = $2 and status <> 'erased'
@@ -92,9 +89,6 @@ pub(crate) async fn merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
 }
 
 /// Locks a contact and those that were merged into it in the order of their ids, as every writer does that needs several.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn lock_with_merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "select from contacts where tenant_id = $1 and (id = $2 or merged_into = $2) order by id for no key update",
@@ -219,9 +213,6 @@ pub(super) fn external_id_taken() -> ApiError {
 }
 
 /// Takes an `external_id` from a contact that was merged into this one, whose row the caller has locked: the contact itself is to get it.
-///
-/// # Errors
-/// When Postgres is away.
 pub(super) async fn release_external_id(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -142,9 +142,6 @@ pub(super) enum CheckOutcome {
 
 /// Records a check: the status it makes of the domain, what it saw, and when to look again (`None`: never). After
 /// [`CheckOutcome::ProvenElsewhere`] the transaction can only be rolled back.
-///
-/// # Errors
-/// When Postgres is away.
 pub(super) async fn apply_check(
     db: &mut PgConnection,
     tenant: Uuid,

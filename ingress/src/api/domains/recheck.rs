@@ -72,9 +72,6 @@ pub(crate) async fn run(ingress: Arc<Ingress>, shutdown: CancellationToken) {
 }
 
 /// One round; answers how many domains were looked at. No connection is held while the DNS thinks.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn sweep(ingress: &Ingress) -> sqlx::Result<u64> {
     let due = store::take_due(&ingress.pool, AT_ONCE).await?;
     let checks = stream::iter(due).map(|(tenant, id)| recheck(ingress, tenant, id)).buffer_unordered(CONCURRENT);

@@ -36,6 +36,9 @@ pub(crate) struct EnrollmentRow {
     #[schemars(range(min = 1, max = STEPS_MAX))]
     pub(crate) next_step: Option<i16>,
     pub(crate) next_action_at: OptionalTime,
+    /// What its due step waits for: it is looked at again at next_action_at.
+    #[schemars(extend("enum" = ["frequency_cap", "quiet_hours", "no_consent", "owner_mails"]))]
+    pub(crate) held_by: Option<String>,
     /// Attempts at the next step so far.
     #[serde(rename = "attempt_count")]
     #[schemars(with = "usize")]

@@ -10,7 +10,7 @@ use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnM
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::store::{ContactRow, ExplainedSender, MessageRow, OccurrenceRow, SuppressionRow};
+use super::store::{ContactRow, ExplainedSender, HeldBatch, MessageRow, OccurrenceRow, SuppressionRow};
 use crate::{
     api::{
         campaigns::rows::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
@@ -172,7 +172,8 @@ pub(super) fn suppressions(rows: &[SuppressionRow], by_name: bool, classificatio
     gates
 }
 
-/// Whether the contact agreed to marketing, where that counts, and has not left the campaign's topic. `left_topic`: the list, and since when.
+/// Whether the contact agreed to marketing, where that counts, and has not left the campaign's topic. The mail of a sequence waits for the
+/// consent that the contact is asked to confirm. `left_topic`: the list, and since when.
 pub(super) fn consent(
     row: &ContactRow,
     left_topic: Option<(Uuid, DateTime<Utc>)>,
@@ -192,7 +193,9 @@ pub(super) fn consent(
         Some("expired") if marketing == MarketingStatus::Pending => "confirmation_expired",
         _ => &row.marketing_status,
     };
-    Gate::new("consent", stop_if(stops(false)), detail).row("contact", row.id, row.consent_at)
+    let waits = kind == MessageKind::Sequence && row.is_waited_for;
+    let decision = if stops(false) && waits { Decision::Wait } else { stop_if(stops(false)) };
+    Gate::new("consent", decision, detail).row("contact", row.id, row.consent_at)
 }
 
 /// Whether the frequency cap, if the mail has one, leaves room for it: a campaign skips a contact without room, a sequence waits for it. Both
@@ -262,11 +265,12 @@ pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>) -> Gate {
     Gate::new("warmup", decision, detail).row("domain", domain, at)
 }
 
-/// Whether the mail waits for its time, with its batch, or is put off: because its receiver is slowed down, its domain is warmed up, the frequency cap left no
-/// room, or it was quiet.
-pub(super) fn pace(send: Option<&SendRow>, timed: Option<DateTime<Utc>>, is_slowed: bool) -> Gate {
-    if timed.is_some() {
-        return Gate { at: timed.into(), ..Gate::new("pace", Decision::Wait, "timed") };
+/// Whether the mail waits with its batch, for its time or for the winner of an A/B test, or is put off: because its receiver is slowed down,
+/// its domain is warmed up, the frequency cap left no room, or it was quiet.
+pub(super) fn pace(send: Option<&SendRow>, batch: Option<HeldBatch>, is_slowed: bool) -> Gate {
+    if let Some(HeldBatch { is_remainder, until }) = batch {
+        let detail = if is_remainder { "held_for_winner" } else { "timed" };
+        return Gate { at: until.into(), ..Gate::new("pace", Decision::Wait, detail) };
     }
     let waiting = send.filter(|send| send.state == SendState::Deferred);
     match waiting.and_then(|send| Some((send, send.reason.as_deref()?))) {
@@ -364,6 +368,36 @@ mod tests {
         let gate = frequency(Some(&usage), kind, more_urgent);
         assert_eq!((gate.decision, gate.detail.as_str()), (decision, detail));
         assert_eq!(frequency(None, kind, more_urgent).decision, Decision::Pass);
+    }
+
+    #[rstest]
+    #[case::step_that_waits(MessageKind::Sequence, true, Decision::Wait)]
+    #[case::step_that_does_not(MessageKind::Sequence, false, Decision::Stop)]
+    #[case::campaign(MessageKind::Campaign, true, Decision::Stop)]
+    fn only_a_sequence_waits_for_a_confirmation(
+        #[case] kind: MessageKind,
+        #[case] is_waited_for: bool,
+        #[case] decision: Decision,
+    ) {
+        let contact = ContactRow {
+            id: Uuid::nil(),
+            status: "active".to_owned(),
+            marketing_status: "pending".to_owned(),
+            consent_at: None,
+            timezone: None,
+            updated_at: Utc::now(),
+            confirmation: Some("pending".to_owned()),
+            is_waited_for,
+            suppressed_by_name: false,
+        };
+        let gate = consent(&contact, None, kind, Classification::Marketing);
+        assert_eq!((gate.decision, gate.detail.as_str()), (decision, "waits_for_confirmation"));
+    }
+
+    #[test]
+    fn the_remainder_of_a_test_waits_for_the_winner() {
+        let gate = pace(None, Some(HeldBatch { is_remainder: true, until: None }), false);
+        assert_eq!((gate.decision, gate.detail.as_str()), (Decision::Wait, "held_for_winner"));
     }
 
     #[rstest]

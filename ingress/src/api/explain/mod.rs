@@ -354,11 +354,11 @@ async fn pace_gate(
     let tenant = explainer.tenant;
     let receiver = Receiver::of(address.domain());
     let is_slowed = store::is_slowed(&mut *explainer.db, tenant, &sender.domain, &receiver.name).await?;
-    let timed = match send {
-        Some(send) => store::timed(&mut *explainer.db, tenant, SendId(send.id).batch()).await?,
+    let held = match send {
+        Some(send) => store::held_batch(&mut *explainer.db, tenant, SendId(send.id).batch()).await?,
         None => None,
     };
-    Ok(gates::pace(send, timed, is_slowed))
+    Ok(gates::pace(send, held, is_slowed))
 }
 
 impl Explanation {

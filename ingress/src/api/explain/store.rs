@@ -16,6 +16,8 @@ pub(super) struct ContactRow {
     pub(super) updated_at: DateTime<Utc>,
     /// How far the confirmation of the consent is, of one that was asked for it.
     pub(super) confirmation: Option<String>,
+    /// The mail of a sequence waits for it.
+    pub(super) is_waited_for: bool,
     /// A magic recipient of the sandbox.
     pub(super) suppressed_by_name: bool,
 }
@@ -61,6 +63,8 @@ pub(super) async fn contact(db: &mut PgConnection, tenant: Uuid, address: &str) 
         r#"select id, status, marketing_status, consent_at, timezone, updated_at,
                   (select confirmation_state(f.state, f.expires_at, c.marketing_status)
                    from confirmations f where f.tenant_id = $1 and f.contact_id = c.id) as "confirmation?",
+                  exists (select from confirmations f
+                          where f.tenant_id = $1 and f.contact_id = c.id and is_waited_for(f, c.marketing_status)) as "is_waited_for!",
                   is_suppressed_by_name(address, (select t.environment from tenants t where t.id = $1)) as "suppressed_by_name!"
            from contacts c where tenant_id = $1 and address = $2"#,
         tenant,
@@ -124,16 +128,26 @@ pub(super) async fn is_slowed(
     .await
 }
 
-/// When a batch is dispatched that waits for its time.
-pub(super) async fn timed(db: &mut PgConnection, tenant: Uuid, batch: Uuid) -> sqlx::Result<Option<DateTime<Utc>>> {
-    sqlx::query_scalar!(
-        "select announce_after from batches where tenant_id = $1 and id = $2 and state = 'timed'",
+/// A batch that is not to be dispatched yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeldBatch {
+    /// It waits for the winner of an A/B test.
+    pub(super) is_remainder: bool,
+    /// The time it waits for otherwise.
+    pub(super) until: Option<DateTime<Utc>>,
+}
+
+/// The batch, if it is not to be dispatched yet.
+pub(super) async fn held_batch(db: &mut PgConnection, tenant: Uuid, batch: Uuid) -> sqlx::Result<Option<HeldBatch>> {
+    sqlx::query_as!(
+        HeldBatch,
+        r#"select state = 'held' as "is_remainder!", announce_after as until
+           from batches where tenant_id = $1 and id = $2 and state in ('held', 'timed')"#,
         tenant,
         batch
     )
     .fetch_optional(db)
     .await
-    .map(Option::flatten)
 }
 
 /// A one-off message.

@@ -247,10 +247,10 @@ async fn begin_export<R: ExportRow>(
         write_header::<R>(format, &mut first)?;
     }
     let slice = ExportSlice { tenant, after: after.unwrap_or(ExportCursor::START), since, limit: SLICE_ROWS };
-    let rows = R::slice(db, slice).await?;
+    let (rows, next) = read_slice::<R>(db, slice).await?;
     write_rows(format, &rows, &mut first)?;
     note_begun(ingress, tenant, actor, R::NAME, after.is_some()).await?;
-    let rest = slices::<R>(Arc::clone(ingress), format, next(slice, &rows));
+    let rest = slices::<R>(Arc::clone(ingress), format, next);
     Ok(ApiReply::stream(StatusCode::OK, format.content_type(), first, rest))
 }
 
@@ -270,10 +270,16 @@ async fn note_begun(
     Ok(())
 }
 
-/// Where the slice after these rows begins; `None` after the last slice.
-fn next<R: ExportRow>(slice: ExportSlice, rows: &[R]) -> Option<ExportSlice> {
+/// The wanted rows of a slice, which may be none of those it has, and the slice after it; `None` after the last one.
+async fn read_slice<R: ExportRow>(
+    db: &mut PgConnection,
+    slice: ExportSlice,
+) -> sqlx::Result<(Vec<R>, Option<ExportSlice>)> {
+    let mut rows = R::slice(db, slice).await?;
     let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= slice.limit);
-    rows.last().filter(|_| is_full).map(|last| ExportSlice { after: last.cursor(), ..slice })
+    let next = rows.last().filter(|_| is_full).map(|last| ExportSlice { after: last.cursor(), ..slice });
+    rows.retain(|row| row.is_wanted(slice));
+    Ok((rows, next))
 }
 
 /// The slices after the first. A fault breaks the transfer off, so that no caller takes half an export for all of it.
@@ -287,11 +293,11 @@ fn slices<R: ExportRow>(
         async move {
             let Some(slice) = slice else { return Ok(None) };
             let mut tx = begin_read(&ingress, AccessPattern::Scan, slice.tenant).await.map_err(io::Error::other)?;
-            let rows = R::slice(tx.db(), slice).await.map_err(io::Error::other)?;
+            let (rows, next) = read_slice::<R>(tx.db(), slice).await.map_err(io::Error::other)?;
             drop(tx);
             let mut written = Vec::new();
             write_rows(format, &rows, &mut written).map_err(|error| io::Error::other(error.code.into_owned()))?;
-            Ok(Some((Bytes::from(written), next(slice, &rows))))
+            Ok(Some((Bytes::from(written), next)))
         }
     })
 }

@@ -190,9 +190,6 @@ pub fn parse_boolean(cell: &str) -> Option<bool> {
 }
 
 /// The defined fields of a tenant, by key.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn defined(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeMap<String, FieldType>> {
     let rows = sqlx::query!("select key, type from fields where tenant_id = $1", tenant).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| (row.key, FieldType::from_column(&row.r#type))).collect())
@@ -200,18 +197,12 @@ pub async fn defined(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeM
 
 /// The defined fields of a tenant, by key, for a transaction that stores values of them: the sweep that takes out the values of a removed
 /// field waits for those that still know it.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn defined_for_write(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeMap<String, FieldType>> {
     sqlx::query!("select hold_fields($1)", tenant).fetch_one(&mut *db).await?;
     defined(db, tenant).await
 }
 
 /// The defined fields of a tenant, by key, for a transaction that stores what names them.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn defined_for_naming(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -223,9 +214,6 @@ pub(crate) async fn defined_for_naming(
 /// Holds the names of the tenant's fields until the transaction ends, which stores what names them: a template, a rule, a step. A removal
 /// waits for it and finds what it stored, or is over before. To be called before the statement that reads the definitions, and before a
 /// row is locked that others hold while they wait for this.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn hold_names(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query!("select pg_advisory_xact_lock_shared(hashtextextended('field names ' || $1::uuid::text, 0))", tenant)
         .fetch_one(db)

@@ -63,9 +63,6 @@ pub(super) struct ImportOutcome {
 }
 
 /// Takes the rows into a table of their own. Each piece is freed as soon as Postgres has it.
-///
-/// # Errors
-/// When Postgres is away.
 pub(super) async fn load(db: &mut PgConnection, rows: EncodedRows) -> sqlx::Result<()> {
     if rows.is_empty() {
         return Ok(());
@@ -79,9 +76,6 @@ pub(super) async fn load(db: &mut PgConnection, rows: EncodedRows) -> sqlx::Resu
 }
 
 /// Takes the values of these fields out of the loaded rows.
-///
-/// # Errors
-/// When Postgres is away.
 pub(super) async fn leave_out_fields(db: &mut PgConnection, keys: &[String]) -> sqlx::Result<()> {
     if keys.is_empty() {
         return Ok(());
@@ -90,9 +84,6 @@ pub(super) async fn leave_out_fields(db: &mut PgConnection, keys: &[String]) -> 
 }
 
 /// Carries an import of so many loaded rows out, without those that are overridden.
-///
-/// # Errors
-/// When Postgres is away.
 pub(super) async fn apply(
     db: &mut PgConnection,
     terms: ImportTerms<'_>,

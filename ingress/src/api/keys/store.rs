@@ -115,9 +115,6 @@ pub struct LiveKey {
 }
 
 /// Locks a key. `None` for one that is unknown, revoked or expired.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn lock_live(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<LiveKey>> {
     sqlx::query_as!(
         LiveKey,
@@ -132,9 +129,6 @@ pub async fn lock_live(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<L
 
 /// Makes a key with the same scopes and label, and ends the replaced one after `overlap`, or when it ends anyway. The new key ends when the
 /// replaced one did, or at `end_max` if that is earlier. Answers the new key's id, the key, and when the replaced one ends.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn replace(
     db: &mut PgConnection,
     replaced: &LiveKey,
@@ -166,9 +160,6 @@ pub async fn replace(
 }
 
 /// Revokes a key. False if there is no such key, or it was revoked before.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn revoke(db: &mut PgConnection, id: Uuid) -> sqlx::Result<bool> {
     let revoked = sqlx::query!("update api_keys set revoked_at = now() where id = $1 and revoked_at is null", id);
     Ok(revoked.execute(db).await?.rows_affected() > 0)

@@ -321,7 +321,7 @@ async fn pings(pool: &PgPool) -> sqlx::Result<Vec<ProviderPing>> {
 }
 
 async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
-    let names = [
+    const NAMES: &[&str] = &[
         stream::REQUESTS,
         stream::ACCEPTED,
         stream::RESOLVED,
@@ -329,9 +329,10 @@ async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
         stream::RENDERED,
         stream::SIGNALS,
         stream::DEAD,
+        stream::MARKS,
     ];
-    let mut found = Vec::with_capacity(names.len());
-    for name in names {
+    let mut found = Vec::with_capacity(NAMES.len());
+    for name in NAMES.iter().copied() {
         let held = bus.jetstream().get_stream(bus.prefixed(name)).await.ok()?;
         let info = held.get_info().await.ok()?;
         let state = info.state;

@@ -152,9 +152,6 @@ pub struct TenantLink<'a> {
 
 impl TenantLink<'_> {
     /// The tenant that the link leads to. Two first links at once take turns, so that only one makes a tenant.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn find(&self, db: &mut PgConnection) -> sqlx::Result<Option<Uuid>> {
         sqlx::query!(
             "select pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'tenant_link', $1::text, $2::text, $3::text), 0))",
@@ -175,9 +172,6 @@ impl TenantLink<'_> {
     }
 
     /// Makes the tenant and the link to it, where [`TenantLink::find`] found none.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn create(&self, db: &mut PgConnection) -> sqlx::Result<Uuid> {
         let tenant = new_id();
         sqlx::query!(

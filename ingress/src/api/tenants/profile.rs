@@ -365,6 +365,7 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
     // Senders are made and changed under the same lock.
     senders::lock_profile_address(&mut *db, tenant).await?;
     let mut wanted = load(&mut *db, tenant).await?;
+    let quiet_before = (wanted.quiet_hours.clone(), wanted.timezone.clone());
     let before = policy(&mut *db, tenant).await?;
     let mut faults = Faults::default();
     if let Some(name) = change.timezone {
@@ -409,6 +410,9 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
         confirmation::require_link(&mut *db, tenant, template).await?;
     }
     store(&mut *db, tenant, &wanted).await?;
+    if quiet_before != (wanted.quiet_hours, wanted.timezone) {
+        ledger::withhold::resume_timed(&mut *db, tenant).await?;
+    }
     if credited != before {
         credited.set(&mut *db, tenant).await?;
     }

@@ -105,9 +105,6 @@ impl ApiKeys {
     }
 
     /// Finds the caller of a key that was sent from this address. `None` for a key that is unknown, revoked or expired.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn find(&self, key: &str, from: Option<IpAddr>) -> sqlx::Result<Option<Arc<Caller>>> {
         if !schemas::key::is_well_formed(key) {
             return Ok(None);

@@ -27,9 +27,6 @@ macro_rules! delete_in_slices {
 }
 
 /// One sweep.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
     // A timestamp is accepted from five minutes before to five minutes after its time, so a nonce must be known for ten.
     delete_in_slices!(

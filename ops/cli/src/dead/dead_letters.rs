@@ -25,26 +25,34 @@ impl<'a> DeadLetters<'a> {
         Ok(Self { bus, stream: bus.stream(stream::DEAD).await? })
     }
 
-    /// The dead letters that match, oldest first, at most `limit`. The server skips removed ones.
-    pub(super) async fn select(&self, filter: &DeadLetterFilter, limit: usize) -> anyhow::Result<Vec<StreamMessage>> {
-        let Some(stream) = &self.stream else { return Ok(Vec::new()) };
+    /// Visits the dead letters that match, oldest first, until the visitor has taken `limit` of them. The server skips removed ones; those
+    /// that are set aside meanwhile are left out.
+    pub(super) async fn each(
+        &self,
+        filter: &DeadLetterFilter,
+        limit: usize,
+        mut take: impl AsyncFnMut(StreamMessage) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let Some(stream) = &self.stream else { return Ok(()) };
         let subject = self.bus.prefixed(&subjects::dead(filter.stage.as_deref().unwrap_or("*")));
         let last = stream.get_info().await?.state.last_sequence;
         let now = Utc::now();
-        let mut found = Vec::new();
-        let mut number = 1;
-        while number <= last && found.len() < limit {
+        let (mut number, mut taken) = (1, 0);
+        while taken < limit {
             let letter = match stream.direct_get_next_for_subject(subject.clone(), Some(number)).await {
                 Ok(letter) => letter,
                 Err(error) if error.kind() == DirectGetErrorKind::NotFound => break,
                 Err(error) => return Err(error.into()),
             };
+            if letter.sequence > last {
+                break;
+            }
             number = letter.sequence + 1;
-            if filter.fits(&letter, now) {
-                found.push(letter);
+            if filter.fits(&letter, now) && take(letter).await? {
+                taken += 1;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     pub(super) async fn get(&self, number: u64) -> anyhow::Result<StreamMessage> {

@@ -98,8 +98,13 @@ pub async fn run(args: DeadArgs) -> anyhow::Result<()> {
     match &args.command {
         DeadCommand::List { filter, limit, all } => {
             let limit = if *all { usize::MAX } else { *limit };
-            let found = dead_letters.select(filter, limit).await?;
-            let records: Vec<Value> = found.iter().map(record).collect();
+            let mut records: Vec<Value> = Vec::new();
+            dead_letters
+                .each(filter, limit, async |letter| {
+                    records.push(record(&letter));
+                    Ok(true)
+                })
+                .await?;
             operator::print(&records, &["number", "at", "stage", "reason", "attempts", "detail"]);
             Ok(())
         }
@@ -131,7 +136,7 @@ impl ClearAction {
     }
 }
 
-/// Removes the chosen dead letters; before that, replays them if asked to.
+/// Removes the chosen dead letters; before that, replays them if asked to. Each as it is read: their bodies may be large, and many.
 async fn clear(
     args: &DeadArgs,
     dead_letters: &DeadLetters<'_>,
@@ -139,57 +144,53 @@ async fn clear(
     clear_action: ClearAction,
 ) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
-    let mut chosen = chosen(dead_letters, choice).await?;
-    if clear_action == ClearAction::Replay && choice.all && choice.filter.subject.is_none() {
-        chosen.retain(|letter| !is_request(letter));
-    }
     let (action, done) = clear_action.labels();
-    let bar = progress::bar(chosen.len() as u64, done);
-    let mut cleared = Vec::with_capacity(chosen.len());
-    let mut failed = None;
-    for letter in &chosen {
-        if let Err(error) = clear_one(dead_letters, letter, clear_action).await {
-            failed = Some(error);
-            break;
+    let leaves_requests = clear_action == ClearAction::Replay && choice.all && choice.filter.subject.is_none();
+    let spinner = progress::spinner(done);
+    let mut cleared = Vec::new();
+    let clear_one = async |letter: StreamMessage| {
+        if leaves_requests && is_request(&letter) {
+            return Ok(false);
         }
+        if clear_action == ClearAction::Replay {
+            dead_letters.replay(&letter).await?;
+        }
+        dead_letters.remove(letter.sequence).await?;
         cleared.push(letter.sequence);
-        bar.inc(1);
-        bar.suspend(|| {
+        spinner.suspend(|| {
             operator::print_result(
                 &json!({"number": letter.sequence, "done": done}),
                 &format!("{done} {}", letter.sequence),
             )
         });
-    }
-    bar.finish_and_clear();
+        Ok(true)
+    };
+    let ended = visit_chosen(dead_letters, choice, clear_one).await;
+    spinner.finish_and_clear();
     // Audited also if some failed.
-    let outcome = format!("{done} {} of {}", cleared.len(), chosen.len());
+    let outcome = format!("{done} {}", cleared.len());
+    if !invocation::wants_json() && ended.is_ok() && cleared.is_empty() {
+        println!("none fits");
+    }
     let detail = Some(json!({"numbers": cleared}));
     let (subject, outcome) = ("dead letters", Some(outcome.as_str()));
     AuditEntry { action, subject, outcome, detail, ..AuditEntry::default() }.audit(&pool).await?;
-    if !invocation::wants_json() && chosen.is_empty() {
-        println!("none fits");
-    }
-    failed.map_or(Ok(()), Err)
+    ended
 }
 
-async fn clear_one(dead_letters: &DeadLetters<'_>, letter: &StreamMessage, action: ClearAction) -> anyhow::Result<()> {
-    if action == ClearAction::Replay {
-        dead_letters.replay(letter).await?;
-    }
-    dead_letters.remove(letter.sequence).await
-}
-
-async fn chosen(dead_letters: &DeadLetters<'_>, choice: &DeadLetterChoice) -> anyhow::Result<Vec<StreamMessage>> {
+async fn visit_chosen(
+    dead_letters: &DeadLetters<'_>,
+    choice: &DeadLetterChoice,
+    mut take: impl AsyncFnMut(StreamMessage) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
     if choice.all {
-        return dead_letters.select(&choice.filter, choice.limit.unwrap_or(usize::MAX)).await;
+        return dead_letters.each(&choice.filter, choice.limit.unwrap_or(usize::MAX), take).await;
     }
     if choice.numbers.is_empty() {
         bail!("name the dead letters by number, or say --all");
     }
-    let mut found = Vec::with_capacity(choice.numbers.len());
     for number in &choice.numbers {
-        found.push(dead_letters.get(*number).await?);
+        take(dead_letters.get(*number).await?).await?;
     }
-    Ok(found)
+    Ok(())
 }

@@ -123,7 +123,7 @@ pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
         Pause::Stage { names } => {
             let stages: Vec<&str> = names.into_iter().map(StageName::as_str).collect();
             database.operate(async |db| stage::pause(db, &stages, reason).await).await?;
-            notify_processes(&args.options.bus.connect().await?).await;
+            notify_processes(&args.options.bus).await;
             Ok(())
         }
         Pause::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, true, reason).await).await,
@@ -141,7 +141,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
                 false => names.into_iter().map(StageName::as_str).collect(),
             };
             database.operate(async |db| stage::resume(db, &stages, all, reason).await).await?;
-            notify_processes(&args.options.bus.connect().await?).await;
+            notify_processes(&args.options.bus).await;
             Ok(())
         }
         Resume::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, false, reason).await).await,
@@ -151,12 +151,12 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
 
 pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
     let pool = args.options.database.pool()?;
+    let bus = args.options.bus.connect().await?;
     let stage = args.stage.as_str();
     let mut tx = pool.begin().await?;
     stage::pause(&mut tx, &[stage], args.options.reason()).await?;
     tx.commit().await?;
-    let bus = args.options.bus.connect().await?;
-    notify_processes(&bus).await;
+    notify(&bus).await;
     drain::wait(&pool, &bus, stage, args.wait).await
 }
 
@@ -170,8 +170,15 @@ fn outcome(was_paused: bool, paused: bool) -> &'static str {
     }
 }
 
-/// Notifies every process that pause switches changed.
-pub async fn notify_processes(bus: &Bus) {
+/// Notifies every process that pause switches changed. The change is committed: without NATS or its settings, processes read it later.
+pub async fn notify_processes(bus: &BusArgs) {
+    match bus.connect().await {
+        Ok(bus) => notify(&bus).await,
+        Err(error) => eprintln!("{error:#}; processes read the change within two seconds"),
+    }
+}
+
+async fn notify(bus: &Bus) {
     let Ok(body) = serde_json::to_vec(&Control::PauseSwitches) else { return };
     let sent = async {
         bus.client().publish(bus.prefixed(subjects::CONTROL), body.into()).await.is_ok()

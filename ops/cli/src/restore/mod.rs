@@ -70,7 +70,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
         }
         RestoreCommand::Release { reason } => database.operate(async |db| release(db, &reason).await).await?,
     }
-    pause::notify_processes(&args.bus.connect().await?).await;
+    pause::notify_processes(&args.bus).await;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod guide;
 use std::{
     collections::BTreeMap,
     future::Future,
+    io::Write,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -100,7 +101,8 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> anyhow::Re
         () = stop => None,
         name = running.first_to_end() => Some(name),
     };
-    println!("\nstopping …");
+    // The terminal may be closed.
+    let _ = writeln!(std::io::stdout(), "\nstopping …");
     running.stop().await;
     match ended {
         Some(name) => bail!("{name} ended by itself; see its log in {}", running.data_dir.display()),
@@ -156,6 +158,9 @@ impl Running {
             setting("MASTER_KEY", &seeded.master_key),
             setting("HTTP_ADDR", &format!("127.0.0.1:{http_port}")),
             setting("PUBLIC_URL", &base_url),
+            setting("RETURN_PATH_TARGET", "return.localhost"),
+            setting("SPF_INCLUDE", "spf.localhost"),
+            setting("TRACKING_TARGET", "link.localhost"),
             setting("SMTP_URL", &smtp_url),
             setting("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8,::1/128"),
             setting("RATE_LIMIT_PER_MINUTE", &options.rate_limit_per_minute.to_string()),

@@ -93,8 +93,9 @@ metric_set! {
         SendsTotal = "mail_sends_total" [lane: LANE, state: STATE] from Emitter::Parts(&["audience", "rendering", "delivery"]),
         /// Sends that failed for good, by reason.
         SendsFailedTotal = "mail_sends_failed_total" [lane: LANE, class: FAILURE] from Emitter::Parts(&["rendering", "delivery"]),
-        /// Answers of receiving servers, by what they mean.
-        SmtpAnswersTotal = "mail_smtp_answers_total" [lane: LANE, class: ANSWER] from DELIVERY,
+        /// Answers of receiving servers, by what they mean; over the relay, or over a connection of a tenant's own.
+        SmtpAnswersTotal = "mail_smtp_answers_total"
+            [lane: LANE, class: ANSWER, route: one_of!["relay", "connection"]] from DELIVERY,
         /// Answers "later" of a receiver, which reduce the rate of one sending domain's mail to it.
         PaceDeferralsTotal = "mail_pace_deferrals_total" [receiver: RECEIVER] from DELIVERY,
         /// Sends postponed without an attempt, because the rate to their receiver is used up; each time counts.

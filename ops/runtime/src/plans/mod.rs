@@ -57,9 +57,6 @@ const WORK_MEM: &str = "64MB";
 /// After a first import there are no statistics yet: the planner takes a million contacts for a handful and joins them row by
 /// row, which takes hours. And it merges by index where contacts are not on disk in the order of their ids, which reads the
 /// table in random order.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
         "select set_config('work_mem', $1, true) || set_config('enable_nestloop', 'off', true)
@@ -72,9 +69,6 @@ pub async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
 }
 
 /// Back to what the connection came with.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn few_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
         "select set_config('work_mem', null, true) || set_config('enable_nestloop', null, true)
@@ -90,17 +84,11 @@ pub async fn few_rows(db: &mut PgConnection) -> sqlx::Result<()> {
 ///
 /// For statements that write hundreds of rows. Those which look anything up are to be `persistent(false)`, or their plans would in
 /// time be kept as well.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn checks_keep_their_plans(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::raw_sql("set local plan_cache_mode = auto").execute(db).await.map(drop)
 }
 
 /// Back to what the pool sets.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn plans_are_made_anew(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::raw_sql("set local plan_cache_mode = force_custom_plan").execute(db).await.map(drop)
 }

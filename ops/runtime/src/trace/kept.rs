@@ -16,17 +16,11 @@ pub type TracedWork = (Uuid, Uuid);
 
 /// Keeps the trace in hand with a tenant's piece of work, in the transaction that makes it. Nothing is written when no trace is
 /// taken.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn keep(db: &mut PgConnection, tenant: Uuid, work: Uuid) -> sqlx::Result<()> {
     keep_each(db, [(tenant, work)]).await
 }
 
 /// Keeps the trace in hand with several pieces of work, in the transaction that makes them. Nothing is written when no trace is taken.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn keep_each(db: &mut PgConnection, works: impl IntoIterator<Item = TracedWork>) -> sqlx::Result<()> {
     let Some(context) = TraceContext::current() else { return Ok(()) };
     let traced: Vec<_> = works.into_iter().map(|key| (key, context.clone())).collect();
@@ -34,9 +28,6 @@ pub async fn keep_each(db: &mut PgConnection, works: impl IntoIterator<Item = Tr
 }
 
 /// Keeps a trace with each of these works. What was kept before stays.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn keep_all(db: &mut PgConnection, works: &[(TracedWork, TraceContext)]) -> sqlx::Result<()> {
     if works.is_empty() {
         return Ok(());
@@ -56,9 +47,6 @@ pub async fn keep_all(db: &mut PgConnection, works: &[(TracedWork, TraceContext)
 }
 
 /// The traces of these works, of those that have one.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn kept(pool: &PgPool, works: &[TracedWork]) -> sqlx::Result<HashMap<TracedWork, TraceContext>> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = works.iter().copied().unzip();
     // Nearly always nothing is traced, and nothing is looked up. Else key by key, whatever the statistics of so young a table say.

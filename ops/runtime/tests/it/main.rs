@@ -1,6 +1,7 @@
 //! The runtime against real servers, and its page of metrics against its list.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod heartbeat;
 mod kept_plans;
 mod metrics_page;
 mod outbound;
@@ -9,3 +10,4 @@ mod pool;
 mod publishing;
 mod receivers;
 mod streams;
+mod vanished;

@@ -98,3 +98,13 @@ async fn no_plan_made_for_a_small_table_is_kept() {
         assert_eq!(generic, 0, "{role:?}");
     }
 }
+
+#[tokio::test]
+async fn an_older_program_leaves_a_newer_schema_as_it_is() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let owner = sqlx::postgres::PgPoolOptions::new().max_connections(1).connect(&database.url()).await.unwrap();
+    let of_later = "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+                    values (9999, 'of a later version', true, '', 0)";
+    sqlx::query(of_later).execute(&owner).await.unwrap();
+    Database::migrate(&SecretString::from(database.url())).await.unwrap();
+}

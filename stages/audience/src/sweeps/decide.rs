@@ -1,7 +1,8 @@
 //! Decides A/B tests: when the test's mail has been out for long enough, the remainder, which waited in `held` batches, gets the winner's
 //! content.
 //!
-//! The clock starts when no batch of the test waits or is announced: a pause before that delays it, deferred mail does not.
+//! The clock starts when the test's mail is out: no batch of it waits or is announced, and none of it is put off by a rule of ours, such as
+//! quiet hours. Mail that a receiver defers or slows down does not delay it.
 
 use std::time::Duration;
 
@@ -73,7 +74,12 @@ async fn note_tested(pool: &PgPool) -> sqlx::Result<u64> {
            and not exists (
                select from batches b
                where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null
-                 and b.state in ('waiting', 'announced'))"
+                 and (b.state in ('timed', 'waiting', 'announced')
+                      or b.state = 'resting' and exists (
+                          select from sends s
+                          where s.tenant_id = b.tenant_id and s.month = b.month
+                            and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid
+                            and s.state = 'deferred' and s.reason in ('quiet_hours', 'frequency_cap', 'warmup'))))"
     )
     .execute(pool)
     .await?;

@@ -226,6 +226,56 @@ async fn batches_of_a_paused_campaign_do_not_keep_the_lane_from_others() {
         .await;
 }
 
+/// The mail of a tenant was put off, and its time has come.
+async fn due_again(rig: &Rig, tenant: &Tenant, batches: u32) {
+    waiting(rig, tenant, batches).await;
+    sqlx::query(
+        "update batches set state = 'resting', queued = 0, deferred = 500, announcement = 1, quiet_at = now(), announce_after = now()
+         where tenant_id = $1",
+    )
+    .bind(tenant.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_that_was_put_off_waits_for_its_turn_and_fills_the_lane() {
+    let rig = Rig::new().await;
+    let (tenant, isolated) = (rig.tenant().await, rig.tenant().await);
+    due_again(&rig, &tenant, 6).await;
+    sqlx::query(
+        "insert into provider_connections (tenant_id, id, provider, name, settings, secret, is_default)
+         values ($1, gen_random_uuid(), 'ses', 'Own', '{}', '', true)",
+    )
+    .bind(isolated.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    start(&rig, &["--audience-backlog", "1000"]).await;
+    until("the lane is full", async || announced(&rig).await >= 2).await;
+    // Dispatch of a tenant with a lane of its own shows that waiting batches were looked at, with the lane full.
+    for look in 1..=3 {
+        waiting(&rig, &isolated, 1).await;
+        until("it was looked", async || announced_by_tenant(&rig).await.get(&isolated.id) == Some(&look)).await;
+        assert_eq!(announced_by_tenant(&rig).await[&tenant.id], 2);
+    }
+    assert_eq!(rig.number("select count(*) from batches where state = 'waiting'").await, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn put_off_mail_of_a_paused_campaign_does_not_keep_the_lane_from_others() {
+    let rig = Rig::new().await;
+    let (tenant, other) = (rig.tenant().await, rig.tenant().await);
+    due_again(&rig, &tenant, 2).await;
+    start(&rig, &["--audience-backlog", "1000", "--audience-reannounce", "1s"]).await;
+    until("the lane is full", async || announced(&rig).await == 2).await;
+    sqlx::query("update campaigns set paused = true").execute(&rig.pool).await.unwrap();
+    waiting(&rig, &other, 2).await;
+    until("the other tenant is served", async || announced_by_tenant(&rig).await == BTreeMap::from([(other.id, 2)]))
+        .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_time() {
     let rig = Rig::new().await;

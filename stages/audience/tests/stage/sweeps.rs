@@ -91,6 +91,21 @@ async fn an_open_batch_is_announced_again_with_growing_pauses() {
     assert_eq!((announced[0].batch_id, announced[0].announcement), (batch, 10));
 }
 
+/// The campaign was launched with this batch.
+async fn running(rig: &Rig, campaign: Uuid, batch: Uuid, paused: bool) {
+    sqlx::query(
+        "update campaigns set status = 'sending', materialized_at = now(), month = $3, paused = $4,
+             launch_prefix = left(replace($2::text, '-', ''), 23) where id = $1",
+    )
+    .bind(campaign)
+    .bind(batch)
+    .bind(schemas::month_of(batch))
+    .bind(paused)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+}
+
 /// A batch with one deferred send, and one that is decided.
 async fn deferred(rig: &Rig, due: TimeDelta, state: &str) -> Uuid {
     let tenant = rig.tenant().await;
@@ -114,6 +129,7 @@ async fn deferred(rig: &Rig, due: TimeDelta, state: &str) -> Uuid {
     .execute(&rig.pool)
     .await
     .unwrap();
+    running(rig, campaign, batch, false).await;
     batch
 }
 
@@ -145,17 +161,7 @@ async fn a_timed_batch_is_dispatched_when_its_time_has_come() {
         .execute(&rig.pool)
         .await
         .unwrap();
-        sqlx::query(
-            "update campaigns set status = 'sending', materialized_at = now(), month = $3, paused = $4,
-                 launch_prefix = left(replace($2::text, '-', ''), 23) where id = $1",
-        )
-        .bind(campaign)
-        .bind(batch)
-        .bind(schemas::month_of(batch))
-        .bind(campaign == paused)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+        running(&rig, campaign, batch, campaign == paused).await;
         batches.push(batch);
     }
     start(&rig, &[]).await;

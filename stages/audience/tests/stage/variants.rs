@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ledger::audience::Split;
+use rstest::rstest;
 use schemas::new_id;
 use sqlx::Row;
 use stage_rig::{Person, Rig, Tenant, until};
@@ -205,6 +206,46 @@ async fn the_remainder_gets_the_winner_when_the_time_has_come() {
             .await
             .unwrap();
     assert_eq!(audited, "B");
+}
+
+#[rstest]
+#[case::in_quiet_hours(
+    "update batches set state = 'timed', announce_after = now() + interval '1 hour' where campaign_id = $1 and variant = 'A'"
+)]
+#[case::in_part("with b as (update batches set state = 'resting', queued = 0, sent = size - 1, deferred = 1, announce_after = now() + interval '1 hour'
+                           where campaign_id = $1 and variant = 'A' returning id)
+                update sends s set state = case when s.id = b.id then 'deferred' else 'sent' end, reason = 'quiet_hours',
+                                   next_attempt_at = case when s.id = b.id then now() + interval '1 hour' end
+                from b where batch_of(s.id) = b.id")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_test_is_not_out_while_mail_of_it_is_put_off(#[case] put_off: &'static str) {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 200).await;
+    let waits = tested(&rig, &tenant, &people, 50, &[1, 1]).await;
+    let other = tested(&rig, &tenant, &people, 50, &[1, 1]).await;
+    start(&rig, &["--audience-backlog", "100000"]).await;
+    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 4).await;
+    sqlx::query(put_off).bind(waits).execute(&rig.pool).await.unwrap();
+    let rest = "update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0
+                where state = 'announced'";
+    sqlx::query(rest).execute(&rig.pool).await.unwrap();
+    // Both are looked at in one statement.
+    until("the other test is out", async || {
+        rig.number("select count(*) from campaigns where tested_at is not null").await > 0
+    })
+    .await;
+    let out: Vec<Uuid> =
+        sqlx::query_scalar("select id from campaigns where tested_at is not null").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(out, [other]);
+    sqlx::query("update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0, deferred = 0 where variant = 'A'")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    until("it is out as well", async || {
+        rig.number("select count(*) from campaigns where tested_at is not null").await == 2
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,8 @@
 //! Sends and batches that have to wait.
 
-use schemas::{Classification, SendId, month_of};
+use rstest::rstest;
+use schemas::{Classification, SendId, month_of, new_id};
+use sqlx::AssertSqlSafe;
 use stage_rig::{Person, Rig, Tenant};
 use uuid::Uuid;
 
@@ -63,6 +65,30 @@ async fn deferred_sends_are_decided_again_when_they_are_due() {
     let cleared = cleared(&rig).await;
     assert_eq!(cleared[0].recipients.iter().map(|recipient| recipient.ordinal).collect::<Vec<_>>(), [0]);
     assert_eq!(state_of(&rig, batch.batch_id).await, "announced", "delivery has one of it now");
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_in_doubt_that_may_not_be_sent_again_stays_unknown() {
+    let rig = Rig::new().await;
+    let (tenant, campaign) = campaign(&rig).await;
+    let people = rig.people(&tenant, 2).await;
+    let batch = rig.batch(&tenant, campaign, Classification::Transactional, &people).await;
+    sqlx::query("update sends set doubtful = 1, attempts = 1, fenced_at = now() where id = $1")
+        .bind(SendId::of(batch.batch_id, 0).0)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    for person in &people {
+        rig.suppress(&tenant, person, "hard_bounce", "all").await;
+    }
+    decide(&rig, &[&batch]).await;
+    let unknown = ("unknown".to_owned(), Some("no_answer".to_owned()));
+    assert_eq!(sends(&rig, batch.batch_id).await, [unknown, skipped("hard_bounced")]);
+    assert_eq!(state_of(&rig, batch.batch_id).await, "done");
+    let facts =
+        "select count(*) from events where type = 'unknown' and detail = '{\"reason\": \"no_answer\", \"attempt\": 1}'";
+    assert_eq!(rig.number(facts).await, 1);
     rig.assert_books().await;
 }
 
@@ -164,5 +190,44 @@ async fn mail_that_yields_to_more_urgent_mail_is_put_off_early() {
     );
     let cleared = cleared(&rig).await;
     assert_eq!((cleared.len(), cleared[0].recipients.len(), cleared[0].recipients[0].contact_id), (1, 1, people[2].id));
+    rig.assert_books().await;
+}
+
+/// The sends of the batch are of an enrollment that has ended so.
+async fn of_an_enrollment(rig: &Rig, tenant: &Tenant, batch: Uuid, (status, reason): (&str, Option<&str>)) {
+    let sequence = new_id();
+    for sql in [
+        "insert into sequences (tenant_id, id, product, environment, name, status) values ($1, $2, 'shop', 'production', 'Welcome', 'active')",
+        "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, status, exit_reason)
+         select $1, s.id, $2, s.contact_id, 'shop', $4, $5 from sends s where batch_of(s.id) = $3",
+        "insert into sequence_sends (tenant_id, send_id, sequence_id, enrollment_id, step_id)
+         select $1, s.id, $2, s.id, gen_random_uuid() from sends s where batch_of(s.id) = $3",
+        "update batches set kind = 'sequence', campaign_id = null where tenant_id = $1 and id = $3",
+    ] {
+        // Each statement takes all of them, and says what types they have.
+        let sql = format!("with p as (select $1::uuid, $2::uuid, $3::uuid, $4::text, $5::text) {sql}");
+        let query =
+            sqlx::query(AssertSqlSafe(sql)).bind(tenant.id).bind(sequence).bind(batch).bind(status).bind(reason);
+        query.execute(&rig.pool).await.unwrap();
+    }
+}
+
+#[rstest]
+#[case::exited("exited", Some("event"), skipped("enrollment_exited"))]
+#[case::ended_by_its_step("exited", Some("end_step"), queued())]
+#[case::completed("completed", None, queued())]
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_of_an_enrollment_that_has_exited_is_withheld(
+    #[case] status: &str,
+    #[case] reason: Option<&str>,
+    #[case] expected: (String, Option<String>),
+) {
+    let rig = Rig::new().await;
+    let (tenant, campaign) = campaign(&rig).await;
+    let people = rig.people(&tenant, 1).await;
+    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
+    of_an_enrollment(&rig, &tenant, batch.batch_id, (status, reason)).await;
+    decide(&rig, &[&batch]).await;
+    assert_eq!(sends(&rig, batch.batch_id).await, [expected]);
     rig.assert_books().await;
 }

@@ -78,13 +78,12 @@ impl Attachments {
     }
 
     async fn read_attachments(&self, tenant: Uuid, message: Uuid) -> sqlx::Result<LoadedAttachments> {
-        let rows = sqlx::query_scalar!(
+        let read = sqlx::query_scalar!(
             "select encoded from message_attachments where tenant_id = $1 and message_id = $2 order by place",
             tenant,
             message
-        )
-        .fetch_all(&self.pool)
-        .await?;
+        );
+        let rows = runtime::db::within(runtime::db::ANSWER_TIMEOUT, read.fetch_all(&self.pool)).await?;
         Ok(Arc::new(rows))
     }
 }

@@ -29,7 +29,12 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Bus, Gauge, Publication, Vault, plans::PreparedPool, trace};
+use runtime::{
+    Bus, Gauge, Publication, Vault,
+    db::{ANSWER_TIMEOUT, within},
+    plans::PreparedPool,
+    trace,
+};
 use schemas::{
     Lane, Rendered,
     subjects::{self, stream as streams},
@@ -138,18 +143,21 @@ async fn report_connections(relay: [Arc<SmtpProvider>; 2], shutdown: Cancellatio
 impl Stage for Delivery {
     const NAME: &'static str = "delivery";
     const SPAN: &'static str = "delivery transact";
+    /// A slow relay takes hours over a batch; what is read for it has a limit of its own.
+    const TIMEOUT: Duration = Duration::MAX;
     type Input = Rendered;
 
     async fn handle(&self, inputs: &[Rendered]) -> Result<Vec<Publication>, StageError> {
-        let admitted = self.routes.admit(inputs).await?;
+        let admitted = within(ANSWER_TIMEOUT, self.routes.admit(inputs)).await?;
         let (inputs, routes) = (admitted.inputs.as_ref(), admitted.routes.as_slice());
         if inputs.is_empty() {
             return Ok(Vec::new());
         }
-        let parts = self.sources.parts(inputs, routes).await?;
+        let parts = within(ANSWER_TIMEOUT, self.sources.parts(inputs, routes)).await?;
         let lane = if has_priority(inputs) { Lane::Priority } else { Lane::Bulk };
         let (by_key, token) = (self.by_key.of_lane(lane, Self::NAME), self.ledger.session().token());
-        let DueAttempts { sendable, withheld } = find_owed(&by_key, inputs, token, &self.warm).await?;
+        let owed = within(ANSWER_TIMEOUT, find_owed(&by_key, inputs, token, &self.warm));
+        let DueAttempts { sendable, withheld } = owed.await?;
         let sendable: Vec<Sendable> = sendable.into_iter().map(Sendable::from).collect();
         let outcomes = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());

@@ -165,9 +165,6 @@ impl ProviderRoutes {
     }
 
     /// Takes out the messages whose route is unavailable, and postpones their batches until it may be tried again.
-    ///
-    /// # Errors
-    /// If Postgres is unavailable.
     pub async fn admit<'a>(&self, inputs: &'a [Rendered]) -> Result<AdmittedMessages<'a>, StageError> {
         let (mut routes, mut going, mut workers) = (Vec::with_capacity(inputs.len()), Vec::new(), HashMap::new());
         let mut waiting: BTreeMap<Duration, Vec<&Rendered>> = BTreeMap::new();

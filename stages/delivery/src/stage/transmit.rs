@@ -120,7 +120,7 @@ impl Transmitter {
             Ok(SendResult::Accepted { provider_message_id, answer }) => {
                 route.breaker.record_success();
                 permit.record_answer(Feedback::Good);
-                Counter::SmtpAnswersTotal.add(1, [("lane", lane), ("class", "accepted")]);
+                count_answer(&send, route, "accepted");
                 let now = chrono::Utc::now();
                 let age = (now - send.batch.created_at).to_std().unwrap_or_default();
                 Histogram::SendLatencySeconds.record(age.as_secs_f64(), [("lane", lane)]);
@@ -178,8 +178,7 @@ impl Transmitter {
         let Refused { decision, answer, wait } = refused;
         debug_assert_ne!(answer.code, Some(POISON), "a poisonous answer");
         let class = class_of(decision);
-        Counter::SmtpAnswersTotal
-            .add(1, [("lane", send.batch.lane.as_str()), ("class", class.map_or("no_answer", Class::as_str))]);
+        count_answer(&send, route, class.map_or("no_answer", Class::as_str));
         let feedback = throttling::feedback_of(decision, &answer);
         if feedback == Feedback::Deferred {
             Counter::PaceDeferralsTotal.add(1, [("receiver", permit.family())]);
@@ -201,6 +200,11 @@ impl Transmitter {
     async fn record(&self, change: Change) -> Option<Recorded> {
         Some(self.ledger.record(change).await)
     }
+}
+
+fn count_answer(send: &SendAttempt, route: &ProviderRoute, class: &'static str) {
+    let over = if route.is_platform() { "relay" } else { "connection" };
+    Counter::SmtpAnswersTotal.add(1, [("lane", send.batch.lane.as_str()), ("class", class), ("route", over)]);
 }
 
 fn class_of(decision: ReplyDecision) -> Option<Class> {

@@ -42,8 +42,6 @@ const CONTACT_GONE: &str = "render_contact_gone";
 /// Recipients of a group that are rendered a second time after a timeout: the machine may have stood still for a moment. The limit makes
 /// sure that a template that is slow for all recipients does not block the worker twice as long.
 const SECOND_TRIES: usize = 5;
-/// `rollups` spreads a tenant's counters over this many rows.
-const ROLLUP_SHARDS: i16 = 16;
 
 /// The rendering stage.
 #[derive(Debug)]
@@ -54,7 +52,6 @@ pub struct Rendering {
     by_key: PreparedPool,
     tokens: Arc<TokenKeys>,
     contents: Contents,
-    shard: i16,
     bus: Option<Bus>,
     facts: CommitNotifier,
 }
@@ -100,7 +97,6 @@ impl Rendering {
         if !is_origin {
             return Err(StageError::rejected("settings", "tracking-origin must be like https://{host}"));
         }
-        let shard = Uuid::new_v4().as_bytes()[0];
         let origins = LinkOrigins {
             public_url: url.as_str().trim_end_matches('/').to_owned(),
             tracking_origin: origin.to_owned(),
@@ -110,7 +106,6 @@ impl Rendering {
             by_key,
             pool,
             tokens,
-            shard: i16::from(shard) % ROLLUP_SHARDS,
             bus: None,
             facts: CommitNotifier::default(),
         })
@@ -279,7 +274,7 @@ impl Stage for Rendering {
             db.put_back();
         }
         if !outcome.failures.is_empty() {
-            render_failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
+            render_failures::record(&self.pool, inputs, &outcome.failures).await?;
             self.facts.notify();
         }
         all.extend(to_keep);

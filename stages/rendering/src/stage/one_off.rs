@@ -33,8 +33,10 @@ impl PurgeMessages {
     }
 }
 
-/// Most messages purged in one run: some hundred megabytes of attachments.
+/// Most messages purged in one transaction: some hundred megabytes of attachments.
 const PURGE_AT_ONCE: i64 = 100;
+/// Most transactions of one run.
+const PURGE_SLICES: u32 = 50;
 
 #[async_trait]
 impl Sweep for PurgeMessages {
@@ -43,8 +45,15 @@ impl Sweep for PurgeMessages {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let purged =
-            sqlx::query_file_scalar!("queries/purge_messages.sql", PURGE_AT_ONCE).fetch_one(&self.pool).await?;
-        Ok(u64::try_from(purged).unwrap_or(0))
+        let mut purged = 0;
+        for _ in 0..PURGE_SLICES {
+            let slice =
+                sqlx::query_file_scalar!("queries/purge_messages.sql", PURGE_AT_ONCE).fetch_one(&self.pool).await?;
+            purged += u64::try_from(slice).unwrap_or(0);
+            if slice < PURGE_AT_ONCE {
+                break;
+            }
+        }
+        Ok(purged)
     }
 }

@@ -654,6 +654,14 @@ async fn attachments_and_compiled_forms_are_forgotten_some_days_after_the_messag
         .unwrap();
     assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (1, 0));
     assert_eq!(runner::Sweep::sweep(&sweep).await.unwrap(), 0);
+    sqlx::query(
+        "insert into messages (tenant_id, id, sender_id, content_id, metered, due_at)
+         select tenant_id, gen_random_uuid(), sender_id, content_id, metered, due_at from messages, generate_series(1, 250)",
+    )
+    .execute(&world.pool)
+    .await
+    .unwrap();
+    assert_eq!(runner::Sweep::sweep(&sweep).await.unwrap(), 250, "in one run");
 }
 
 #[tokio::test]

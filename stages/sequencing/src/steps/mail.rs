@@ -1,6 +1,6 @@
-//! `send_email`: mail through the whole pipeline. A step's mails of a group are a batch (or several) in the priority lane; gate, claim
-//! and fence decide about each recipient again. What the mail would wait for is waited for before the step, not behind it: what ends the
-//! enrollment meanwhile comes before the mail, and later steps keep their distance.
+//! `send_email`: mail through the whole pipeline. A step's mails of a group are a batch (or several): a few take the priority lane, many
+//! the bulk lane. Gate, claim and fence decide about each recipient again. What the mail would wait for is waited for before the step, not
+//! behind it: what ends the enrollment meanwhile comes before the mail, and later steps keep their distance.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -38,7 +38,7 @@ pub(super) async fn send(
     let holds: Vec<Option<(StepHold, DateTime<Utc>)>> = items.iter().map(|item| hold(item, &owed, now)).collect();
     let free = items.iter().enumerate().zip(&holds).filter(|(_, hold)| hold.is_none()).map(|(item, _)| item);
     let batches = cut(items, free);
-    sequence_sends::insert_batches(&mut *db, batches.iter().map(|new| &new.batch)).await?;
+    let prompt = sequence_sends::insert_batches(&mut *db, batches.iter().map(|new| &new.batch)).await?;
     trace::keep_each(&mut *db, batches.iter().map(|new| (new.batch.tenant_id, new.batch.id))).await?;
     let mut taken: Vec<StepResult> = holds.into_iter().map(not_sent).collect();
     let mut sends = Vec::with_capacity(items.len());
@@ -57,7 +57,9 @@ pub(super) async fn send(
             let effect = Effect::of(StepOutcome::Done, json!({"template_id": batch.template_id}));
             *outcome = StepResult::Took(Effect { send_id: Some(send), ..effect });
         }
-        announce.push(publication(batch)?);
+        if prompt.contains(&batch.id) {
+            announce.push(publication(batch)?);
+        }
     }
     sequence_sends::insert_sends(db, &sends).await?;
     Ok(taken)
@@ -86,7 +88,8 @@ fn hold(item: &DueStep<'_>, owed: &OwedMail, now: DateTime<Utc>) -> Option<(Step
         None => {
             let more_urgent = owed.more_urgent(item.due.contact_id, Urgency::SEQUENCE);
             match decide_hold(eligibility, item.sequence.quiet, mail, more_urgent, now)? {
-                Hold::QuietHours { until } => Some((StepHold::QuietHours, until)),
+                // The tenant may change them, and the contact its time zone.
+                Hold::QuietHours { until } => Some((StepHold::QuietHours, until.min(now + CAP_WAIT))),
                 Hold::MoreUrgent { until } => Some((StepHold::FrequencyCap, until)),
                 Hold::FrequencyCap => Some((StepHold::FrequencyCap, now + CAP_WAIT)),
             }

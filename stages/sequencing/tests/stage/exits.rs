@@ -2,6 +2,7 @@
 
 use rstest::rstest;
 use serde_json::json;
+use sqlx::{Connection, PgConnection};
 use stage_rig::until;
 use uuid::Uuid;
 
@@ -107,6 +108,44 @@ async fn an_answer_noted_before_a_merge_ends_the_enrollment() {
     ] {
         sqlx::query(sql).bind(people[0].id).bind(people[1].id).execute(world.pool()).await.unwrap();
     }
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["exited replied"]);
+}
+
+#[tokio::test]
+async fn an_answer_during_a_merge_ends_the_survivors_enrollment() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let sequence = world.sequence(&[task()]).await;
+    world.enroll(sequence, &people[..1], 3_600).await;
+    let send = earlier_mail(&world, sequence).await;
+    let mut merge = world.pool().begin().await.unwrap();
+    sqlx::query("select from enrollments for update").execute(&mut *merge).await.unwrap();
+    for sql in [
+        "update enrollments set contact_id = $2 where contact_id = $1",
+        "update contacts set status = 'merged', merged_into = $2 where id = $1",
+    ] {
+        sqlx::query(sql).bind(people[0].id).bind(people[1].id).execute(&mut *merge).await.unwrap();
+    }
+    let answer = sqlx::query("insert into events (tenant_id, send_id, id, month, type, occurred_at) values ($1, $2, $2, $3, 'replied', now())")
+        .bind(world.tenant.id)
+        .bind(send)
+        .bind(schemas::month_of(send))
+        .execute(world.pool());
+    let merged = async {
+        // The stages' role does not see what others wait for.
+        let mut watcher = PgConnection::connect(&world.rig.database.url()).await.unwrap();
+        until("the answer waits, or was noted", async || {
+            let waits_or_noted = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')
+                                      or exists (select from enrollment_checks)";
+            sqlx::query_scalar(waits_or_noted).fetch_one(&mut watcher).await.unwrap()
+        })
+        .await;
+        merge.commit().await.unwrap();
+    };
+    let (answered, ()) = tokio::join!(answer, merged);
+    answered.unwrap();
     world.start(&[]).await;
     world.over().await;
     assert_eq!(world.states().await, ["exited replied"]);

@@ -4,6 +4,7 @@
 mod bench;
 mod calls;
 mod exits;
+mod lanes;
 mod looks;
 mod processes;
 mod receiver;

@@ -435,8 +435,9 @@ async fn in_quiet_hours_a_mail_step_waits_and_an_event_still_ends_it() {
     world.execute(r#"update sequences set exit_event = '{"event": "paid"}'"#).await;
     world.enroll(sequence, &people, 0).await;
     world.start(&[]).await;
+    // They may be changed, so it looks again within the hour.
     let held = "select count(*) from enrollments where status = 'active' and held_by = 'quiet_hours'
-                and next_action_at between now() + interval '119 minutes' and now() + interval '2 hours'";
+                and next_action_at between now() + interval '59 minutes' and now() + interval '1 hour'";
     until("both wait for the end", async || world.number(held).await == 2).await;
     record(&mut world.pool().acquire().await.unwrap(), &world, &people[0], "paid", json!({})).await;
     world.execute("insert into enrollment_checks (tenant_id, contact_id) select tenant_id, id from contacts").await;
@@ -453,25 +454,32 @@ async fn in_quiet_hours_a_mail_step_waits_and_an_event_still_ends_it() {
 #[tokio::test]
 async fn a_mail_step_waits_for_the_consent_that_is_asked_for() {
     let world = World::new().await;
-    let people = world.rig.people(&world.tenant, 3).await;
+    let people = world.rig.people(&world.tenant, 4).await;
     world.execute("update contacts set marketing_status = 'pending'").await;
-    // The first is asked, of the second nobody asks it, the third let its link expire.
-    for (person, expires_in) in [(&people[0], 1), (&people[2], -1)] {
-        sqlx::query("insert into confirmations (tenant_id, contact_id, expires_at) values ($1, $2, now() + make_interval(days => $3))")
-            .bind(world.tenant.id)
-            .bind(person.id)
-            .bind(expires_in)
-            .execute(world.pool())
-            .await
-            .unwrap();
+    // The first is to be asked, of the second nobody asks it, the third let its link expire, and the fourth got none in all the time that a
+    // link has.
+    for (person, asked_before, expires_in) in
+        [(&people[0], 13, None), (&people[2], 0, Some(-1)), (&people[3], 15, None)]
+    {
+        sqlx::query(
+            "insert into confirmations (tenant_id, contact_id, requested_at, expires_at)
+             values ($1, $2, now() - make_interval(days => $3), now() + make_interval(days => $4))",
+        )
+        .bind(world.tenant.id)
+        .bind(person.id)
+        .bind(asked_before)
+        .bind(expires_in)
+        .execute(world.pool())
+        .await
+        .unwrap();
     }
     let sequence = world.sequence(&[step("send_email", json!({}))]).await;
     world.enroll(sequence, &people, 0).await;
     world.start(&[]).await;
     let held = "select count(*) from enrollments where status = 'active' and held_by = 'no_consent'";
     let over = "select count(*) from enrollments where status = 'completed'";
-    until("one waits", async || world.number(held).await == 1 && world.number(over).await == 2).await;
-    assert_eq!(world.number("select count(*) from sends").await, 2, "the gate says why they get nothing");
+    until("one waits", async || world.number(held).await == 1 && world.number(over).await == 3).await;
+    assert_eq!(world.number("select count(*) from sends").await, 3, "the gate says why they get nothing");
     // The link is followed: the mail is made at once.
     let mut db = world.pool().begin().await.unwrap();
     let evidence = ConsentEvidence { ip: None, user_agent: None };
@@ -479,5 +487,5 @@ async fn a_mail_step_waits_for_the_consent_that_is_asked_for() {
     assert_eq!(link, Some(ConfirmationLink::Confirmed));
     db.commit().await.unwrap();
     world.over().await;
-    assert_eq!(world.number("select count(*) from sends").await, 3);
+    assert_eq!(world.number("select count(*) from sends").await, 4);
 }

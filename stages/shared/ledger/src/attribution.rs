@@ -30,9 +30,6 @@ impl Default for Policy {
 
 impl Policy {
     /// Loads the policies of tenants. A tenant without one has the default.
-    ///
-    /// # Errors
-    /// If Postgres is unavailable.
     pub async fn of(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<BTreeMap<Uuid, Self>> {
         let rows = sqlx::query!(
             r#"select tenant_id, model as "model: AttributionModel", click_days, delivery_days from attribution_settings
@@ -52,9 +49,6 @@ impl Policy {
 
     /// Stores the policy of a tenant. It applies to all credits that are computed from now on; the attribution stage credits all other
     /// outcomes anew.
-    ///
-    /// # Errors
-    /// If Postgres is unavailable.
     pub async fn set(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
         sqlx::query!(
             "insert into attribution_settings (tenant_id, model, click_days, delivery_days, restate_after)

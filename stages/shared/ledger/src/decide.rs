@@ -1,14 +1,19 @@
 //! Decides unknown sends by an operator's evidence. They become `sent` or `failed`, never `queued`: a mail that may have left is not sent
 //! again.
 
-use runtime::plans::PreparedPool;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use runtime::column;
-use schemas::SendId;
+use chrono::Utc;
+use runtime::{column, plans::PreparedPool};
+use schemas::{SendId, SendState};
 use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
+
+use crate::{
+    counters::{self, CounterDelta, Totals, UsageTotals},
+    hours::{BatchKey, Hours, hour_of},
+};
 
 /// Sends decided in one transaction.
 pub const AT_ONCE: usize = 500;
@@ -60,20 +65,9 @@ async fn decide_some(
     decision: OperatorDecision<'_>,
 ) -> sqlx::Result<u64> {
     let sends: BTreeSet<(Uuid, Uuid)> = sends.iter().copied().collect();
-    let batches: BTreeSet<(Uuid, Uuid)> = sends.iter().map(|(tenant, id)| (*tenant, SendId(*id).batch())).collect();
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = batches.into_iter().unzip();
-    // Batches before sends, in their order: the lock order of the ledger.
-    sqlx::query!(
-        "select b.id
-         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-         cross join lateral (
-             select b.id from batches b where b.tenant_id = w.tenant_id and b.id = w.id for no key update
-         ) b",
-        &tenants,
-        &ids,
-    )
-    .fetch_all(&mut *db)
-    .await?;
+    let batch_of = |tenant, send| (tenant, SendId(send).batch());
+    let batches: BTreeSet<BatchKey> = sends.iter().map(|(tenant, id)| batch_of(*tenant, *id)).collect();
+    counters::lock_batches(&mut *db, &batches.into_iter().collect::<Vec<_>>()).await?;
     let reason = (decision.outcome == OperatorOutcome::Failed).then_some(IN_DOUBT);
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.iter().copied().unzip();
     let decided = sqlx::query_file!(
@@ -81,14 +75,32 @@ async fn decide_some(
         &tenants,
         &ids,
         &column(&ids, |id| SendId(*id).month()),
-        &column(&ids, |id| SendId(*id).batch()),
         decision.outcome.as_str(),
         &column(decision.from, |state| (*state).to_owned()),
         reason,
         json!({"evidence": decision.evidence, "reason": reason}),
-        0_i16,
     )
-    .fetch_all(db)
+    .fetch_all(&mut *db)
     .await?;
+    let to = match decision.outcome {
+        OperatorOutcome::Sent => SendState::Sent,
+        OperatorOutcome::Failed => SendState::Failed,
+    };
+    let (mut deltas, mut hours, this_hour) = (BTreeMap::new(), Hours::default(), hour_of(Utc::now()));
+    for row in &decided {
+        let batch = batch_of(row.tenant_id, row.id);
+        let delta: &mut CounterDelta = deltas.entry(batch).or_default();
+        delta.moved(row.was, to);
+        hours.add(batch, decision.outcome.as_str(), this_hour, 1);
+        if row.delivered {
+            delta.delivered();
+            hours.add(batch, "delivered", this_hour, 1);
+        }
+        if let Some(at) = row.doubted_at {
+            hours.add(batch, "unknown", hour_of(at), -1);
+        }
+    }
+    counters::move_counters(&mut *db, &deltas, (&Totals::new(), 0), &UsageTotals::new()).await?;
+    hours.write(db, 0).await?;
     Ok(decided.len() as u64)
 }

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::Counter;
-use schemas::{SendId, SkipReason};
+use runtime::{Counter, column};
+use schemas::{MessageKind, SendState, SkipReason};
 use sqlx::PgPool;
-use uuid::Uuid;
 
-use crate::hours::random_shard;
+use crate::endings::{Ending, end_sends};
 
 /// SQL that is true while a campaign is under way, or cancelled with sends that are still open. The sweeps over such campaigns wait for it.
 pub const HAS_UNFINISHED_CAMPAIGNS: &str =
@@ -19,18 +18,19 @@ pub const HAS_UNFINISHED_CAMPAIGNS: &str =
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Batches per transaction: 10,000 sends, some tens of milliseconds.
 const AT_ONCE: i64 = 20;
+/// The reason of sends whose campaign was cancelled.
+const CANCELLED: &str = "campaign_cancelled";
 
 /// Ends the open sends of stopped campaigns.
 pub struct EndStopped {
     pool: PgPool,
-    shard: i16,
 }
 
 impl EndStopped {
     /// The sweep.
     #[must_use]
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool, shard: random_shard() }
+    pub const fn new(pool: PgPool) -> Self {
+        Self { pool }
     }
 }
 
@@ -43,7 +43,7 @@ impl Sweep for EndStopped {
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.pool.begin().await?;
         let batches = sqlx::query!(
-            r#"select b.tenant_id, b.id, b.month, c.status = 'sending' as "missed!"
+            r#"select b.tenant_id, b.id, b.kind as "kind: MessageKind", c.status = 'sending' as "missed!"
                from campaigns c
                join batches b on b.tenant_id = c.tenant_id and b.campaign_id = c.id
                where (c.status = 'cancelled' or c.status = 'sending' and c.on_miss = 'skip' and c.closes_at <= now())
@@ -58,21 +58,23 @@ impl Sweep for EndStopped {
         if batches.is_empty() {
             return Ok(0);
         }
-        let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
-        let ids: Vec<Uuid> = batches.iter().map(|batch| batch.id).collect();
-        let last: Vec<Uuid> = ids.iter().map(|id| SendId::last_of(*id)).collect();
-        let months: Vec<_> = batches.iter().map(|batch| batch.month).collect();
-        let missed: Vec<bool> = batches.iter().map(|batch| batch.missed).collect();
-        let closed =
-            sqlx::query_file!("queries/stop/end_sends.sql", &tenants, &ids, &last, &months, &missed, self.shard)
-                .fetch_one(&mut *tx)
-                .await?;
+        let endings = column(&batches, |batch| Ending {
+            batch: (batch.tenant_id, batch.id),
+            kind: batch.kind,
+            send: None,
+            to: if batch.missed { SendState::Skipped } else { SendState::Cancelled },
+            reason: if batch.missed { SkipReason::WindowMissed.as_str() } else { CANCELLED },
+            code: None,
+        });
+        let ended = end_sends(&mut tx, &endings).await?;
         tx.commit().await?;
-        let count = |sends: i64| u64::try_from(sends).unwrap_or(0);
-        Counter::SendsTotal.add(count(closed.cancelled), [("lane", "bulk"), ("state", "cancelled")]);
-        Counter::SendsTotal.add(count(closed.missed), [("lane", "bulk"), ("state", "skipped")]);
-        let reason = SkipReason::WindowMissed.as_str();
-        Counter::SendsWithheldTotal.add(count(closed.missed), [("stage", "audience"), ("reason", reason)]);
+        for stopped in ended {
+            Counter::SendsTotal.add(stopped.sends, [("lane", "bulk"), ("state", stopped.to.as_str())]);
+            if stopped.to == SendState::Skipped {
+                let reason = stopped.ending.reason;
+                Counter::SendsWithheldTotal.add(stopped.sends, [("stage", "audience"), ("reason", reason)]);
+            }
+        }
         Ok(batches.len() as u64)
     }
 }

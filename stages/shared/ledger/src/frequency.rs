@@ -49,9 +49,6 @@ impl CapUsage {
 }
 
 /// What a contact has used of its tenant's cap. `None`: the tenant has none. Works in either role.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn load_usage(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Option<CapUsage>> {
     sqlx::query_file_as!(CapUsage, "queries/gate/cap_usage.sql", tenant, contact).fetch_optional(db).await
 }
@@ -132,9 +129,6 @@ pub struct OwedMail {
 
 impl OwedMail {
     /// Reads what is more urgent than these mails. Asks nothing where the cap leaves nothing anyway, or does not exist. Works in either role.
-    ///
-    /// # Errors
-    /// When Postgres is away.
     pub async fn load(db: &mut PgConnection, mails: impl IntoIterator<Item = CappedMail>) -> sqlx::Result<Self> {
         let asked: Vec<CappedMail> =
             mails.into_iter().filter(|mail| mail.cap_left.is_some_and(|left| left > 0)).collect();

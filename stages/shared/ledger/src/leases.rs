@@ -13,11 +13,8 @@ use schemas::{Classification, MessageKind, SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::fence::{
-    NextAnnouncement, is_tried_again,
-    session::GoneSessions,
-    sql::{self, CounterDelta, Totals},
-};
+use crate::counters::{self, CounterDelta, Totals, UsageTotals};
+use crate::fence::{NextAnnouncement, is_tried_again, session::GoneSessions};
 use crate::hours::BatchKey;
 
 /// An unknown send is not tried again before this time: the process that tried it first may have the answer, and writes it as soon as
@@ -104,7 +101,7 @@ async fn end_all(db: &mut PgConnection, batches: Vec<Expired>, gone: &GoneSessio
     for (month, batches) in &months {
         found += end_leases(db, *month, batches, gone, &mut deltas, &mut totals).await?;
     }
-    sql::move_counters(db, &deltas, (&totals, 0), &sql::UsageTotals::new()).await?;
+    counters::move_counters(db, &deltas, (&totals, 0), &UsageTotals::new()).await?;
     for batches in months.values() {
         let (tenants, ids, last) = keys(batches);
         sqlx::query_file!("queries/leases/renew_batch_leases.sql", &tenants, &ids, &last).execute(&mut *db).await?;

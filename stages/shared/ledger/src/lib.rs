@@ -1,14 +1,18 @@
 //! The ledger: who may be mailed, what is owed, and what happened. The only writer of its tables.
 //!
 //! A stage is input, calls of this crate, outputs. Each module owns one rule, with its SQL in `queries/`.
+//!
+//! What takes a pool or a connection fails when Postgres is away; `# Errors` names what else.
 
 pub mod attribution;
 pub mod audience;
 pub mod compact;
 pub mod confirmations;
+mod counters;
 pub mod decide;
 pub mod dispatch;
 pub mod end_stopped;
+mod endings;
 pub mod erasure;
 pub mod facts;
 pub mod fence;

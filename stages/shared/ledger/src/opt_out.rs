@@ -33,9 +33,6 @@ pub enum OptOut {
 /// Takes effect when the caller commits, all of it or nothing. The locks come in the order of the whole ledger: the batch, then the
 /// contact, as a fence does. A fence that commits before this one is mail sent before the opt-out was answered; a later
 /// fence sees the opt-out. The transaction is one by key.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn opt_out(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -1,4 +1,4 @@
-//! The outbox: notes of facts, deleted in the transaction that turns the facts into events.
+//! The outbox: notes of facts. The transaction that turns the facts into events locks and reads them first and deletes them last.
 
 use std::collections::BTreeSet;
 
@@ -24,6 +24,10 @@ pub struct Noted {
     pub contacts: Keys,
     /// How many rows that was.
     pub taken: Taken,
+    /// The notes.
+    notes: Vec<i64>,
+    /// What is too much for one transaction, to be noted anew.
+    rest: Vec<Note>,
 }
 
 /// The number of notes one transaction took.
@@ -36,10 +40,10 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Notes of so many facts each, taken until there were `facts_max`.
-    fn of(facts: impl ExactSizeIterator<Item = usize>, facts_max: i64) -> Self {
+    /// Notes of so many facts each.
+    fn of(facts: impl ExactSizeIterator<Item = usize>) -> Self {
         let notes = facts.len();
-        Self { notes, is_full: notes as i64 >= NOTES_MAX || facts.sum::<usize>() as i64 >= facts_max }
+        Self { notes, is_full: notes as i64 >= NOTES_MAX || facts.sum::<usize>() as i64 >= FACTS_MAX }
     }
 }
 
@@ -83,7 +87,9 @@ impl EventKeys {
     }
 }
 
+#[derive(Debug)]
 struct Note {
+    id: i64,
     tenant_id: Uuid,
     source: String,
     month: Option<NaiveDate>,
@@ -92,36 +98,49 @@ struct Note {
     ids: Vec<Uuid>,
 }
 
-/// Takes the oldest notes that no other transaction has locked.
-pub async fn take(db: &mut PgConnection) -> sqlx::Result<Noted> {
-    let notes = sqlx::query_file_as!(Note, "queries/outbox/take_notes.sql", FACTS_MAX, NOTES_MAX);
-    let notes = notes.fetch_all(&mut *db).await?;
-    let taken = Taken::of(notes.iter().map(|note| note.ids.len()), FACTS_MAX);
-    let mut noted = Noted { taken, ..Noted::default() };
-    for note in notes {
-        noted.add(split(db, note).await?);
-    }
-    Ok(noted)
+/// Locks and reads the oldest notes that no other transaction has locked. [`delete`] ends them.
+pub async fn read(db: &mut PgConnection) -> sqlx::Result<Noted> {
+    let read = sqlx::query_file_as!(Note, "queries/outbox/take_notes.sql", FACTS_MAX, NOTES_MAX);
+    let mut notes = read.fetch_all(db).await?;
+    let rest = notes.iter_mut().filter_map(Note::split).collect();
+    Ok(Noted { rest, ..Noted::of(notes) })
 }
 
-/// Puts facts beyond the limit of one transaction back, as a note of their own.
-async fn split(db: &mut PgConnection, mut note: Note) -> sqlx::Result<Note> {
-    if note.ids.len() <= NOTE_MAX {
-        return Ok(note);
+/// Deletes the notes that were read. Facts beyond the limit of one transaction become notes of their own.
+pub async fn delete(db: &mut PgConnection, noted: &Noted) -> sqlx::Result<()> {
+    sqlx::query!("delete from outbox where id = any($1)", &noted.notes).execute(&mut *db).await?;
+    for note in &noted.rest {
+        sqlx::query!(
+            "insert into outbox (tenant_id, source, month, sends, ids) values ($1, $2, $3, $4, $5)",
+            note.tenant_id,
+            note.source,
+            note.month,
+            note.sends.as_deref(),
+            &note.ids
+        )
+        .execute(&mut *db)
+        .await?;
     }
-    let ids = note.ids.split_off(NOTE_MAX);
-    let sends = note.sends.as_mut().filter(|sends| !sends.is_empty()).map(|sends| sends.split_off(NOTE_MAX));
-    sqlx::query!(
-        "insert into outbox (tenant_id, source, month, sends, ids) values ($1, $2, $3, $4, $5)",
-        note.tenant_id,
-        note.source,
-        note.month,
-        sends.as_deref(),
-        &ids
-    )
-    .execute(db)
-    .await?;
-    Ok(note)
+    Ok(())
+}
+
+impl Note {
+    /// Takes off the facts that are too many for one transaction.
+    fn split(&mut self) -> Option<Self> {
+        if self.ids.len() <= NOTE_MAX {
+            return None;
+        }
+        let ids = self.ids.split_off(NOTE_MAX);
+        let sends = self.sends.as_mut().filter(|sends| !sends.is_empty()).map(|sends| sends.split_off(NOTE_MAX));
+        Some(Self {
+            id: self.id,
+            tenant_id: self.tenant_id,
+            source: self.source.clone(),
+            month: self.month,
+            sends,
+            ids,
+        })
+    }
 }
 
 /// Copies the notes of these tenants, for their feeds: one for each tenant, source and month.
@@ -149,14 +168,16 @@ pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTree
     .map(drop)
 }
 
-/// Takes the oldest notes of feeds that no other transaction has locked.
-pub async fn take_for_feed(db: &mut PgConnection, facts: i64) -> sqlx::Result<Noted> {
+/// Locks and reads the oldest notes of feeds that no other transaction has locked. [`delete_for_feed`] ends them.
+pub async fn read_for_feed(db: &mut PgConnection) -> sqlx::Result<Noted> {
     let notes =
-        sqlx::query_file_as!(Note, "queries/outbox/take_feed_notes.sql", facts, NOTES_MAX).fetch_all(db).await?;
-    let taken = Taken::of(notes.iter().map(|note| note.ids.len()), facts);
-    let mut noted = Noted { taken, ..Noted::default() };
-    notes.into_iter().for_each(|note| noted.add(note));
-    Ok(noted)
+        sqlx::query_file_as!(Note, "queries/outbox/take_feed_notes.sql", FACTS_MAX, NOTES_MAX).fetch_all(db).await?;
+    Ok(Noted::of(notes))
+}
+
+/// Deletes the notes of feeds that were read.
+pub async fn delete_for_feed(db: &mut PgConnection, noted: &Noted) -> sqlx::Result<()> {
+    sqlx::query!("delete from feed_notes where id = any($1)", &noted.notes).execute(db).await.map(drop)
 }
 
 /// Facts of all sources, as parallel arrays.
@@ -180,6 +201,16 @@ impl<'a> Facts<'a> {
 }
 
 impl Noted {
+    fn of(notes: Vec<Note>) -> Self {
+        let taken = Taken::of(notes.iter().map(|note| note.ids.len()));
+        let mut noted = Self { taken, ..Self::default() };
+        for note in notes {
+            noted.notes.push(note.id);
+            noted.add(note);
+        }
+        noted
+    }
+
     fn add(&mut self, note: Note) {
         match (note.source.as_str(), note.month) {
             ("events", Some(month)) => {

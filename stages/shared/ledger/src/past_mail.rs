@@ -23,9 +23,6 @@ pub enum PastRecipient {
 }
 
 /// Those of these months that the ledger does not keep any more.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn dropped_months(db: &mut PgConnection, months: &[NaiveDate]) -> sqlx::Result<Vec<NaiveDate>> {
     sqlx::query_scalar!("select month from dropped_months where month = any ($1)", months).fetch_all(db).await
 }
@@ -42,9 +39,6 @@ pub fn suppresses(kind: &SignalKind) -> bool {
 ///
 /// The caller has proof that the tenant's mail went to this recipient: a token of the engine, or an event that the tenant's own provider
 /// has signed. It applies one fact in a transaction: contacts are locked in id order, and this locks one.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn apply_to_past_recipient(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -52,9 +52,6 @@ impl Person {
 
 /// Locks contacts with those that they were merged into, in one order, as a fence and every writer of suppressions do. Answers the people
 /// by tenant and contact; an erased contact is left out.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn lock_people(
     db: &mut PgConnection,
     wanted: &[(Uuid, Uuid)],
@@ -81,9 +78,6 @@ pub(crate) async fn lock_people(
 }
 
 /// Locks one contact with the one that it was merged into. `None`: there is no such contact, or it is erased.
-///
-/// # Errors
-/// When Postgres is away.
 pub(crate) async fn lock_person(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Option<Person>> {
     Ok(lock_people(db, &[(tenant, contact)]).await?.remove(&(tenant, contact)))
 }

@@ -55,9 +55,6 @@ const TOPICS_MAX: i64 = 100;
 
 /// Finds the recipient of a send, or `named`, the contact its link names, where the ledger does not keep the send any more. `None` for an
 /// unknown send without a named contact, and for an erased contact.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn recipient(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -86,9 +83,6 @@ pub async fn recipient(
 }
 
 /// The topics a contact is in or has left, by name. Lists the contact was never on are not shown.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Vec<Topic>> {
     sqlx::query_as!(
         Topic,
@@ -110,9 +104,6 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
 /// Each topic left is a fact of the mail, with the event `email.unsubscribed` and the topic as its scope; a mail that the ledger does not
 /// keep any more has no facts. Harmless to repeat. The topics are those of the contact that is left, if this one was merged. `false`: there is
 /// no such contact.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn choose(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -183,9 +174,6 @@ pub async fn choose(
 /// Opts the recipient in again: lifts the recipient's own opt-out, and no other suppression. It was written for the contact and for the one
 /// that it was merged into, and is lifted for both; a consent that is pending still is. The act is the consent, stored with its time and
 /// client, and a fact of the mail as long as the ledger keeps the mail. `false`: the recipient had not opted out, and nothing changed.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn opt_in(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -17,9 +17,6 @@ pub struct Retried {
 }
 
 /// Queues failed sends with these reasons again. The campaign is locked.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn retry_failed(
     db: &mut PgConnection,
     tenant: Uuid,

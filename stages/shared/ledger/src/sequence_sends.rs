@@ -1,11 +1,16 @@
-//! Mail of sequence steps: its batches and sends, announced as they are written.
+//! Mail of sequence steps: its batches and sends.
+
+use std::collections::HashSet;
 
 use runtime::column;
-use schemas::month_of;
+use schemas::{ids::PROMPT_BATCH_MAX, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::dispatch::PRIORITY_REANNOUNCE;
+
+/// How many of a tenant's announced priority batches are looked at for mail of sequences, the newest first.
+const PRIORITY_READ_MAX: i64 = 1_000;
 
 /// A batch of one step.
 #[derive(Debug, Clone, Copy)]
@@ -39,23 +44,16 @@ pub struct SequenceSend {
     pub step_id: Uuid,
 }
 
-/// Writes batches. Their content is pinned here: the template's version at this moment.
-///
-/// # Errors
-/// When Postgres is away.
+/// Writes batches, and answers those of the priority lane, which are announced. Their content is pinned here: the template's version at this
+/// moment. The lane is for single mails: the batches of a tenant that would have more than [`PROMPT_BATCH_MAX`] mails of sequences under way in
+/// it take the bulk lane, and wait there for dispatch.
 pub async fn insert_batches<'a>(
     db: &mut PgConnection,
     batches: impl Iterator<Item = &'a SequenceBatch>,
-) -> sqlx::Result<()> {
+) -> sqlx::Result<HashSet<Uuid>> {
     let batches: Vec<&SequenceBatch> = batches.collect();
-    sqlx::query!(
-        "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
-                              announcement, size, queued)
-         select w.tenant_id, w.id, w.month, 'sequence', 'priority', 'marketing', t.content_id, w.sender_id, 'announced',
-                now() + make_interval(secs => $7), 1, w.size, w.size
-         from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[], $5::uuid[], $6::integer[])
-             as w (tenant_id, id, month, template_id, sender_id, size)
-         join templates t on t.tenant_id = w.tenant_id and t.id = w.template_id",
+    let prompt = sqlx::query_file_scalar!(
+        "queries/sequences/insert_batches.sql",
         &column(&batches, |batch| batch.tenant_id),
         &column(&batches, |batch| batch.id),
         &column(&batches, |batch| month_of(batch.id)),
@@ -63,16 +61,13 @@ pub async fn insert_batches<'a>(
         &column(&batches, |batch| batch.sender_id),
         &column(&batches, |batch| i32::try_from(batch.size).unwrap_or(i32::MAX)),
         PRIORITY_REANNOUNCE.as_secs_f64(),
-    )
-    .execute(db)
-    .await
-    .map(drop)
+        PROMPT_BATCH_MAX as i64,
+        PRIORITY_READ_MAX,
+    );
+    Ok(prompt.fetch_all(db).await?.into_iter().collect())
 }
 
 /// Writes the sends of these batches.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn insert_sends(db: &mut PgConnection, sends: &[SequenceSend]) -> sqlx::Result<()> {
     sqlx::query!(
         "with wanted as (

@@ -130,9 +130,6 @@ pub struct Suppressed {
 ///
 /// The caller has locked the contacts of the addresses ([`lock_addresses`], or by id). The fence locks the same rows, so no message is sent
 /// after a suppression was answered.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn suppress(db: &mut PgConnection, new: Vec<NewSuppression>) -> sqlx::Result<Vec<Suppressed>> {
     let of_survivors = suppressions_of_survivors(&mut *db, &new).await?;
     let written = write(&mut *db, new).await?;
@@ -200,9 +197,6 @@ async fn write(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Res
 }
 
 /// Locks the contacts of a tenant's addresses, and those that they were merged into, in id order, before their suppressions change.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn lock_addresses(db: &mut PgConnection, tenant: Uuid, addresses: &[&str]) -> sqlx::Result<()> {
     sqlx::query!(
         "select from contacts
@@ -218,9 +212,6 @@ pub async fn lock_addresses(db: &mut PgConnection, tenant: Uuid, addresses: &[&s
 }
 
 /// Lifts suppressions by id. The caller has locked the rows and decided that they may be lifted.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn lift(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<()> {
     sqlx::query!("delete from suppressions where tenant_id = $1 and id = any ($2)", tenant, ids)
         .execute(db)

@@ -52,9 +52,6 @@ pub fn decide(results: &[VariantResult], metric: WinnerMetric) -> (usize, Winner
 }
 
 /// Releases the remainder of a decided test with the winner's content. Answers the number of batches.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn release_remainder(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, winner: &str) -> sqlx::Result<u64> {
     let released =
         sqlx::query_file!("queries/launch/release_remainder.sql", tenant, campaign, winner).execute(db).await?;

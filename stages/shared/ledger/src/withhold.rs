@@ -1,60 +1,44 @@
 //! Writes the gate's decisions: a withheld send becomes `skipped` with its reason, and the batch's counters move in the same transaction.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use runtime::{Counter, column};
-use schemas::{SendId, SkipReason, month_of};
+use schemas::{SendId, SendState, SkipReason, month_of};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
+    counters::{self, CounterDelta, Totals, UsageTotals},
+    endings::{Ending, end_sends},
     gate::{BatchFacts, Hold},
-    hours::shard_of,
 };
 
-/// Skips these sends, unless a worker has fenced them by now.
+/// Skips these sends, unless a worker has fenced them by now. Mail in doubt stays unknown.
 pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
+    let endings = column(withheld, |(send, reason)| Ending {
+        batch: (batch.tenant_id, batch.batch_id),
+        kind: batch.kind,
+        send: Some(*send),
+        to: SendState::Skipped,
+        reason: reason.as_str(),
+        code: None,
+    });
     let mut tx = pool.begin().await?;
-    lock_batch(&mut tx, batch).await?;
-    let skipped = sqlx::query_file!(
-        "queries/gate/withhold.sql",
-        batch.tenant_id,
-        batch.batch_id,
-        SendId::last_of(batch.batch_id),
-        month_of(batch.batch_id),
-        &column(withheld, |(id, _)| *id),
-        &column(withheld, |(_, reason)| reason.as_str().to_owned())
-    )
-    .fetch_one(&mut *tx)
-    .await?
-    .skipped;
-    if skipped > 0 {
-        sqlx::query!(
-            "insert into rollups (tenant_id, hour, kind, event, shard, count)
-             select $1, date_trunc('hour', now(), 'UTC'), $2, 'skipped', $3, $4 where $2 <> 'test'
-             on conflict (tenant_id, hour, kind, event, shard) do update set count = rollups.count + excluded.count",
-            batch.tenant_id,
-            batch.kind.as_str(),
-            shard_of(batch.batch_id),
-            skipped
-        )
-        .execute(&mut *tx)
-        .await?;
-    }
+    let ended = end_sends(&mut tx, &endings).await?;
     tx.commit().await?;
-    for (_, reason) in withheld.iter().take(usize::try_from(skipped).unwrap_or(0)) {
-        Counter::SendsWithheldTotal.add(1, [("stage", "compliance"), ("reason", reason.as_str())]);
+    for skipped in ended.iter().filter(|ended| ended.to == SendState::Skipped) {
+        Counter::SendsWithheldTotal.add(skipped.sends, [("stage", "compliance"), ("reason", skipped.ending.reason)]);
     }
     Ok(())
 }
 
 /// Puts sends off until these times, unless a worker has fenced them by now.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn put_off(pool: &PgPool, batch: &BatchFacts, held: &[(Uuid, Hold, DateTime<Utc>)]) -> sqlx::Result<()> {
+    let key = (batch.tenant_id, batch.batch_id);
     let mut tx = pool.begin().await?;
-    lock_batch(&mut tx, batch).await?;
-    sqlx::query_file!(
+    counters::lock_batches(&mut tx, &[key]).await?;
+    let queued = sqlx::query_file_scalar!(
         "queries/gate/put_off.sql",
         batch.tenant_id,
         batch.batch_id,
@@ -64,16 +48,16 @@ pub async fn put_off(pool: &PgPool, batch: &BatchFacts, held: &[(Uuid, Hold, Dat
         &column(held, |(.., until)| *until),
         &column(held, |(_, hold, _)| hold.as_str()) as &[&str]
     )
-    .execute(&mut *tx)
+    .fetch_one(&mut *tx)
     .await?;
+    let mut delta = CounterDelta::default();
+    delta.all_moved(SendState::Queued, SendState::Deferred, queued);
+    counters::move_counters(&mut tx, &BTreeMap::from([(key, delta)]), (&Totals::new(), 0), &UsageTotals::new()).await?;
     tx.commit().await
 }
 
 /// Gives a batch of which nothing was tried a time: it waits for dispatch then. The sends stay as they are, so that a million of them are
 /// two thousand rows. Its mail is dated by it, unless it may be of an attempt that is in doubt: that is repeated with the same bytes.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn set_time(pool: &PgPool, batch: &BatchFacts, until: DateTime<Utc>) -> sqlx::Result<()> {
     sqlx::query!(
         "update batches set state = 'timed', announce_after = $3, quiet_at = now(),
@@ -88,20 +72,28 @@ pub async fn set_time(pool: &PgPool, batch: &BatchFacts, until: DateTime<Utc>) -
     .map(drop)
 }
 
-/// Locks a batch: it comes before its sends, the lock order of the whole ledger.
-async fn lock_batch(db: &mut PgConnection, batch: &BatchFacts) -> sqlx::Result<()> {
+/// The tenant's quiet hours have changed: its batches that wait for their end are due, and the gate decides anew. Those of a campaign by its
+/// recipients' clocks keep their times. Works in either role.
+pub async fn resume_timed(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
-        "select 1 as one from batches where tenant_id = $1 and id = $2 for update",
-        batch.tenant_id,
-        batch.batch_id
+        "with quiet as (
+             select b.tenant_id, b.id
+             from batches b
+             left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
+             where b.lane in ('priority', 'bulk') and b.state = 'timed' and b.tenant_id = $1 and c.scheduled_for_local is null
+             order by b.id
+             for no key update of b skip locked
+         )
+         update batches b set announce_after = least(b.announce_after, now()), due_at = least(b.due_at, now())
+         from quiet q where b.tenant_id = q.tenant_id and b.id = q.id",
+        tenant
     )
-    .fetch_one(db)
+    .execute(db)
     .await
     .map(drop)
 }
 
-/// Batches of a paused campaign go back to waiting for dispatch. A batch with only deferred sends is due at once when the campaign is
-/// resumed; a batch with a fenced send is left to its worker.
+/// Batches of a paused campaign go back to waiting for dispatch. A batch with a fenced send is left to its worker.
 pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
     sqlx::query!(
         "with held as (
@@ -113,9 +105,7 @@ pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()
              for update of b
          )
          update batches b
-         set state = case when b.queued > 0 then 'waiting' else b.state end,
-             quiet_at = case when b.queued > 0 then now() else b.quiet_at end,
-             announce_after = case when b.queued = 0 then now() end
+         set state = 'waiting', quiet_at = now(), announce_after = null
          from held h where b.tenant_id = h.tenant_id and b.id = h.id",
         &column(batches, |batch| batch.tenant_id),
         &column(batches, |batch| batch.batch_id)

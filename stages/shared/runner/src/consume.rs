@@ -30,7 +30,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    DeadLetter, Incoming, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, PauseGate, Stage, StageError, StageInput,
+    DeadLetter, Incoming, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, PauseGate, Stage, StageError, StageInput, in_time,
     starts::{self, StartKey, Starts},
 };
 
@@ -163,7 +163,10 @@ impl<S: Stage> Worker<S> {
             messages = self.pull(&mut made) => messages?,
             _ = connects.changed() => return Ok(Vec::new()),
         };
-        *turn = Some(made);
+        // While others of this process finish, a pull that is still open would take the next message, and nobody would handle it.
+        if !self.shared.shutdown.is_cancelled() {
+            *turn = Some(made);
+        }
         Ok(messages)
     }
 
@@ -359,7 +362,7 @@ impl<S: Stage> Worker<S> {
         let labels = [("stage", S::NAME), ("lane", self.intake.lane.as_str())];
         let started = Instant::now();
         let work = async {
-            let outputs = self.stage.handle(inputs).await?;
+            let outputs = in_time(S::TIMEOUT, self.stage.handle(inputs)).await?;
             if self.stage.commits_facts(inputs) {
                 self.shared.facts.notify();
             }

@@ -47,7 +47,7 @@ pub struct Intake {
     pub durable: String,
     /// The subjects it takes, without prefix. Consumers of one stream must not overlap.
     pub subjects: Vec<String>,
-    /// Messages worked on at the same time.
+    /// Messages worked on at the same time; 0 counts as 1.
     pub workers: usize,
     /// Messages one worker takes at once when they are there: handled together, set-based.
     pub coalesce: usize,
@@ -60,6 +60,8 @@ pub trait Stage: Send + Sync + 'static {
     const NAME: &'static str;
     /// The name of its span in a trace: `audience resolve`.
     const SPAN: &'static str = Self::NAME;
+    /// Longest a call of the handler may take.
+    const TIMEOUT: Duration = WORK_TIMEOUT;
     /// The message it reads.
     type Input: StageInput;
 
@@ -76,6 +78,14 @@ pub trait Stage: Send + Sync + 'static {
     fn commits_facts(&self, _inputs: &[Self::Input]) -> bool {
         true
     }
+}
+
+/// Longest a handler or a sweep works, far above what any needs: one that waits for what never answers (see [`runtime::db::within`]) ends.
+const WORK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// Does this work within this time.
+async fn in_time<T>(limit: Duration, work: impl Future<Output = Result<T, StageError>>) -> Result<T, StageError> {
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(StageError::Deferred { reason: "timeout" }))
 }
 
 /// How long a message may go without a sign of life before JetStream delivers it again. Workers give one every third of it.
@@ -191,7 +201,7 @@ impl Runner {
         };
         for intake in &intakes {
             let turn = consume::PullTurn::default();
-            for _ in 0..intake.workers {
+            for _ in 0..intake.workers.max(1) {
                 let worker = consume::Worker::new(stage.clone(), intake.clone(), turn.clone(), shared.clone());
                 self.tasks.spawn(worker.run());
             }

@@ -12,11 +12,14 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use runtime::column;
+use runtime::{
+    column,
+    db::{ANSWER_TIMEOUT, within},
+};
 use sqlx::PgPool;
 use tokio::{
     sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::Incoming;
@@ -25,8 +28,12 @@ use crate::Incoming;
 pub(crate) const TOGETHER: i32 = 2;
 /// A message with fewer recorded starts is handled alone; one with more is set aside.
 pub(crate) const ALONE: i32 = 3;
-/// Longest a message that is to be handled alone waits for the others of its process to be finished. Then it is given back.
+/// Longest a message that is to be handled alone waits for a moment without others in its process.
 const ALONE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it looks for one.
+const ALONE_POLL: Duration = Duration::from_millis(5);
+/// Longest the others of a busy process then wait for it to be the next. After that it is given back.
+const ALONE_NEXT: Duration = Duration::from_secs(2);
 /// Ends remembered while Postgres does not take them.
 const OWED_MAX: usize = 10_000;
 
@@ -73,7 +80,7 @@ impl Starts {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
         self.delete_owed(pool).await?;
         let sequences: Vec<i64> = keys.iter().map(|key| key.sequence).collect();
-        let begun = sqlx::query_scalar!(
+        let begin = sqlx::query_scalar!(
             "insert into message_starts as known (stream, consumer, sequence, published_at, starts)
              select $1, $2, given.sequence, given.published_at, 1
              from unnest($3::bigint[], $4::timestamptz[]) as given (sequence, published_at)
@@ -88,10 +95,8 @@ impl Starts {
             &sequences,
             &column(keys, |key| key.published_at),
             most,
-        )
-        .fetch_all(pool)
-        .await?;
-        let begun: HashSet<i64> = begun.into_iter().collect();
+        );
+        let begun: HashSet<i64> = within(ANSWER_TIMEOUT, begin.fetch_all(pool)).await?.into_iter().collect();
         Ok(sequences.iter().map(|sequence| begun.contains(sequence)).collect())
     }
 
@@ -116,16 +121,15 @@ impl Starts {
         if owed.is_empty() {
             return Ok(());
         }
-        let deleted = sqlx::query!(
+        let delete = sqlx::query!(
             "delete from message_starts as known
              using unnest($1::text[], $2::text[], $3::bigint[]) as ended (stream, consumer, sequence)
              where known.stream = ended.stream and known.consumer = ended.consumer and known.sequence = ended.sequence",
             &column(&owed, |key| key.stream.clone()),
             &column(&owed, |key| key.consumer.clone()),
             &column(&owed, |key| key.sequence),
-        )
-        .execute(pool)
-        .await;
+        );
+        let deleted = within(ANSWER_TIMEOUT, delete.execute(pool)).await;
         if deleted.is_err() {
             let mut kept = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
             let room = OWED_MAX.saturating_sub(kept.len());
@@ -141,6 +145,52 @@ impl Starts {
 
     /// The exclusive lock for a message that is handled alone; `None` if the other messages of this process are not finished in time.
     pub(crate) async fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
-        timeout(ALONE_TIMEOUT, Arc::clone(&self.in_progress).write_owned()).await.ok()
+        let lock = || Arc::clone(&self.in_progress);
+        let found_free = async {
+            loop {
+                match lock().try_write_owned() {
+                    Ok(alone) => return alone,
+                    Err(_) => sleep(ALONE_POLL).await,
+                }
+            }
+        };
+        match timeout(ALONE_TIMEOUT, found_free).await {
+            Ok(alone) => Some(alone),
+            // The lock is fair: nothing else begins while this waits for it.
+            Err(_) => timeout(ALONE_NEXT, lock().write_owned()).await.ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::pin::pin;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_waits_to_be_alone_keeps_others_waiting_for_two_seconds_at_most() {
+        let starts = Starts::new(None);
+        let mut alone = pin!(starts.alone());
+        let mut busy = starts.beside_others().await;
+        let begun = Instant::now();
+        let mut longest = Duration::ZERO;
+        // There is always a message in progress.
+        loop {
+            let asked = Instant::now();
+            tokio::select! {
+                biased;
+                is_alone = &mut alone => { assert!(is_alone.is_none()); break }
+                () = async { busy = { let next = starts.beside_others().await; sleep(Duration::from_millis(7)).await; next } } => {}
+            }
+            longest = longest.max(asked.elapsed());
+        }
+        assert!(begun.elapsed() >= ALONE_TIMEOUT, "{:?}", begun.elapsed());
+        assert!(longest <= ALONE_NEXT + Duration::from_millis(10), "{longest:?}");
+        drop(busy);
+        assert!(starts.alone().await.is_some());
     }
 }

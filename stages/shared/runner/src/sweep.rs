@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use runtime::{CommitNotifier, Counter, Notifier, panics::caught};
 use tokio_util::sync::CancellationToken;
 
-use crate::{PauseGate, StageError};
+use crate::{PauseGate, StageError, WORK_TIMEOUT, in_time};
 
 /// When a sweep runs, and under which name.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +114,7 @@ pub(crate) async fn run(
             },
             false => None,
         };
-        let result = caught(stage, "sweep", sweep.sweep()).await;
+        let result = caught(stage, "sweep", in_time(WORK_TIMEOUT, sweep.sweep())).await;
         let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
         drop(in_progress);
         failing.set(stage, name, result.is_err());
@@ -127,8 +127,8 @@ pub(crate) async fn run(
             Ok(found) => {
                 Counter::SweepFoundTotal.add(found, labels);
                 facts.notify();
-                eager += 1;
-                if eager < EAGER_RUNS { Duration::ZERO } else { interval }
+                eager = (eager + 1) % EAGER_RUNS;
+                if eager == 0 { interval } else { Duration::ZERO }
             }
             Err(error) => {
                 Counter::SweepFailedTotal.add(1, labels);
@@ -154,5 +154,47 @@ async fn rest(sweep: &dyn Sweep, work: Option<&Notifier>) {
     tokio::select! {
         () = sweep.woken() => {}
         () = due => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use runtime::PauseSwitches;
+
+    use super::*;
+
+    /// Never ends at first.
+    struct Hangs {
+        runs: AtomicUsize,
+        shutdown: CancellationToken,
+    }
+
+    #[async_trait]
+    impl Sweep for Hangs {
+        fn schedule(&self) -> SweepSchedule {
+            SweepSchedule::every("hangs", Duration::from_secs(1))
+        }
+
+        async fn sweep(&self) -> Result<u64, StageError> {
+            if self.runs.fetch_add(1, Ordering::SeqCst) == 0 {
+                std::future::pending::<()>().await;
+            }
+            self.shutdown.cancel();
+            Ok(0)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sweep_that_waits_for_ever_runs_again() {
+        let shutdown = CancellationToken::new();
+        let sweep = Arc::new(Hangs { runs: AtomicUsize::new(0), shutdown: shutdown.clone() });
+        let gate = PauseGate::new(PauseSwitches::released());
+        let running =
+            run("compliance", sweep.clone(), Failing::default(), CommitNotifier::default(), gate, None, shutdown);
+        tokio::time::timeout(2 * WORK_TIMEOUT, running).await.unwrap();
+        assert_eq!(sweep.runs.load(Ordering::SeqCst), 2);
     }
 }

@@ -130,9 +130,6 @@ impl ValueKind {
 pub type Definitions = BTreeMap<String, ValueKind>;
 
 /// Loads the tenant's own fields.
-///
-/// # Errors
-/// If Postgres is unavailable.
 pub async fn definitions(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Definitions> {
     let rows = sqlx::query!("select key, type from fields where tenant_id = $1", tenant).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| (row.key, ValueKind::from_column(&row.r#type))).collect())

@@ -38,9 +38,6 @@ pub struct SampledContact {
 }
 
 /// Counts a segment, and shows a few of its contacts. Call it inside a transaction: it sets planner options for itself.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn preview(db: &mut PgConnection, tenant: Uuid, segment: &CompiledSegment) -> sqlx::Result<Preview> {
     plans::many_rows(&mut *db).await?;
     let mut query = QueryBuilder::new("select count(*), now() from ");

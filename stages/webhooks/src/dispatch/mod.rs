@@ -83,7 +83,7 @@ pub(crate) struct DispatchState {
     request_work: Notify,
     results: mpsc::Sender<FinishedAttempt>,
     /// Attempts query the current state of their subscription here.
-    queries: mpsc::Sender<subscription_reader::SubscriptionQuery>,
+    queries: mpsc::Sender<subscription_reader::AttemptQuery>,
     shutdown: CancellationToken,
 }
 
@@ -173,23 +173,24 @@ impl DispatchState {
         self.timeout + LEASE_MARGIN
     }
 
-    /// The endpoint's current target from the ledger. `None`: nothing may be posted now, and the deliveries stay in the
-    /// queue.
+    /// The endpoint's current target from the ledger, and whether the event still has its body there. `None`: nothing may be posted now,
+    /// and the deliveries stay in the queue.
     async fn current_target(
         &self,
         endpoint: &SubscriberEndpoint,
+        event_id: Uuid,
         known: Arc<DeliveryTarget>,
-    ) -> Option<Arc<DeliveryTarget>> {
+    ) -> Option<(Arc<DeliveryTarget>, bool)> {
         let (answer, state) = oneshot::channel();
-        let query = subscription_reader::SubscriptionQuery { key: (endpoint.tenant_id, endpoint.id), answer };
+        let query = subscription_reader::AttemptQuery { key: (endpoint.tenant_id, endpoint.id), event_id, answer };
         self.queries.send(query).await.ok()?;
-        let state = state.await.ok()?;
+        let (state, has_body) = state.await.ok()?;
         if state.status == SubscriptionStatus::Active {
             if state.version() == known.version {
-                return Some(known);
+                return Some((known, has_body));
             }
             if let Some(target) = state.target(&self.vault) {
-                return Some(endpoint.set_target(target, state.failing_since));
+                return Some((endpoint.set_target(target, state.failing_since), has_body));
             }
         }
         endpoint.close();
@@ -204,15 +205,14 @@ impl DispatchState {
         target: Arc<DeliveryTarget>,
     ) {
         let attempt = job.attempts + 1;
-        let (decision, reply, target) = match job.body.clone() {
-            Some(body) => {
-                let Some((reply, target)) = self.post(endpoint, &job, attempt, body, target).await else {
-                    return endpoint.return_to_ledger(job.delivery_id);
-                };
-                (self.schedule.decide_retry(attempt, reply.outcome, rand::random()), reply, target)
-            }
-            None => (RetryDecision::Dead, ERASED, target),
+        let (reply, target) = match job.body.clone() {
+            Some(body) => match self.post(endpoint, &job, attempt, body, target).await {
+                Some(posted) => posted,
+                None => return endpoint.return_to_ledger(job.delivery_id),
+            },
+            None => (ERASED, target),
         };
+        let decision = self.schedule.decide_retry(attempt, reply.outcome, rand::random());
         if decision == RetryDecision::Disable && endpoint.has_version(target.version) {
             // At once, before the result is recorded: the receiver wants no more requests.
             endpoint.close();
@@ -232,7 +232,8 @@ impl DispatchState {
         let _ = self.results.send(attempt).await;
     }
 
-    /// Posts one delivery, and says to which target. `None`: the subscription is paused or disabled, and nothing was posted.
+    /// Posts one delivery, unless its event was erased meanwhile, and says to which target. `None`: the subscription is paused or disabled,
+    /// and nothing was posted.
     async fn post(
         &self,
         endpoint: &SubscriberEndpoint,
@@ -245,7 +246,10 @@ impl DispatchState {
         let _share = if endpoint.is_silent() { self.silent_slots.acquire().await.ok() } else { None };
         let _slot = self.slots.acquire().await.ok();
         // Read after the wait for a socket, which may be long.
-        let target = self.current_target(endpoint, known).await?;
+        let (target, has_body) = self.current_target(endpoint, job.event_id, known).await?;
+        if !has_body {
+            return Some((ERASED, target));
+        }
         let request =
             Post { delivery_id: job.delivery_id, event_id: job.event_id, event_type: &job.event_type, attempt, body };
         Gauge::WebhooksInFlight.add(1.0, []);
@@ -289,9 +293,9 @@ fn set_result(span: &Span, reply: &AttemptResult) {
     }
 }
 
-/// The result for a delivery whose contact was erased: there is nothing to post any more.
+/// The result for a delivery whose contact was erased.
 const ERASED: AttemptResult = AttemptResult {
-    outcome: AttemptOutcome::Failed { retry_after: None },
+    outcome: AttemptOutcome::Erased,
     status_code: None,
     error_code: Some("erased"),
     duration: Duration::ZERO,

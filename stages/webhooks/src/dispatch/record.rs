@@ -135,6 +135,8 @@ impl AttemptRecorder {
             let address = attempt.address();
             let is_news = match (attempt.decision, attempt.endpoint.failing_since()) {
                 (RetryDecision::Disable, _) => true,
+                // Nothing was posted: that says nothing about the receiver.
+                (RetryDecision::Dead, _) if attempt.error_code == super::ERASED.error_code => false,
                 (RetryDecision::Delivered, since) => since.is_some(),
                 (RetryDecision::Retry(_) | RetryDecision::Dead, since) => {
                     !answered.contains(&address) && since.is_none_or(|since| since < long_ago)

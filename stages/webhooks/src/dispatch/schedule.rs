@@ -19,6 +19,8 @@ pub(crate) enum AttemptOutcome {
     Failed { retry_after: Option<Duration> },
     /// 410: the receiver never wants another delivery.
     Gone,
+    /// The contact it is about was erased: there is nothing to post any more.
+    Erased,
 }
 
 /// What follows from an attempt.
@@ -49,6 +51,7 @@ impl RetrySchedule {
         let retry_after = match outcome {
             AttemptOutcome::Delivered => return RetryDecision::Delivered,
             AttemptOutcome::Gone => return RetryDecision::Disable,
+            AttemptOutcome::Erased => return RetryDecision::Dead,
             AttemptOutcome::Failed { retry_after } => retry_after,
         };
         let attempt = usize::from(attempt.max(1));
@@ -107,9 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn a_delivered_or_unwanted_event_is_not_retried() {
+    fn a_delivered_unwanted_or_erased_event_is_not_retried() {
         assert_eq!(schedule().decide_retry(1, AttemptOutcome::Delivered, 0.5), RetryDecision::Delivered);
         assert_eq!(schedule().decide_retry(1, AttemptOutcome::Gone, 0.5), RetryDecision::Disable);
+        assert_eq!(schedule().decide_retry(1, AttemptOutcome::Erased, 0.5), RetryDecision::Dead);
     }
 
     #[test]

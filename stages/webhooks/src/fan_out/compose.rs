@@ -26,7 +26,8 @@ pub(crate) struct ComposedEvent {
     pub product: String,
     pub id: Uuid,
     pub event_type: EventType,
-    pub contact_id: Option<Uuid>,
+    /// As [`PendingEvent::erased_with`].
+    pub erased_with: Option<Uuid>,
     /// The bytes of the body, equal for every delivery.
     pub body: Bytes,
     pub trace: Option<TraceContext>,
@@ -90,7 +91,7 @@ pub(super) fn event(
         product: link.product.clone(),
         id: pending.id,
         event_type: pending.event_type,
-        contact_id: pending.contact_id,
+        erased_with: pending.erased_with,
         body,
         trace: pending.trace.clone(),
         subscriptions,

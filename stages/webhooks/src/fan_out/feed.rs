@@ -1,9 +1,9 @@
 //! Publishes events on the bus, for products that subscribed there.
 //!
-//! The transaction that takes facts out of the outbox publishes their events before its commit: an event that is published twice has
-//! one id, one that is never published is lost. While the bus is unavailable or too slow, the transaction writes notes about the
+//! The transaction that deletes facts' notes from the outbox publishes their events before: an event that is published twice has one
+//! id, one that is never published is lost. While the bus is unavailable or too slow, the transaction writes notes about the
 //! facts instead, and a sweep publishes the events of the notes when the bus is back. So webhooks wait for the bus no longer
-//! than [`PUBLISH_MAX`] in [`PAUSE_AFTER_FAILURE`].
+//! than [`PUBLISH_MAX`] in [`PAUSE_AFTER_FAILURE`]. Nothing is written, and no snapshot held, while the bus is waited for.
 
 use std::{
     collections::BTreeSet,
@@ -31,8 +31,6 @@ const PUBLISH_MAX: Duration = Duration::from_secs(1);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How often the sweep runs.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// About how many facts are published from notes in one transaction.
-const FACTS_MAX: i64 = 2_000;
 
 /// Publishes the events of fan-out transactions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -58,6 +56,7 @@ impl FeedPublisher {
             return Ok(());
         }
         let tenants: BTreeSet<Uuid> = events.iter().map(FeedEvent::tenant).collect();
+        release_snapshot(&mut *db).await?;
         if !self.publish(events).await {
             outbox::copy_for_feed(db, noted, &tenants).await?;
         }
@@ -85,6 +84,12 @@ impl FeedPublisher {
     }
 }
 
+/// Postgres keeps the snapshot of a prepared statement until the next statement of its transaction, and prunes nothing that changed since.
+/// This statement ends at once, with its own.
+async fn release_snapshot(db: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::raw_sql("select").execute(db).await.map(drop)
+}
+
 /// The sweep that publishes events from notes.
 pub(crate) struct PublishFeedNotes {
     pub by_key: PreparedPool,
@@ -99,7 +104,7 @@ impl Sweep for PublishFeedNotes {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.by_key.begin().await?;
-        let noted = outbox::take_for_feed(&mut tx, FACTS_MAX).await?;
+        let noted = outbox::read_for_feed(&mut tx).await?;
         if noted.taken.notes == 0 {
             return Ok(0);
         }
@@ -109,7 +114,9 @@ impl Sweep for PublishFeedNotes {
         let events = compose::compose(&pending, &subscribers)?.published;
         // Before the commit: an event that is published twice is recognised by its id, one that is never published is lost.
         let published = events.len() as u64;
+        release_snapshot(&mut tx).await?;
         self.bus.publish_all(events).await?;
+        outbox::delete_for_feed(&mut tx, &noted).await?;
         tx.commit().await?;
         Counter::FeedEventsTotal.add(published, []);
         Ok(noted.taken.notes as u64)

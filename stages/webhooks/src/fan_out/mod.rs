@@ -1,6 +1,7 @@
-//! Turns facts into events and deliveries, in one transaction: take rows out of `outbox`, read the facts they name, compose and
-//! write the events and their deliveries, and publish those for the bus ([`feed`]). If the transaction fails, the outbox rows are
-//! still there and the repetition has the same result: ids follow from the facts, and stored bodies are kept.
+//! Turns facts into events and deliveries, in one transaction: read notes of `outbox` and the facts they name, compose the events,
+//! publish those for the bus ([`feed`]), write the others with their deliveries, and delete the notes. If the transaction fails, the
+//! notes are still there and the repetition has the same result: ids follow from the facts, and stored bodies are kept. It writes
+//! nothing before the bus has answered: an open transaction that has written keeps Postgres from pruning.
 
 mod compose;
 mod event_data;
@@ -38,7 +39,7 @@ pub(crate) async fn fan_out_notes(by_key: &PreparedPool, feed: &FeedPublisher) -
     let started = Instant::now();
     // What a crash of Postgres takes back is noted again, and fanned out with the same ids.
     let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
-    let noted = outbox::take(&mut tx).await?;
+    let noted = outbox::read(&mut tx).await?;
     if noted.taken.notes == 0 {
         tx.rollback().await?;
         return Ok(FanOutResult::default());
@@ -47,8 +48,9 @@ pub(crate) async fn fan_out_notes(by_key: &PreparedPool, feed: &FeedPublisher) -
     let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
     let subscribers = Subscribers::load(&mut tx, &tenants).await?;
     let compose::ComposedBatch { composed, published } = compose::compose(&pending, &subscribers)?;
-    let fresh = store::insert(&mut tx, &composed).await?;
     feed.publish_or_note(&mut tx, &noted, published).await?;
+    let fresh = store::insert(&mut tx, &composed).await?;
+    outbox::delete(&mut tx, &noted).await?;
     tx.commit().await?;
     Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
     count_events(&pending);

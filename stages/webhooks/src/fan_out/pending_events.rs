@@ -29,8 +29,8 @@ pub(crate) struct PendingEvent {
     pub event_type: EventType,
     pub occurred_at: DateTime<Utc>,
     pub recorded_at: DateTime<Utc>,
-    /// The contact it is about; the event is erased with the contact.
-    pub contact_id: Option<Uuid>,
+    /// The contact it is about, with which it is erased; a hash of the address that is no contact's.
+    pub erased_with: Option<Uuid>,
     /// The send, campaign, domain … it is about.
     pub subject_id: Option<Uuid>,
     /// Set if only this product receives it.
@@ -105,7 +105,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<
                 event_type,
                 occurred_at: row.occurred_at,
                 recorded_at: row.recorded_at,
-                contact_id: Some(row.contact_id),
+                erased_with: Some(row.contact_id),
                 subject_id: Some(row.send_id),
                 product: None,
                 subscription: None,
@@ -157,7 +157,7 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> Result<Vec
             event_type,
             occurred_at: row.occurred_at,
             recorded_at: row.recorded_at,
-            contact_id: row.contact_id,
+            erased_with: row.erased_with,
             subject_id: row.subject_id,
             product: row.product,
             subscription: row.subject_id.filter(|_| is_test),
@@ -183,7 +183,7 @@ pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> Result<Ve
             event_type: EventType::ContactCreated,
             occurred_at: row.created_at,
             recorded_at: row.created_at,
-            contact_id: Some(row.id),
+            erased_with: Some(row.id),
             subject_id: Some(row.id),
             product: None,
             subscription: None,

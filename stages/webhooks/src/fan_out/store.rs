@@ -61,7 +61,7 @@ async fn insert_events(db: &mut PgConnection, composed: &[ComposedEvent]) -> sql
         &column(composed, |event| event.product.as_str()) as &[&str],
         &column(composed, |event| event.id),
         &column(composed, |event| event.event_type.as_str()) as &[&str],
-        &column(composed, |event| event.contact_id) as &[Option<Uuid>],
+        &column(composed, |event| event.erased_with) as &[Option<Uuid>],
         &column(composed, |event| &event.body[..]) as &[&[u8]],
         &column(composed, |event| event.trace.as_ref().map(TraceContext::parent)) as &[Option<String>]
     )
@@ -112,11 +112,33 @@ pub(super) async fn insert(db: &mut PgConnection, composed: &[ComposedEvent]) ->
     Ok(fresh)
 }
 
+/// Bodies that exist are kept as long from now on as new ones: none is deleted before its newest delivery. Called before the missing ones are
+/// inserted, so that those that are being deleted are missing then. Locks them in the order of ids, as another replay does.
+async fn keep_events(db: &mut PgConnection, composed: &[ComposedEvent]) -> sqlx::Result<()> {
+    sqlx::query!(
+        "with known as (
+             select e.tenant_id, e.product, e.id
+             from unnest($1::uuid[], $2::text[], $3::uuid[]) as w (tenant_id, product, id)
+             join webhook_events e on e.tenant_id = w.tenant_id and e.product = w.product and e.id = w.id
+             order by e.tenant_id, e.product, e.id for no key update of e
+         )
+         update webhook_events e set created_at = now() from known k
+         where e.tenant_id = k.tenant_id and e.product = k.product and e.id = k.id",
+        &column(composed, |event| event.tenant_id),
+        &column(composed, |event| event.product.as_str()) as &[&str],
+        &column(composed, |event| event.id)
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
 /// Writes events and restarts their deliveries that have ended. Returns how many were started.
 pub(super) async fn replay_deliveries(db: &mut PgConnection, composed: &[ComposedEvent]) -> sqlx::Result<i64> {
     if composed.is_empty() {
         return Ok(0);
     }
+    keep_events(db, composed).await?;
     insert_events(db, composed).await?;
     let columns = Deliveries::of(composed);
     let row = sqlx::query_file!(

@@ -258,6 +258,33 @@ async fn no_event_is_delivered_about_an_erased_contact() {
 }
 
 #[tokio::test]
+async fn a_delivery_in_memory_is_not_posted_after_the_erasure() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Gated(200)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    world.opened(2).await;
+    // The second one waits for the answer to the first.
+    receiver.has(1).await;
+    let first: schemas::Event = serde_json::from_slice(&receiver.hits()[0].body).unwrap();
+    let about = first.data.mail.unwrap().contact_id;
+    let other = world.people[..2].iter().find(|person| person.id != about).unwrap();
+    sqlx::query("update contacts set status = 'erased', address = 'erased:1' where id = $1")
+        .bind(other.id)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    receiver.let_through(2);
+    until("one is delivered", async || world.deliveries("delivered").await == 1).await;
+    until("both ended", async || world.deliveries("pending").await == 0).await;
+    assert_eq!(receiver.count(), 1);
+    let erased = "select count(*) from webhook_deliveries where status = 'dead' and error_code = 'erased'";
+    assert_eq!(world.rig.number(erased).await, 1);
+    let failing = "select count(*) from webhook_subscriptions where failing_since is not null";
+    assert_eq!(world.rig.number(failing).await, 0, "the receiver did not fail");
+}
+
+#[tokio::test]
 async fn an_event_about_an_erased_contact_has_no_personal_details() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;

@@ -81,3 +81,72 @@ async fn a_replay_for_a_disabled_subscription_is_cancelled() {
     until("it is cancelled", async || world.rig.number(cancelled).await == 1).await;
     assert_eq!(receiver.count(), 0);
 }
+
+async fn suppress(world: &World, address: &str) {
+    sqlx::query(
+        "insert into suppressions (tenant_id, id, address, reason, scope, source) values ($1, $2, $3, 'manual', 'marketing', 'api')",
+    )
+    .bind(world.tenant.id)
+    .bind(new_id())
+    .bind(address)
+    .execute(&world.rig.pool)
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn suppressions_from_before_any_subscription_are_replayed() {
+    let world = World::new().await;
+    suppress(&world, "ann@example.com").await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    let subscription = world.subscribe(&receiver.url, &["suppression.added"]).await;
+    world.start(&[]).await;
+    world.replay(subscription).await;
+    receiver.has(1).await;
+    assert_eq!(receiver.hits()[0].json()["data"]["email"], json!("ann@example.com"));
+}
+
+#[tokio::test]
+async fn a_suppression_that_becomes_stricter_is_an_event() {
+    let world = World::new().await;
+    suppress(&world, "ann@example.com").await;
+    for (change, events) in [
+        ("note = 'asked by phone'", 1),
+        ("expires_at = now() + interval '1 day'", 2),
+        ("expires_at = null", 3),
+        ("scope = 'all'", 4),
+        ("source = 'recipient'", 5),
+        ("source = source, scope = scope", 5),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(format!("update suppressions set {change}")))
+            .execute(&world.rig.pool)
+            .await
+            .unwrap();
+        let told = "select count(*) from notices where type = 'suppression.added'";
+        assert_eq!(world.rig.number(told).await, events, "{change}");
+    }
+}
+
+#[tokio::test]
+async fn the_event_of_a_suppressed_address_is_erased_with_its_later_contact() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    let subscription = world.subscribe(&receiver.url, &["suppression.added"]).await;
+    world.start(&[]).await;
+    suppress(&world, "ann@example.com").await;
+    until("it is delivered", async || world.deliveries("delivered").await == 1).await;
+    let stored = "select count(*) from webhook_events where strpos(convert_from(body, 'UTF8'), 'ann@example.com') > 0";
+    assert_eq!(world.rig.number(stored).await, 1);
+    let ann = world.rig.people(&world.tenant, 1).await.remove(0);
+    for sql in [
+        "update contacts set address = 'ann@example.com' where id = $1",
+        "update contacts set status = 'erased', address = 'erased:1' where id = $1",
+    ] {
+        sqlx::query(sql).bind(ann.id).execute(&world.rig.pool).await.unwrap();
+    }
+    assert_eq!(world.rig.number("select count(*) from webhook_events").await, 0);
+    world.replay(subscription).await;
+    receiver.has(2).await;
+    let replayed = receiver.hits()[1].json()["data"].clone();
+    assert_eq!((&replayed["contact_id"], &replayed["email"]), (&json!(ann.id), &json!(null)));
+}

@@ -2,13 +2,14 @@
 
 use async_nats::HeaderMap;
 use futures::StreamExt;
+use ledger::outbox;
 use schemas::{
     Event, EventType, new_id,
     subjects::stream,
     webhook::{WebhookSecret, sign},
 };
 use serde_json::json;
-use sqlx::Row;
+use sqlx::{PgPool, Row};
 use stage_rig::until;
 
 use crate::{
@@ -325,6 +326,48 @@ async fn webhooks_do_not_wait_for_the_bus() {
     assert_eq!(world.rig.held(stream::EVENTS).await, 3, "and known by their ids");
 }
 
+/// While a transaction has an id, Postgres prunes nothing that changed since it got it, and the bus may be slow.
+#[tokio::test]
+async fn facts_are_read_by_one_transaction_that_has_no_id_until_it_writes() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Silent).await;
+    world.subscribe(&receiver.url, &["email.clicked"]).await;
+    for _ in 0..2 {
+        world.facts("clicked", 1, json!({"url": "https://example.com/", "link": 2})).await;
+    }
+    let mut one = world.rig.pool.begin().await.unwrap();
+    let mut other = world.rig.pool.begin().await.unwrap();
+    assert_eq!(outbox::read(&mut one).await.unwrap().taken.notes, 2);
+    assert_eq!(outbox::read(&mut other).await.unwrap().taken.notes, 0, "read by two");
+    let has_id = "select count(pg_current_xact_id_if_assigned())";
+    assert_eq!(sqlx::query_scalar::<_, i64>(has_id).fetch_one(&mut *one).await.unwrap(), 0);
+    one.rollback().await.unwrap();
+    assert_eq!(outbox::read(&mut other).await.unwrap().taken.notes, 2);
+}
+
+#[tokio::test]
+async fn while_it_waits_for_the_bus_a_fan_out_holds_back_no_pruning() {
+    let world = World::new().await;
+    sqlx::query("insert into event_feeds (product, environment) values ($1, 'production')")
+        .bind(PRODUCT)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    let bus = &world.rig.bus;
+    bus.jetstream().delete_stream(bus.prefixed(stream::EVENTS)).await.unwrap();
+    // Somebody hears what is published and does not answer.
+    let _silent = bus.client().subscribe(bus.prefixed("mail.v1.event.>")).await.unwrap();
+    world.opened(1).await;
+    let waiting = "select count(*) from pg_stat_activity
+                   where datname = current_database() and state = 'idle in transaction' and query = 'select'
+                     and backend_xid is null and backend_xmin is null";
+    // Seen by the owner of the database only.
+    let owner = PgPool::connect_lazy(&world.rig.database.url()).unwrap();
+    let is_waiting = async || sqlx::query_scalar::<_, i64>(waiting).fetch_one(&owner).await.unwrap() == 1;
+    until("a transaction with neither id nor snapshot waits", is_waiting).await;
+}
+
 #[tokio::test]
 async fn many_facts_are_fanned_out_in_several_transactions() {
     let world = World::new().await;
@@ -352,4 +395,17 @@ async fn many_facts_are_fanned_out_in_several_transactions() {
     assert_eq!(world.rig.number("select count(distinct event_id) from webhook_deliveries").await, 9_000, "each once");
     let transactions = "select count(distinct xmin::text) from webhook_events";
     assert!(world.rig.number(transactions).await > 1, "all of it in one transaction");
+}
+
+#[tokio::test]
+async fn an_event_has_no_subject_once_retention_has_emptied_it() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    sqlx::query("update contents set subject = '', body_html = ''").execute(&world.rig.pool).await.unwrap();
+    world.opened(1).await;
+    receiver.has(1).await;
+    let event: Event = serde_json::from_slice(&receiver.hits()[0].body).unwrap();
+    assert_eq!(event.data.mail.unwrap().subject, None);
 }

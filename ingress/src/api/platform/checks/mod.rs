@@ -16,9 +16,12 @@ use super::{
 /// The stages of the mail pipeline: without one of them nothing is sent.
 const SENDING: [&str; 4] = ["audience", "compliance", "rendering", "delivery"];
 /// Settings whose default only fits a developer's machine: stage, setting, and what goes wrong without it.
-const REQUIRED_SETTINGS: [(&str, &str, &str); 2] = [
+const REQUIRED_SETTINGS: [(&str, &str, &str); 5] = [
     ("rendering", "public-url", "links in mail lead to localhost"),
     ("delivery", "smtp-url", "mail is sent to 127.0.0.1:25"),
+    ("ingress", "return-path-target", "tenants are told to send bounces to a domain of others"),
+    ("ingress", "spf-include", "tenants are told to allow servers of others"),
+    ("ingress", "tracking-target", "tenants are told to lead links to a domain of others"),
 ];
 
 /// Postgres is slow if it takes so long to answer.
@@ -224,7 +227,7 @@ fn queues(streams: Option<&[StreamFacts]>) -> HealthCheck {
     let check = HealthCheck::new("queue.depth", "queues", "Streams between the stages", "");
     let Some(streams) = streams else { return check.unavailable() };
     let between: Vec<&StreamFacts> =
-        streams.iter().filter(|facts| ![stream::DEAD, stream::SIGNALS].contains(&facts.name)).collect();
+        streams.iter().filter(|facts| ![stream::DEAD, stream::SIGNALS, stream::MARKS].contains(&facts.name)).collect();
     let waiting: Vec<String> = between
         .iter()
         .filter(|facts| facts.messages > 0)
@@ -232,15 +235,17 @@ fn queues(streams: Option<&[StreamFacts]>) -> HealthCheck {
         .collect();
     let observation = if waiting.is_empty() { "empty".to_owned() } else { waiting.join(", ") };
     let check = HealthCheck { observation, ..check };
-    let Some(oldest) = between.iter().max_by_key(|facts| facts.oldest_seconds) else { return check };
-    let status = match oldest.oldest_seconds {
-        QUEUE_CRIT_SECONDS.. => HealthStatus::Crit,
+    // Outcomes and requests to the bus are in these two: mail goes out without them, and what it owes to the others `stuck` knows.
+    let status = |facts: &StreamFacts| match facts.oldest_seconds {
+        QUEUE_CRIT_SECONDS.. if ![stream::ACCEPTED, stream::REQUESTS].contains(&facts.name) => HealthStatus::Crit,
         QUEUE_WARN_SECONDS.. => HealthStatus::Warn,
-        _ => return check,
+        _ => HealthStatus::Ok,
     };
+    let worst = between.iter().map(|facts| (status(facts), facts.oldest_seconds, facts.name)).max();
+    let Some((status @ (HealthStatus::Warn | HealthStatus::Crit), _, name)) = worst else { return check };
     check.because(
         status,
-        format!("the stage that reads {} is behind", oldest.name),
+        format!("the stage that reads {name} is behind"),
         &[
             "look at mail_stage_oldest_message_age_seconds: which stage and lane",
             "start more of it, or mend what it waits for",

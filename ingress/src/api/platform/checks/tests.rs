@@ -7,7 +7,7 @@ use super::*;
 use crate::api::platform::{HealthReport, facts::ProviderPing};
 
 fn stage(name: &str) -> StageFacts {
-    let settings = ["public-url", "smtp-url"].map(str::to_owned).to_vec();
+    let settings = REQUIRED_SETTINGS.map(|(_, setting, _)| setting.to_owned()).to_vec();
     StageFacts { stage: name.to_owned(), alive: 1, settings, ..StageFacts::default() }
 }
 
@@ -20,6 +20,7 @@ fn streams(change: impl Fn(&mut StreamFacts)) -> Option<Vec<StreamFacts>> {
         stream::RENDERED,
         stream::SIGNALS,
         stream::DEAD,
+        stream::MARKS,
     ];
     let empty =
         |name| StreamFacts { name, messages: 0, oldest_seconds: 0, newest_seconds: 0, bytes: 100, bytes_max: 1_000 };
@@ -98,6 +99,9 @@ fn waits(name: &'static str, seconds: i64) -> impl Fn(&mut StreamFacts) {
 #[case::a_short_queue(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::RENDERED, 119)), "queue.depth", HealthStatus::Ok)]
 #[case::a_queue(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::RENDERED, 120)), "queue.depth", HealthStatus::Warn)]
 #[case::a_long_queue(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::CLEARED, 900)), "queue.depth", HealthStatus::Crit)]
+#[case::attribution_is_behind(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::ACCEPTED, 3_000)), "queue.depth", HealthStatus::Warn)]
+#[case::requests_to_the_bus_wait(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::REQUESTS, 3_000)), "queue.depth", HealthStatus::Warn)]
+#[case::the_mark_is_old(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::MARKS, 3_000)), "queue.depth", HealthStatus::Ok)]
 #[case::signals_wait(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::SIGNALS, 3_000)), "engagement", HealthStatus::Warn)]
 #[case::nobody_takes_signals(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "engagement" { stage.alive = 0 }), "engagement", HealthStatus::Warn)]
 #[case::a_request_waits(|facts: &mut PlatformFacts| facts.backlog = Some(BacklogFacts { requests: 1, requests_oldest: Some(130.0), ..BacklogFacts::default() }), "queue.stuck", HealthStatus::Warn)]
@@ -116,6 +120,7 @@ fn waits(name: &'static str, seconds: i64) -> impl Fn(&mut StreamFacts) {
 #[case::facts_are_not_told(|facts: &mut PlatformFacts| facts.webhooks = Some(WebhookFacts { unfanned: Some(400.0), ..WebhookFacts::default() }), "webhooks", HealthStatus::Warn)]
 #[case::many_are_given_up(|facts: &mut PlatformFacts| facts.webhooks = Some(WebhookFacts { delivered: 80, dead: 20, ..WebhookFacts::default() }), "webhooks", HealthStatus::Warn)]
 #[case::a_default_that_is_wrong(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "rendering" { stage.settings.clear() }), "configuration", HealthStatus::Warn)]
+#[case::tenants_are_told_of_others_domains(|facts: &mut PlatformFacts| of_all(facts, |stage| stage.settings.retain(|setting| setting != "spf-include")), "configuration", HealthStatus::Warn)]
 #[case::the_relay_hiccups(|facts: &mut PlatformFacts| facts.pings = Some(vec![ping(false, 5, Some(40))]), "provider", HealthStatus::Warn)]
 #[case::the_relay_is_down(|facts: &mut PlatformFacts| facts.pings = Some(vec![ping(false, 5, Some(300))]), "provider", HealthStatus::Crit)]
 #[case::the_relay_never_answered(|facts: &mut PlatformFacts| facts.pings = Some(vec![ping(false, 5, None)]), "provider", HealthStatus::Crit)]

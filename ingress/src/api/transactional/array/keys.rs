@@ -115,9 +115,6 @@ fn stored_state(found: &StoredKey) -> Result<ItemState, ApiError> {
 
 /// Stores the answer of each accepted item that claimed its key. A refused item gives its key back: once the reason is mended, the request
 /// is accepted under it, also as the replay of a dead letter.
-///
-/// # Errors
-/// When Postgres is away.
 pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &ArrayItems) -> Result<(), ApiError> {
     let (mut keys, mut bodies, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for item in items.iter().filter(|item| item.holds_key) {

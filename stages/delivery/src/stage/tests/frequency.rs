@@ -160,6 +160,36 @@ async fn a_capped_mail_of_a_sequence_outlasts_every_deadline() {
 }
 
 #[tokio::test]
+async fn what_ends_an_enrollment_comes_before_its_mail_that_waits() {
+    let world = World::new().await;
+    cap(&world, 1).await;
+    let (_, campaign) = world.campaign_batch(&["ann@example.com"]).await;
+    let step = step_to_the_same(&world, &campaign).await;
+    let sequence = schemas::new_id();
+    for sql in [
+        "insert into sequences (tenant_id, id, product, environment, name, status)
+         values ($1, $2, 'shop', 'production', 'Welcome', 'active')",
+        "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, next_action_at)
+         select tenant_id, id, $2, contact_id, 'shop', now() from sends where tenant_id = $1 and campaign_id is null",
+        "insert into sequence_sends (tenant_id, send_id, sequence_id, enrollment_id, step_id)
+         select tenant_id, id, $2, id, id from enrollments where tenant_id = $1 and sequence_id = $2",
+    ] {
+        sqlx::query(sql).bind(world.tenant).bind(sequence).execute(&world.pool).await.unwrap();
+    }
+    let stage = world.stage();
+    stage.deliver(&[&campaign]).await.unwrap();
+    stage.deliver(&[&step]).await.unwrap();
+    assert_eq!(world.row(step.send(0)).await, row("deferred", Some("frequency_cap"), 0));
+    world
+        .run("update enrollments set status = 'exited', exit_reason = 'event', next_action_at = null where tenant_id = $1")
+        .await;
+    make_due(&world).await;
+    stage.deliver(&[&step]).await.unwrap();
+    assert_eq!(world.row(step.send(0)).await, row("skipped", Some("enrollment_exited"), 0));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
 async fn mail_that_an_operator_decides_as_failed_gives_its_room_back() {
     let world = World::new().await;
     cap(&world, 1).await;

@@ -16,8 +16,8 @@
 -- tenths of the first thousand are. So the tripwire sees the first results before the rest is under way, a campaign of any size can
 -- still be stopped by it, and delivery does not run dry meanwhile. Batches that wait for a time are not among the first before it comes.
 --
--- Large batches of transactional mail belong to no campaign; their tenants are found by stepping from one to the next along
--- `batches_direct_waiting`, however many batches each has.
+-- Large batches of transactional mail, and those of sequences that send much, belong to no campaign; their tenants are found by stepping from
+-- one to the next along `batches_direct_waiting`, however many batches each has.
 with recursive direct as (
     (select b.tenant_id from batches b
      where b.lane = 'bulk' and b.state = 'waiting' and b.campaign_id is null
@@ -31,7 +31,8 @@ with recursive direct as (
         order by b.tenant_id limit 1
     ) n
 ), in_flight as materialized (
-    select tenant_id, sum(queued + fenced) as weight
+    -- What is deferred is in flight once its batch was dispatched again for it.
+    select tenant_id, sum(queued + fenced + case when quiet_at is null then 0 else deferred end) as weight
     from batches
     where lane = 'bulk' and state = 'announced'
     group by tenant_id
@@ -102,8 +103,7 @@ with recursive direct as (
     select b.tenant_id, b.id, b.weight, r.id as campaign_id, r.pace, r.rank
     from running r
     cross join lateral (
-        select w.tenant_id, w.id,
-               greatest(w.queued + w.fenced + case when r.pace is null then 0 else w.deferred end, 1) as weight
+        select w.tenant_id, w.id, greatest(w.queued + w.fenced + w.deferred, 1) as weight
         from batches w
         where w.lane = 'bulk' and w.state = 'waiting' and w.tenant_id = r.tenant_id
           and w.id between (r.launch_prefix || '000000000')::uuid and (r.launch_prefix || 'fffffffff')::uuid

@@ -1,14 +1,20 @@
 -- How many sends are in flight of all tenants without a provider connection of their own, and whether an isolated tenant, one with such a
--- connection, has capacity left. $1: most sends in flight of each isolated tenant. Served by `batches_open`.
+-- connection, has capacity left. $1: most sends in flight of each isolated tenant. In flight is what `dispatch_batches` counts. Served by
+-- `batches_open`.
 with isolated as materialized (
     select distinct c.tenant_id from provider_connections c
     where (c.is_default or c.fallback_rank is not null) and c.status = 'active'
+), in_flight as materialized (
+    select tenant_id, sum(queued + fenced + case when quiet_at is null then 0 else deferred end) as weight
+    from batches
+    where lane = 'bulk' and state = 'announced'
+    group by tenant_id
 )
-select (select coalesce(sum(b.queued + b.fenced), 0)::bigint
-        from batches b
-        where b.lane = 'bulk' and b.state = 'announced' and b.tenant_id not in (select a.tenant_id from isolated a)) as "in_flight!",
+select (select coalesce(sum(f.weight), 0)::bigint
+        from in_flight f
+        where f.tenant_id not in (select a.tenant_id from isolated a)) as "in_flight!",
        exists (
            select from isolated a
-           where exists (select from batches b where b.lane = 'bulk' and b.state = 'waiting' and b.tenant_id = a.tenant_id)
-             and (select coalesce(sum(b.queued + b.fenced), 0)
-                  from batches b where b.lane = 'bulk' and b.state = 'announced' and b.tenant_id = a.tenant_id) < $1) as "isolated!"
+           left join in_flight f on f.tenant_id = a.tenant_id
+           where coalesce(f.weight, 0) < $1
+             and exists (select from batches b where b.lane = 'bulk' and b.state = 'waiting' and b.tenant_id = a.tenant_id)) as "isolated!"

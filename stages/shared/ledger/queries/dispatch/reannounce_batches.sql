@@ -2,27 +2,25 @@
 -- repeated announcement, $3 of a priority batch. Answers the new state of each:
 --   announced  is to be announced
 --   resting    all that is open is deferred: announced again at the first of these times
---   waiting    its campaign is paused and no send of it is fenced: it must not fill the lane meanwhile. Or its campaign is
---              paced: a deferred mail is mail like any other, and waits for dispatch. Or it was timed
+--   waiting    its campaign is paused and no send of it is fenced: it must not fill the lane meanwhile. Or its time has come in the bulk
+--              lane: mail that was put off is mail like any other, and waits for dispatch
 -- Nothing of a cancelled campaign is announced, nor what a missed window leaves: the sweep `end_stopped_campaigns` ends both. Served by
 -- `batches_open`.
 with due as (
-    select b.tenant_id, b.id, coalesce(c.paused, false) as paused, b.state = 'resting' and c.max_per_minute is not null as paced,
-           b.state = 'timed' and b.lane = 'bulk' as timed
+    select b.tenant_id, b.id, coalesce(c.paused, false) or b.lane = 'bulk' and b.state in ('resting', 'timed') as waits
     from batches b
     left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
     where b.lane in ('priority', 'bulk') and b.state in ('announced', 'resting', 'timed') and b.announce_after <= now()
       and (c.id is null
-           or c.status = 'sending' and (not c.paused or b.state = 'announced' and b.queued > 0 and b.fenced = 0))
+           or c.status = 'sending' and (not c.paused or b.state = 'announced' and b.fenced = 0))
     order by b.announce_after
     limit $1
     for update of b skip locked
 ), found as (
     select b.tenant_id, b.id,
            case
-               when d.paused or d.timed then 'waiting'
                when b.queued + b.fenced = 0 and l.later > now() then 'resting'
-               when d.paced then 'waiting'
+               when d.waits then 'waiting'
                else 'announced'
            end as state,
            l.later

@@ -1,5 +1,5 @@
--- Puts owed sends of one batch off ($5 ids, $6 until when, $7 why), without an attempt and without a fact, and moves the batch's
--- counters. The batch, which is locked, becomes resting if all that is left is deferred.
+-- Puts owed sends of one batch off ($5 ids, $6 until when, $7 why), without an attempt and without a fact. Answers how
+-- many were queued. The batch is locked.
 -- $1 tenant, $2 first and $3 last id of the batch, $4 month. Served by the primary key of sends.
 with held as (
     select * from unnest($5::uuid[], $6::timestamptz[], $7::text[]) as v (id, until, reason)
@@ -15,24 +15,6 @@ with held as (
     set state = 'deferred', reason = b.reason, next_attempt_at = b.until
     from before b
     where s.tenant_id = $1 and s.id between $2 and $3 and s.month = $4 and s.id = b.id
-    returning s.id, b.state as was, b.until
-), counted as (
-    select count(*) filter (where was = 'queued')::integer as queued, min(until) as until from changed
-), left_open as (
-    select n.queued, b.queued + b.fenced - n.queued = 0 as is_resting,
-           least(n.until, (
-               select min(s.next_attempt_at) from sends s
-               where s.tenant_id = $1 and s.id between $2 and $3 and s.month = $4 and s.state = 'deferred'
-                 and s.id not in (select c.id from changed c))) as due
-    from batches b
-    cross join counted n
-    where b.tenant_id = $1 and b.id = $2
+    returning b.state as was
 )
-update batches b
-set queued = b.queued - n.queued,
-    deferred = b.deferred + n.queued,
-    state = case when n.is_resting then 'resting' else b.state end,
-    announce_after = case when n.is_resting then n.due else b.announce_after end,
-    quiet_at = case when b.state = 'announced' and n.is_resting then now() else b.quiet_at end
-from left_open n
-where b.tenant_id = $1 and b.id = $2 and b.state <> 'done'
+select count(*) filter (where was = 'queued')::integer as "queued!" from changed

@@ -1,13 +1,11 @@
--- Takes the oldest notes of feeds that no other transaction has locked, until they name $1 facts or more; one at least, $2 at most.
--- Primary key.
-with oldest as (
-    select id, cardinality(ids) as facts from feed_notes
-    order by id limit $2 for update skip locked
+-- As take_notes.sql, of the notes for feeds.
+with oldest as materialized (
+    select id from feed_notes order by id limit 4 * $2::int8
+), locked as materialized (
+    select id from oldest where pg_try_advisory_xact_lock(hashtextextended('postrider feed_notes ' || id, 0)) limit $2::int8
 ), counted as (
-    select id, sum(facts) over (order by id) - facts as before from oldest
-), wanted as (
-    select array_agg(id) as ids from counted where before < $1
+    select f.*, sum(cardinality(f.ids)) over (order by f.id) - cardinality(f.ids) as before
+    from locked l join feed_notes f on f.id = l.id
 )
-delete from feed_notes f using wanted w
-where f.id = any(w.ids)
-returning f.tenant_id, f.source, f.month as "month?", f.sends as "sends?: Vec<Uuid>", f.ids
+select id as "id!", tenant_id as "tenant_id!", source as "source!", month, sends as "sends?: Vec<Uuid>", ids as "ids!"
+from counted where before < $1

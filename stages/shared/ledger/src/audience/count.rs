@@ -82,9 +82,6 @@ struct ContactGroup {
 ///
 /// Takes under a second for a million contacts. Works in either role. Call it inside a
 /// transaction: it sets planner options for itself, which outside of one do not take hold.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn count(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -104,9 +101,6 @@ pub async fn count(
 
 /// Counts an audience like [`count()`], and also how many contacts of each variant's part of a campaign would be mailed, and what their mail
 /// may have to wait for: how much room the frequency cap leaves, and how much of it more urgent campaigns need, is as it is at this moment.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn count_for(
     db: &mut PgConnection,
     tenant: Uuid,

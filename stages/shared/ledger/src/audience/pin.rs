@@ -12,9 +12,6 @@ use super::{AudienceSelector, count::AudienceMembers, lookup};
 use segments::CompiledSegment;
 
 /// Stores the current members of the audience. Works in either role, inside a transaction.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn pin(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -48,9 +45,6 @@ async fn pin_segment(
 }
 
 /// Deletes a pinned audience: its contacts are in `sends` now, or never will be.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn unpin(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> sqlx::Result<()> {
     sqlx::query!("delete from launch_audiences where tenant_id = $1 and campaign_id = $2", tenant, campaign)
         .execute(db)

@@ -67,9 +67,6 @@ impl Default for ConfirmationSettings {
 /// Asks those of the contacts to confirm whose consent is pending. A contact that was asked lately, or often enough, is not asked again, and
 /// neither is a suppressed address. Bulk requests are mailed when no single one waits. Answers which contacts it asks. Takes effect when the
 /// caller commits.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn request(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -98,9 +95,6 @@ pub enum ConfirmationLink {
 }
 
 /// What the link of a contact leads to now, with the contact's address. `None`: there is no such contact.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn find_link(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -131,9 +125,6 @@ pub async fn find_link(
 /// Confirms a contact's consent by the link of this send: the contact is subscribed, with the proof, and the event
 /// `contact.confirmed`. `text` is what the page showed. Harmless to repeat. It brings back no contact that left, was suppressed or erased.
 /// `None`: there is no such contact. Takes effect when the caller commits.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn confirm(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -161,9 +152,6 @@ pub async fn confirm(
 }
 
 /// Ends what a contact that is merged away was asked. Answers whether it was asked: the contact that is left may then be.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn withdraw(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<bool> {
     let withdrawn = sqlx::query!(
         "update confirmations set state = 'withdrawn', due_at = null
@@ -175,9 +163,6 @@ pub async fn withdraw(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sql
 }
 
 /// Deletes what is held of a contact that is erased.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn erase(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<()> {
     sqlx::query!("delete from confirmations where tenant_id = $1 and contact_id = $2", tenant, contact)
         .execute(db)

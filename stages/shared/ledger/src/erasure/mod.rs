@@ -1,7 +1,8 @@
 //! Erasure of a contact: removes personal data from ledger, reports and logs in slices, and continues after a restart.
 //!
 //! The ingress empties the contact's row and writes a row of `erasures` in one transaction; the sweep here does the rest. Each slice
-//! reads a bounded number of rows by an index, so an erasure does not slow other work, however much mail the tenant has sent.
+//! reads a bounded number of rows by an index, so an erasure does not slow other work, however much mail the tenant has sent. Stored answers
+//! and provider events have no index over addresses: one slice of them serves all erasures that wait for it.
 //! Eight days later the contact's mail is erased once more: by then no more feedback about it can arrive.
 //! Suppressions stay, and so does the keyed hash in the contact's row.
 
@@ -23,14 +24,13 @@ const SLICE: i64 = 500;
 const CAMPAIGNS: i64 = 200;
 /// Stored answers read in one slice.
 const ANSWERS: i64 = 2_000;
+/// The most erasures that one slice of stored answers or provider events serves.
+const GROUP_MAX: i64 = 100;
 
 /// What the detail of a fact about a send says about the person: erased with the contact.
 pub const PERSONAL_DETAILS: [&str; 6] = ["response", "diagnostic", "message_id", "ip", "user_agent", "url"];
 
 /// Requests the erasure of a contact whose own row the caller empties in this transaction. Harmless to repeat.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn request_erasure(db: &mut PgConnection, tenant: Uuid, contact: Uuid, address: &str) -> sqlx::Result<()> {
     sqlx::query!(
         "insert into erasures (tenant_id, contact_id, address) values ($1, $2, $3) on conflict do nothing",
@@ -44,9 +44,6 @@ pub async fn request_erasure(db: &mut PgConnection, tenant: Uuid, contact: Uuid,
 }
 
 /// True if the erasure of this contact is complete, false while it is under way; `None` if none was requested.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn is_erased(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Option<bool>> {
     sqlx::query_scalar!(
         r#"select completed_at is not null as "complete!" from erasures where tenant_id = $1 and contact_id = $2"#,
@@ -90,6 +87,15 @@ impl ErasureStep {
     fn next(self) -> Self {
         Self::ALL.get(self as usize + 1).copied().unwrap_or(Self::Finished)
     }
+}
+
+/// Erasures that read the same slice: they are in the same place of a step. Mostly one.
+#[derive(Debug, Default)]
+struct ErasureGroup {
+    tenants: Vec<Uuid>,
+    contacts: Vec<Uuid>,
+    addresses: Vec<String>,
+    asked_at: Vec<DateTime<Utc>>,
 }
 
 /// An erasure in progress.
@@ -139,15 +145,54 @@ impl Sweep for Erasures {
             cursor_text: row.cursor_text,
             asked_at: row.asked_at,
         };
-        let cursor = erasure.slice(&mut tx, step).await?;
-        erasure.save_progress(&mut tx, step, cursor).await?;
+        let group = erasure.group(&mut tx, step).await?;
+        let cursor = erasure.slice(&mut tx, step, &group).await?;
+        group.save_progress(&mut tx, step, cursor).await?;
         tx.commit().await?;
         Ok(1)
     }
 }
 
 impl Erasure {
-    async fn slice(&self, db: &mut PgConnection, step: ErasureStep) -> sqlx::Result<Cursor> {
+    /// This erasure, and in the steps that look through what has no index over addresses those in the same place: of all tenants, or of its
+    /// own. Erasures that were requested together get to such a step together.
+    async fn group(&self, db: &mut PgConnection, step: ErasureStep) -> sqlx::Result<ErasureGroup> {
+        let mut group = ErasureGroup {
+            tenants: vec![self.tenant_id],
+            contacts: vec![self.contact_id],
+            addresses: vec![self.address.clone()],
+            asked_at: vec![self.asked_at],
+        };
+        let of_tenant = match step {
+            ErasureStep::Answers => None,
+            ErasureStep::InboundEvents => Some(self.tenant_id),
+            _ => return Ok(group),
+        };
+        let others = sqlx::query!(
+            "select tenant_id, contact_id, address, asked_at from erasures
+             where finished_at is null and due_at <= now() and step = $1 and cursor_id = $2 and cursor_text = $3
+               and tenant_id = coalesce($4, tenant_id) and (tenant_id, contact_id) <> ($5, $6)
+             order by due_at limit $7 for update skip locked",
+            step.as_str(),
+            self.cursor_id,
+            self.cursor_text,
+            of_tenant,
+            self.tenant_id,
+            self.contact_id,
+            GROUP_MAX - 1,
+        )
+        .fetch_all(db)
+        .await?;
+        for other in others {
+            group.tenants.push(other.tenant_id);
+            group.contacts.push(other.contact_id);
+            group.addresses.push(other.address.unwrap_or_default());
+            group.asked_at.push(other.asked_at);
+        }
+        Ok(group)
+    }
+
+    async fn slice(&self, db: &mut PgConnection, step: ErasureStep, group: &ErasureGroup) -> sqlx::Result<Cursor> {
         match step {
             ErasureStep::Requests => self.requests(db).await,
             ErasureStep::Messages => self.messages(db).await,
@@ -158,28 +203,36 @@ impl Erasure {
             ErasureStep::Mail | ErasureStep::LateMail => self.mail(db).await,
             ErasureStep::Campaigns | ErasureStep::LateCampaigns => self.campaigns(db).await,
             ErasureStep::Imports => self.imports(db).await,
-            ErasureStep::Answers => self.answers(db).await,
-            ErasureStep::InboundEvents => self.inbound_events(db).await,
+            ErasureStep::Answers => self.answers(db, group).await,
+            ErasureStep::InboundEvents => self.inbound_events(db, group).await,
             ErasureStep::PendingFacts | ErasureStep::LatePendingFacts => self.pending_facts(db).await,
             ErasureStep::WebhookEvents | ErasureStep::LateWebhookEvents => self.webhook_events(db).await,
             ErasureStep::Late | ErasureStep::Finished => Ok(None),
         }
     }
 
-    /// Saves the progress of the erasure. Before the late steps it waits until no more feedback can arrive.
+    /// The cursor after a slice that ended with this id, unless it was the last.
+    fn after(last: Option<Uuid>, found: usize, slice: i64) -> Cursor {
+        last.filter(|_| found as i64 >= slice).map(|last| (last, String::new()))
+    }
+}
+
+impl ErasureGroup {
+    /// Saves the progress of the erasures. Before the late steps they wait until no more feedback can arrive.
     async fn save_progress(&self, db: &mut PgConnection, step: ErasureStep, cursor: Cursor) -> sqlx::Result<()> {
         let step = if cursor.is_some() { step } else { step.next() };
         let (cursor_id, cursor_text) = cursor.unwrap_or_default();
         sqlx::query!(
-            "update erasures
+            "update erasures e
              set step = $3, cursor_id = $4, cursor_text = $5,
                  completed_at = case when $6 then now() else completed_at end,
                  address = case when $6 then null else address end,
                  finished_at = case when $7 then now() end,
                  due_at = case when $6 then now() + interval '8 days' else clock_timestamp() end
-             where tenant_id = $1 and contact_id = $2",
-            self.tenant_id,
-            self.contact_id,
+             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, contact_id)
+             where e.tenant_id = w.tenant_id and e.contact_id = w.contact_id",
+            &self.tenants,
+            &self.contacts,
             step.as_str(),
             cursor_id,
             cursor_text,
@@ -189,10 +242,5 @@ impl Erasure {
         .execute(db)
         .await
         .map(drop)
-    }
-
-    /// The cursor after a slice that ended with this id, unless it was the last.
-    fn after(last: Option<Uuid>, found: usize, slice: i64) -> Cursor {
-        last.filter(|_| found as i64 >= slice).map(|last| (last, String::new()))
     }
 }

@@ -3,7 +3,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{ANSWERS, Cursor, Erasure, SLICE};
+use super::{ANSWERS, Cursor, Erasure, ErasureGroup, SLICE};
 
 impl Erasure {
     /// Requests whose payload holds the address, with their attachments: the payload is emptied, which also removes the request from the
@@ -139,9 +139,9 @@ impl Erasure {
         Ok(Self::after(imports.last().copied(), imports.len(), SLICE))
     }
 
-    /// Stored answers that hold the address, if they name this contact or their key belongs to this tenant alone: a key may serve several
+    /// Stored answers that hold an address, if they name its contact or their key belongs to its tenant alone: a key may serve several
     /// tenants. The row stays as a refusal, because a repeated request must not be executed again.
-    pub(super) async fn answers(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+    pub(super) async fn answers(&self, db: &mut PgConnection, group: &ErasureGroup) -> sqlx::Result<Cursor> {
         let row = sqlx::query!(
             r#"with slice as materialized (
                    select key_id, idempotency_key, body from idempotency_keys
@@ -151,20 +151,23 @@ impl Erasure {
                    set status = 422,
                        body = convert_to('{"ok":false,"error":"contact_erased","detail":"the stored answer named a contact that was erased"}', 'UTF8')
                    from slice l
-                   where i.key_id = l.key_id and i.idempotency_key = l.idempotency_key and i.created_at <= $5
-                     and strpos(lower(encode(l.body, 'escape')), encode(convert_to($4, 'UTF8'), 'escape')) > 0
-                     and (strpos(encode(l.body, 'escape'), $6::uuid::text) > 0
-                          or exists (select from api_keys k where k.id = l.key_id and k.tenant_id = $7))
+                   cross join lateral (select lower(encode(l.body, 'escape')) as body offset 0) t
+                   where i.key_id = l.key_id and i.idempotency_key = l.idempotency_key
+                     and exists (
+                         select from unnest($4::uuid[], $5::uuid[], $6::text[], $7::timestamptz[]) as w (tenant_id, contact_id, address, asked_at)
+                         where i.created_at <= w.asked_at and strpos(t.body, encode(convert_to(w.address, 'UTF8'), 'escape')) > 0
+                           and (strpos(t.body, w.contact_id::text) > 0
+                                or exists (select from api_keys k where k.id = l.key_id and k.tenant_id = w.tenant_id)))
                )
                select key_id, idempotency_key, (select count(*) from slice) as "found!"
                from slice order by key_id desc, idempotency_key desc limit 1"#,
             self.cursor_id,
             self.cursor_text,
             ANSWERS,
-            self.address,
-            self.asked_at,
-            self.contact_id,
-            self.tenant_id,
+            &group.tenants,
+            &group.contacts,
+            &group.addresses,
+            &group.asked_at,
         )
         .fetch_optional(db)
         .await?;
@@ -172,23 +175,29 @@ impl Erasure {
     }
 
     /// Raw provider events that were handled, be they JSON or a form. An unhandled one is kept: it may be an opt-out.
-    pub(super) async fn inbound_events(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
-        let in_a_form: String = url::form_urlencoded::byte_serialize(self.address.as_bytes()).collect();
+    pub(super) async fn inbound_events(&self, db: &mut PgConnection, group: &ErasureGroup) -> sqlx::Result<Cursor> {
+        let in_a_form =
+            |address: &String| -> String { url::form_urlencoded::byte_serialize(address.as_bytes()).collect() };
+        let in_forms: Vec<String> =
+            group.addresses.iter().map(|address| in_a_form(address).to_ascii_lowercase()).collect();
         let events = sqlx::query_scalar!(
             "with slice as materialized (
                  select id, raw, due_at from inbound_events where tenant_id = $1 and id > $2 order by id limit $3
              ), emptied as (
-                 update inbound_events i set raw = '' from slice l
+                 update inbound_events i set raw = ''
+                 from slice l
+                 cross join lateral (select lower(encode(l.raw, 'escape')) as raw offset 0) t
                  where i.tenant_id = $1 and i.id = l.id and l.due_at is null
-                   and (strpos(lower(encode(l.raw, 'escape')), encode(convert_to($4, 'UTF8'), 'escape')) > 0
-                        or strpos(lower(encode(l.raw, 'escape')), $5) > 0)
+                   and exists (
+                       select from unnest($4::text[], $5::text[]) as w (address, in_a_form)
+                       where strpos(t.raw, encode(convert_to(w.address, 'UTF8'), 'escape')) > 0 or strpos(t.raw, w.in_a_form) > 0)
              )
              select id from slice order by id",
             self.tenant_id,
             self.cursor_id,
             SLICE,
-            self.address,
-            in_a_form.to_ascii_lowercase(),
+            &group.addresses,
+            &in_forms,
         )
         .fetch_all(db)
         .await?;
@@ -221,12 +230,13 @@ impl Erasure {
     }
 
     /// Bodies of webhooks. The trigger `contacts_erased_events` deletes those that are there when the contact is erased; one that was being
-    /// written then is found here.
+    /// written then is found here. The late steps know the contact alone.
     pub(super) async fn webhook_events(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
         sqlx::query!(
-            "delete from webhook_events where tenant_id = $1 and contact_id = $2",
+            "delete from webhook_events where tenant_id = $1 and erased_with in ($2, md5($3)::uuid)",
             self.tenant_id,
             self.contact_id,
+            self.address,
         )
         .execute(db)
         .await?;

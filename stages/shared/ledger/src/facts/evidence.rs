@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{SendKey, batch_of};
+use crate::counters::{self, CounterDelta, Totals, UsageTotals};
 use crate::hours::{BatchKey, Hours, hour_of};
 
 /// Evidence that a provider accepted a mail: any event about the mail shows that the provider has it.
@@ -30,16 +31,6 @@ impl ProviderEvidence {
     pub(super) fn send(&self) -> SendKey {
         (self.tenant_id, self.send_id)
     }
-}
-
-/// How many sends of a batch left each state.
-#[derive(Debug, Default, Clone, Copy)]
-struct LeftStates {
-    queued: i32,
-    deferred: i32,
-    unknown: i32,
-    /// How many of them count as delivered.
-    delivered: i32,
 }
 
 /// Turns those of these sends whose outcome is unknown into `sent`, with their batches' counters and totals. The batches are locked.
@@ -68,44 +59,20 @@ pub(super) async fn resolve_unknown(
     )
     .fetch_all(&mut *db)
     .await?;
-    let mut moved: BTreeMap<BatchKey, LeftStates> = BTreeMap::new();
+    let mut deltas: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
     for row in &rows {
         let batch = batch_of((row.tenant_id, row.id));
-        let from = moved.entry(batch).or_default();
-        match SendState::parse(&row.was) {
-            Some(SendState::Queued) => from.queued += 1,
-            Some(SendState::Deferred) => from.deferred += 1,
-            _ => from.unknown += 1,
-        }
+        let delta = deltas.entry(batch).or_default();
+        delta.moved(row.was, SendState::Sent);
         if let Some(at) = row.doubted_at {
             hours.add(batch, "unknown", hour_of(at), -1);
         }
         hours.add(batch, "sent", hour_of(row.decided_at), 1);
         if row.delivered {
-            from.delivered += 1;
+            delta.delivered();
             hours.add(batch, "delivered", hour_of(row.decided_at), 1);
         }
     }
-    move_counters(db, &moved).await?;
+    counters::move_counters(db, &deltas, (&Totals::new(), 0), &UsageTotals::new()).await?;
     Ok(rows.len() as u64)
-}
-
-async fn move_counters(db: &mut PgConnection, moved: &BTreeMap<BatchKey, LeftStates>) -> sqlx::Result<()> {
-    if moved.is_empty() {
-        return Ok(());
-    }
-    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = moved.keys().copied().unzip();
-    sqlx::query_file!(
-        "queries/facts/resolve_unknown_batches.sql",
-        &tenants,
-        &batches,
-        &column(&batches, |batch| SendId::last_of(*batch)),
-        &column(moved.values(), |moved| moved.queued),
-        &column(moved.values(), |moved| moved.deferred),
-        &column(moved.values(), |moved| moved.unknown),
-        &column(moved.values(), |moved| moved.delivered)
-    )
-    .execute(db)
-    .await
-    .map(drop)
 }

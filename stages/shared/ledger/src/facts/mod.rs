@@ -183,7 +183,7 @@ fn columns<'a>(sends: impl Iterator<Item = &'a SendKey>) -> (Vec<Uuid>, Vec<Uuid
 pub async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<BTreeSet<BatchKey>> {
     let keys: BTreeSet<BatchKey> = sends.iter().copied().map(batch_of).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
-    sqlx::raw_sql("set local lock_timeout = '1s'").execute(&mut *db).await?;
+    sqlx::raw_sql(runtime::db::WAIT_BRIEFLY).execute(&mut *db).await?;
     let locked = sqlx::query!(
         r#"select b.tenant_id, b.id, b.kind = 'test' as "is_test!" from batches b
            join unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id) on b.tenant_id = w.tenant_id and b.id = w.id

@@ -319,17 +319,6 @@ impl Change {
         self.suppress.is_some()
     }
 
-    /// The total of its state that this change adds to, if it takes place.
-    pub fn rollup(&self) -> Option<&'static str> {
-        match self.to {
-            SendState::Sent => Some("sent"),
-            SendState::Failed | SendState::Expired => Some("failed"),
-            SendState::Skipped | SendState::Cancelled => Some("skipped"),
-            SendState::Unknown => Some("unknown"),
-            _ => None,
-        }
-    }
-
     /// Why it failed or is unknown, for the totals of failures: a class or code from a bounded set.
     pub fn failure(&self) -> Option<&'static str> {
         let failed = matches!(self.to, SendState::Failed | SendState::Expired | SendState::Unknown);

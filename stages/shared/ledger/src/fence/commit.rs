@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use crate::gate::RecipientEligibility;
+use crate::gate::{RecipientEligibility, SendFacts};
 use chrono::{NaiveDate, Utc};
 use runtime::{Counter, Histogram, plans::PreparedPool};
 use schemas::{MessageKind, SendState};
@@ -20,9 +20,10 @@ use uuid::Uuid;
 use super::{
     Change, Fence, GateDecision, LedgerSettings, SendAttempt, capped,
     meter::Meter,
-    sql::{self, CounterDelta, FenceBatch, Moved, Totals},
+    sql::{self, FenceBatch, Moved},
     warming::Warming,
 };
+use crate::counters::{self, CounterDelta, Totals};
 use crate::frequency::OwedMail;
 use crate::gate;
 use crate::hours::{BatchKey, hour_of};
@@ -62,15 +63,11 @@ impl Commits {
     /// Commits fences and changes together, except those whose contacts another transaction has locked; with `wait` it waits for contacts
     /// to be suppressed. After an error, nothing may be assumed written.
     pub async fn commit(&self, fences: &[SendAttempt], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
-        if fences.is_empty() && are_single(changes) {
-            let left = self.accept_single(changes).await?;
-            return if left.is_empty() {
-                Ok(Committed::default())
-            } else {
-                self.commit_group(fences, &left, wait).await
-            };
+        if !fences.is_empty() || !are_single(changes) {
+            return self.commit_group(fences, changes, wait).await;
         }
-        self.commit_group(fences, changes, wait).await
+        let left = self.accept_single(changes).await?;
+        if left.is_empty() { Ok(Committed::default()) } else { self.commit_group(fences, &left, wait).await }
     }
 
     /// Commits acceptances of single mails, a statement for all; answers those that did not take place so.
@@ -95,7 +92,7 @@ impl Commits {
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
         // With fences alone, the statement that locks their contacts locks the batches before.
         if fences.is_empty() || changes.iter().any(|change| change.suppress.is_some()) {
-            sql::lock_batches(&mut tx, &keys).await?;
+            counters::lock_batches(&mut tx, &keys).await?;
         }
         let locked_elsewhere = lock_suppressed(&mut tx, changes, wait).await?;
         let committed = Committed { fences: Vec::new(), locked_elsewhere };
@@ -107,7 +104,8 @@ impl Commits {
         debug_assert!(all.iter().all(|change| change.answer.code != Some(super::POISON)), "a poisonous result");
         let all_moved = || all.iter().copied().zip(&moved).filter_map(|(change, moved)| moved.map(|_| change));
         let usage = meter.usage(all_moved(), self.shard);
-        sql::move_counters(&mut tx, &self.deltas(&all, &moved), (&totals(&all, &moved), self.shard), &usage).await?;
+        counters::move_counters(&mut tx, &self.deltas(&all, &moved), (&totals(&all, &moved), self.shard), &usage)
+            .await?;
         capped::count(&mut tx, &all, &moved).await?;
         sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
         if !suppressing.is_empty() {
@@ -151,6 +149,7 @@ impl Commits {
         let mut recipients = sql::read_contacts(db, &tenants, &contacts).await?;
         let mut owed = OwedMail::load(db, capped::mails(fences, &batches, &recipients)).await?;
         let opted_out = gate::find_opted_out(db, &topic_members(fences, &batches)).await?;
+        let exited = gate::find_exited(db, &enrolled(fences)).await?;
         let mut warming = Warming::open(db, fences).await?;
         let decide = |send: &SendAttempt| {
             let mut eligibility = recipients.get_mut(&send.contact_id);
@@ -163,7 +162,8 @@ impl Commits {
                 .is_some_and(|topic| opted_out.contains(&(send.batch.tenant_id, topic, send.contact_id)));
             let urgency = batch.and_then(|batch| batch.capped);
             let more_urgent = urgency.map_or(0, |urgency| owed.more_urgent(send.contact_id, urgency));
-            let decided = gated(send, batch, eligibility.as_deref(), has_left, more_urgent);
+            let facts = SendFacts { more_urgent, has_exited: exited.contains(&send.id) };
+            let decided = gated(send, batch, eligibility.as_deref(), has_left, facts);
             let mut change = meter.admit(warming.admit(decided));
             change.is_capped = change.to == SendState::Fenced && urgency.is_some();
             if change.to != SendState::Deferred {
@@ -286,20 +286,26 @@ fn topic_members(fences: &[SendAttempt], batches: &HashMap<Uuid, FenceBatch>) ->
     fences.iter().filter_map(|send| Some((send.batch.tenant_id, topic(send)?, send.contact_id))).collect()
 }
 
+/// The sends of sequences: tenant, send.
+fn enrolled(fences: &[SendAttempt]) -> Vec<(Uuid, Uuid)> {
+    let of_sequences = fences.iter().filter(|send| send.batch.kind == MessageKind::Sequence);
+    of_sequences.map(|send| (send.batch.tenant_id, send.id)).collect()
+}
+
 /// The change of a fence. A contact that has left the topic has left this campaign.
 fn gated(
     send: &SendAttempt,
     batch: Option<&FenceBatch>,
     eligibility: Option<&RecipientEligibility>,
     has_left: bool,
-    more_urgent: i64,
+    facts: SendFacts,
 ) -> Change {
     let send = send.clone();
     let eligibility =
         eligibility.map(|known| RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known });
     let mail = (send.batch.kind, send.batch.classification);
     let decided =
-        gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail, more_urgent, Utc::now());
+        gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail, facts, Utc::now());
     let asked =
         eligibility.filter(|_| decided == GateDecision::Pass && batch.is_some_and(|batch| batch.asks_to_confirm));
     match asked.as_ref().map_or(decided, gate::decide_confirmation) {
@@ -333,7 +339,7 @@ fn totals(all: &[&Change], moved: &[Option<Moved>]) -> Totals {
         };
         let kind = change.send.batch.kind.as_str();
         let by_result = [moved.is_bounced.then_some("bounced"), moved.is_delivered.then_some("delivered")];
-        for event in change.rollup().into_iter().chain(by_result.into_iter().flatten()) {
+        for event in counters::total_of(change.to).into_iter().chain(by_result.into_iter().flatten()) {
             add(None, kind, event, 1);
         }
         if let Some(at) = moved.doubted_at {

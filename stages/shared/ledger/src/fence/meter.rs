@@ -10,8 +10,9 @@ use uuid::Uuid;
 
 use super::{
     Change,
-    sql::{self, FenceBatch, UsageTotals},
+    sql::{self, FenceBatch},
 };
+use crate::counters::UsageTotals;
 use crate::quota::{self, QuotaDefaults};
 
 /// The shard of tenants with a limit: their commits come one after the other anyway, and one row a day is quick to sum.

@@ -14,7 +14,7 @@ mod change;
 mod commit;
 mod meter;
 pub mod session;
-pub mod sql;
+mod sql;
 mod warming;
 
 use std::{
@@ -218,7 +218,8 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
         }
     }
     let wait = done.iter().any(|(at, _)| at.elapsed() >= UNWRITTEN_MAX);
-    let (committed, written) = match caught("delivery", TASK, Commits::commit(commits, &fences, &changes, wait)).await {
+    let commit = Box::pin(db::within(db::ANSWER_TIMEOUT, Commits::commit(commits, &fences, &changes, wait)));
+    let (committed, written) = match caught("delivery", TASK, commit).await {
         Ok(Ok(committed)) => (committed, vec![true; changes.len()]),
         failed => {
             let error = match failed {

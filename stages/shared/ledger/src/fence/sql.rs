@@ -2,85 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use crate::counters::index_of;
 use crate::frequency::Urgency;
 use crate::gate::{BatchEligibility, RecipientEligibility, batch_eligibility, is_capped};
 use crate::recipient_eligibility;
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
 use chrono::{DateTime, NaiveDate, Utc};
 use runtime::column;
-use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SendId, SendState};
+use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::change::{Change, NextAnnouncement};
+use super::change::Change;
 use crate::hours::BatchKey;
-
-/// The changes of a batch's counters, announcement and lease.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct CounterDelta {
-    counts: [i32; 9],
-    bounced: i32,
-    delivered: i32,
-    announce: Option<f64>,
-    on_dispatch: bool,
-    lease_seconds: f64,
-}
-
-impl CounterDelta {
-    /// Counts a send that moved from one state to another.
-    pub fn moved(&mut self, from: SendState, to: SendState) {
-        self.counts[index(from)] -= 1;
-        self.counts[index(to)] += 1;
-    }
-
-    /// Counts a hard bounce.
-    pub fn bounced(&mut self) {
-        self.bounced += 1;
-    }
-
-    /// Counts a delivered send.
-    pub fn delivered(&mut self) {
-        self.delivered += 1;
-    }
-
-    /// Sets the next announcement: the earliest time wins, and `OnDispatch` wins over any time.
-    pub fn announce(&mut self, announce: NextAnnouncement) {
-        match announce {
-            NextAnnouncement::AsPlanned => {}
-            NextAnnouncement::After(wait) => {
-                let wait = wait.as_secs_f64();
-                self.announce = Some(self.announce.map_or(wait, |other| other.min(wait)));
-            }
-            NextAnnouncement::OnDispatch => self.on_dispatch = true,
-        }
-    }
-
-    /// Extends the batch's lease.
-    pub fn lease(&mut self, seconds: f64) {
-        self.lease_seconds = self.lease_seconds.max(seconds);
-    }
-}
-
-/// The index of a state's counter: the order of `move_counters.sql`.
-fn index(state: SendState) -> usize {
-    match state {
-        SendState::Queued => 0,
-        SendState::Fenced => 1,
-        SendState::Deferred => 2,
-        SendState::Sent => 3,
-        SendState::Failed => 4,
-        SendState::Unknown => 5,
-        SendState::Skipped => 6,
-        SendState::Cancelled => 7,
-        SendState::Expired => 8,
-    }
-}
-
-/// Locks batches, in the order of their keys: batches come before sends and contacts.
-pub(super) async fn lock_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sqlx::Result<()> {
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
-    sqlx::query_file!("queries/fence/lock_batches.sql", &tenants, &ids).fetch_all(db).await.map(drop)
-}
 
 pub(super) async fn lock_for_suppression(
     db: &mut PgConnection,
@@ -185,11 +119,6 @@ impl Moved {
     pub fn plainly(from: SendState, is_delivered: bool) -> Self {
         Self { from, is_delivered, is_bounced: false, doubted_at: None }
     }
-}
-
-/// The index of a row in the arrays of a statement.
-fn index_of(position: i64) -> Option<usize> {
-    usize::try_from(position - 1).ok()
 }
 
 /// Fences the sends; answers the index of each that passed. They must be of one month, in order of send id.
@@ -307,68 +236,10 @@ pub(super) async fn apply(
     Ok(moved.collect())
 }
 
-/// Moves the counters of the batches, which must be locked, and adds to the hour's totals and the send usage.
-///
-/// # Errors
-/// When Postgres is away.
-pub async fn move_counters(
-    db: &mut PgConnection,
-    deltas: &BTreeMap<BatchKey, CounterDelta>,
-    (totals, shard): (&Totals, i16),
-    usage: &UsageTotals,
-) -> sqlx::Result<()> {
-    if deltas.is_empty() {
-        return Ok(());
-    }
-    let total_counts: Vec<i64> = totals.values().copied().collect();
-    let usage_counts: Vec<i64> = usage.values().copied().collect();
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = deltas.keys().copied().unzip();
-    let count = |state| deltas.values().map(|delta| delta.counts[index(state)]).collect::<Vec<i32>>();
-    sqlx::query_file!(
-        "queries/fence/move_counters.sql",
-        &tenants,
-        &ids,
-        &count(SendState::Queued),
-        &count(SendState::Fenced),
-        &count(SendState::Deferred),
-        &count(SendState::Sent),
-        &count(SendState::Failed),
-        &count(SendState::Unknown),
-        &count(SendState::Skipped),
-        &count(SendState::Cancelled),
-        &count(SendState::Expired),
-        &column(deltas.values(), |delta| delta.bounced),
-        &column(deltas.values(), |delta| delta.announce) as &[Option<f64>],
-        &column(deltas.values(), |delta| delta.on_dispatch),
-        &column(deltas.values(), |delta| delta.lease_seconds),
-        &column(&ids, |id| SendId::last_of(*id)),
-        &column(deltas.values(), |delta| delta.delivered),
-        &column(totals.keys(), |key| key.0),
-        &column(totals.keys(), |key| key.2) as &[&str],
-        &column(totals.keys(), |key| key.3) as &[&str],
-        &total_counts,
-        shard,
-        &column(usage.keys(), |key| key.0),
-        &column(usage.keys(), |key| key.1) as &[Option<NaiveDate>],
-        &column(usage.keys(), |key| key.2),
-        &usage_counts,
-        &column(totals.keys(), |key| key.1) as &[Option<DateTime<Utc>>]
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-/// Totals to add, by tenant, hour (`None`: this one), kind and event.
-pub type Totals = BTreeMap<(Uuid, Option<DateTime<Utc>>, &'static str, &'static str), i64>;
-
 /// Locks tenants with a limit or a frequency cap.
 pub(super) async fn lock_tenants(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<()> {
     sqlx::query_file!("queries/fence/lock_tenants.sql", tenants).fetch_all(db).await.map(drop)
 }
-
-/// Quota used, by tenant, day (`None`: today) and shard: sorted, the order rows are locked in.
-pub type UsageTotals = BTreeMap<(Uuid, Option<NaiveDate>, i16), i64>;
 
 /// Usage of domains in warm-up, by tenant, domain and day: sorted, the order rows are locked in.
 pub(super) type WarmupTotals = BTreeMap<(Uuid, Uuid, NaiveDate), i64>;

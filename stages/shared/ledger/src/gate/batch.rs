@@ -28,6 +28,15 @@ pub struct BatchEligibility {
     pub quiet: Option<QuietRule>,
 }
 
+/// The facts about one send beside its recipient.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SendFacts {
+    /// How many mails running campaigns owe the contact that are more urgent; they matter under a frequency cap.
+    pub more_urgent: i64,
+    /// The enrollment that it is of has ended early.
+    pub has_exited: bool,
+}
+
 /// The decision of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateDecision {
@@ -118,14 +127,14 @@ impl BatchEligibility {
     }
 }
 
-/// The decision for one send. A contact that cannot be found, or was erased, is not mailed. `more_urgent`: how many mails running campaigns owe
-/// the contact that are more urgent than this one; they matter under a frequency cap.
+/// The decision for one send. A contact that cannot be found, or was erased, is not mailed. What ends an enrollment comes before its mail that
+/// waits.
 #[must_use]
 pub fn decide_send(
     batch: Option<&BatchEligibility>,
     contact: Option<&RecipientEligibility>,
     (kind, classification): (MessageKind, Classification),
-    more_urgent: i64,
+    send: SendFacts,
     now: DateTime<Utc>,
 ) -> GateDecision {
     let Some(batch) = batch else { return GateDecision::Paused };
@@ -135,10 +144,13 @@ pub fn decide_send(
     }
     let Some(contact) = contact else { return GateDecision::Skip(SkipReason::ContactArchived) };
     match decide_recipient(contact, kind, classification) {
-        Some(SkipReason::FrequencyCap) if kind == MessageKind::Sequence => GateDecision::Wait(Hold::FrequencyCap),
-        Some(reason) => GateDecision::Skip(reason),
+        Some(reason) if reason != SkipReason::FrequencyCap || kind != MessageKind::Sequence => {
+            GateDecision::Skip(reason)
+        }
+        _ if send.has_exited => GateDecision::Skip(SkipReason::EnrollmentExited),
+        Some(_) => GateDecision::Wait(Hold::FrequencyCap),
         None => {
-            let hold = decide_hold(contact, batch.quiet, (kind, classification), more_urgent, now);
+            let hold = decide_hold(contact, batch.quiet, (kind, classification), send.more_urgent, now);
             hold.map_or(GateDecision::Pass, GateDecision::Wait)
         }
     }
@@ -154,7 +166,7 @@ pub(crate) fn decide_confirmation(contact: &RecipientEligibility) -> GateDecisio
     }
 }
 
-/// What a mail waits for that its recipient may get, with the time when it is decided again. `more_urgent`: as in [`decide_send`].
+/// What a mail waits for that its recipient may get, with the time when it is decided again. `more_urgent`: as in [`SendFacts`].
 #[must_use]
 pub fn decide_hold(
     contact: &RecipientEligibility,
@@ -187,6 +199,7 @@ mod tests {
         quiet: None,
     };
 
+    const SEND: SendFacts = SendFacts { more_urgent: 0, has_exited: false };
     const CAMPAIGN: (MessageKind, Classification) = (MessageKind::Campaign, Classification::Marketing);
     const RECEIPT: (MessageKind, Classification) = (MessageKind::Transactional, Classification::Transactional);
 
@@ -221,23 +234,23 @@ mod tests {
     #[case::domain_failed(BatchEligibility { domain: DomainStatus::Failed, ..OPEN }, GateDecision::Skip(SkipReason::DomainUnverified))]
     #[case::domain_suspended(BatchEligibility { domain: DomainStatus::Suspended, ..OPEN }, GateDecision::Skip(SkipReason::DomainUnverified))]
     fn what_stops_a_batch_stops_its_sends(#[case] batch: BatchEligibility, #[case] expected: GateDecision) {
-        assert_eq!(decide_send(Some(&batch), Some(&RecipientEligibility::CLEAN), CAMPAIGN, 0, NOON), expected);
+        assert_eq!(decide_send(Some(&batch), Some(&RecipientEligibility::CLEAN), CAMPAIGN, SEND, NOON), expected);
     }
 
     #[test]
     fn a_batch_that_may_send_still_asks_the_recipients_gate() {
         let left = RecipientEligibility { unsubscribed: true, ..RecipientEligibility::CLEAN };
         assert_eq!(
-            decide_send(Some(&OPEN), Some(&left), CAMPAIGN, 0, NOON),
+            decide_send(Some(&OPEN), Some(&left), CAMPAIGN, SEND, NOON),
             GateDecision::Skip(SkipReason::Unsubscribed)
         );
-        assert_eq!(decide_send(Some(&OPEN), Some(&left), RECEIPT, 0, NOON), GateDecision::Pass);
+        assert_eq!(decide_send(Some(&OPEN), Some(&left), RECEIPT, SEND, NOON), GateDecision::Pass);
     }
 
     #[test]
     fn above_the_cap_a_campaign_skips_and_a_sequence_waits() {
         let full = RecipientEligibility { cap_left: Some(0), ..RecipientEligibility::CLEAN };
-        let decided = |kind| decide_send(Some(&OPEN), Some(&full), (kind, Classification::Marketing), 0, NOON);
+        let decided = |kind| decide_send(Some(&OPEN), Some(&full), (kind, Classification::Marketing), SEND, NOON);
         assert_eq!(decided(MessageKind::Campaign), GateDecision::Skip(SkipReason::FrequencyCap));
         assert_eq!(decided(MessageKind::Sequence), GateDecision::Wait(Hold::FrequencyCap));
     }
@@ -270,12 +283,28 @@ mod tests {
         #[case] expected: GateDecision,
     ) {
         let contact = RecipientEligibility { cap_left: Some(left), ..RecipientEligibility::CLEAN };
-        let decide = |contact| decide_send(Some(&OPEN), Some(contact), (kind, classification), more_urgent, NOON);
+        let send = SendFacts { more_urgent, ..SEND };
+        let decide = |contact| decide_send(Some(&OPEN), Some(contact), (kind, classification), send, NOON);
         assert_eq!(decide(&contact), expected);
         // What stops the mail for good goes first; without a cap there is nothing to wait for.
         let gone = RecipientEligibility { hard_bounced: true, ..contact };
         assert_eq!(decide(&gone), GateDecision::Skip(SkipReason::HardBounced));
         assert_eq!(decide(&RecipientEligibility::CLEAN), GateDecision::Pass);
+    }
+
+    #[rstest]
+    #[case::it_would_pass(RecipientEligibility::CLEAN, SkipReason::EnrollmentExited)]
+    #[case::it_waits(RecipientEligibility { cap_left: Some(0), ..RecipientEligibility::CLEAN }, SkipReason::EnrollmentExited)]
+    #[case::the_contact_left(RecipientEligibility { unsubscribed: true, ..RecipientEligibility::CLEAN }, SkipReason::Unsubscribed)]
+    fn mail_of_an_enrollment_that_has_exited_is_withheld(
+        #[case] contact: RecipientEligibility,
+        #[case] reason: SkipReason,
+    ) {
+        let mail = (MessageKind::Sequence, Classification::Marketing);
+        let send = SendFacts { has_exited: true, ..SEND };
+        assert_eq!(decide_send(Some(&OPEN), Some(&contact), mail, send, NOON), GateDecision::Skip(reason));
+        let paused = BatchEligibility { tenant_paused: true, ..OPEN };
+        assert_eq!(decide_send(Some(&paused), Some(&contact), mail, send, NOON), GateDecision::TenantPaused);
     }
 
     /// Quiet from 21:00 to 08:00, in Berlin unless the contact's zone counts.
@@ -294,15 +323,15 @@ mod tests {
         let contact = RecipientEligibility { zone, ..RecipientEligibility::CLEAN };
         let hold = |until: &str| GateDecision::Wait(Hold::QuietHours { until: until.parse().unwrap() });
         let expected = until.map_or(GateDecision::Pass, hold);
-        assert_eq!(decide_send(Some(&batch), Some(&contact), CAMPAIGN, 0, NOON), expected);
+        assert_eq!(decide_send(Some(&batch), Some(&contact), CAMPAIGN, SEND, NOON), expected);
         // What stops the mail for good goes first, and so does a pause.
         let gone = RecipientEligibility { complained: true, ..contact };
         assert_eq!(
-            decide_send(Some(&batch), Some(&gone), CAMPAIGN, 0, NOON),
+            decide_send(Some(&batch), Some(&gone), CAMPAIGN, SEND, NOON),
             GateDecision::Skip(SkipReason::Complained)
         );
         let paused = BatchEligibility { paused: true, ..batch };
-        assert_eq!(decide_send(Some(&paused), Some(&contact), CAMPAIGN, 0, NOON), GateDecision::Paused);
+        assert_eq!(decide_send(Some(&paused), Some(&contact), CAMPAIGN, SEND, NOON), GateDecision::Paused);
     }
 
     #[rstest]
@@ -324,7 +353,10 @@ mod tests {
 
     #[test]
     fn a_missing_contact_is_not_mailed() {
-        assert_eq!(decide_send(Some(&OPEN), None, RECEIPT, 0, NOON), GateDecision::Skip(SkipReason::ContactArchived));
-        assert_eq!(decide_send(None, Some(&RecipientEligibility::CLEAN), RECEIPT, 0, NOON), GateDecision::Paused);
+        assert_eq!(
+            decide_send(Some(&OPEN), None, RECEIPT, SEND, NOON),
+            GateDecision::Skip(SkipReason::ContactArchived)
+        );
+        assert_eq!(decide_send(None, Some(&RecipientEligibility::CLEAN), RECEIPT, SEND, NOON), GateDecision::Paused);
     }
 }

@@ -45,9 +45,6 @@ pub fn zone_named(name: Option<&str>) -> Option<Tz> {
 }
 
 /// The quiet hours for mail of this kind, and whether contacts' own time zones count. Works in either role.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn load_rule(
     db: &mut PgConnection,
     tenant: Uuid,

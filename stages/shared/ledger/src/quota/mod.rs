@@ -84,9 +84,6 @@ impl QuotaUsage {
 }
 
 /// How many mails a tenant may still send. Locks nothing; in the ingress's role the transaction must be confined to the tenant.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn remaining_quota(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -96,9 +93,6 @@ pub async fn remaining_quota(
 }
 
 /// A tenant's limits, usage and what is left.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn quota_usage(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<QuotaUsage> {
     let row = sqlx::query_file!("queries/quota/quota_usage.sql", &[tenant]).fetch_one(db).await?;
     let limits = defaults.limits(row.monthly, row.daily);

@@ -53,18 +53,12 @@ impl WarmupState {
 pub type DomainKey = (Uuid, Uuid);
 
 /// The warm-ups of these domains; a domain without one is left out. The usage is exact only while the domains are locked ([`lock`]).
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn load_states(db: &mut PgConnection, domains: &[DomainKey]) -> sqlx::Result<Vec<WarmupState>> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = domains.iter().copied().unzip();
     sqlx::query_file_as!(WarmupState, "queries/quota/warmup.sql", &tenants, &ids).fetch_all(db).await
 }
 
 /// The warm-up of one domain, if it has one.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn load_state(db: &mut PgConnection, tenant: Uuid, domain: Uuid) -> sqlx::Result<Option<WarmupState>> {
     Ok(load_states(db, &[(tenant, domain)]).await?.pop())
 }

@@ -2,10 +2,10 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -43,6 +43,24 @@ impl Resting {
             assert!(tokio::time::Instant::now() < deadline, "{} rests on", self.has_work);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+}
+
+/// Finds something in every run, and notes when it ran.
+#[derive(Default)]
+struct NeverDone(Mutex<Vec<Instant>>);
+
+const PAUSE: Duration = Duration::from_millis(400);
+
+#[async_trait]
+impl Sweep for NeverDone {
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("never_done", PAUSE)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        self.0.lock().unwrap().push(Instant::now());
+        Ok(1)
     }
 }
 
@@ -98,5 +116,21 @@ async fn sweeps_run_while_the_ledger_does_not_answer() {
     let sweep = rig.start("exists (select from stage_pauses)");
     rig.start("exists (select from no_such_table)");
     sweep.runs_more_than(2).await;
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_that_always_finds_something_pauses_after_twenty_runs() {
+    let rig = Rig::new().await;
+    let sweep = Arc::new(NeverDone::default());
+    rig.runner.start_sweep("compliance", sweep.clone());
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while sweep.0.lock().unwrap().len() < 61 {
+        assert!(tokio::time::Instant::now() < deadline, "it rests on");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let runs = sweep.0.lock().unwrap()[..61].to_vec();
+    let pauses = runs.windows(2).filter(|pair| pair[1] - pair[0] >= PAUSE).count();
+    assert!((3..20).contains(&pauses), "{pauses} pauses in 61 runs");
     rig.end().await;
 }

@@ -28,12 +28,14 @@ const POISON: i32 = 2;
 const FAILS_ONCE: i32 = 3;
 const SLOW: i32 = 4;
 const PANICS: i32 = 5;
+const WAITS: i32 = 6;
 
 #[derive(Default)]
 struct Toy {
     seen: Mutex<Vec<Vec<Uuid>>>,
     failures: AtomicUsize,
     finished: AtomicUsize,
+    released: tokio::sync::Notify,
 }
 
 #[async_trait]
@@ -54,6 +56,9 @@ impl Stage for Toy {
         }
         if inputs.iter().any(|input| input.announcement == SLOW) {
             tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        if inputs.iter().any(|input| input.announcement == WAITS) {
+            self.released.notified().await;
         }
         self.finished.fetch_add(inputs.len(), Ordering::SeqCst);
         let output = |input: &Resolved| {
@@ -88,12 +93,16 @@ impl Rig {
     }
 
     fn start(&self, coalesce: usize) {
+        self.start_workers(1, coalesce);
+    }
+
+    fn start_workers(&self, workers: usize, coalesce: usize) {
         let intake = Intake {
             lane: Lane::Priority,
             stream: stream::RESOLVED,
             durable: "toy-priority".to_owned(),
             subjects: vec![subjects::resolved(Lane::Priority)],
-            workers: 1,
+            workers,
             coalesce,
         };
         self.runner.start(self.toy.clone(), vec![intake]);
@@ -114,6 +123,19 @@ impl Rig {
 
     async fn stream(&self, name: &str) -> Stream {
         self.bus.jetstream().get_stream(self.bus.prefixed(name)).await.unwrap()
+    }
+
+    /// Waits until so many of its pulls are open at the server.
+    async fn pulls_are(&self, open: usize) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            let found = self.stream(stream::RESOLVED).await.consumer_info("toy-priority").await;
+            if found.as_ref().is_ok_and(|found| found.num_waiting == open) {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{open} open pulls: {found:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     async fn messages(&self, name: &str) -> u64 {
@@ -283,6 +305,23 @@ async fn of_a_group_that_panics_each_is_handled_alone_and_one_is_set_aside() {
     rig.holds(stream::DEAD, 1).await;
     rig.holds(stream::RESOLVED, 0).await;
     rig.holds(stream::CLEARED, 9).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_finishes_its_work_takes_no_further_message() {
+    let rig = Rig::new().await;
+    rig.start_workers(2, 1);
+    rig.publish(WAITS).await;
+    rig.pulls_are(1).await;
+    while rig.toy.seen.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    rig.pulls_are(1).await;
+    rig.shutdown.cancel();
+    rig.pulls_are(0).await;
+    rig.toy.released.notify_one();
+    assert!(rig.runner.drained(PATIENCE).await);
+    assert_eq!(rig.toy.finished.load(Ordering::SeqCst), 1);
 }
 
 /// A sweep that panics at first.

@@ -1,0 +1,156 @@
+//! The counters of batches, their next state, and the totals of hours: every change of sends' states moves them here, in its transaction. (Two
+//! statements on the shortest ways know the rule as well: the acceptance of a lone mail, `fence/accept_last.sql`, and the retry of mail that
+//! had failed, `retry/retry_failed.sql`.)
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use runtime::column;
+use schemas::{SendId, SendState};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{fence::NextAnnouncement, hours::BatchKey};
+
+/// The changes of a batch's counters, announcement and lease.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct CounterDelta {
+    counts: [i32; 9],
+    bounced: i32,
+    delivered: i32,
+    announce: Option<f64>,
+    on_dispatch: bool,
+    lease_seconds: f64,
+}
+
+impl CounterDelta {
+    /// Counts a send that moved from one state to another.
+    pub(crate) fn moved(&mut self, from: SendState, to: SendState) {
+        self.all_moved(from, to, 1);
+    }
+
+    /// Counts so many sends that moved from one state to another.
+    pub(crate) fn all_moved(&mut self, from: SendState, to: SendState, sends: i32) {
+        self.counts[index(from)] -= sends;
+        self.counts[index(to)] += sends;
+    }
+
+    /// Counts a hard bounce.
+    pub(crate) fn bounced(&mut self) {
+        self.bounced += 1;
+    }
+
+    /// Counts a delivered send.
+    pub(crate) fn delivered(&mut self) {
+        self.delivered += 1;
+    }
+
+    /// Sets the next announcement: the earliest time wins, and `OnDispatch` wins over any time.
+    pub(crate) fn announce(&mut self, announce: NextAnnouncement) {
+        match announce {
+            NextAnnouncement::AsPlanned => {}
+            NextAnnouncement::After(wait) => {
+                let wait = wait.as_secs_f64();
+                self.announce = Some(self.announce.map_or(wait, |other| other.min(wait)));
+            }
+            NextAnnouncement::OnDispatch => self.on_dispatch = true,
+        }
+    }
+
+    /// Extends the batch's lease.
+    pub(crate) fn lease(&mut self, seconds: f64) {
+        self.lease_seconds = self.lease_seconds.max(seconds);
+    }
+}
+
+/// The total of an hour that a send adds to by getting this state.
+pub(crate) fn total_of(to: SendState) -> Option<&'static str> {
+    match to {
+        SendState::Sent => Some("sent"),
+        SendState::Failed | SendState::Expired => Some("failed"),
+        SendState::Skipped | SendState::Cancelled => Some("skipped"),
+        SendState::Unknown => Some("unknown"),
+        SendState::Queued | SendState::Fenced | SendState::Deferred => None,
+    }
+}
+
+/// The index of a state's counter: the order of `move_counters.sql`.
+fn index(state: SendState) -> usize {
+    match state {
+        SendState::Queued => 0,
+        SendState::Fenced => 1,
+        SendState::Deferred => 2,
+        SendState::Sent => 3,
+        SendState::Failed => 4,
+        SendState::Unknown => 5,
+        SendState::Skipped => 6,
+        SendState::Cancelled => 7,
+        SendState::Expired => 8,
+    }
+}
+
+/// The index of a row in the arrays of a statement.
+pub(crate) fn index_of(position: i64) -> Option<usize> {
+    usize::try_from(position - 1).ok()
+}
+
+/// Locks batches, in the order of their keys. Everywhere in the ledger, batches are locked before contacts and sends.
+pub(crate) async fn lock_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sqlx::Result<()> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    sqlx::query_file!("queries/counters/lock_batches.sql", &tenants, &ids).fetch_all(db).await.map(drop)
+}
+
+/// Totals to add, by tenant, hour (`None`: this one), kind and event.
+pub(crate) type Totals = BTreeMap<(Uuid, Option<DateTime<Utc>>, &'static str, &'static str), i64>;
+
+/// Quota used, by tenant, day (`None`: today) and shard: sorted, the order rows are locked in.
+pub(crate) type UsageTotals = BTreeMap<(Uuid, Option<NaiveDate>, i16), i64>;
+
+/// Moves the counters of the batches, which must be locked, and adds to the hour's totals and the send usage.
+pub(crate) async fn move_counters(
+    db: &mut PgConnection,
+    deltas: &BTreeMap<BatchKey, CounterDelta>,
+    (totals, shard): (&Totals, i16),
+    usage: &UsageTotals,
+) -> sqlx::Result<()> {
+    if deltas.is_empty() {
+        return Ok(());
+    }
+    let total_counts: Vec<i64> = totals.values().copied().collect();
+    let usage_counts: Vec<i64> = usage.values().copied().collect();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = deltas.keys().copied().unzip();
+    let count = |state| deltas.values().map(|delta| delta.counts[index(state)]).collect::<Vec<i32>>();
+    sqlx::query_file!(
+        "queries/counters/move_counters.sql",
+        &tenants,
+        &ids,
+        &count(SendState::Queued),
+        &count(SendState::Fenced),
+        &count(SendState::Deferred),
+        &count(SendState::Sent),
+        &count(SendState::Failed),
+        &count(SendState::Unknown),
+        &count(SendState::Skipped),
+        &count(SendState::Cancelled),
+        &count(SendState::Expired),
+        &column(deltas.values(), |delta| delta.bounced),
+        &column(deltas.values(), |delta| delta.announce) as &[Option<f64>],
+        &column(deltas.values(), |delta| delta.on_dispatch),
+        &column(deltas.values(), |delta| delta.lease_seconds),
+        &column(&ids, |id| SendId::last_of(*id)),
+        &column(deltas.values(), |delta| delta.delivered),
+        &column(totals.keys(), |key| key.0),
+        &column(totals.keys(), |key| key.2) as &[&str],
+        &column(totals.keys(), |key| key.3) as &[&str],
+        &total_counts,
+        shard,
+        &column(usage.keys(), |key| key.0),
+        &column(usage.keys(), |key| key.1) as &[Option<NaiveDate>],
+        &column(usage.keys(), |key| key.2),
+        &usage_counts,
+        &column(totals.keys(), |key| key.1) as &[Option<DateTime<Utc>>]
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

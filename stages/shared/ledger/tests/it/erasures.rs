@@ -1,0 +1,55 @@
+//! Erasures that wait together.
+
+use ledger::erasure::{Erasures, request_erasure};
+use runner::Sweep;
+use runtime::plans::PreparedPool;
+use stage_rig::Rig;
+
+/// Steps of an erasure that look at the contact's own rows, before it is complete.
+const OWN_STEPS: u64 = 11;
+
+#[tokio::test]
+async fn erasures_that_wait_together_look_through_stored_answers_once() {
+    let rig = Rig::new().await;
+    let tenants = [rig.tenant().await, rig.tenant().await];
+    // Two slices of others' answers, and a part of a third.
+    sqlx::query(
+        "insert into idempotency_keys (key_id, idempotency_key, fingerprint, status, body, locked_until)
+         select gen_random_uuid(), n::text, sha256(''), 200, convert_to('{\"email\": \"other@example.com\"}', 'UTF8'), now()
+         from generate_series(1, 4100) n",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let mut people = Vec::new();
+    for (tenant, count) in [(&tenants[0], 3), (&tenants[1], 2)] {
+        people.extend(rig.people(tenant, count).await.into_iter().map(|person| (tenant.id, person)));
+    }
+    for (tenant, person) in &people {
+        sqlx::query(
+            "with answer as (
+                 insert into idempotency_keys (key_id, idempotency_key, fingerprint, status, body, locked_until)
+                 values ($2, 'k', sha256(''), 200, convert_to(format('{\"contact_id\": \"%s\", \"email\": \"%s\"}', $2, upper($3)), 'UTF8'), now())
+             )
+             insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
+             values ($1, $2, $1, 'mailgun', $3, '', convert_to('recipient=' || replace($3, '@', '%40'), 'UTF8'), null, 'handled')",
+        )
+        .bind(tenant)
+        .bind(person.id)
+        .bind(&person.address)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        let mut db = rig.pool.acquire().await.unwrap();
+        request_erasure(&mut db, *tenant, person.id, &person.address).await.unwrap();
+    }
+    let sweep = Erasures(PreparedPool::new(&rig.pool, 1));
+    let mut slices = 0;
+    while sweep.sweep().await.unwrap() > 0 {
+        slices += 1;
+    }
+    assert_eq!(slices, 5 * OWN_STEPS + 3 + 2, "three slices of answers, one of each tenant's provider events");
+    assert_eq!(rig.number("select count(*) from idempotency_keys where status = 422").await, 5);
+    assert_eq!(rig.number("select count(*) from inbound_events where raw = ''").await, 5);
+    assert_eq!(rig.number("select count(*) from erasures where completed_at is not null").await, 5);
+}
