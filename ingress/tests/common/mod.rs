@@ -17,7 +17,7 @@ use runtime::{Bus, CommitNotifier, Database, MasterKeys, Reader, Role, plans::Pr
 use schemas::Environment;
 use secrecy::SecretString;
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
@@ -74,6 +74,19 @@ impl Edge {
         let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect(&database.url()).await.unwrap();
         let ingress = another(&database, settings.clone(), connections).await;
         Self { database, pool, ingress, settings }
+    }
+
+    /// From now on there is no database for any connection. Blocks, so that a test's clock which is paused stands still.
+    pub fn lose_the_database(&self) {
+        let url = self.database.url();
+        let (server, name) = url.rsplit_once('/').unwrap();
+        let drop = format!(r#"drop database "{name}" with (force)"#);
+        let dropped = async {
+            let mut maintenance = PgConnection::connect(&format!("{server}/postgres")).await.unwrap();
+            sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut maintenance).await.unwrap();
+        };
+        let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(dropped);
+        std::thread::scope(|threads| threads.spawn(run).join().unwrap());
     }
 
     /// A second process on the same database.

@@ -310,7 +310,7 @@ async fn health_is_probed_once_a_second_however_often_it_is_asked() {
     };
     assert!(database().await);
     tokio::time::pause();
-    edge.ingress.pool.close().await;
+    edge.lose_the_database();
     assert!(database().await, "as it was found a moment ago");
     tokio::time::advance(Duration::from_secs(2)).await;
     assert!(!database().await);
@@ -321,6 +321,7 @@ async fn without_the_database_health_is_503_and_requests_are_unavailable() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     edge.ingress.pool.close().await;
+    edge.lose_the_database();
     let health = client.send(Request::builder().uri("/health").body(Body::empty()).unwrap()).await;
     assert_eq!((health.refusal(), health.body["ok"].as_bool()), ((503, "unavailable"), Some(false)));
     let answer = client.get("/v1/contacts").await;
