@@ -37,7 +37,9 @@ with recounted as (
         (b.state = 'done') = (b.queued + b.fenced + b.deferred = 0)
             and (b.state = 'done') = (b.done_at is not null)
             and (b.state in ('held', 'waiting', 'done')) = (b.announce_after is null)
-            and (b.state <> 'resting' or b.queued + b.fenced = 0 and b.announce_after = r.next) as sound,
+            and (b.state <> 'resting' or b.queued + b.fenced = 0
+                 -- What is due already is looked at again in a moment.
+                 and b.announce_after between r.next and greatest(r.next, now() + interval '2 seconds')) as sound,
         b.state
     from batches b
     join recounted r on r.tenant_id = b.tenant_id and r.id = b.id

@@ -74,8 +74,8 @@ async fn note_tested(pool: &PgPool) -> sqlx::Result<u64> {
            and not exists (
                select from batches b
                where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null
-                 and (b.state in ('timed', 'waiting', 'announced')
-                      or b.state = 'resting' and exists (
+                 and (b.state <> 'held' and b.queued + b.fenced > 0
+                      or b.deferred > 0 and exists (
                           select from sends s
                           where s.tenant_id = b.tenant_id and s.month = b.month
                             and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid

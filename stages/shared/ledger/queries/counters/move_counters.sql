@@ -21,8 +21,7 @@ with moved as (
            case
                when n.queued + n.fenced + n.deferred = 0 then 'done'
                when n.on_dispatch and n.state <> 'done' then 'waiting'
-               -- What is due is in a worker's hands, else the batch is announced again as planned.
-               when n.queued + n.fenced = 0 and (n.state <> 'announced' or l.due > now()) then 'resting'
+               when n.queued + n.fenced = 0 then 'resting'
                when n.state in ('held', 'waiting', 'timed') then n.state
                else 'announced'
            end as next_state
@@ -56,7 +55,8 @@ set queued = j.queued, fenced = j.fenced, deferred = j.deferred, sent = j.sent, 
         when 'done' then null
         when 'waiting' then null
         when 'held' then null
-        when 'resting' then j.due
+        -- What is due already may be in a worker's hands, or became due after the batch was read.
+        when 'resting' then case when j.due <= now() then now() + interval '2 seconds' else j.due end
         -- A batch whose sends are being fenced is in a worker's hands: a second announcement would only lose at the fences.
         else coalesce(
             now() + make_interval(secs => j.announce_in),
