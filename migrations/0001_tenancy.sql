@@ -177,6 +177,7 @@ grant select, insert, update, delete on rate_counts to postrider_ingress, postri
 create table idempotency_keys (
     key_id uuid not null,                       -- the lineage of the API key
     idempotency_key text not null,
+    tenant_id uuid,                             -- of the request, whose erasures empty the answer; null: of none, or of several
     fingerprint bytea not null check (octet_length(fingerprint) = 32),
     status smallint,                            -- null: still running
     body bytea,                                 -- encrypted when it holds a secret
@@ -265,7 +266,6 @@ create table assistant_approvals (
 );
 -- A user and a client have one workspace at a time: a token never has to choose.
 create unique index assistant_approvals_live on assistant_approvals (issuer, subject, client_id) where revoked_at is null;
-create index assistant_approvals_by_tenant on assistant_approvals (tenant_id, created_at desc);
 grant select on assistant_approvals to postrider_ingress;
 grant select, insert, update, delete on assistant_approvals to postrider_stages;
 

@@ -106,7 +106,6 @@ create table removed_fields (
     tenant_id uuid not null references tenants (id),
     id uuid not null,                           -- of the field
     key text not null,
-    removed_at timestamptz not null default now(),
     tried_at timestamptz,                       -- when a sweep took a turn at it
     swept_to uuid,                              -- the last contact of this pass; null: the next pass begins
     primary key (tenant_id, key)
@@ -284,6 +283,17 @@ create index suppressions_newest on suppressions (tenant_id, created_at desc, id
 create index suppressions_that_expire on suppressions (tenant_id, expires_at) where expires_at is not null;
 select enable_row_security('suppressions');
 
+-- True if the recipient left by an act of his own: nobody but the recipient undoes that.
+create function left_by_own_hand(of_tenant uuid, of_address text) returns boolean
+language sql stable parallel safe
+as $$
+    select exists (
+        select from suppressions s
+        where s.tenant_id = of_tenant and s.address = of_address and s.reason = 'unsubscribe' and s.source = 'recipient'
+          and (s.expires_at is null or s.expires_at > now()))
+$$;
+grant execute on function left_by_own_hand(uuid, text) to postrider_ingress, postrider_stages;
+
 -- How many suppressions a tenant has, by reason. Suppressions have many writers, so triggers count: each statement appends one
 -- row per reason to a log, which locks nothing and cannot deadlock; the engagement stage folds the log into the totals. A reader
 -- adds the log to the totals.
@@ -367,14 +377,15 @@ grant execute on function suppression_bit(text, text) to postrider_ingress, post
 -- The facts about these contacts that the gate decides by: one definition for compliance and fence.
 -- Erased contacts are left out: there is no address to mail. An archived contact is included: mail it asked for still reaches it.
 -- Run it in a statement of its own after locking: READ COMMITTED takes its snapshot when the statement starts.
+-- `may_be_asked`: to confirm the consent that is pending, by mail. No suppression of any kind is in force.
 -- Written so that the only plan is two look-ups by primary key per contact (`offset 0` keeps the planner from turning them
 -- into joins). With statistics missing, as after a first import, the planner would read all contacts of the tenant for each
 -- batch: measured at 69 us of CPU per recipient instead of 8.
 create function recipient_eligibility(of_tenant uuid, of_contacts uuid[])
 returns table (
     contact_id uuid, address text, contact_active boolean, marketing_status text, hard_bounced boolean, complained boolean,
-    unsubscribed boolean, invalid boolean, suppressed_all boolean, suppressed_marketing boolean, cap_left bigint,
-    timezone text
+    unsubscribed boolean, invalid boolean, suppressed_all boolean, suppressed_marketing boolean, may_be_asked boolean,
+    cap_left bigint, timezone text
 )
 language sql stable parallel safe
 as $$
@@ -382,6 +393,7 @@ as $$
            s.held & 1 <> 0, s.held & 2 <> 0, s.held & 8 <> 0, s.held & 4 <> 0,
            s.held & 16 <> 0 or is_suppressed_by_name(c.address, t.environment),
            s.held & 32 <> 0,
+           c.status = 'active' and c.marketing_status = 'pending' and s.held = 0 and not is_suppressed_by_name(c.address, t.environment),
            -- Without a cap nothing is counted.
            case when t.frequency_cap_messages is not null then t.frequency_cap_messages - (
                select count(*) from capped_sends m

@@ -135,6 +135,13 @@ create table contents (
 create index contents_to_empty on contents (tenant_id, id) where kind = 'one_off' and body_html <> '';
 select enable_row_security('contents');
 
+-- The classification of transactional mail, by the kind of its content. Mail from a template of another type than transactional is marketing,
+-- regardless of the request: opt-outs count, and it has the footer.
+create function classification_of(content_kind text) returns text
+language sql immutable parallel safe
+as $$ select case when content_kind = 'transactional' then 'transactional' else 'marketing' end $$;
+grant execute on function classification_of(text) to postrider_ingress, postrider_stages;
+
 create table templates (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
@@ -171,9 +178,20 @@ create table template_versions (
     foreign key (tenant_id, template_id) references templates (tenant_id, id),
     foreign key (tenant_id, content_id) references contents (tenant_id, id)
 );
--- Which template version a content is: for the record of a send.
 create index template_versions_by_content on template_versions (tenant_id, content_id);
 select enable_row_security('template_versions');
+
+-- The template version that a content is, for the record of a send: the first, where several have it. No row for a body of its own.
+create function template_version_of(of_tenant uuid, of_content uuid) returns table (template_id uuid, version integer)
+language sql stable parallel safe
+as $$
+    select v.template_id, v.version
+    from template_versions v
+    where v.tenant_id = of_tenant and v.content_id = of_content
+    order by v.template_id, v.version
+    limit 1
+$$;
+grant execute on function template_version_of(uuid, uuid) to postrider_ingress, postrider_stages;
 
 -- Snippets, which bodies of templates and campaigns include by name, and layouts, which stand around one. A content holds their text since
 -- it was made.

@@ -25,7 +25,7 @@ create table campaigns (
     classification text not null check (classification in ('marketing', 'operational', 'transactional')),
     urgency text not null default 'normal',
     audience_reason text,
-    status text not null default 'draft' check (status in ('draft', 'preflight', 'scheduled', 'sending', 'sent', 'cancelled')),
+    status text not null default 'draft' check (status in ('draft', 'scheduled', 'sending', 'sent', 'cancelled')),
     paused boolean not null default false,
     pause_reason text,
     scheduled_for timestamptz,
@@ -168,3 +168,12 @@ as $$
       and l.pid <> pg_backend_pid()
       and l.database = (select d.oid from pg_database d where d.datname = current_database())
 $$;
+
+-- The status of a campaign as callers see it. `preflight`: the answer of `preflight_keys`, which is asked once, not for each campaign.
+create function campaign_status(campaign campaigns, preflight integer[]) returns text
+language sql immutable parallel safe
+as $$
+    select case when campaign.status = 'draft' and preflight_key(campaign.tenant_id, campaign.id) = any (preflight)
+                then 'preflight' else campaign.status end
+$$;
+grant execute on function campaign_status(campaigns, integer[]) to postrider_ingress, postrider_stages;

@@ -41,7 +41,7 @@ create table messages (
     content_id uuid not null,
     reply_to text,
     dot_number bigint,                          -- as the caller gave it
-    metered integer not null,                   -- recipients that were not blocked: what the hourly limit counts
+    is_metered boolean not null default true,   -- counts against the hourly limit: a caller posted it, and no step of a sequence
     is_test boolean not null default false,     -- the test of a campaign
     rendered_for uuid,                          -- of a test: the contact whose mail it shows; erased with that contact
     classification text not null default 'operational' check (classification in ('marketing', 'operational', 'transactional')),
@@ -153,6 +153,13 @@ create table batches (
 create index batches_by_sender on batches (tenant_id, sender_id);
 create index batches_by_campaign on batches (tenant_id, campaign_id, id);
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
+-- What each tenant has in flight of the bulk lane. What is deferred is in flight once its batch was dispatched again for it.
+create view bulk_in_flight with (security_invoker = true) as
+select tenant_id, sum(queued + fenced + case when quiet_at is null then 0 else deferred end) as weight
+from batches
+where lane = 'bulk' and state = 'announced'
+group by tenant_id;
+grant select on bulk_in_flight to postrider_ingress, postrider_stages;
 -- Large batches of no campaign (transactional mail, sequences) wait for their tenant's turn like those of campaigns; they are found by tenant.
 create index batches_direct_waiting on batches (tenant_id, id)
     where lane = 'bulk' and state = 'waiting' and campaign_id is null;
@@ -211,8 +218,8 @@ create table sends (
     fence_token uuid,                           -- of the worker whose fence it is
     -- The token of an attempt whose outcome was unknown and that was repeated: a late acceptance of the first attempt is still evidence.
     doubted_token uuid,
-    -- The provider route of the last attempt (a hash of the tenant's connection and its settings); null: the platform's relay. Mail in doubt
-    -- takes no other.
+    -- The provider route of the last attempt (a hash of the tenant's connection, its settings and its secret); null: the platform's relay.
+    -- Mail in doubt takes no other.
     route uuid,
     lease_until timestamptz,
     fenced_at timestamptz,
@@ -414,6 +421,11 @@ grant execute on function before_open_mail(uuid, timestamptz) to postrider_stage
 create function first_id_at(moment timestamptz) returns uuid
 language sql immutable parallel safe
 as $$ select (lpad(to_hex((extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid $$;
+
+-- The last id a send of this batch can have: a send's id is its batch's with its position in the low nine bits (`SendId`).
+create function last_id_of(batch uuid) returns uuid
+language sql immutable parallel safe
+as $$ select (left(batch::text, 33) || lpad(to_hex(('x' || right(batch::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid $$;
 
 -- The oldest month there is a partition for; null without any.
 create function oldest_ledger_month() returns date

@@ -34,6 +34,10 @@ grant select (tenant_id, id, provider, name, settings, has_hook_secret, hook_top
     insert (tenant_id, id, provider, name, settings, secret),
     update (name, settings, secret, hook_secret, hook_topics, status, is_default, fallback_rank, updated_at), delete
     on provider_connections to postrider_ingress;
+-- Connections that take over from others. Of a tenant with one, mail with an unknown outcome is not tried again.
+create view fallback_connections with (security_invoker = true) as
+select tenant_id, id from provider_connections where fallback_rank is not null and status = 'active';
+grant select on fallback_connections to postrider_stages;
 
 -- How a tenant's connection served last, as the delivery process saw it that reported last. Reported when a circuit opens or closes, and
 -- at most every minute while the connection serves.
@@ -44,7 +48,6 @@ create table connection_health (
     error_class text,                           -- of the last failure: a class of the engine, never the provider's text
     failed_at timestamptz,
     served_at timestamptz,
-    reported_at timestamptz not null default now(),
     primary key (tenant_id, connection_id),
     constraint connection_health_connection foreign key (tenant_id, connection_id)
         references provider_connections (tenant_id, id) on delete cascade
@@ -146,7 +149,7 @@ select enable_row_security('warmup_usage');
 revoke insert, update, delete on warmup_usage from postrider_ingress;
 
 -- Throttle keys with a reduced rate: from one sending domain to one receiver (a recipient domain, or the name of a large operator's
--- family of domains). Processes share their findings here; a row that is not renewed is ignored after an hour.
+-- family of domains). Processes share their findings here.
 create table paces (
     tenant_id uuid not null references tenants (id),
     sending_domain text not null,
@@ -162,6 +165,10 @@ create table paces (
 create index paces_by_age on paces (updated_at);
 select enable_row_security('paces');
 revoke insert, update, delete on paces from postrider_ingress;
+-- The rates in force: one that is not renewed is ignored after an hour. Served by paces_by_age, or by the key.
+create view live_paces with (security_invoker = true) as
+select * from paces where updated_at > now() - interval '1 hour';
+grant select on live_paces to postrider_ingress, postrider_stages;
 
 -- Processes and the sandbox --------------------------------------------------------------------------------------------------
 

@@ -151,15 +151,23 @@ create index enrollments_live on enrollments (tenant_id, sequence_id, created_at
     where status in ('active', 'paused');
 select enable_row_security('enrollments');
 
--- Whether a step waits for the consent that a contact is asked to confirm: the link is out, or the request is no older than a link gets. A
--- tenant that cannot send the mail holds nothing for ever. 14: as `ConfirmationSettings`.
+-- The status of an enrollment as callers see it: while it is live, as its sequence is.
+create function shown_status(enrollment text, sequence text) returns text
+language sql immutable parallel safe
+as $$
+    select case when enrollment in ('active', 'paused')
+                then case sequence when 'archived' then 'exited' when 'active' then 'active' else 'paused' end
+                else enrollment end
+$$;
+grant execute on function shown_status(text, text) to postrider_ingress, postrider_stages;
+
+-- Whether a step waits for the consent that a contact is asked to confirm: the link is out, or was asked for in the last 14 days. A
+-- tenant that cannot send the mail holds nothing for ever.
 create function is_waited_for(asked confirmations, marketing_status text) returns boolean
 language sql stable
 as $$
     select confirmation_state(asked.state, asked.expires_at, marketing_status) = 'pending'
-       and (asked.expires_at is not null
-            or asked.requested_at > now() - make_interval(days => coalesce(
-                   (select t.confirmation_days from tenants t where t.id = asked.tenant_id), 14)))
+       and (asked.expires_at is not null or asked.requested_at > now() - interval '14 days')
 $$;
 grant execute on function is_waited_for(confirmations, text) to postrider_ingress, postrider_stages;
 

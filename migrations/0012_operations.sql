@@ -1,6 +1,7 @@
 -- Operations: processes and pauses, the ledger epoch, traces, and the platform's health.
 
--- Which processes run which stage. Each row is renewed every few seconds and swept when it has long been silent.
+-- Which processes run which stage. Each row is renewed every few seconds and swept when it has long been silent. No index but the key: an
+-- indexed `seen_at` would make each renewal write the index, too, and the few rows are read in one go.
 create table heartbeats (
     process_id uuid not null,                   -- made at start
     stage text not null,                        -- audience, …, ingress
@@ -15,7 +16,6 @@ create table heartbeats (
     seen_at timestamptz not null default now(),
     primary key (process_id, stage)
 );
-create index heartbeats_by_stage on heartbeats (stage, seen_at desc);
 grant select, insert, update, delete on heartbeats to postrider_stages;
 grant select, insert, update, delete on heartbeats to postrider_ingress;
 
@@ -94,31 +94,6 @@ as $$
     group by r.kind, r.event
 $$;
 
-create function platform_backlog() returns table (
-    requests_accepted bigint, requests_oldest double precision, priority_open bigint, priority_oldest double precision,
-    bulk_announced bigint, bulk_announcements_max integer, bulk_waiting bigint
-)
-language sql stable security definer set search_path from current
-as $$
-    select r.accepted, r.oldest, p.open, p.oldest, b.announced, b.announcements, w.waiting
-    from (select count(*) as accepted, extract(epoch from now() - min(q.due_at))::double precision as oldest
-          from (select q.due_at from requests q
-                where q.announce_after < now() + interval '11 minutes' and q.state = 'accepted' and q.due_at <= now()
-                limit 10000) q) r
-    cross join (select count(*) as open, extract(epoch from now() - min(q.created_at))::double precision as oldest
-          from (select b.created_at
-                from batches b join tenants t on t.id = b.tenant_id and t.status = 'active' and t.paused_at is null
-                where b.lane = 'priority' and b.state in ('waiting', 'announced') limit 10000) q) p
-    cross join (select count(*) as announced, max(q.announcement) as announcements
-          from (select b.announcement from batches b
-                where b.lane = 'bulk' and b.state = 'announced'
-                  and not exists (select from campaigns c where c.tenant_id = b.tenant_id and c.id = b.campaign_id and c.paused)
-                  and exists (select from tenants t where t.id = b.tenant_id and t.status = 'active' and t.paused_at is null)
-                limit 10000) q) b
-    cross join (select count(*) as waiting
-          from (select from batches where lane = 'bulk' and state = 'waiting' limit 10000) q) w
-$$;
-
 create function platform_domains() returns table (verified bigint, degraded bigint, failed bigint, stale bigint)
 language sql stable security definer set search_path from current
 as $$
@@ -127,6 +102,13 @@ as $$
            count(*) filter (where status in ('verified', 'degraded')
                               and coalesce(last_checked_at, verified_at, created_at) < now() - interval '48 hours')
     from domains where environment = 'production'
+$$;
+
+-- Since when the oldest event waits that is not yet a delivery, or not yet on the bus. Asked by the functions below, which see all tenants'.
+create function oldest_unpublished() returns timestamptz
+language sql stable
+as $$
+    select least((select noted_at from outbox order by id limit 1), (select noted_at from feed_notes order by id limit 1))
 $$;
 
 -- `unfanned` is the age of the oldest event that is not yet a delivery, or not yet on the bus.
@@ -143,12 +125,7 @@ as $$
           from (select q.due_at from webhook_queue q
                 join webhook_subscriptions w on w.tenant_id = q.tenant_id and w.id = q.subscription_id and w.status = 'active'
                 where q.due_at <= now() limit 10000) d) q
-    cross join (select extract(epoch from now() - min(noted_at))::double precision as unfanned
-          from (
-              (select noted_at from outbox order by id limit 1)
-              union all
-              (select noted_at from feed_notes order by id limit 1)
-          ) n) o
+    cross join (select extract(epoch from now() - oldest_unpublished())::double precision as unfanned) o
     cross join (select coalesce(sum(count) filter (where outcome = 'delivered'), 0)::bigint as delivered,
                        coalesce(sum(count) filter (where outcome = 'failed'), 0)::bigint as failed,
                        coalesce(sum(count) filter (where outcome = 'dead'), 0)::bigint as dead,
@@ -164,7 +141,7 @@ as $$
     from (select count(*) as throttled,
                  count(*) filter (where coalesce(q.good_at, q.throttled_since) < now() - interval '1 hour') as stalled,
                  min(q.rate) as slowest
-          from (select throttled_since, good_at, rate from paces where updated_at > now() - interval '1 hour' limit 10000) q) p
+          from (select throttled_since, good_at, rate from live_paces limit 10000) q) p
     cross join (select count(*) as warming from (select from domain_warmups where is_on limit 10000) q) w
 $$;
 
@@ -226,8 +203,7 @@ create function platform_unknown() returns table (lane text, sends bigint, oldes
 language sql stable security definer set search_path from current set enable_seqscan = off
 as $$
     with since as materialized (
-        select (lpad(to_hex((extract(epoch from now() - interval '7 days') * 1000)::bigint), 12, '0')
-                || '00000000000000000000')::uuid as id
+        select first_id_at(now() - interval '7 days') as id
     )
     select l.lane, n.sends, extract(epoch from now() - o.since)::double precision
     from unnest(array['priority', 'bulk']) as l (lane)
@@ -247,8 +223,7 @@ as $$
         cross join lateral (
             select min(coalesce(s.decided_at, s.fenced_at)) as since from sends s
             where s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'unknown'
-              and s.id between b.id and (left(b.id::text, 33)
-                  || to_hex(('x' || substr(b.id::text, 34, 1))::bit(4)::integer | 1) || 'ff')::uuid
+              and s.id between b.id and last_id_of(b.id)
             offset 0
         ) d
     ) o
@@ -270,7 +245,7 @@ as $$
         union all
         select 'attribution', (select o.credit_due from outcomes o where o.credit_due is not null order by o.credit_due limit 1)
         union all
-        select 'webhooks', (select n.noted_at from outbox n order by n.id limit 1)
+        select 'webhooks', oldest_unpublished()
         union all
         select 'sequencing',
                (select e.next_action_at from enrollments e where e.status = 'active' order by e.next_action_at limit 1)
@@ -301,10 +276,10 @@ as $$
     select coalesce(extract(epoch from now() - min(due_at)), 0)::double precision from confirmations where due_at <= now()
 $$;
 
-revoke execute on function platform_totals(), platform_backlog(), platform_domains(), platform_webhooks(), platform_pacing(),
+revoke execute on function platform_totals(), platform_domains(), platform_webhooks(), platform_pacing(),
     platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_pending_facts(),
     platform_confirmations() from public;
-grant execute on function platform_totals(), platform_backlog(), platform_domains(), platform_webhooks(), platform_pacing(),
+grant execute on function platform_totals(), platform_domains(), platform_webhooks(), platform_pacing(),
     platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_pending_facts(),
     platform_confirmations()
     to postrider_ingress, postrider_stages;

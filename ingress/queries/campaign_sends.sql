@@ -1,7 +1,7 @@
 -- Sends of a campaign, newest first. $1 tenant, $2 campaign, $3 month partition, $4 state or null, $5 the last id of the page
 -- before or null, $6 how many, $7 variant or null.
 -- Batches come from `batches_by_campaign`, newest first; those without a send in the state are passed over by their counters.
--- A batch's sends are one range of the primary key, `batch` to `batch | 511`.
+-- A batch's sends are one range of the primary key, `batch` to its `last_id_of`.
 select s.id, s.campaign_id, s.contact_id, c.address as "email?", s.state as "state: _", s.reason, s.attempts, s.next_attempt_at,
        s.decided_at, s.smtp_code, s.enhanced_code, s.response, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at,
        s.human_opened_at, s.clicked_at, s.human_clicked_at, s.unsubscribed_at, s.replied_at, s.provider, s.provider_message_id,
@@ -16,7 +16,7 @@ cross join lateral (
     where sends.tenant_id = b.tenant_id
       and sends.month = $3
       and sends.id >= b.id
-      and sends.id <= overlay(b.id::text placing lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0') from 34)::uuid
+      and sends.id <= last_id_of(b.id)
       and ($4::text is null or sends.state = $4)
       and ($5::uuid is null or sends.id < $5)
     order by sends.id desc
@@ -25,12 +25,7 @@ cross join lateral (
 left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
 left join campaigns k on k.tenant_id = b.tenant_id and k.id = b.campaign_id
 left join campaign_variants v on v.tenant_id = b.tenant_id and v.campaign_id = b.campaign_id and v.variant = b.variant
-left join lateral (
-    select tv.template_id, tv.version
-    from template_versions tv
-    where tv.tenant_id = b.tenant_id and tv.content_id = b.content_id
-    limit 1
-) t on true
+left join lateral template_version_of(b.tenant_id, b.content_id) t on true
 where b.tenant_id = $1
   and b.campaign_id = $2
   and ($5::uuid is null or b.id < $5)

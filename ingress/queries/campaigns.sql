@@ -26,9 +26,7 @@ cross join lateral (
     from campaign_variants v
     where v.tenant_id = c.tenant_id and v.campaign_id = c.id
 ) v
-cross join lateral (
-    select case when c.status = 'draft' and preflight_key(c.tenant_id, c.id) = any ((select preflight_keys())::integer[]) then 'preflight' else c.status end as status
-) s
+cross join lateral (select campaign_status(c, (select preflight_keys())) as status) s
 where c.tenant_id = $1
   and ($2::uuid is null or c.id = $2)
   and ($3::text is null or c.status = case $3 when 'preflight' then 'draft' else $3 end and s.status = $3)

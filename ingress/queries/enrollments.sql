@@ -1,10 +1,12 @@
 -- Enrollments, newest first. $1 tenant, $2 sequence or null, $3 contact or null, $4 status or null, $5 and $6 the last of the page
--- before or null, $7 how many. Each branch is one way to find them, in the order of its index, and the others end before they begin:
--- so the answer costs a page, whatever the planner believes of the tables. A contact's, and of those that were merged into it
--- (`contacts_merged`), which keep what ended with them: `enrollments_by_contact`. Of any status:
--- `enrollments_by_sequence`, `enrollments_newest`. Of one: `enrollments_over` and `enrollments_live`, sequence by sequence; what is
--- live is shown as its sequence is.
+-- before or null, $7 how many; or $8 one of them, with the others null. Each branch is one way to find them, in the order of its index, and
+-- the others end before they begin: so the answer costs a page, whatever the planner believes of the tables. One of them: the primary key.
+-- A contact's, and of those that were merged into it (`contacts_merged`), which keep what ended with them: `enrollments_by_contact`. Of any
+-- status: `enrollments_by_sequence`, `enrollments_newest`. Of one: `enrollments_over` and `enrollments_live`, sequence by sequence; what is
+-- live is shown as its sequence is (`shown_status`).
 with found as (
+    select e.* from enrollments e where e.tenant_id = $1 and e.id = $8
+    union all
     (select e.*
      from (select $3::uuid as id union all select m.id from contacts m where m.tenant_id = $1 and m.merged_into = $3) own
      join enrollments e on e.tenant_id = $1 and e.contact_id = own.id and ($2::uuid is null or e.sequence_id = $2)
@@ -21,7 +23,7 @@ with found as (
     union all
     (select e.*
      from enrollments e
-     where $2 is null and $3 is null and $4 is null and e.tenant_id = $1
+     where $2 is null and $3 is null and $4 is null and $8 is null and e.tenant_id = $1
        and (e.created_at, e.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
      order by e.created_at desc, e.id desc
      limit $7)
@@ -38,7 +40,7 @@ with found as (
          union all
          (select e.*
           from enrollments e
-          where $4 = case s.status when 'archived' then 'exited' when 'active' then 'active' else 'paused' end
+          where $4 = shown_status('active', s.status)
             and e.tenant_id = $1 and e.sequence_id = s.id and e.status in ('active', 'paused')
             and (e.created_at, e.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
           order by e.created_at desc, e.id desc
@@ -48,11 +50,7 @@ with found as (
      order by e.created_at desc, e.id desc
      limit $7)
 ), shown as (
-    select e.*, s.status as sequence_status,
-           case
-               when e.status in ('active', 'paused') then case s.status when 'archived' then 'exited' when 'active' then 'active' else 'paused' end
-               else e.status
-           end as shown
+    select e.*, s.status as sequence_status, shown_status(e.status, s.status) as shown
     from found e
     cross join lateral (
         select s.status from sequences s where s.tenant_id = $1 and s.id = e.sequence_id offset 0

@@ -1,21 +1,25 @@
--- The request that a send will come from. $1 tenant, $2 send. Served by primary keys.
-select 'transactional' as "message_kind!: MessageKind", 'transactional' as "classification!: Classification",
+-- The request that a send will come from. $1 tenant, $2 send, $3 most mails of a batch in the priority lane. Served by primary keys.
+-- The requests of an array share a batch, by their ids. A larger batch takes the bulk lane.
+select 'transactional' as "message_kind!: MessageKind", classification_of(c.kind) as "classification!: Classification",
+       case when (r.options ->> 'is_bulk')::boolean
+                 or exists (select from requests o
+                            where o.tenant_id = $1 and o.id between batch_of($2) and last_id_of(batch_of($2)) offset $3)
+            then 'bulk' else 'priority' end as "lane!: Lane",
        null::uuid as "message_id?", t.template_id as "template_id?", t.version as "template_version?", null::uuid as "contact_id?",
        r.payload ->> 'address' as "email?", (r.payload ->> 'content_id')::uuid as "content_id?",
        (r.payload ->> 'sender_id')::uuid as "sender_id?", r.state = 'rejected' as "rejected!", r.outcome as "outcome?",
        r.received_at as "received_at!", r.handled_at as "handled_at?", null::uuid as "sequence_id?", null::uuid as "enrollment_id?",
        null::uuid as "step_id?", r.options as "options?: Json<MailOptions>"
 from requests r
+-- Row security keeps the cast out of the condition of an index, unless it is done outside.
 left join lateral (
-    select tv.template_id, tv.version
-    from template_versions tv
-    where tv.tenant_id = $1 and tv.content_id = (r.payload ->> 'content_id')::uuid
-    limit 1
-) t on true
+    select c.kind from contents c where c.tenant_id = $1 and c.id = (r.payload ->> 'content_id')::uuid offset 0
+) c on true
+left join lateral template_version_of($1, (r.payload ->> 'content_id')::uuid) t on true
 where r.tenant_id = $1 and r.id = $2 and r.kind = 'transactional'
 union all
-select case when m.is_test then 'test' else 'one_off' end, m.classification, m.id, null, null, p.contact_id, c.address, m.content_id,
-       m.sender_id, r.state = 'rejected', r.outcome, r.received_at, r.handled_at, q.sequence_id, q.enrollment_id, q.step_id, r.options
+select case when m.is_test then 'test' else 'one_off' end, m.classification, 'priority', m.id, null, null, p.contact_id,
+       c.address, m.content_id, m.sender_id, r.state = 'rejected', r.outcome, r.received_at, r.handled_at, q.sequence_id, q.enrollment_id, q.step_id, r.options
 from message_recipients p
 join messages m on m.tenant_id = $1 and m.id = p.message_id
 join requests r on r.tenant_id = $1 and r.id = p.message_id

@@ -14,10 +14,5 @@ left join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
 left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
 left join campaigns k on k.tenant_id = b.tenant_id and k.id = b.campaign_id
 left join campaign_variants v on v.tenant_id = b.tenant_id and v.campaign_id = b.campaign_id and v.variant = b.variant
-left join lateral (
-    select tv.template_id, tv.version
-    from template_versions tv
-    where tv.tenant_id = b.tenant_id and tv.content_id = b.content_id
-    limit 1
-) t on true
+left join lateral template_version_of(b.tenant_id, b.content_id) t on true
 where s.tenant_id = $1 and s.id = $2 and s.month = $3

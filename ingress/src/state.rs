@@ -127,8 +127,12 @@ impl Ingress {
         let by_key = PreparedPool::with_settings(&deps.pool, connections, &settings_by_key);
         let tasks = TaskTracker::new();
         let admissions = Arc::new(Admissions::start(by_key.priority("admission")));
-        let shared =
-            mcp::AssistantDeps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
+        let shared = mcp::AssistantDeps {
+            pool: deps.pool.clone(),
+            rate: Arc::clone(&admissions) as _,
+            tasks: tasks.clone(),
+            quota: settings.quota,
+        };
         // A connection of its own: while all others are busy, Postgres is not away.
         let probed =
             deps.pool.options().clone().max_connections(1).connect_lazy_with((*deps.pool.connect_options()).clone());

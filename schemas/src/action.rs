@@ -93,14 +93,16 @@ pub struct UpdateSubscription {
     pub status: Subscribed,
 }
 
-/// Whether a contact is to be in or out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Subscribed {
-    /// In.
-    Subscribed,
-    /// Out.
-    Unsubscribed,
+crate::named_enum! {
+    /// Whether a contact is to be in or out.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Subscribed {
+        /// In.
+        Subscribed = "subscribed",
+        /// Out.
+        Unsubscribed = "unsubscribed",
+    }
 }
 
 /// Of `add_suppression`.

@@ -40,6 +40,7 @@ pub use rejected::RequestRejected;
 pub use rendered::{LinkToken, Piece, PlaceholderValues, Rendered, RenderedRecipient, Skeleton, SkeletonId, TokenIds};
 pub use states::{
     AttributionModel, BounceClass, CampaignStatus, Classification, DelayUnit, DeliveryStatus, DirectKind, DomainStatus,
-    EnrollmentStatus, Environment, ExitReason, Lane, MessageKind, MessagePurpose, OnMiss, OutcomeType, PauseReason,
-    RequestKind, SendState, SequenceStatus, SkipReason, StepType, SubscriptionStatus, WinnerMetric, WinnerReason,
+    EnrollmentStatus, Environment, ExitReason, Lane, MarketingStatus, MessageKind, MessagePurpose, OnMiss, OutcomeType,
+    PauseReason, RequestKind, SendState, SequenceStatus, SkipReason, StepType, SubscriptionStatus, WinnerMetric,
+    WinnerReason,
 };

@@ -1,7 +1,7 @@
 //! [`named_enum!`](crate::named_enum): enums whose members have one name each.
 
-/// Makes an enum whose members have one name each, the same in the ledger, the API and metrics. The enum gets `ALL`, `as_str` and
-/// `parse`.
+/// Makes an enum whose members have one name each, the same in the ledger, the API and metrics. The enum gets `ALL`, `NAMES`,
+/// `as_str` and `parse`.
 #[macro_export]
 macro_rules! named_enum {
     ($(#[$meta:meta])* $vis:vis enum $enum:ident { $($(#[$doc:meta])* $member:ident = $name:literal,)+ }) => {
@@ -12,6 +12,8 @@ macro_rules! named_enum {
         impl $enum {
             /// Every member, in order.
             $vis const ALL: &'static [Self] = &[$(Self::$member,)+];
+            /// The names of all members, in order.
+            $vis const NAMES: &'static [&'static str] = &[$($name,)+];
 
             /// The member's name.
             #[must_use]

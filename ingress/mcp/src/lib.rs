@@ -23,6 +23,7 @@ mod tools;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use ledger::quota::QuotaDefaults;
 use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -65,6 +66,8 @@ pub struct AssistantDeps {
     pub rate: Arc<dyn RateLimit>,
     /// Calls in progress: awaited at shutdown.
     pub tasks: TaskTracker,
+    /// The send quota of tenants without one of their own.
+    pub quota: QuotaDefaults,
 }
 
 /// The endpoint.
@@ -73,6 +76,7 @@ pub struct Assistant {
     pool: PgPool,
     rate: Arc<dyn RateLimit>,
     tasks: TaskTracker,
+    quota: QuotaDefaults,
     terms: settings::Terms,
     keys: keys::KeySource,
 }
@@ -85,6 +89,7 @@ impl Assistant {
     pub fn new(deps: AssistantDeps, settings: &Settings) -> Result<Option<Arc<Self>>, StartError> {
         let Some(terms) = settings.terms()? else { return Ok(None) };
         let keys = keys::KeySource::new(&terms)?;
-        Ok(Some(Arc::new(Self { pool: deps.pool, rate: deps.rate, tasks: deps.tasks, terms, keys })))
+        let AssistantDeps { pool, rate, tasks, quota } = deps;
+        Ok(Some(Arc::new(Self { pool, rate, tasks, quota, terms, keys })))
     }
 }

@@ -122,7 +122,7 @@ pub(crate) async fn to_sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> 
            where tenant_id = $1 and sender_profile_id = $2
            union all
            select 'sequence', id, name from sequences
-           where tenant_id = $1 and sender_profile_id = $2 and deleted_at is null"#
+           where tenant_id = $1 and sender_profile_id = $2"#
     )
 }
 

@@ -12,6 +12,8 @@ use crate::pipeline::error::ApiError;
 
 const HEADER: &str = "idempotency-key";
 const KEY_MAX_CHARS: usize = 255;
+/// How long an answer is kept, in hours.
+pub(crate) const KEPT_HOURS: i32 = 24;
 const RETRY_IN_PROGRESS: u64 = 1;
 /// The first byte of an encrypted body; no JSON begins with it.
 const SEALED: u8 = 0x01;
@@ -114,27 +116,25 @@ impl IdempotencyKey {
     /// Claims the key for this transaction, or returns what is stored of the first request with it.
     ///
     /// The advisory lock is held until the transaction ends: a second request with the key is refused at once instead of waiting
-    /// for the first, and a process that dies releases the lock.
+    /// for the first, and a process that dies releases the lock. `tenant` is whose contacts the answer may name.
     ///
     /// # Errors
     /// 409 `idempotency_in_progress`, 422 `idempotency_key_reused`.
-    pub async fn claim(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<KeyClaim, ApiError> {
-        let row = sqlx::query!(
-            r#"with lock as materialized (
-                   select pg_try_advisory_xact_lock(hashtextextended($1::uuid::text || ' ' || $2, 0)) as taken
-               ),
-               claimed as (
-                   insert into idempotency_keys as k (key_id, idempotency_key, fingerprint, locked_until)
-                   select $1, $2, $3, now() from lock where taken
-                   on conflict (key_id, idempotency_key) do update
-                       set fingerprint = excluded.fingerprint, status = null, body = null, waits_for = null, created_at = now()
-                       where k.created_at < now() - interval '24 hours'
-                   returning true
-               )
-               select taken as "taken!", exists (select from claimed) as "claimed!" from lock"#,
+    pub async fn claim(
+        &self,
+        tx: &mut PgConnection,
+        key_id: Uuid,
+        tenant: Option<Uuid>,
+        lease: Duration,
+    ) -> Result<KeyClaim, ApiError> {
+        let row = sqlx::query_file!(
+            "queries/claim_idempotency_keys.sql",
             key_id,
-            self.value,
-            self.fingerprint.as_slice(),
+            std::slice::from_ref(&self.value),
+            &[self.fingerprint.to_vec()],
+            &[tenant] as &[Option<Uuid>],
+            KEPT_HOURS,
+            true,
         )
         .fetch_one(&mut *tx)
         .await?;

@@ -8,7 +8,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header, request::Parts};
-use runtime::{Publication, plans::AccessPattern, trace};
+use runtime::{Publication, db::within, plans::AccessPattern, trace};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -37,6 +37,9 @@ use crate::state::Ingress;
 
 /// Longest statement of a write. Postgres cancels it; the caller is answered 503 `unavailable`.
 pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
+/// Longest work for one write, whose caller was answered long before. A host of Postgres that vanishes would otherwise keep the write's
+/// connection and its share of the capacity for ever.
+const WRITE_MAX: Duration = Duration::from_secs(10 * 60);
 /// How long an announcement is tried after a commit; then the sweep announces.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 
@@ -200,7 +203,8 @@ async fn run_write(
         skips_outcome: trusted.is_some_and(|trusted| trusted.skips_outcome),
     };
     // In a task of its own: axum drops a handler whose client disconnects, and a write must not stop halfway.
-    let task = ingress.tasks.spawn(trace::inherit(async move { work.run_handler(preparer).await }));
+    let work = within(WRITE_MAX, Box::pin(work.run_handler(preparer)));
+    let task = ingress.tasks.spawn(trace::inherit(work));
     match tokio::time::timeout(ingress.settings.http_request_timeout, task).await {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => {
@@ -271,7 +275,7 @@ impl WriteRequest {
             let key_id = caller.lineage;
             let waiting = PendingWrite { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
             if let Some(key) = &key {
-                match key.claim(tx.db(), key_id, lease).await? {
+                match key.claim(tx.db(), key_id, in_tenant.then_some(tenant), lease).await? {
                     KeyClaim::Taken => {}
                     KeyClaim::Answered(stored) => {
                         tx.rollback().await?;

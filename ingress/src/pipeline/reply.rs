@@ -89,11 +89,11 @@ impl ApiReply {
         Self { status, body: first, later: None, has_secret: false, content_type, rest }
     }
 
-    /// Answers the outcome of `reference`, after the commit. For routes made with [`super::write_and_wait`].
+    /// Answers the outcome of `reference`, after the commit, with 200 if all goes well. For routes made with [`super::write_and_wait`].
     #[must_use]
     pub fn later(reference: Uuid) -> Self {
         Self {
-            status: StatusCode::ACCEPTED,
+            status: StatusCode::OK,
             body: Vec::new(),
             later: Some(reference),
             has_secret: false,

@@ -225,6 +225,7 @@ async fn the_tools_answer_what_stands_in_the_ledger() {
     assert_eq!((&delivery["counts"]["sent"], &delivery["counts"]["complained"]), (&json!(100), &json!("<5")));
     assert_eq!(delivery["rates"], json!({"bounced": 0.06, "complained": null, "unsubscribed": null}));
     assert_eq!(delivery["domains"][0]["status"], json!("verified"));
+    assert!(delivery["counts"].get("deferred").is_none(), "no total counts it");
 
     let suppressed = pilot.call("suppression_summary", json!({})).await.unwrap();
     assert_eq!(suppressed, json!({"total": 7, "groups": [{"reason": "complaint", "scope": "all", "count": 7}]}));
@@ -236,6 +237,62 @@ async fn the_tools_answer_what_stands_in_the_ledger() {
         .await
         .unwrap();
     assert_eq!(pilot.call("reply_outcomes", json!({})).await.unwrap()["by_kind"], json!({"campaign": 6}));
+}
+
+#[tokio::test]
+async fn a_campaigns_states_are_those_of_its_report() {
+    let pilot = Pilot::start().await;
+    let (_, launched) = furnish(&pilot.edge, pilot.tenant, 40).await;
+    const ALL: &str = "update batches set size = 130, sent = 80, failed = 10, expired = 15, skipped = 7, cancelled = 18 where tenant_id = $1";
+    run(&pilot.edge, pilot.tenant, &[ALL]).await;
+    let performance = pilot.call("campaign_performance", json!({"campaign_id": launched})).await.unwrap();
+    let states = json!({"sent": 80, "failed": 25, "unknown": "<5", "skipped": 25, "open": "<5"});
+    assert_eq!(performance["states"], states);
+}
+
+#[tokio::test]
+async fn a_campaign_whose_launch_is_worked_on_is_in_preflight() {
+    let pilot = Pilot::start().await;
+    let (draft, _) = furnish(&pilot.edge, pilot.tenant, 40).await;
+    let mut launch = pilot.edge.pool.begin().await.unwrap();
+    sqlx::query("select begin_preflight($1, $2)").bind(pilot.tenant).bind(draft).execute(&mut *launch).await.unwrap();
+    let listed = pilot.call("list_campaigns", json!({"status": "preflight"})).await.unwrap();
+    assert_eq!(
+        (&listed["campaigns"][0]["campaign_id"], &listed["campaigns"][0]["status"]),
+        (&json!(draft), &json!("preflight"))
+    );
+    assert_eq!(pilot.call("list_campaigns", json!({"status": "draft"})).await.unwrap(), json!({"campaigns": []}));
+    let readiness = pilot.call("campaign_readiness", json!({"campaign_id": draft})).await.unwrap();
+    assert_eq!((&readiness["status"], &readiness["ready_to_launch"]), (&json!("preflight"), &json!(false)));
+    launch.rollback().await.unwrap();
+}
+
+#[rstest]
+#[case::window(
+    "window_is_open",
+    "update campaigns set not_after = now() - interval '1 minute', on_miss = 'hold' where tenant_id = $1"
+)]
+#[case::quota("send_quota_suffices", "insert into send_limits (tenant_id, monthly) values ($1, 5)")]
+#[case::template(
+    "template_is_not_archived",
+    "with archived as (
+         insert into templates (tenant_id, id, name, template_type, status, version, content_id)
+         select tenant_id, gen_random_uuid(), 'Old', 'marketing', 'archived', 1, id from contents where tenant_id = $1
+         returning id, content_id
+     )
+     insert into campaign_variants (tenant_id, campaign_id, variant, name, weight, template_id, content_id)
+     select $1, c.id, 'B', 'Other', 1, a.id, a.content_id from archived a, campaigns c where c.tenant_id = $1 and c.status = 'draft'"
+)]
+#[tokio::test]
+async fn what_a_launch_would_refuse_is_not_ready(#[case] name: &str, #[case] change: &'static str) {
+    let pilot = Pilot::start().await;
+    let (draft, _) = furnish(&pilot.edge, pilot.tenant, 40).await;
+    sqlx::query(change).bind(pilot.tenant).execute(&pilot.edge.pool).await.unwrap();
+    let readiness = pilot.call("campaign_readiness", json!({"campaign_id": draft})).await.unwrap();
+    let missing: Vec<&Value> =
+        readiness["checks"].as_array().unwrap().iter().filter(|check| check["ready"] == json!(false)).collect();
+    assert_eq!(missing, [&json!({"check": name, "ready": false})]);
+    assert_eq!(readiness["ready_to_launch"], json!(false));
 }
 
 #[tokio::test]

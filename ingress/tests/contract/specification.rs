@@ -250,12 +250,22 @@ async fn launches(ready: &Ready, seen: &mut Seen) {
     const LAUNCH: &str = "/v1/campaigns/{id}/launch";
     let client = &ready.client;
     let launch = async |id: &str| client.post(&LAUNCH.replace("{id}", id), json!({})).await;
-    for status in ["preflight", "scheduled", "sending", "sent", "cancelled"] {
+    for status in ["scheduled", "sending", "sent", "cancelled"] {
         let id = ready.campaign(json!({})).await;
         ready.set_status(&id, status).await;
         seen.row("POST", LAUNCH, &launch(&id).await, 409, &format!("campaign_already_{status}"));
     }
     let pool = &ready.edge.pool;
+    let id = ready.campaign(json!({})).await;
+    let mut other = pool.begin().await.unwrap();
+    sqlx::query("select begin_preflight($1, $2::uuid)")
+        .bind(client.tenant)
+        .bind(&id)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    seen.row("POST", LAUNCH, &launch(&id).await, 409, "campaign_already_preflight");
+    other.rollback().await.unwrap();
     let empty = fixtures::audience(pool, client.tenant, "list", "nobody", 0).await;
     let id = ready.campaign(json!({"list_id": empty})).await;
     seen.row("POST", LAUNCH, &launch(&id).await, 422, "audience_resolved_to_zero_contacts");

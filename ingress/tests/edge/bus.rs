@@ -167,6 +167,11 @@ async fn what_is_validated_is_judged_and_not_kept() {
     let good =
         caller.call("validate", validate(json!({"product_tenant_id": TENANT, "email": "ann@example.com"}))).await;
     assert_eq!(good.body, json!({"ok": true, "would_answer": 201}));
+    let connection = json!({"product_tenant_id": TENANT, "provider": "postmark", "name": "A", "secret": "token"});
+    let connection = caller.call("createConnection", connection).await.body["connection_id"].clone();
+    let check = json!({"product_tenant_id": TENANT, "id": connection});
+    let waits = caller.call("validate", json!({"operation": "checkConnection", "request": check})).await;
+    assert_eq!(waits.body, json!({"ok": true, "would_answer": 200}), "of what answers after its commit");
     let bad = caller.call("validate", validate(json!({"product_tenant_id": TENANT}))).await;
     assert_eq!((bad.status.as_str(), bad.error.as_deref()), ("400", Some("validation_failed")));
     let short = caller.call("validate", json!({"operation": "event", "request": {"product_tenant_id": TENANT}})).await;

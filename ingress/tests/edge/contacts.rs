@@ -440,6 +440,13 @@ async fn lists_are_filtered_paged_and_newest_first() {
     assert_eq!(addresses(&client.get("/v1/contacts?status=archived").await).len(), 0);
     assert_eq!(addresses(&client.get("/v1/contacts?updated_since=2999-01-01T00:00:00Z").await).len(), 0);
     assert_eq!(addresses(&client.get("/v1/contacts?updated_since=2001-01-01T00:00:00Z").await).len(), 6);
+    // A change has the time at which its transaction began: those of ten minutes before come again.
+    for (age, found) in [("interval '9 minutes'", 6), ("interval '11 minutes'", 0)] {
+        let aged = format!("update contacts set updated_at = now() - {age}");
+        sqlx::query(sqlx::AssertSqlSafe(aged)).execute(&edge.pool).await.unwrap();
+        let now = chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ");
+        assert_eq!(addresses(&client.get(&format!("/v1/contacts?updated_since={now}")).await).len(), found, "{age}");
+    }
 }
 
 #[tokio::test]

@@ -38,6 +38,25 @@ async fn a_key_that_is_no_word_or_taken_is_refused(#[case] key: &str) {
     assert_eq!((answer.refusal(), answer.faults()[0].0.as_str()), ((400, "validation_failed"), "key"));
 }
 
+#[tokio::test]
+async fn requests_at_once_do_not_pass_the_limit() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    sqlx::query(
+        "insert into fields (tenant_id, id, key, label, type)
+         select $1, gen_random_uuid(), 'f' || n, 'F', 'string' from generate_series(1, 198) n",
+    )
+    .bind(client.tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let field = |n: i32| json!({"key": format!("more{n}"), "label": "More", "type": "string"});
+    let answers = futures::future::join_all((0..6).map(|n| client.post("/v1/fields", field(n)))).await;
+    let refused = answers.iter().filter(|answer| answer.refusal() == (409, "field_limit_reached"));
+    assert_eq!(refused.count(), 4);
+    assert_eq!(edge.count("select count(*) from fields").await, 200);
+}
+
 /// A field `plan` of texts.
 async fn plan(client: &Client) -> String {
     let created = client.post("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"})).await;

@@ -148,6 +148,30 @@ async fn a_refusal_of_the_act_is_stored_and_its_effect_undone() {
 }
 
 #[tokio::test]
+async fn a_conflict_that_ends_by_itself_is_not_stored() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let plan = json!({"key": "plan", "label": "Plan", "type": "string"});
+    let field = client.post("/v1/fields", plan.clone()).await.text("field_id");
+    client.delete(&format!("/v1/fields/{field}"), json!({})).await;
+    let removing = client.post_once("k-1", "/v1/fields", plan.clone()).await;
+    assert_eq!(removing.refusal(), (409, "field_being_removed"));
+    assert!(!removing.header("retry-after").is_empty());
+    edge.take_out_removed_fields().await;
+    assert_eq!(client.post_once("k-1", "/v1/fields", plan).await.status, 201);
+
+    let hook = json!({"url": "https://8.8.8.8/hook", "events": ["email.delivered"]});
+    let hook = client.post("/v1/webhooks", hook).await.text("subscription_id");
+    let path = format!("/v1/webhooks/{hook}/replay");
+    let since = json!({"since": "2025-01-01T00:00:00Z"});
+    assert_eq!(client.post(&path, since.clone()).await.status, 202);
+    assert_eq!(client.post_once("k-2", &path, since.clone()).await.refusal(), (409, "replay_in_progress"));
+    let over = "update webhook_replays set status = 'completed', finished_at = now()";
+    sqlx::query(over).execute(&edge.pool).await.unwrap();
+    assert_eq!(client.post_once("k-2", &path, since).await.status, 202);
+}
+
+#[tokio::test]
 async fn what_happened_before_the_act_is_never_stored() {
     let edge = Edge::start().await;
     let client = edge.client().await;

@@ -248,6 +248,28 @@ async fn bad_rows_are_reported_and_skipped_and_the_last_duplicate_wins() {
 }
 
 #[tokio::test]
+async fn an_opt_out_in_any_row_of_an_address_counts() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let csv = "email,first_name,unsubscribed,suppression_reason\n\
+               ann@example.com,A,yes,\nbob@example.com,B,,hard_bounce\ncid@example.com,C,,manual\n\
+               ANN@example.com,Ann,no,\nbob@example.com,Bob,,unsubscribe\ncid@example.com,Cid,,\ndan@example.com,Dan,,\n";
+    let answer = import(&client, "upsert", csv).await;
+    let expected = json!({"total_rows": 7, "valid": 4, "created": 4, "duplicates": 3, "suppressed": 2});
+    assert_eq!(counts(&answer), expected);
+    for (address, name, status, reason) in [
+        ("ann@example.com", "Ann", "unsubscribed", Value::Null),
+        ("bob@example.com", "Bob", "subscribed", json!("hard_bounce")),
+        ("cid@example.com", "Cid", "subscribed", json!("manual")),
+        ("dan@example.com", "Dan", "subscribed", Value::Null),
+    ] {
+        let contact = contact(&client, address).await;
+        let found = (&contact["first_name"], &contact["marketing_status"], &contact["suppression"]["reason"]);
+        assert_eq!(found, (&json!(name), &json!(status), &reason), "{address}");
+    }
+}
+
+#[tokio::test]
 async fn at_most_a_hundred_errors_are_shown_and_all_are_counted() {
     let edge = Edge::start().await;
     let client = edge.client().await;

@@ -145,7 +145,6 @@ async fn a_change_the_status_forbids_is_a_409_that_names_the_status(
 
 #[rstest]
 #[case("draft")]
-#[case("preflight")]
 #[case("scheduled")]
 #[case("sending")]
 #[tokio::test]

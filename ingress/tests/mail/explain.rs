@@ -176,6 +176,30 @@ async fn a_stranger_is_in_no_audience() {
 }
 
 #[tokio::test]
+async fn the_audience_of_a_launch_with_a_digest_is_that_of_the_launch() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{id}/launch");
+    let digest = ready.client.post(&path, json!({"dry_run": true})).await.text("digest");
+    let later = (chrono::Utc::now() + chrono::TimeDelta::hours(2)).to_rfc3339();
+    let launched = ready.client.post(&path, json!({"schedule_for": later, "digest": digest})).await;
+    assert_eq!(launched.status, 202, "{}", launched.body);
+    for sql in [
+        "delete from audience_members where contact_id = (select id from contacts where address = 'reader1@example.com')",
+        "insert into contacts (tenant_id, id, address, source)
+         select id, gen_random_uuid(), 'late@example.com', 'api' from tenants limit 1",
+        "insert into audience_members (tenant_id, audience_id, contact_id)
+         select a.tenant_id, a.id, c.id from audiences a join contacts c on c.tenant_id = a.tenant_id
+         where c.address = 'late@example.com'",
+    ] {
+        sqlx::query(sql).execute(&ready.edge.pool).await.unwrap();
+    }
+    for (email, verdict) in [("reader1%40example.com", "pass"), ("late%40example.com", "stop")] {
+        assert_eq!(gate(&explain(&ready, &id, email).await, "audience")["verdict"], json!(verdict), "{email}");
+    }
+}
+
+#[tokio::test]
 async fn a_contact_that_left_the_topic_is_stopped_while_the_list_is_one() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;

@@ -126,7 +126,6 @@ async fn a_launch_for_now_is_rung_for_at_once_and_a_scheduled_one_is_not() {
 }
 
 #[rstest]
-#[case("preflight")]
 #[case("scheduled")]
 #[case("sending")]
 #[case("sent")]

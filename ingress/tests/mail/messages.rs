@@ -100,15 +100,15 @@ async fn a_message_is_stored_whole_and_rung_for_with_where_its_caller_waits() {
     let id = parse_id(&answer.text("message_id")).unwrap();
     assert_eq!(SendId(id).ordinal(), 0);
 
-    let row: (Uuid, Option<String>, Option<i64>, i32, String, String, Option<String>) = sqlx::query_as(
-        "select m.sender_id, m.reply_to, m.dot_number, m.metered, c.kind, c.body_html, c.body_text
+    let row: (Uuid, Option<String>, Option<i64>, bool, String, String, Option<String>) = sqlx::query_as(
+        "select m.sender_id, m.reply_to, m.dot_number, m.is_metered, c.kind, c.body_html, c.body_text
          from messages m join contents c on c.tenant_id = m.tenant_id and c.id = m.content_id where m.id = $1",
     )
     .bind(id)
     .fetch_one(&world.edge.pool)
     .await
     .unwrap();
-    assert_eq!((row.0, row.1.as_deref(), row.2, row.3), (world.sender, Some("desk@acme.test"), Some(77), 2));
+    assert_eq!((row.0, row.1.as_deref(), row.2, row.3), (world.sender, Some("desk@acme.test"), Some(77), true));
     assert_eq!(
         (row.4.as_str(), row.5.as_str(), row.6.as_deref()),
         ("one_off", "<p>Hello {{ first_name }}</p>", Some("Hello"))
@@ -406,7 +406,7 @@ async fn hard_suppressions_block_and_marketing_opt_outs_do_not() {
         world.post(json!({"to": [{"email": "left@example.com"}, {"email": "bounced@example.com"}]})).await.status,
         504
     );
-    assert_eq!(world.edge.count("select metered::bigint from messages").await, 1);
+    assert_eq!(world.edge.count("select count(*) from messages where is_metered").await, 1);
     assert_eq!(world.edge.count("select count(*) from message_recipients").await, 2);
 }
 

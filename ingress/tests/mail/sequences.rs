@@ -129,9 +129,15 @@ async fn a_status_changes_as_specified_and_a_draft_gets_its_sender() {
     let made = ready.client.post("/v1/sequences", json!({"name": "S", "steps": steps})).await.text("sequence_id");
     let path = format!("/v1/sequences/{made}");
     let change = async |body: Value| ready.client.patch(&path, body).await;
-    assert_eq!(change(json!({"status": "active"})).await.refusal(), (409, "sender_profile_required_to_activate"));
+    let sender_required = (409, "sender_profile_required_to_activate");
+    assert_eq!(change(json!({"status": "active"})).await.refusal(), sender_required);
+    assert_eq!(change(json!({"sender_profile_id": ready.sender})).await.status, 200);
+    assert_eq!(change(json!({"sender_profile_id": null})).await.status, 200);
+    assert_eq!(ready.client.get(&path).await.body["sequence"]["sender_profile_id"], Value::Null);
+    assert_eq!(change(json!({"status": "active"})).await.refusal(), sender_required);
     let with_sender = change(json!({"status": "active", "sender_profile_id": ready.sender, "name": "T"})).await;
     assert_eq!((with_sender.status.as_u16(), &with_sender.body["status"]), (200, &json!("active")));
+    assert_eq!(change(json!({"sender_profile_id": null})).await.refusal(), sender_required);
     for (status, expected) in [
         ("active", (409, "invalid_status_transition")),
         ("paused", (200, "")),

@@ -73,6 +73,34 @@ async fn a_send_can_be_followed_from_the_first_answer_on() {
 }
 
 #[rstest]
+#[case::transactional("transactional", "transactional")]
+#[case::marketing("marketing", "marketing")]
+#[tokio::test]
+async fn the_type_of_its_template_says_what_a_mail_is(#[case] template_type: &str, #[case] email_type: &str) {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({"template_type": template_type})).await;
+    let body = json!({"template_id": template, "email": "ann@example.com"});
+    let send_id = ready.client.post("/v1/transactional", body).await.text("send_id");
+    let send = ready.client.get(&format!("/v1/sends/{send_id}")).await.body["send"].clone();
+    assert_eq!((&send["email_type"], &send["lane"]), (&json!(email_type), &json!("priority")));
+}
+
+#[tokio::test]
+async fn a_mail_of_a_large_array_waits_in_the_bulk_lane() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let template = ready.template(json!({})).await;
+    for (count, lane) in [(50, "priority"), (51, "bulk")] {
+        let messages: Vec<Value> =
+            (0..count).map(|at| json!({"template_id": template, "email": format!("c{at}@example.com")})).collect();
+        let answer = ready.client.post(BATCH, json!({"messages": messages})).await;
+        let send_id = answer.body["results"][0]["send_id"].as_str().unwrap().to_owned();
+        let send = ready.client.get(&format!("/v1/sends/{send_id}")).await.body["send"].clone();
+        assert_eq!(send["lane"], json!(lane), "{count} messages");
+    }
+}
+
+#[rstest]
 #[case::no_template(json!({"template_id": Uuid::max().to_string()}), 404, "template_not_found")]
 #[case::no_sender(json!({"sender_profile_id": Uuid::max().to_string()}), 404, "sender_profile_not_found")]
 #[case::bad_address(json!({"email": "nobody"}), 400, "validation_failed")]
@@ -255,6 +283,32 @@ async fn a_mail_that_is_due_at_once_is_not_cancelled() {
     assert_eq!(ready.client.delete(&path, json!({})).await.refusal(), (409, "send_not_scheduled"));
     let unknown = format!("/v1/sends/{}", schemas::new_batch_id());
     assert_eq!(ready.client.delete(&unknown, json!({})).await.refusal(), (404, "send_not_found"));
+}
+
+#[tokio::test]
+async fn a_scheduled_mail_shows_the_sends_of_its_copies() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let due = (chrono::Utc::now() + chrono::TimeDelta::days(2)).to_rfc3339();
+    let mail = json!({"template_id": template, "email": "ann@example.com", "cc": [{"email": "eve@example.com"}],
+                      "scheduled_at": due});
+    let message = json!({
+        "sender_id": ready.sender, "to": [{"email": "ann@example.com"}], "subject": "Hi", "html": "<p>Hi</p>",
+        "message_class": "business", "scheduled_at": due, "cc": [{"email": "eve@example.com"}],
+    });
+    let mail = ready.client.post("/v1/transactional", mail).await.text("send_id");
+    let message = ready.client.post("/v1/messages", message).await;
+    assert_eq!(message.status, 202, "{}", message.body);
+    let of_message = message.body["recipients"][0]["send_id"].as_str().unwrap();
+    for send in [mail.as_str(), of_message] {
+        let batch = SendId(parse_id(send).unwrap()).batch();
+        let copy = |ordinal: u16, email: &str, role: &str| {
+            let id = SendId::of(batch, ordinal).0;
+            json!({"send_id": id, "email": email, "role": role, "state": "queued", "skip_reason": null})
+        };
+        let copies = ready.client.get(&format!("/v1/sends/{send}")).await.body["send"]["copies"].clone();
+        assert_eq!(copies, json!([copy(0, "ann@example.com", "to"), copy(1, "eve@example.com", "cc")]), "{send}");
+    }
 }
 
 const BATCH: &str = "/v1/transactional/batch";

@@ -129,7 +129,7 @@ async fn it_asks_for_its_scope_and_takes_no_tenant() {
 async fn the_ingress_may_ask_for_sums_and_still_sees_no_rows_of_tenants() {
     let (edge, _) = well().await;
     let pool = &edge.ingress.pool;
-    sqlx::query("select * from platform_totals(), platform_backlog(), platform_domains()").execute(pool).await.unwrap();
+    sqlx::query("select * from platform_totals(), platform_batches(), platform_domains()").execute(pool).await.unwrap();
     sqlx::query("insert into rollups (tenant_id, hour, kind, event, shard, count) select id, now(), 'campaign', 'sent', 0, 1 from tenants")
         .execute(&edge.pool)
         .await

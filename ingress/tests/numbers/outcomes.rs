@@ -65,6 +65,21 @@ async fn keys_of_different_contacts_are_refused() {
 }
 
 #[tokio::test]
+async fn the_newest_contact_of_a_large_company_has_its_number() {
+    let ready = Ready::start().await;
+    for n in 0..50 {
+        contact(&ready.client, &format!("p{n}@example.com"), json!(7)).await;
+    }
+    let ann = contact(&ready.client, "ann@example.com", json!(7)).await;
+    assert_eq!(tell(&ready.client, json!({"dot_number": 7})).await.status, 200);
+    // By an address that was merged into it, too.
+    let other = contact(&ready.client, "ann@example.org", json!(null)).await;
+    ready.client.post(&format!("/v1/contacts/{ann}/merge"), json!({"contact_id": other})).await;
+    let by_merged = tell(&ready.client, json!({"contact_email": "ann@example.org", "dot_number": 7})).await;
+    assert_eq!(by_merged.status, 200, "{}", by_merged.body);
+}
+
+#[tokio::test]
 async fn every_fault_of_an_outcome_is_named() {
     let ready = Ready::start().await;
     let answer = ready

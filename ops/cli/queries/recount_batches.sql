@@ -1,6 +1,6 @@
 -- Batches whose counters differ from a recount of their sends, where these are still kept. $1 a tenant, or null for all. One pass over sends, joined by hash.
 with sends_of as (
-    select s.tenant_id, ((left(s.id::text, 33) || lpad(to_hex(('x' || right(s.id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid) as batch_id,
+    select s.tenant_id, batch_of(s.id) as batch_id,
            count(*) as size,
            count(*) filter (where state = 'queued') as queued,
            count(*) filter (where state = 'fenced') as fenced, count(*) filter (where state = 'deferred') as deferred,

@@ -4,8 +4,7 @@
 with facts as (
     select s.tenant_id, b.kind, f.event, date_trunc('hour', f.at, 'UTC') as hour
     from sends s
-    join batches b on b.tenant_id = s.tenant_id
-        and b.id = ((left(s.id::text, 33) || lpad(to_hex(('x' || right(s.id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid)
+    join batches b on b.tenant_id = s.tenant_id and b.id = batch_of(s.id)
     cross join lateral (values
         (case when s.state = 'expired' then 'failed' when s.state = 'cancelled' then 'skipped'
               when s.state in ('sent', 'failed', 'unknown', 'skipped') then s.state end, s.decided_at),
@@ -19,8 +18,7 @@ with facts as (
     select e.tenant_id, b.kind, case e.type when 'bounced' then 'bounced_' || (e.detail ->> 'class') else e.type || '_total' end,
            date_trunc('hour', e.occurred_at, 'UTC')
     from events e
-    join batches b on b.tenant_id = e.tenant_id
-        and b.id = ((left(e.send_id::text, 33) || lpad(to_hex(('x' || right(e.send_id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid)
+    join batches b on b.tenant_id = e.tenant_id and b.id = batch_of(e.send_id)
     where e.type in ('opened', 'clicked', 'bounced') and b.kind <> 'test' and ($1::uuid is null or e.tenant_id = $1)
 ), counted as (
     select tenant_id, kind, event, hour, count(*) as count from facts group by 1, 2, 3, 4

@@ -28,6 +28,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The longest silence of one attempt: an import of many rows takes its time. An export may take as long as it likes.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
+/// How operations without a body name their tenant.
+const TENANT_PARAMETER: &str = "#/components/parameters/product_tenant_id";
+
 /// Calls an operation of the HTTP API and prints its answer; without an operation, lists them. Ends with 1 when the call is refused.
 ///
 /// `postrider api createContact email=ann@example.com tags:='["vip"]'`
@@ -99,6 +102,8 @@ struct ApiOperation<'a> {
     path: &'a str,
     summary: &'a str,
     has_body: bool,
+    /// Those of operators name no tenant.
+    names_tenant: bool,
 }
 
 /// The operations that an API key may call, by id.
@@ -110,12 +115,16 @@ fn operations(document: &Value) -> BTreeMap<&str, ApiOperation<'_>> {
     methods
         .filter_map(|(path, method, operation)| {
             let id = operation["operationId"].as_str()?;
+            let has_body = operation["requestBody"].is_object();
+            let mut parameters = operation["parameters"].as_array().into_iter().flatten();
+            let names_tenant = has_body || parameters.any(|parameter| parameter["$ref"] == TENANT_PARAMETER);
             let operation = ApiOperation {
                 id,
                 method: method.to_ascii_uppercase(),
                 path,
                 summary: operation["summary"].as_str().unwrap_or_default(),
-                has_body: operation["requestBody"].is_object(),
+                has_body,
+                names_tenant,
             };
             Some((id, operation))
         })
@@ -134,7 +143,7 @@ impl ApiCall {
     fn new(operation: &ApiOperation<'_>, args: &ApiArgs) -> anyhow::Result<Self> {
         let mut fields = read_body(args)?;
         fields.extend(args.arguments.iter().cloned());
-        if let Some(tenant) = &args.tenant {
+        if let Some(tenant) = args.tenant.as_ref().filter(|_| operation.names_tenant) {
             fields.entry("product_tenant_id").or_insert_with(|| Value::from(tenant.as_str()));
         }
         let mut url = args.api_url.clone();
@@ -307,5 +316,25 @@ mod tests {
         let operations = operations(&document);
         assert!(operations["createContact"].has_body && !operations["getContact"].has_body);
         assert_eq!(operations["getContact"].path, "/v1/contacts/{id}");
+    }
+
+    #[rstest]
+    #[case::read("listContacts", Some("tenant-1"))]
+    #[case::of_operators("getPlatformHealth", None)]
+    fn the_tenant_is_put_where_an_operation_asks_for_it(#[case] name: &str, #[case] expected: Option<&str>) {
+        let document = serde_json::from_str(&ingress::contracts().openapi).unwrap();
+        let args = ApiArgs {
+            operation: Some(name.to_owned()),
+            arguments: Vec::new(),
+            body: None,
+            api_url: "http://127.0.0.1:8080".parse().unwrap(),
+            api_key: None,
+            tenant: Some("tenant-1".to_owned()),
+            idempotency_key: None,
+            retries: 0,
+        };
+        let call = ApiCall::new(&operations(&document)[name], &args).unwrap();
+        let named = call.url.query_pairs().find(|(name, _)| name == "product_tenant_id");
+        assert_eq!(named.map(|(_, value)| value.into_owned()).as_deref(), expected);
     }
 }

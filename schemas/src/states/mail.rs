@@ -66,6 +66,26 @@ closed_set! {
 }
 
 closed_set! {
+    /// Whether a contact has agreed to marketing.
+    MarketingStatus {
+        /// Consented, or imported with a stated basis.
+        Subscribed = "subscribed",
+        /// Opted out.
+        Unsubscribed = "unsubscribed",
+        /// Has not consented (yet).
+        Pending = "pending",
+    }
+}
+
+impl MarketingStatus {
+    /// From the column; an unknown value counts as no consent (the gate fails closed).
+    #[must_use]
+    pub fn from_column(text: &str) -> Self {
+        Self::parse(text).unwrap_or(Self::Pending)
+    }
+}
+
+closed_set! {
     /// Why a campaign is sent. The classification follows from it.
     MessagePurpose {
         /// The default.

@@ -1,4 +1,4 @@
--- The mails that reached contacts within a time, or contacts that were merged into them (contacts_merged). $1 places, $2 tenants, $3 contacts,
+-- The mails that were delivered (`counted_delivered_at`) to contacts within a time, or contacts that were merged into them (contacts_merged). $1 places, $2 tenants, $3 contacts,
 -- $4 since when, $5 until when, $6 and $7 the ids that mail of that time can have, other than a campaign's, $8 and $9 their months. There is
 -- no index by contact over all mail: a campaign's is looked up in each campaign that was not over long before (campaigns_by_end,
 -- sends_once_per_campaign), all other mail by sends_by_contact. The newest 200 of each.
@@ -23,18 +23,20 @@ cross join lateral (
             offset 0
         ) c
         cross join lateral (
-            select s.id, s.campaign_id, coalesce(s.delivered_at, s.decided_at) as at, s.delivered_at is not null as confirmed
+            select s.id, s.campaign_id, counted_delivered_at(s.provider, s.state, s.decided_at, s.delivered_at, s.bounced_at) as at,
+                   s.delivered_at is not null as confirmed
             from sends s
             where s.tenant_id = w.tenant_id and s.campaign_id = c.id and s.contact_id = own.id and s.month = c.month
-              and s.state = 'sent' and s.bounced_at is null
+              and s.state = 'sent'
             offset 0
         ) s
         union all
-        select s.id, null, coalesce(s.delivered_at, s.decided_at), s.delivered_at is not null
+        select s.id, null, counted_delivered_at(s.provider, s.state, s.decided_at, s.delivered_at, s.bounced_at),
+               s.delivered_at is not null
         from sends s
         where s.tenant_id = w.tenant_id and s.contact_id = own.id and s.campaign_id is null
           and s.id between w.first_id and w.last_id and s.month between w.first_month and w.last_month
-          and s.state = 'sent' and s.bounced_at is null
+          and s.state = 'sent'
           and not exists (select from messages m where m.tenant_id = s.tenant_id and m.id = s.request_id and m.is_test)
     ) d
     where d.at > w.since and d.at <= w.until

@@ -44,6 +44,27 @@ async fn without_a_click_the_last_delivery_is_credited() {
 }
 
 #[tokio::test]
+async fn mail_that_its_provider_has_not_confirmed_is_not_credited() {
+    let shop = Shop::open().await;
+    for mail in [shop.mail(&shop.people[0], 2).await, shop.single_mail(&shop.people[0], 1).await] {
+        sqlx::query("update sends set provider = 'ses' where id = $1")
+            .bind(mail)
+            .execute(&shop.rig.pool)
+            .await
+            .unwrap();
+    }
+    let confirmed = shop.mail(&shop.people[0], 3).await;
+    sqlx::query("update sends set provider = 'ses', delivered_at = decided_at where id = $1")
+        .bind(confirmed)
+        .execute(&shop.rig.pool)
+        .await
+        .unwrap();
+    let outcome = shop.report_outcome(json!({})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(confirmed, 1_000_000)]);
+}
+
+#[tokio::test]
 async fn mail_outside_campaigns_is_credited_and_old_mail_is_not() {
     let shop = Shop::open().await;
     shop.mail(&shop.people[0], 8).await;

@@ -12,6 +12,7 @@ use ledger::audience::AudienceSelector;
 use ledger::audience::Split;
 use ledger::launch::{Plan, materialize};
 use ledger::local_time::DueTimes;
+use segments::SegmentError;
 
 schemas::named_enum! {
     /// The outcome of a launch request. Written to `requests.outcome`.
@@ -140,25 +141,17 @@ async fn prepare(
     if !campaign.is_due {
         return Ok(LaunchOutcome::NotDue);
     }
-    let selector = match &campaign.selector {
-        Some(selector) if ledger::audience::is_known(&mut *db, tenant, selector).await? => Some(selector),
-        _ => None,
-    };
-    let Some(selector) = selector else {
-        sqlx::query!(
-            "update campaigns set status = 'cancelled', updated_at = now() where tenant_id = $1 and id = $2",
-            tenant,
-            campaign.id,
-        )
-        .execute(db)
-        .await?;
-        tracing::error!(stage = "audience", tenant_id = %tenant, campaign_id = %campaign.id, "a launched campaign names no audience");
-        return Ok(LaunchOutcome::UnknownAudience);
-    };
+    let Some(selector) = &campaign.selector else { return cancel(db, tenant, campaign.id).await };
     // A segment is evaluated once, as its rule stands now, and then is an audience like a pinned one.
     let is_evaluated = matches!(selector, AudienceSelector::Segment(_)) && !is_pinned;
     if is_evaluated {
-        ledger::audience::pin(&mut *db, tenant, selector, campaign.id).await?;
+        match ledger::audience::pin(&mut *db, tenant, selector, campaign.id).await {
+            Ok(_) => {}
+            Err(SegmentError::NotFound(_)) => return cancel(db, tenant, campaign.id).await,
+            // Written by a newer version, which can read it.
+            Err(SegmentError::Invalid(_)) => return Err(StageError::Deferred { reason: "segment_unreadable" }),
+            Err(SegmentError::Store(error)) => return Err(error.into()),
+        }
     }
     let plan = Plan {
         campaign: campaign.id,
@@ -170,6 +163,19 @@ async fn prepare(
     };
     let sends = materialize(db, tenant, &plan).await?;
     Ok(if sends == 0 { LaunchOutcome::Empty } else { LaunchOutcome::Materialized })
+}
+
+/// Ends a campaign whose audience is not there.
+async fn cancel(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result<LaunchOutcome, StageError> {
+    sqlx::query!(
+        "update campaigns set status = 'cancelled', updated_at = now() where tenant_id = $1 and id = $2",
+        tenant,
+        campaign,
+    )
+    .execute(db)
+    .await?;
+    tracing::error!(stage = "audience", tenant_id = %tenant, campaign_id = %campaign, "a launched campaign names no audience");
+    Ok(LaunchOutcome::UnknownAudience)
 }
 
 /// When the campaign is due in which time zone. By the clock of the transaction, which says what is due already.

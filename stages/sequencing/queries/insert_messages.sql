@@ -7,5 +7,5 @@ with wanted as (
     insert into contents (tenant_id, id, kind, subject, body_html, body_text)
     select tenant_id, id, 'one_off', subject, html, text from wanted
 )
-insert into messages (tenant_id, id, sender_id, content_id, metered)
-select tenant_id, id, sender_id, id, 0 from wanted
+insert into messages (tenant_id, id, sender_id, content_id, is_metered)
+select tenant_id, id, sender_id, id, false from wanted

@@ -6,12 +6,7 @@ select w.tenant_id as "tenant_id!", w.id as "id!", b.kind as "kind!: MessageKind
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
 join batches b on b.tenant_id = w.tenant_id and b.id = w.id
 left join contents c on c.tenant_id = w.tenant_id and c.id = b.content_id
-left join lateral (
-    select v.template_id, v.version from template_versions v
-    where v.tenant_id = w.tenant_id and v.content_id = b.content_id
-    order by v.template_id, v.version
-    limit 1
-) t on true
+left join lateral template_version_of(w.tenant_id, b.content_id) t on true
 left join campaign_variants v on v.tenant_id = w.tenant_id and v.campaign_id = b.campaign_id and v.variant = b.variant
 left join campaigns k on k.tenant_id = w.tenant_id and k.id = b.campaign_id
 left join senders d on d.tenant_id = w.tenant_id and d.id = b.sender_id

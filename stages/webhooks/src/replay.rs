@@ -169,14 +169,16 @@ impl Replay {
         if rows.len() > SLICE_MAX && can_be_cut {
             return Ok(shorter());
         }
-        let mut deliveries = 0;
+        let mut pending = Vec::new();
         for part in rows.chunks(SLICE) {
             let mut keys = EventKeys::default();
             for row in part {
                 keys.push(self.tenant_id, row.0, row.1, row.2);
             }
-            deliveries += self.repeat_events(db, &keys, &Keys::default(), &Keys::default()).await?;
+            pending.extend(fan_out::read_pending_events(db, &keys, &Keys::default(), &Keys::default()).await?);
         }
+        // All at once: another replay of the product may have the same bodies in parts that are cut differently.
+        let deliveries = fan_out::replay_events(db, self.tenant_id, self.subscription_id, &pending).await?;
         let step_seconds =
             if rows.len() < SLICE { (self.step_seconds * 4.0).min(STEP_MAX_SECONDS) } else { self.step_seconds };
         Ok(ReplaySlice { cursor_at: end, step_seconds, ..self.slice("events", deliveries) })
@@ -223,7 +225,7 @@ impl Replay {
         )
         .fetch_all(&mut *db)
         .await?;
-        let deliveries = self.repeat_events(db, &EventKeys::default(), &self.keys(&rows), &Keys::default()).await?;
+        let deliveries = self.repeat_events(db, &self.keys(&rows), &Keys::default()).await?;
         let next = self.slice("notices", deliveries);
         Ok(next.after(&rows).unwrap_or_else(|| self.start_table("contacts", deliveries)))
     }
@@ -242,7 +244,7 @@ impl Replay {
         )
         .fetch_all(&mut *db)
         .await?;
-        let deliveries = self.repeat_events(db, &EventKeys::default(), &Keys::default(), &self.keys(&rows)).await?;
+        let deliveries = self.repeat_events(db, &Keys::default(), &self.keys(&rows)).await?;
         let next = self.slice("contacts", deliveries);
         Ok(next.after(&rows).unwrap_or(ReplaySlice { status: "completed", ..next }))
     }
@@ -253,14 +255,8 @@ impl Replay {
         keys
     }
 
-    async fn repeat_events(
-        &self,
-        db: &mut PgConnection,
-        events: &EventKeys,
-        notices: &Keys,
-        contacts: &Keys,
-    ) -> Result<i64, StageError> {
-        let pending = fan_out::read_pending_events(db, events, notices, contacts).await?;
+    async fn repeat_events(&self, db: &mut PgConnection, notices: &Keys, contacts: &Keys) -> Result<i64, StageError> {
+        let pending = fan_out::read_pending_events(db, &EventKeys::default(), notices, contacts).await?;
         fan_out::replay_events(db, self.tenant_id, self.subscription_id, &pending).await
     }
 
@@ -293,7 +289,7 @@ fn is_cancelled(error: &sqlx::Error) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use runner::Sweep;
-    use stage_rig::Rig;
+    use stage_rig::{Rig, until};
     use uuid::Uuid;
 
     use super::Replays;
@@ -393,5 +389,40 @@ mod tests {
         let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
         while purge.sweep().await.unwrap() > 0 {}
         assert_eq!(rig.number("select count(*) from webhook_events where body = 'the first bytes'").await, 1);
+    }
+
+    #[tokio::test]
+    async fn replays_write_bodies_in_the_order_of_their_ids() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        sqlx::query(
+            "with link as (
+                 insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
+                 values ('crm', 'production', 't-1', $1, 'owner@example.com')
+             )
+             insert into notices (tenant_id, id, type, recorded_at)
+             values ($1, $2, 'campaign.sent', now() - interval '1 day'), ($1, $3, 'campaign.sent', now() - interval '2 days')",
+        )
+        .bind(tenant.id)
+        .bind(first)
+        .bind(second)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        replay(&rig, tenant.id, "active").await;
+        let body = "insert into webhook_events (tenant_id, product, id, type, body) values ($1, 'crm', $2, 'campaign.sent', '')";
+        let mut other = rig.pool.begin().await.unwrap();
+        sqlx::query(body).bind(tenant.id).bind(first).execute(&mut *other).await.unwrap();
+        let replays = Replays(runtime::plans::PreparedPool::new(&rig.pool, 1));
+        let replayed = tokio::spawn(async move { while replays.sweep().await.unwrap() > 0 {} });
+        let waiting = "select count(*) from pg_locks l join pg_stat_activity a on a.pid = l.pid
+                       where a.datname = current_database() and not l.granted";
+        until("the replay waits", async || rig.number(waiting).await > 0).await;
+        // The replay waits for the first body. Had it written the second before, neither would end.
+        sqlx::query(body).bind(tenant.id).bind(second).execute(&mut *other).await.unwrap();
+        other.commit().await.unwrap();
+        replayed.await.unwrap();
+        assert_eq!(rig.number("select count(*) from webhook_deliveries").await, 2);
     }
 }

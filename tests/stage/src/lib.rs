@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 pub mod dns;
+mod plan;
 pub mod recount;
 mod seed;
 mod wait;
@@ -21,6 +22,7 @@ use schemas::{messages::Message, subjects::stream};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
+pub use plan::rows_in_vain;
 pub use seed::{Person, Tenant};
 pub use wait::until;
 

@@ -25,7 +25,7 @@ with recounted as (
         min(s.next_attempt_at) filter (where s.state = 'deferred') as next
     from batches b
     left join sends s on s.tenant_id = b.tenant_id and s.month = b.month and s.id between b.id
-        and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid
+        and last_id_of(b.id)
     group by b.tenant_id, b.id
 ), compared as (
     select b.tenant_id, b.id, jsonb_build_object(

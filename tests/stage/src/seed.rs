@@ -205,12 +205,11 @@ impl Rig {
         let id = new_batch_id();
         let sends: Vec<Uuid> = (0..people.len()).map(|at| SendId::of(id, u16::try_from(at).unwrap()).0).collect();
         let contacts: Vec<Uuid> = people.iter().map(|person| person.id).collect();
-        sqlx::query("insert into messages (tenant_id, id, sender_id, content_id, metered) values ($1, $2, $3, $4, $5)")
+        sqlx::query("insert into messages (tenant_id, id, sender_id, content_id) values ($1, $2, $3, $4)")
             .bind(tenant.id)
             .bind(id)
             .bind(tenant.sender)
             .bind(tenant.content)
-            .bind(i32::try_from(people.len()).unwrap())
             .execute(&self.pool)
             .await
             .unwrap();

@@ -47,6 +47,44 @@ async fn a_transactional_message_is_sent_once_and_its_ledger_row_can_be_followed
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn slow_answers_stop_no_other_transactional_mail() {
+    let mut rig = Rig::shared().await;
+    rig.start_all().await;
+    let template = rig
+        .client
+        .post(
+            "/v1/templates",
+            json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}),
+        )
+        .await
+        .expect(201);
+    // One by one, so that each keeps a worker of its own until it is answered.
+    for number in 1..=6_i64 {
+        let email = format!("slow-dot-600s+{number}@example.com");
+        rig.client
+            .post("/v1/transactional", json!({"template_id": template["template_id"], "email": email}))
+            .await
+            .expect(202);
+        eventually("the slow one to be fenced", Duration::from_secs(60), || async {
+            let fenced: i64 = sqlx::query_scalar("select count(*) from sends where state = 'fenced'")
+                .fetch_one(&rig.pool)
+                .await
+                .unwrap();
+            (fenced == number).then_some(())
+        })
+        .await;
+    }
+    rig.client
+        .post("/v1/transactional", json!({"template_id": template["template_id"], "email": "ann@example.com"}))
+        .await
+        .expect(202);
+    eventually("the quick one to arrive", Duration::from_secs(60), || async {
+        (rig.sink.messages_to("ann@example.com").await.len() == 1).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_bounced_address_gets_no_transactional_mail_and_an_opted_out_one_does() {
     let mut rig = Rig::shared().await;
     rig.start_all().await;

@@ -38,13 +38,15 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     }
     // Served by campaigns_newest or campaigns_by_status.
     let rows = sqlx::query!(
-        r#"select id, name, status, paused, classification, message_purpose, campaign_goal, audience_mode, urgency,
-                  scheduled_for, launched_at, completed_at, created_at
-           from campaigns
-           where tenant_id = $1 and ($2::text is null or status = $2)
+        r#"select c.id, c.name, s.status as "status!", c.paused, c.classification, c.message_purpose, c.campaign_goal,
+                  c.audience_mode, c.urgency, c.scheduled_for, c.launched_at, c.completed_at, c.created_at
+           from campaigns c
+           cross join lateral (select campaign_status(c, (select preflight_keys())) as status) s
+           where c.tenant_id = $1
+             and ($2::text is null or c.status = case $2 when 'preflight' then 'draft' else $2 end and s.status = $2)
              and ($3::uuid is null
-                  or (created_at, id) < (select c.created_at, c.id from campaigns c where c.tenant_id = $1 and c.id = $3))
-           order by created_at desc, id desc
+                  or (c.created_at, c.id) < (select b.created_at, b.id from campaigns b where b.tenant_id = $1 and b.id = $3))
+           order by c.created_at desc, c.id desc
            limit $4"#,
         tenant,
         status.map(CampaignStatus::as_str),

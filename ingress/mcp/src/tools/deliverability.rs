@@ -8,18 +8,8 @@ use super::{DaysArguments, ToolFault, arguments};
 use crate::small_counts;
 
 /// What is counted, as the rollups call it.
-const EVENTS: [&str; 10] = [
-    "sent",
-    "delivered",
-    "confirmed",
-    "deferred",
-    "failed",
-    "unknown",
-    "skipped",
-    "bounced",
-    "complained",
-    "unsubscribed",
-];
+const EVENTS: [&str; 9] =
+    ["sent", "delivered", "confirmed", "failed", "unknown", "skipped", "bounced", "complained", "unsubscribed"];
 const DOMAINS_MAX: i64 = 50;
 
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {

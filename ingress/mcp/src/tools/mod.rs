@@ -15,7 +15,7 @@ use runtime::{AuditRecord, Counter, audit};
 use schemars::{JsonSchema, schema_for};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{Approval, Assistant};
@@ -64,7 +64,7 @@ tools! {
     /// The statistics of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail
     /// programs.
     CampaignPerformance = "campaign_performance", CampaignArguments;
-    /// What a campaign still needs for its launch: content, sender, domain, postal address, audience.
+    /// What a campaign still needs for its launch: templates, sender, domain, postal address, audience, sending window, send quota.
     CampaignReadiness = "campaign_readiness", CampaignArguments;
     /// Sending over the last days in numbers, and the state of the sending domains.
     Deliverability = "deliverability", DaysArguments;
@@ -194,7 +194,7 @@ pub(crate) async fn call(
     arguments: Value,
 ) -> Result<Value, ToolFault> {
     let result = if tool.is_read_only() {
-        let answered = read(&assistant.pool, approval.tenant_id, tool, arguments).await;
+        let answered = read(assistant, approval.tenant_id, tool, arguments).await;
         let outcome = answered.as_ref().map_or_else(ToolFault::code, |_| "answered");
         // What is not in the audit log is not answered.
         let mut db = assistant.pool.acquire().await?;
@@ -211,14 +211,14 @@ pub(crate) async fn call(
     result
 }
 
-async fn read(pool: &PgPool, tenant: Uuid, tool: Tool, arguments: Value) -> Result<Value, ToolFault> {
-    let mut tx = pool.begin_with("begin read only").await?;
+async fn read(assistant: &Assistant, tenant: Uuid, tool: Tool, arguments: Value) -> Result<Value, ToolFault> {
+    let mut tx = assistant.pool.begin_with("begin read only").await?;
     confine(&mut tx, tenant).await?;
     let answer = match tool {
         Tool::ListCampaigns => campaigns::answer(&mut tx, tenant, arguments).await,
         Tool::AudienceCounts => audience_counts::answer(&mut tx, tenant, arguments).await,
         Tool::CampaignPerformance => performance::answer(&mut tx, tenant, arguments).await,
-        Tool::CampaignReadiness => readiness::answer(&mut tx, tenant, arguments).await,
+        Tool::CampaignReadiness => readiness::answer(&mut tx, tenant, arguments, &assistant.quota).await,
         Tool::Deliverability => deliverability::answer(&mut tx, tenant, arguments).await,
         Tool::SuppressionSummary => suppressions::answer(&mut tx, tenant, arguments).await,
         Tool::ReplyOutcomes => replies::answer(&mut tx, tenant, arguments).await,

@@ -10,15 +10,19 @@ use crate::small_counts;
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: CampaignArguments = arguments(given)?;
     let campaign = id("campaign_id", &given.campaign_id)?;
-    let status = sqlx::query_scalar!("select status from campaigns where tenant_id = $1 and id = $2", tenant, campaign)
-        .fetch_optional(&mut *db)
-        .await?
-        .ok_or(ToolFault::NoCampaign)?;
-    // Served by batches_by_campaign.
+    let status = sqlx::query_scalar!(
+        r#"select campaign_status(c, (select preflight_keys())) as "status!" from campaigns c where c.tenant_id = $1 and c.id = $2"#,
+        tenant,
+        campaign,
+    )
+    .fetch_optional(&mut *db)
+    .await?
+    .ok_or(ToolFault::NoCampaign)?;
+    // The states as `analytics_campaign.sql` of the ingress has them. Served by batches_by_campaign.
     let row = sqlx::query!(
         r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(sent), 0) as "sent!",
-                  coalesce(sum(failed), 0) as "failed!", coalesce(sum(unknown), 0) as "unknown!",
-                  coalesce(sum(skipped), 0) as "skipped!", coalesce(sum(cancelled + expired), 0) as "dropped!",
+                  coalesce(sum(failed + expired), 0) as "failed!", coalesce(sum(unknown), 0) as "unknown!",
+                  coalesce(sum(skipped + cancelled), 0) as "skipped!",
                   coalesce(sum(queued + fenced + deferred), 0) as "open!",
                   coalesce(sum(delivered), 0) as "delivered!", coalesce(sum(confirmed), 0) as "confirmed!", coalesce(sum(bounced), 0) as "bounced!",
                   coalesce(sum(complained), 0) as "complained!", coalesce(sum(unsubscribed), 0) as "unsubscribed!",
@@ -35,7 +39,6 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         ("failed", row.failed),
         ("unknown", row.unknown),
         ("skipped", row.skipped),
-        ("not_sent_in_time", row.dropped),
         ("open", row.open),
     ]);
     let sent = &states["sent"];

@@ -32,13 +32,6 @@ pub(super) const TAGS_MAX: usize = 100;
 /// Longest audience reason, in characters.
 pub(super) const REASON_MAX: usize = 1_000;
 pub(super) const MODES: [&str; 3] = ["list", "segment", "tags"];
-pub(super) const URGENCIES: [&str; 5] = [
-    Urgency::Low.as_str(),
-    Urgency::Normal.as_str(),
-    Urgency::Important.as_str(),
-    Urgency::Urgent.as_str(),
-    Urgency::Emergency.as_str(),
-];
 pub(super) const GOALS: [&str; 12] = [
     "newsletter",
     "announcement",
@@ -109,7 +102,7 @@ pub(crate) struct CampaignBody {
     #[schemars(with = "Option<MessagePurpose>")]
     message_purpose: Patch<String>,
     /// Default: normal.
-    #[schemars(extend("enum" = URGENCIES))]
+    #[schemars(extend("enum" = Urgency::NAMES))]
     urgency: Patch<String>,
     /// Required when message_purpose is not marketing.
     #[schemars(length(max = REASON_MAX))]
@@ -314,8 +307,8 @@ impl CampaignRequest {
         if let Some(goal) = &self.campaign_goal {
             faults.one_of("campaign_goal", goal, &GOALS);
         }
-        let urgency = self.urgency.unwrap_or_else(|| "normal".to_owned());
-        faults.one_of("urgency", &urgency, &URGENCIES);
+        let urgency = self.urgency.unwrap_or_else(|| Urgency::Normal.as_str().to_owned());
+        faults.one_of("urgency", &urgency, Urgency::NAMES);
         let purpose = self.message_purpose.as_deref();
         let purpose =
             purpose.and_then(|text| faults.word("message_purpose", text, MessagePurpose::ALL, MessagePurpose::as_str));

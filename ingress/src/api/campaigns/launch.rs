@@ -136,7 +136,7 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
             send_quota: QuotaPreview {
                 remaining: left.remaining,
                 resets_at: left.resets_at.into(),
-                exceeded: !quota::fits(&left, launch.count.queued),
+                exceeded: !left.fits(launch.count.queued),
             },
         });
     }
@@ -284,9 +284,7 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
         store::set_variant_content(ctx.db(), tenant, id, &variant.variant, *content_id).await?;
     }
     let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
-    let request_id =
-        store::request_launch(ctx.db(), tenant, &caller.product, caller.environment, &payload, launch.schedule.due)
-            .await?;
+    let request_id = store::request_launch(ctx.db(), tenant, &caller, &payload, launch.schedule.due).await?;
     trace::keep(ctx.db(), tenant, request_id).await?;
     ctx.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
     if launch.schedule.due.is_none() {

@@ -12,14 +12,9 @@ pub(crate) async fn remaining(ctx: &mut RequestContext) -> Result<QuotaRemaining
     Ok(remaining_quota(ctx.db(), tenant, &defaults).await?)
 }
 
-/// True if so many mails fit.
-pub(super) fn fits(left: &QuotaRemaining, sends: i64) -> bool {
-    left.remaining.is_none_or(|remaining| sends <= remaining)
-}
-
 /// 429 `send_quota_exceeded` with the time of the next reset, unless so many mails fit.
 pub(crate) fn check(left: &QuotaRemaining, sends: i64) -> Result<(), ApiError> {
-    if fits(left, sends) {
+    if left.fits(sends) {
         return Ok(());
     }
     let wait = (left.resets_at - Utc::now()).num_seconds().max(1);

@@ -1,7 +1,7 @@
 //! A campaign and its variants, as they stand in Postgres.
 
 use chrono::{DateTime, NaiveDateTime, Utc};
-use ledger::audience::Split;
+use ledger::{audience::Split, frequency::Urgency};
 use schemars::JsonSchema;
 use schemas::{CampaignStatus, Classification, MessagePurpose, OnMiss, PauseReason, WinnerMetric, WinnerReason};
 use serde::{Deserialize, Serialize, Serializer};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{
     content::OwnBody,
-    draft::{GOALS, MODES, URGENCIES},
+    draft::{GOALS, MODES},
     rules::{PACE_MAX, WEIGHT_MAX},
 };
 use crate::pipeline::page::{OptionalTime, Time};
@@ -42,7 +42,7 @@ pub(crate) struct CampaignRow {
     pub(crate) message_purpose: String,
     #[serde(rename = "email_type")]
     pub(crate) classification: Classification,
-    #[schemars(extend("enum" = URGENCIES))]
+    #[schemars(extend("enum" = Urgency::NAMES))]
     pub(crate) urgency: String,
     pub(crate) audience_reason: Option<String>,
     pub(crate) status: CampaignStatus,

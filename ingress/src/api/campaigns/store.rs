@@ -18,8 +18,12 @@ use super::{
     schedule::Schedule,
 };
 use crate::{
-    api::templates::content::ContentWarning,
+    api::{
+        requests::{self, store::RequestRow},
+        templates::content::ContentWarning,
+    },
     pipeline::{
+        auth::keys::Caller,
         page::{ListPage, Time},
         types,
     },
@@ -395,25 +399,13 @@ pub(crate) async fn launch(
 pub(crate) async fn request_launch(
     db: &mut PgConnection,
     tenant: Uuid,
-    product: &str,
-    environment: Environment,
+    caller: &Caller,
     payload: &CampaignLaunchPayload,
-    scheduled_for: Option<DateTime<Utc>>,
+    due_at: Option<DateTime<Utc>>,
 ) -> sqlx::Result<Uuid> {
     let id = schemas::new_id();
-    sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after, due_at)
-         values ($1, $2, $3, $4, $5, $6, coalesce($7, now() + interval '5 seconds'), coalesce($7, now()))",
-        tenant,
-        id,
-        product,
-        environment.as_str(),
-        RequestKind::CampaignLaunch.as_str(),
-        Json(payload) as _,
-        scheduled_for,
-    )
-    .execute(db)
-    .await?;
+    let row = RequestRow { id, kind: RequestKind::CampaignLaunch, payload, options: None, due_at };
+    requests::store::insert(db, tenant, caller, row).await?;
     Ok(id)
 }
 

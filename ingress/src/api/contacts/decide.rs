@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use schemas::new_id;
+use schemas::{MarketingStatus, new_id};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
-    input::{Consent, ContactMarketingStatus, OnExisting, WantedContact},
+    input::{Consent, OnExisting, WantedContact},
     store,
 };
 use crate::pipeline::error::ApiError;
@@ -23,7 +23,7 @@ pub(super) struct KnownContact {
     pub(super) merged_addresses: Vec<String>,
     /// Of contacts that were merged into it, and kept by them.
     pub(super) merged_external_ids: Vec<String>,
-    pub(super) marketing_status: String,
+    pub(super) marketing_status: MarketingStatus,
     pub(super) consent_at: Option<DateTime<Utc>>,
     /// The recipient unsubscribed through a link in mail.
     pub(super) left_by_own_hand: bool,
@@ -110,8 +110,8 @@ impl UpsertAction {
 /// A change of a contact's consent, for the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StatusChange {
-    pub(super) from: String,
-    pub(super) to: &'static str,
+    pub(super) from: MarketingStatus,
+    pub(super) to: MarketingStatus,
 }
 
 /// Decides what to do for one contact. `default`: what happens to one that exists, unless the caller says it.
@@ -127,8 +127,8 @@ fn creation_of(wanted: &WantedContact) -> UpsertAction {
     let mut row = wanted.columns.clone();
     row.extend(wanted.consent.iter().flat_map(Consent::columns));
     let status = match wanted.marketing_status {
-        _ if wanted.require_verification => ContactMarketingStatus::Pending,
-        status => status.unwrap_or(ContactMarketingStatus::Subscribed),
+        _ if wanted.require_verification => MarketingStatus::Pending,
+        status => status.unwrap_or(MarketingStatus::Subscribed),
     };
     row.insert("id".to_owned(), json!(id));
     row.insert("address".to_owned(), json!(wanted.address));
@@ -141,11 +141,11 @@ fn creation_of(wanted: &WantedContact) -> UpsertAction {
 fn update_of(wanted: &WantedContact, known: &KnownContact, existing: OnExisting) -> Result<UpsertAction, ApiError> {
     let updates = existing == OnExisting::Update;
     let mut to = new_status(wanted.marketing_status, known, updates)?;
-    if wanted.require_verification && to == Some(ContactMarketingStatus::Subscribed) {
+    if wanted.require_verification && to == Some(MarketingStatus::Subscribed) {
         to = None;
     }
-    let agrees = to == Some(ContactMarketingStatus::Subscribed);
-    let confirms = wanted.require_verification && known.marketing_status == ContactMarketingStatus::Pending.as_str();
+    let agrees = to == Some(MarketingStatus::Subscribed);
+    let confirms = wanted.require_verification && known.marketing_status == MarketingStatus::Pending;
     // Consent that is older than what is known says nothing new; a kept contact takes it only together with its agreement, or with
     // the sign-up that it is to confirm.
     let is_newer =
@@ -164,20 +164,20 @@ fn update_of(wanted: &WantedContact, known: &KnownContact, existing: OnExisting)
     if let Some(to) = to {
         columns.insert("marketing_status".to_owned(), json!(to.as_str()));
     }
-    let status_change = to.map(|to| StatusChange { from: known.marketing_status.clone(), to: to.as_str() });
+    let status_change = to.map(|to| StatusChange { from: known.marketing_status, to });
     Ok(UpsertAction::Update { id: known.id, columns, fields, status_change, joins: updates })
 }
 
 /// The consent that a contact gets, if it changes. Who unsubscribed is not subscribed here: an update says so, a kept contact stays as
 /// it is. An opt-out always counts, of a kept contact, too.
 fn new_status(
-    wanted: Option<ContactMarketingStatus>,
+    wanted: Option<MarketingStatus>,
     known: &KnownContact,
     updates: bool,
-) -> Result<Option<ContactMarketingStatus>, ApiError> {
-    use ContactMarketingStatus::{Pending, Subscribed, Unsubscribed};
-    let Some(wanted) = wanted.filter(|wanted| wanted.as_str() != known.marketing_status) else { return Ok(None) };
-    let has_left = known.marketing_status == Unsubscribed.as_str() || known.left_by_own_hand;
+) -> Result<Option<MarketingStatus>, ApiError> {
+    use MarketingStatus::{Pending, Subscribed, Unsubscribed};
+    let Some(wanted) = wanted.filter(|wanted| *wanted != known.marketing_status) else { return Ok(None) };
+    let has_left = known.marketing_status == Unsubscribed || known.left_by_own_hand;
     match wanted {
         Subscribed if has_left && !updates => Ok(None),
         Subscribed if known.left_by_own_hand => Err(ApiError::conflict("unsubscribed_by_recipient")
@@ -191,20 +191,26 @@ fn new_status(
     }
 }
 
-/// Decides for all. Of several that mean one contact the first counts.
+/// Decides for all. Of several that mean one contact the first that is accepted counts.
 pub(super) fn decide_all(
     wanted: &[Result<WantedContact, ApiError>],
     known: &KnownContacts,
     default: OnExisting,
 ) -> Vec<Result<UpsertAction, ApiError>> {
-    let (mut contacts, mut addresses, mut external_ids) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut contacts: HashSet<Uuid> = HashSet::new();
+    let (mut addresses, mut external_ids): (HashSet<String>, HashSet<String>) = (HashSet::new(), HashSet::new());
     let mut decide_one = |wanted: &WantedContact| {
         let action = decide(wanted, known, default)?;
-        let contact_is_new = contacts.insert(action.contact());
-        let address_is_new = wanted.address.as_deref().is_none_or(|address| addresses.insert(address.to_owned()));
-        let id_is_new = wanted.external_id.as_deref().is_none_or(|id| external_ids.insert(id.to_owned()));
+        let contact_is_new = !contacts.contains(&action.contact());
+        let address_is_new = wanted.address.as_ref().is_none_or(|address| !addresses.contains(address));
+        let id_is_new = wanted.external_id.as_ref().is_none_or(|id| !external_ids.contains(id));
         let path = match (contact_is_new, address_is_new, id_is_new) {
-            (true, true, true) => return Ok(action),
+            (true, true, true) => {
+                contacts.insert(action.contact());
+                addresses.extend(wanted.address.clone());
+                external_ids.extend(wanted.external_id.clone());
+                return Ok(action);
+            }
             (_, _, false) => "external_id",
             (_, false, true) => "email",
             // Another name of a contact that is in the batch.
@@ -235,7 +241,7 @@ mod tests {
             external_id: external_id.map(str::to_owned),
             merged_addresses: Vec::new(),
             merged_external_ids: Vec::new(),
-            marketing_status: status.to_owned(),
+            marketing_status: MarketingStatus::parse(status).unwrap(),
             consent_at: "2026-01-01T00:00:00Z".parse().ok(),
             left_by_own_hand,
         }
@@ -287,11 +293,11 @@ mod tests {
         #[case] kept: Option<&str>,
     ) {
         let contact = known("ann@x.co", None, before, left);
-        let status: ContactMarketingStatus = serde_json::from_value(json!(status)).unwrap();
-        let found = new_status(Some(status), &contact, true).map(|to| to.map(ContactMarketingStatus::as_str));
+        let status = MarketingStatus::parse(status).unwrap();
+        let found = new_status(Some(status), &contact, true).map(|to| to.map(MarketingStatus::as_str));
         assert_eq!(found.as_ref().map_err(|error| error.code.as_ref()), updated.as_ref().map_err(|code| *code));
         let found = new_status(Some(status), &contact, false).unwrap();
-        assert_eq!(found.map(ContactMarketingStatus::as_str), kept);
+        assert_eq!(found.map(MarketingStatus::as_str), kept);
     }
 
     #[rstest]
@@ -317,7 +323,8 @@ mod tests {
             wanted(Some("new@x.co"), Some("2")),
             wanted(Some("other@x.co"), Some("2")),
             wanted(Some("new@x.co"), None),
-            wanted(Some("last@x.co"), None),
+            // Its address was named by a refused one.
+            wanted(Some("other@x.co"), None),
         ];
         let decided = decide_all(&rows.map(Ok), &known, OnExisting::Update);
         let good: Vec<bool> = decided.iter().map(Result::is_ok).collect();

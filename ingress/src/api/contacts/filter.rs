@@ -6,7 +6,7 @@ use segments::{CompiledSegment, Newest};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use crate::pipeline::ListPage;
+use crate::{api::exports::WRITING_MAX, pipeline::ListPage};
 
 /// Which contacts.
 #[derive(Debug, Default)]
@@ -77,7 +77,8 @@ impl ContactFilter {
             query.push(if status == "archived" { " and c.status = 'archived'" } else { " and c.status = 'active'" });
         }
         if let Some(since) = self.updated_since {
-            query.push(" and c.updated_at >= ").push_bind(since);
+            // A change has the time at which its transaction began, and can be read after its end.
+            query.push(" and c.updated_at >= ").push_bind(since - WRITING_MAX);
         }
         if let Some((before, id)) = page.before.zip(page.before_id) {
             query.push(" and (c.created_at, c.id) < (").push_bind(before).push(", ").push_bind(id).push(")");

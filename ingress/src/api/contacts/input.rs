@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Datelike, SecondsFormat, TimeDelta, Utc};
 use schemars::JsonSchema;
-use schemas::parse_id;
+use schemas::{MarketingStatus, parse_id};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -19,10 +19,8 @@ use crate::{
     },
 };
 
-const NAME_MAX_CHARS: usize = 100;
-const COMPANY_MAX_CHARS: usize = 200;
-const PHONE_MAX_CHARS: usize = 50;
-const WORD_MAX_CHARS: usize = 50;
+/// Of a contact's names, phone, company and other short texts, whoever writes them.
+pub(crate) const TEXT_MAX_CHARS: usize = 200;
 const DESCRIPTION_MAX_CHARS: usize = 1_000;
 const AUDIENCES_MAX: usize = 100;
 /// Longest id of a contact in the product, in characters.
@@ -37,27 +35,15 @@ const FIRST_YEAR: i32 = 1900;
 /// How far ahead of us a caller's clock may be.
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 
-schemas::named_enum! {
-    /// Whether a contact has agreed to marketing.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    #[schemars(rename = "MarketingStatus")]
-    pub(crate) enum ContactMarketingStatus {
-        Subscribed = "subscribed",
-        Unsubscribed = "unsubscribed",
-        Pending = "pending",
-    }
-}
-
 /// Where the agreement comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Consent {
-    #[schemars(length(max = NAME_MAX_CHARS))]
+    #[schemars(length(max = TEXT_MAX_CHARS))]
     pub basis: Option<String>,
     /// Since 1900, and not in the future.
     pub at: Option<GivenTime>,
-    #[schemars(length(max = COMPANY_MAX_CHARS))]
+    #[schemars(length(max = TEXT_MAX_CHARS))]
     pub source: Option<String>,
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     pub description: Option<String>,
@@ -100,8 +86,8 @@ impl Consent {
     }
 
     fn check(&self, faults: &mut Faults) {
-        faults.optional("consent.basis", self.basis.as_deref(), NAME_MAX_CHARS);
-        faults.optional("consent.source", self.source.as_deref(), COMPANY_MAX_CHARS);
+        faults.optional("consent.basis", self.basis.as_deref(), TEXT_MAX_CHARS);
+        faults.optional("consent.source", self.source.as_deref(), TEXT_MAX_CHARS);
         faults.optional("consent.description", self.description.as_deref(), DESCRIPTION_MAX_CHARS);
         let fault = self.at.and_then(|at| check_consent_time(at.0).err());
         faults.require(fault.is_none(), "consent.at", "out_of_range", "must be since 1900, and not in the future");
@@ -153,39 +139,39 @@ macro_rules! contact_body {
         $(#[$about])*
         pub(crate) struct $body {
             $($own)*
-            #[schemars(length(max = NAME_MAX_CHARS))]
+            #[schemars(length(max = TEXT_MAX_CHARS))]
             pub first_name: Patch<String>,
-            #[schemars(length(max = NAME_MAX_CHARS))]
+            #[schemars(length(max = TEXT_MAX_CHARS))]
             pub last_name: Patch<String>,
-            #[schemars(length(max = NAME_MAX_CHARS))]
+            #[schemars(length(max = TEXT_MAX_CHARS))]
             pub title: Patch<String>,
-            #[schemars(length(max = PHONE_MAX_CHARS))]
+            #[schemars(length(max = TEXT_MAX_CHARS))]
             pub phone: Patch<String>,
-            #[schemars(length(max = COMPANY_MAX_CHARS))]
+            #[schemars(length(max = TEXT_MAX_CHARS))]
             pub company: Patch<String>,
             #[schemars(range(min = 1, max = i64::MAX))]
             pub dot_number: Patch<i64>,
             /// An IANA time zone, such as Europe/Paris.
             pub timezone: Patch<String>,
             /// A language tag, such as en or pt-BR.
-            #[schemars(length(max = WORD_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
+            #[schemars(length(max = TEXT_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
             pub locale: Patch<String>,
-            #[schemars(length(max = WORD_MAX_CHARS))]
+            #[schemars(length(max = TEXT_MAX_CHARS))]
             pub lifecycle_stage: Patch<String>,
-            #[schemars(length(max = NAME_MAX_CHARS))]
+            #[schemars(length(max = TEXT_MAX_CHARS))]
             pub source: Patch<String>,
         }
 
         impl $body {
             fn check_columns(&self, faults: &mut Faults) {
                 for (path, patch, max_chars) in [
-                    ("first_name", &self.first_name, NAME_MAX_CHARS),
-                    ("last_name", &self.last_name, NAME_MAX_CHARS),
-                    ("title", &self.title, NAME_MAX_CHARS),
-                    ("phone", &self.phone, PHONE_MAX_CHARS),
-                    ("company", &self.company, COMPANY_MAX_CHARS),
-                    ("lifecycle_stage", &self.lifecycle_stage, WORD_MAX_CHARS),
-                    ("source", &self.source, NAME_MAX_CHARS),
+                    ("first_name", &self.first_name, TEXT_MAX_CHARS),
+                    ("last_name", &self.last_name, TEXT_MAX_CHARS),
+                    ("title", &self.title, TEXT_MAX_CHARS),
+                    ("phone", &self.phone, TEXT_MAX_CHARS),
+                    ("company", &self.company, TEXT_MAX_CHARS),
+                    ("lifecycle_stage", &self.lifecycle_stage, TEXT_MAX_CHARS),
+                    ("source", &self.source, TEXT_MAX_CHARS),
                 ] {
                     faults.one_line(path, line(patch).unwrap_or_default(), max_chars);
                 }
@@ -235,7 +221,7 @@ contact_body! {
         /// Ids, or names; a name that is new makes a list.
         #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
         pub lists: Vec<String>,
-        pub marketing_status: Option<ContactMarketingStatus>,
+        pub marketing_status: Option<MarketingStatus>,
         /// Double opt-in: whoever is not subscribed yet is `pending`, and is subscribed by the link in a confirmation mail.
         pub require_verification: bool,
         pub consent: Option<Consent>,
@@ -257,7 +243,7 @@ pub(crate) struct WantedContact {
     pub tags: Vec<String>,
     /// Ids or names.
     pub lists: Vec<String>,
-    pub marketing_status: Option<ContactMarketingStatus>,
+    pub marketing_status: Option<MarketingStatus>,
     /// Whether consent that is pending is to be confirmed by the link in a mail.
     pub require_verification: bool,
     pub consent: Option<Consent>,
@@ -279,7 +265,7 @@ impl CreateContact {
         check_fields(&self.fields, defined, &mut faults);
         check_audiences("tags", &self.tags, &mut faults);
         check_audiences("lists", &self.lists, &mut faults);
-        let leaves = self.marketing_status == Some(ContactMarketingStatus::Unsubscribed);
+        let leaves = self.marketing_status == Some(MarketingStatus::Unsubscribed);
         let detail = "cannot be true for a contact that is unsubscribed";
         faults.require(!(self.require_verification && leaves), "require_verification", "invalid", detail);
         if let Some(consent) = &self.consent {
@@ -325,7 +311,7 @@ contact_body! {
         #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
         pub fields: Map<String, Value>,
         pub status: Option<super::store::ContactStatus>,
-        pub marketing_status: Option<ContactMarketingStatus>,
+        pub marketing_status: Option<MarketingStatus>,
         pub consent: Option<Consent>,
     }
 }
@@ -361,13 +347,13 @@ pub(crate) struct ContactChange {
     pub columns: Map<String, Value>,
     /// Merged into the contact's; null deletes a key.
     pub fields: Map<String, Value>,
-    pub marketing_status: Option<ContactMarketingStatus>,
+    pub marketing_status: Option<MarketingStatus>,
 }
 
 impl ContactChange {
     /// Whether it would make the contact a subscriber.
     pub(crate) fn subscribes(&self) -> bool {
-        self.marketing_status == Some(ContactMarketingStatus::Subscribed)
+        self.marketing_status == Some(MarketingStatus::Subscribed)
     }
 }
 
@@ -395,7 +381,7 @@ pub(crate) fn is_locale(text: &str) -> bool {
     (2..=3).contains(&language.len())
         && language.bytes().all(|byte| byte.is_ascii_alphabetic())
         && parts.all(|part| (2..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_alphanumeric()))
-        && text.len() <= WORD_MAX_CHARS
+        && text.len() <= TEXT_MAX_CHARS
 }
 
 fn check_fields(values: &Map<String, Value>, defined: &BTreeMap<String, FieldType>, faults: &mut Faults) {

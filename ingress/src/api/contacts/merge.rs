@@ -63,7 +63,8 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     move_enrollments(ctx.db(), tenant, survivor, merged).await?;
     close(ctx.db(), tenant, survivor, merged, columns.contains_key("external_id")).await?;
     let was_asked = confirmations::withdraw(ctx.db(), tenant, merged).await?;
-    store::update(ctx.db(), tenant, &[NewValues { id: survivor, columns: &columns, fields: &fields }]).await?;
+    let values = NewValues { id: survivor, columns: &columns, fields: &fields };
+    store::update(ctx.db(), tenant, &[values]).await.map_err(store::external_id_race)?;
     copy_suppressions(ctx.db(), tenant, text(&gone, "address"), text(&kept, "address")).await?;
     if was_asked {
         // The link in the other's mail proves nothing about the address that is left.

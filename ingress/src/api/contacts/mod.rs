@@ -41,9 +41,9 @@ use crate::{
     },
 };
 
-pub(crate) use input::{ContactMarketingStatus, EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone};
+pub(crate) use input::{EXTERNAL_ID_MAX_CHARS, TEXT_MAX_CHARS, check_consent_time, is_locale, is_timezone};
 pub(crate) use named::{ContactNames, NamedContact};
-pub(crate) use store::{LOOKUPS_MAX, ensure_audiences, external_id_fault};
+pub(crate) use store::{LOOKUPS_MAX, ensure_audiences, external_id_race};
 
 const SEARCH_MAX_CHARS: usize = 200;
 /// Why a contact cannot have both the address and the `external_id` that are given.
@@ -187,6 +187,7 @@ struct ListContacts {
     /// Contacts that are in this segment now.
     segment_id: Option<Id>,
     status: Option<ContactStatus>,
+    /// Contacts changed not before this time, and those of the ten minutes before: a change may be seen that much later.
     updated_since: Option<GivenTime>,
 }
 
@@ -264,11 +265,11 @@ async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiRepl
         store::release_external_id(ctx.db(), tenant, id, external_id).await?;
     }
     let values = NewValues { id, columns: &change.columns, fields: &change.fields };
-    store::update(ctx.db(), tenant, &[values]).await?;
+    store::update(ctx.db(), tenant, &[values]).await.map_err(store::external_id_fault)?;
     if let Some(status) = change.marketing_status
-        && status.as_str() != before.marketing_status
+        && status != before.marketing_status
     {
-        let detail = json!({"from": before.marketing_status, "to": status.as_str()});
+        let detail = json!({"from": before.marketing_status, "to": status});
         ctx.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
     ApiReply::single(record::one(ctx.db(), tenant, id).await?)

@@ -2,17 +2,13 @@
 
 use ledger::suppressions::SuppressionReason;
 use schemars::JsonSchema;
-use schemas::action::SuppressionScope;
+use schemas::{MarketingStatus, action::SuppressionScope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{
-    confirmation::ContactConfirmation,
-    input::{ContactMarketingStatus, SignUpEvidence},
-    store::ContactStatus,
-};
+use super::{confirmation::ContactConfirmation, input::SignUpEvidence, store::ContactStatus};
 use crate::{
     api::audiences::kind::AudienceKind,
     pipeline::{
@@ -49,7 +45,7 @@ pub(super) struct ContactView {
     lifecycle_stage: Option<String>,
     #[schemars(with = "ContactStatus")]
     status: String,
-    #[schemars(with = "ContactMarketingStatus")]
+    #[schemars(with = "MarketingStatus")]
     marketing_status: String,
     /// The gravest suppression in force.
     suppression: Option<ContactSuppression>,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use schemars::JsonSchema;
-use schemas::new_id;
+use schemas::{MarketingStatus, new_id};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sqlx::{PgConnection, types::Json};
@@ -32,7 +32,7 @@ schemas::named_enum! {
 pub(crate) struct ContactBeforeChange {
     pub id: Uuid,
     pub address: String,
-    pub marketing_status: String,
+    pub marketing_status: MarketingStatus,
     /// The recipient unsubscribed through a link in mail: no API call undoes that.
     pub left_by_own_hand: bool,
 }
@@ -137,10 +137,10 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
     let mut found = None;
     for _ in 0..LOOKUPS_MAX {
         found = sqlx::query!(
-            "select id, address, marketing_status from contacts
-             where tenant_id = $1 and status in ('active', 'archived')
-               and id = (select coalesce(merged_into, id) from contacts where tenant_id = $1 and id = $2)
-             for no key update",
+            r#"select id, address, marketing_status as "marketing_status: MarketingStatus" from contacts
+               where tenant_id = $1 and status in ('active', 'archived')
+                 and id = (select coalesce(merged_into, id) from contacts where tenant_id = $1 and id = $2)
+               for no key update"#,
             tenant,
             id,
         )
@@ -151,17 +151,10 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
         }
     }
     let contact = found.ok_or_else(|| ApiError::not_found("contact"))?;
-    let left_by_own_hand = sqlx::query_scalar!(
-        r#"select exists (
-               select from suppressions
-               where tenant_id = $1 and address = $2 and reason = 'unsubscribe' and source = 'recipient'
-                 and (expires_at is null or expires_at > now())
-           ) as "left!""#,
-        tenant,
-        contact.address,
-    )
-    .fetch_one(db)
-    .await?;
+    let left_by_own_hand =
+        sqlx::query_scalar!(r#"select left_by_own_hand($1, $2) as "left!""#, tenant, contact.address)
+            .fetch_one(db)
+            .await?;
     Ok(ContactBeforeChange {
         id: contact.id,
         address: contact.address,
@@ -180,30 +173,36 @@ pub(crate) struct NewValues<'a> {
     pub fields: &'a Map<String, Value>,
 }
 
-/// Changes contacts, whose rows the caller has locked. Answers which were not so before.
-///
-/// # Errors
-/// 409 `external_id_taken`.
+/// Changes contacts, whose rows the caller has locked. Answers which were not so before. Its fault may be an `external_id` that another
+/// contact has: see [`external_id_fault`] and [`external_id_race`].
 pub(crate) async fn update(
     db: &mut PgConnection,
     tenant: Uuid,
     values: &[NewValues<'_>],
-) -> Result<HashSet<Uuid>, ApiError> {
+) -> sqlx::Result<HashSet<Uuid>> {
     if values.is_empty() {
         return Ok(HashSet::new());
     }
-    let changed =
-        sqlx::query_file_scalar!("queries/update_contacts.sql", tenant, Json(values) as _).fetch_all(db).await;
-    match changed {
-        Ok(ids) => Ok(ids.into_iter().collect()),
-        Err(error) => Err(external_id_fault(error)),
-    }
+    let changed = sqlx::query_file_scalar!("queries/update_contacts.sql", tenant, Json(values) as _);
+    Ok(changed.fetch_all(db).await?.into_iter().collect())
 }
 
-/// 409 `external_id_taken` for an `external_id` that another contact got at this very moment.
-pub(crate) fn external_id_fault(error: sqlx::Error) -> ApiError {
-    let is_taken = error.as_database_error().is_some_and(|error| error.constraint() == Some("contacts_by_external_id"));
-    if is_taken { external_id_taken() } else { error.into() }
+fn is_external_id_taken(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.constraint() == Some("contacts_by_external_id"))
+}
+
+/// 409 `external_id_taken` for an `external_id` that another contact has.
+pub(super) fn external_id_fault(error: sqlx::Error) -> ApiError {
+    if is_external_id_taken(&error) { external_id_taken() } else { error.into() }
+}
+
+/// 409 `external_id_taken` for an `external_id` that another contact got at this very moment: a repeat finds that contact.
+pub(crate) fn external_id_race(error: sqlx::Error) -> ApiError {
+    if !is_external_id_taken(&error) {
+        return error.into();
+    }
+    ApiError::busy("external_id_taken")
+        .at("external_id", "another contact gets it at this very moment; repeat the request")
 }
 
 /// Another contact of the tenant has the `external_id`.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ledger::confirmations;
-use schemas::parse_id;
+use schemas::{MarketingStatus, parse_id};
 use serde_json::{Value, json};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
@@ -100,16 +100,12 @@ async fn find(
         .await?;
         let known = sqlx::query_as!(
             KnownContact,
-            r#"select c.id, c.address, c.external_id, c.marketing_status, c.consent_at,
+            r#"select c.id, c.address, c.external_id, c.marketing_status as "marketing_status: MarketingStatus", c.consent_at,
                       array(select m.address from contacts m where m.tenant_id = $1 and m.merged_into = c.id)
                           as "merged_addresses!",
                       array(select m.external_id from contacts m
                             where m.tenant_id = $1 and m.merged_into = c.id and m.external_id is not null)
-                          as "merged_external_ids!", exists (
-                   select from suppressions s
-                   where s.tenant_id = $1 and s.address = c.address and s.reason = 'unsubscribe' and s.source = 'recipient'
-                     and (s.expires_at is null or s.expires_at > now())
-               ) as "left_by_own_hand!"
+                          as "merged_external_ids!", left_by_own_hand($1, c.address) as "left_by_own_hand!"
                from contacts c
                where c.tenant_id = $1 and c.id in (
                    select coalesce(merged_into, id) from contacts where tenant_id = $1 and address = any ($2)
@@ -151,7 +147,7 @@ async fn update(
         }
         _ => None,
     });
-    store::update(db, tenant, &values.collect::<Vec<_>>()).await
+    store::update(db, tenant, &values.collect::<Vec<_>>()).await.map_err(store::external_id_race)
 }
 
 /// The lists and tags that contacts name.

@@ -103,7 +103,8 @@ async fn list(ctx: &mut RequestContext, query: ListEnrollments) -> Result<ApiRep
         // A contact that there is not is not enrolled.
         Some(name) => Some(named::find(ctx.db(), tenant, &[name]).await?.id(name).unwrap_or_default()),
     };
-    let filter = EnrollmentFilter { sequence: query.sequence_id.map(|id| id.0), contact, status: query.status };
+    let sequence = query.sequence_id.map(|id| id.0);
+    let filter = EnrollmentFilter { sequence, contact, status: query.status, ..EnrollmentFilter::default() };
     ApiReply::page(page, store::list(ctx.db(), tenant, filter, &page).await?)
 }
 

@@ -73,6 +73,8 @@ pub(super) struct EnrollmentStep {
 /// Which enrollments are asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EnrollmentFilter {
+    /// One of them, and nothing else.
+    pub(super) id: Option<Uuid>,
     pub(super) sequence: Option<Uuid>,
     pub(super) contact: Option<Uuid>,
     pub(super) status: Option<EnrollmentStatus>,
@@ -80,7 +82,8 @@ pub(super) struct EnrollmentFilter {
 
 /// One enrollment.
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<EnrollmentRow>> {
-    sqlx::query_file_as!(EnrollmentRow, "queries/enrollment.sql", tenant, id).fetch_optional(db).await
+    let filter = EnrollmentFilter { id: Some(id), ..EnrollmentFilter::default() };
+    Ok(list(db, tenant, filter, &ListPage::ONE).await?.pop())
 }
 
 /// What its steps did, in order.
@@ -114,6 +117,7 @@ pub(super) async fn list(
         page.before,
         page.before_id,
         page.fetch(),
+        filter.id,
     )
     .fetch_all(db)
     .await

@@ -191,7 +191,7 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         Some(contact) => {
             let is_member = match month {
                 Some(_) => send.is_some(),
-                None => is_member(explainer, &row, contact.id).await?,
+                None => is_member(explainer, id, &row, contact.id).await?,
             };
             gates::audience(&row, is_member, month.is_some())
         }
@@ -292,9 +292,17 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         .await
 }
 
-/// Whether a contact is in the audience of a campaign that was not looked up yet.
-async fn is_member(explainer: &mut Explainer<'_>, row: &CampaignRow, contact: Uuid) -> Result<bool, ApiError> {
+/// Whether a contact is in the audience of a campaign that was not looked up yet: that of its launch, if it is pinned, else the current one.
+async fn is_member(
+    explainer: &mut Explainer<'_>,
+    campaign: Uuid,
+    row: &CampaignRow,
+    contact: Uuid,
+) -> Result<bool, ApiError> {
     let tenant = explainer.tenant;
+    if let Some(found) = ledger::audience::pinned_includes(&mut *explainer.db, tenant, campaign, contact).await? {
+        return Ok(found);
+    }
     let selector =
         ledger::audience::AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
     let Some(selector) = selector else { return Ok(false) };

@@ -109,7 +109,7 @@ pub(super) async fn sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .await
 }
 
-/// Whether mail from this domain to this receiver is paced, as processes have reported within the hour.
+/// Whether mail from this domain to this receiver is paced.
 pub(super) async fn is_slowed(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -118,8 +118,7 @@ pub(super) async fn is_slowed(
 ) -> sqlx::Result<bool> {
     sqlx::query_scalar!(
         r#"select exists (
-               select from paces
-               where tenant_id = $1 and sending_domain = $2 and receiver = $3 and updated_at > now() - interval '1 hour') as "held!""#,
+               select from live_paces where tenant_id = $1 and sending_domain = $2 and receiver = $3) as "held!""#,
         tenant,
         sending_domain,
         receiver

@@ -52,7 +52,7 @@ pub(super) fn write_header<R: ExportRow>(format: ExportFormat, out: &mut Vec<u8>
 pub(super) fn write_rows<R: ExportRow>(format: ExportFormat, rows: &[R], out: &mut Vec<u8>) -> Result<(), ApiError> {
     for row in rows {
         let mut value = serde_json::to_value(row).map_err(|error| ApiError::unexpected(&error))?;
-        value[CURSOR] = row.cursor().seal().into();
+        value[CURSOR] = row.cursor().seal(R::NAME).into();
         match format {
             ExportFormat::Csv => {
                 let cells = R::columns().chain([CURSOR]).map(|column| cell(&value[column]));

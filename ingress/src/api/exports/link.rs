@@ -80,7 +80,7 @@ pub(super) async fn make_of_events(ctx: &mut RequestContext, body: MakeEventsLin
 
 async fn make_link(ctx: &mut RequestContext, export: &str, body: MakeEventsLink) -> Result<ApiReply, ApiError> {
     let MakeEventsLink { format, cursor: after, recorded_since } = body;
-    after.as_deref().map(ExportCursor::open).transpose()?;
+    after.as_deref().map(|cursor| ExportCursor::open(export, cursor)).transpose()?;
     let (since, until) = (recorded_since.map(|at| at.0), Utc::now() + LINK_LIFE);
     let terms = serde_json::to_vec(&LinkTerms { export: export.to_owned(), format, after, since, until })
         .map_err(|error| ApiError::unexpected(&error))?;
@@ -125,7 +125,7 @@ async fn fetch_export(ingress: &Arc<Ingress>, token: &str) -> Result<(String, Ap
         None => tenant,
     };
     auth::count_call(ingress, key, rate_key).await?;
-    let after = terms.after.as_deref().map(ExportCursor::open).transpose()?;
+    let after = terms.after.as_deref().map(|cursor| ExportCursor::open(&terms.export, cursor)).transpose()?;
     let export = ExportTerms { tenant, format: terms.format, after, since: terms.since, actor: format!("key:{key}") };
     let reply = match terms.export.as_str() {
         ExportedContact::NAME => fetch_rows::<ExportedContact>(ingress, export).await,

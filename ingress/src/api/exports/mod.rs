@@ -36,8 +36,8 @@ use crate::{
 
 /// Rows of a slice: what an export holds in memory.
 const SLICE_ROWS: i64 = 500;
-/// No transaction that records events takes longer.
-const WRITING_MAX: TimeDelta = TimeDelta::minutes(10);
+/// No transaction that writes what a caller reads by its time takes longer.
+pub(super) const WRITING_MAX: TimeDelta = TimeDelta::minutes(10);
 /// The types of answers.
 const FILES: &[&str] = &[ExportFormat::Csv.content_type(), ExportFormat::Ndjson.content_type()];
 
@@ -186,20 +186,22 @@ impl ExportCursor {
     /// Before every row.
     const START: Self = Self { first: Uuid::nil(), second: Uuid::nil() };
 
-    fn seal(self) -> String {
+    /// As a text that only the same export opens: the keys of others are in another order.
+    fn seal(self, export: &str) -> String {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(self.first.as_bytes());
         bytes[16..].copy_from_slice(self.second.as_bytes());
-        URL_SAFE_NO_PAD.encode(bytes)
+        format!("{export}.{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    fn open(text: &str) -> Result<Self, ApiError> {
-        let bytes: Option<[u8; 32]> = URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+    fn open(export: &str, text: &str) -> Result<Self, ApiError> {
+        let key = text.strip_prefix(export).and_then(|rest| rest.strip_prefix('.'));
+        let bytes = key.and_then(|key| <[u8; 32]>::try_from(URL_SAFE_NO_PAD.decode(key).ok()?).ok());
         let parts = bytes.and_then(|bytes| {
             Some((Uuid::from_slice(bytes.get(..16)?).ok()?, Uuid::from_slice(bytes.get(16..)?).ok()?))
         });
         let (first, second) =
-            parts.ok_or_else(|| ApiError::invalid("cursor", "invalid", "is not a cursor of an export"))?;
+            parts.ok_or_else(|| ApiError::invalid("cursor", "invalid", "is not a cursor of this export"))?;
         Ok(Self { first, second })
     }
 }
@@ -229,7 +231,7 @@ async fn export_since<R: ExportRow>(
     cursor: Option<&str>,
     since: Option<DateTime<Utc>>,
 ) -> Result<ApiReply, ApiError> {
-    let after = cursor.map(ExportCursor::open).transpose()?;
+    let after = cursor.map(|cursor| ExportCursor::open(R::NAME, cursor)).transpose()?;
     let terms = ExportTerms { tenant: ctx.tenant, format, after, since, actor: ctx.caller.actor() };
     let ingress = Arc::clone(&ctx.ingress);
     begin_export::<R>(&ingress, ctx.db(), terms).await
@@ -310,9 +312,10 @@ mod tests {
     #[test]
     fn a_cursor_is_read_as_it_was_written_and_no_other() {
         let cursor = ExportCursor { first: Uuid::now_v7(), second: Uuid::now_v7() };
-        assert_eq!(ExportCursor::open(&cursor.seal()).unwrap(), cursor);
-        for text in ["", "abc", "!", &"A".repeat(64)] {
-            assert_eq!(ExportCursor::open(text).unwrap_err().fields[0].path, "cursor");
+        assert_eq!(ExportCursor::open("sends", &cursor.seal("sends")).unwrap(), cursor);
+        let of_another = cursor.seal("events");
+        for text in ["", "abc", "!", "sends", "sends.", &format!("sends.{}", "A".repeat(64)), &of_another] {
+            assert_eq!(ExportCursor::open("sends", text).unwrap_err().fields[0].path, "cursor");
         }
     }
 }

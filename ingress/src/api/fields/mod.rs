@@ -25,7 +25,7 @@ const LIST_MAX_ITEMS: usize = 100;
 const COUNTED_MAX: i64 = 10_000;
 /// Fields one tenant may define.
 const FIELDS_MAX: i64 = 200;
-/// Names that contacts and imports use themselves.
+/// Names that contacts, imports and exports use themselves: an export imports as the same contacts.
 const RESERVED: &[&str] = &[
     "email",
     "email_address",
@@ -49,6 +49,16 @@ const RESERVED: &[&str] = &[
     "suppression_reason",
     "consent_basis",
     "consent_at",
+    "external_id",
+    "contact_id",
+    "status",
+    "source",
+    "consent_source",
+    "consent_description",
+    "opted_in_at",
+    "created_at",
+    "updated_at",
+    "cursor",
 ];
 
 /// The routes.
@@ -311,6 +321,10 @@ async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply,
     faults.optional("fallback", body.fallback.as_deref(), FALLBACK_MAX_CHARS);
     faults.finish()?;
     let (tenant, id) = (ctx.tenant, new_id());
+    // The tenant's row is locked, so that fields are counted and made one after the other.
+    sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
+        .fetch_optional(ctx.db())
+        .await?;
     let count = sqlx::query_scalar!(r#"select count(*) as "count!" from fields where tenant_id = $1"#, tenant);
     if count.fetch_one(ctx.db()).await? >= FIELDS_MAX {
         return Err(
@@ -337,7 +351,7 @@ async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply,
         body.key,
     );
     if being_removed.fetch_one(ctx.db()).await? {
-        return Err(ApiError::conflict("field_being_removed").detail(
+        return Err(ApiError::busy("field_being_removed").detail(
             "the values of a removed field with this key are still being taken out; try again in a few minutes",
         ));
     }

@@ -26,6 +26,17 @@ const FIND: &str = include_str!("../../../queries/import/find.sql");
 const IS_ONE_LEFT: &str = "select exists (
     select from import_rows r join contacts c on c.tenant_id = $1 and c.address = r.address
     where r.contact_id = r.new_id and c.id <> r.new_id)";
+/// What stops mail in any row of an address counts in all of them. Of several reasons one that stops all mail, of these the last.
+const KEEP_OPT_OUTS: &str = "update import_rows r
+    set unsubscribed = stopped.unsubscribed, suppression_reason = stopped.reason
+    from (
+        select address, bool_or(unsubscribed) as unsubscribed,
+               (array_agg(suppression_reason order by suppression_reason = 'unsubscribe', number desc)
+                filter (where suppression_reason is not null))[1] as reason
+        from import_rows group by address
+        having count(*) > 1 and bool_or(unsubscribed or suppression_reason is not null)
+    ) stopped
+    where r.address = stopped.address";
 const FOLD: &str = include_str!("../../../queries/import/fold.sql");
 const INSERT: &str = include_str!("../../../queries/import/insert.sql");
 const OPT_OUT: &str = include_str!("../../../queries/import/opt_out.sql");
@@ -97,15 +108,16 @@ pub(super) async fn apply(
     let (faults, taken_out) = check_external_ids(&mut *db, terms).await?;
     plans::checks_keep_their_plans(&mut *db).await?;
     let rows = i64::try_from(rows - taken_out).unwrap_or(i64::MAX);
-    let outcome = write(&mut *db, terms, rows).await.map_err(contacts::external_id_fault)?;
+    let outcome = write(&mut *db, terms, rows).await.map_err(contacts::external_id_race)?;
     plans::plans_are_made_anew(db).await?;
     Ok(ImportOutcome { faults, ..outcome })
 }
 
-/// Leaves one row for each address. With an index for either direction of every join, and statistics, no estimate is wrong enough
-/// for a loop over all rows inside a loop over all rows: what is known of a tenant's contacts may be hours old.
+/// Leaves one row for each address, with what stops mail in the others. With an index for either direction of every join, and statistics, no
+/// estimate is wrong enough for a loop over all rows inside a loop over all rows: what is known of a tenant's contacts may be hours old.
 async fn prepare(db: &mut PgConnection, overridden: &[i64]) -> sqlx::Result<()> {
     if !overridden.is_empty() {
+        once(KEEP_OPT_OUTS).execute(&mut *db).await?;
         once("delete from import_rows where number = any($1)").bind(overridden).execute(&mut *db).await?;
     }
     sqlx::raw_sql(

@@ -78,13 +78,18 @@ impl CsvHeader {
             defined.iter().map(|(key, kind)| (plain(key), (key, *kind))).collect();
         let mut columns: Vec<Option<Column>> = Vec::with_capacity(names.len());
         let mut seen = HashSet::with_capacity(names.len());
+        // Beside the column with all fields no other means one: it is an export, whose own columns may be called like an older field.
+        let has_fields = names.iter().any(|name| plain(name) == "fields");
         for name in names {
             let word = plain(name);
             // Of several fields that are spelled alike, the one that is named exactly.
             let field = || defined.get_key_value(name).map(|(key, kind)| (key, *kind)).or(fields.get(&word).copied());
             let column = match word.as_str() {
                 "fields" => Some(Column::Fields(defined.clone())),
-                word => builtin(word).or_else(|| field().map(|(key, kind)| Column::Field { key: key.clone(), kind })),
+                word => builtin(word).or_else(|| {
+                    let (key, kind) = field().filter(|_| !has_fields)?;
+                    Some(Column::Field { key: key.clone(), kind })
+                }),
             };
             let is_repeated = match &column {
                 Some(_) => columns.contains(&column),
@@ -169,6 +174,13 @@ mod tests {
             _ => "",
         });
         assert_eq!(keys.collect::<Vec<_>>(), ["a_b", "ab"]);
+    }
+
+    #[test]
+    fn beside_a_column_with_all_fields_no_other_means_a_field() {
+        let header = header(&["email", "fields", "plan_tier"]).unwrap();
+        assert!(matches!(header.columns[1], Some(Column::Fields(_))));
+        assert_eq!(header.columns[2], None);
     }
 
     #[rstest]

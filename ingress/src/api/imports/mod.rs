@@ -52,9 +52,9 @@ pub(crate) fn routes() -> Routes {
                 "createImport",
                 "Import contacts from CSV",
                 "Staged, validated and committed before the answer, in one transaction. Bad rows are reported and \
-                 skipped; the last duplicate wins; an empty cell leaves the value; no suppression or opt-out is ever \
+                 skipped; the last duplicate wins, but an opt-out or a suppression in any of them counts; an empty cell leaves the value; no suppression or opt-out is ever \
                  lifted. A file that cannot be read (no header, an unclosed quote, a column twice, more than 500 \
-                 columns, a cell over 8 KB, a row over 1 MB) is a 400 that names the line. A reported value is cut \
+                 columns, a row over 1 MB) is a 400 that names the line. A reported value is cut \
                  short, and left empty when an address is in it. A `create` applies the opt-outs of contacts that \
                  are known. A row whose `external_id` another contact has, or whose contact has another one, is a bad row; of \
                  one that says `unsubscribed` or has a `suppression_reason`, that counts all the same, and is among the \

@@ -31,7 +31,8 @@ pub struct ImportReport {
     pub total_rows: usize,
     /// Addresses with a good row.
     pub valid: usize,
-    /// Numbers of the good rows that count no more, because a later one for the same address does: the file's duplicates.
+    /// Numbers of the good rows that count no more, because a later one for the same address does: the file's duplicates. Of these only
+    /// what stops mail counts.
     pub overridden: Vec<i64>,
     /// Rows with a fault.
     pub invalid: usize,

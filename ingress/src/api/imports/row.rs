@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 use ledger::suppressions::SuppressionReason;
 use schemars::JsonSchema;
-use schemas::{Address, text::check_line};
+use schemas::{Address, MarketingStatus, text::check_line};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
-    file::{quoted, shown},
+    file::{CELL_MAX_BYTES, quoted, shown},
     header::{Column, CsvHeader, TextColumn},
 };
 use crate::{
     api::{
-        contacts::{ContactMarketingStatus, EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone},
+        contacts::{EXTERNAL_ID_MAX_CHARS, TEXT_MAX_CHARS, check_consent_time, is_locale, is_timezone},
         exports::format::unescaped,
         fields::{FieldType, parse_boolean},
     },
     pipeline::{json, validate::AUDIENCE_NAME_MAX},
 };
 
-const TEXT_MAX_CHARS: usize = 200;
-const NAMES_MAX: usize = 100;
+/// Most lists or tags of one row.
+const NAMES_MAX: usize = 1_000;
 
 /// What is wrong with a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -106,7 +106,7 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Resu
         let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
             continue;
         };
-        let read = checked_line(cell).and_then(|cell| row.take(column, cell));
+        let read = checked_cell(column, cell).and_then(|cell| row.take(column, cell));
         if let Err(code) = read {
             faults.push(fault(name, code, cell));
         }
@@ -131,10 +131,10 @@ impl ImportRow {
             Column::Lists => self.lists.extend(names(cell)?),
             Column::Unsubscribed => self.unsubscribed |= parse_boolean(cell).ok_or("not_a_boolean")?,
             Column::MarketingStatus => {
-                match ContactMarketingStatus::parse(&cell.to_ascii_lowercase()).ok_or("unknown_status")? {
-                    ContactMarketingStatus::Subscribed => {}
-                    ContactMarketingStatus::Unsubscribed => self.unsubscribed = true,
-                    ContactMarketingStatus::Pending => self.pending = true,
+                match MarketingStatus::parse(&cell.to_ascii_lowercase()).ok_or("unknown_status")? {
+                    MarketingStatus::Subscribed => {}
+                    MarketingStatus::Unsubscribed => self.unsubscribed = true,
+                    MarketingStatus::Pending => self.pending = true,
                 }
             }
             Column::SuppressionReason => {
@@ -174,6 +174,12 @@ fn short(cell: &str, max_chars: usize) -> Result<String, &'static str> {
 
 fn checked(cell: &str, good: bool, code: &'static str) -> Result<String, &'static str> {
     if good { Ok(cell.to_owned()) } else { Err(code) }
+}
+
+/// A cell that is not longer than its column may be.
+fn checked_cell<'a>(column: &Column, cell: &'a str) -> Result<&'a str, &'static str> {
+    let holds_many = matches!(column, Column::Fields(_) | Column::Tags | Column::Lists);
+    if cell.len() > CELL_MAX_BYTES && !holds_many { Err("oversize_field") } else { checked_line(cell) }
 }
 
 fn checked_line(text: &str) -> Result<&str, &'static str> {

@@ -1,13 +1,16 @@
 //! The rows of a message.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use schemas::{MessageKind, RequestKind, SendId, messages::MessagePayload};
-use sqlx::{PgConnection, types::Json};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{attachment::ValidAttachment, draft::MessageDraft};
-use crate::pipeline::{RequestContext, error::ApiError};
+use crate::{
+    api::requests::{self, store::RequestRow},
+    pipeline::{RequestContext, error::ApiError},
+};
 
 /// A message to store.
 #[derive(Debug)]
@@ -16,7 +19,7 @@ pub(super) struct NewMessage<'a> {
     pub(super) draft: &'a MessageDraft,
     /// The contact of each recipient, in order.
     pub(super) contacts: &'a [Uuid],
-    /// Recipients that count against quota and hourly limit: those that are not blocked.
+    /// Recipients that count against the quota: those that are not blocked.
     pub(super) metered: usize,
 }
 
@@ -98,8 +101,8 @@ pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &Ne
         "with content as (
              insert into contents (tenant_id, id, kind, subject, body_html, body_text) values ($1, $2, 'one_off', $4, $5, $6)
          )
-         insert into messages (tenant_id, id, sender_id, content_id, reply_to, dot_number, metered, is_test, classification, due_at, rendered_for)
-         values ($1, $2, $3, $2, $7, $8, $9, $10, $11, coalesce($12, now()), $13)",
+         insert into messages (tenant_id, id, sender_id, content_id, reply_to, dot_number, is_test, classification, due_at, rendered_for)
+         values ($1, $2, $3, $2, $7, $8, $9, $10, coalesce($11, now()), $12)",
         tenant,
         new.id,
         draft.sender_id,
@@ -108,7 +111,6 @@ pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &Ne
         draft.text,
         draft.reply_to.as_ref().map(|address| address.as_str()),
         draft.dot_number,
-        i32::try_from(new.metered).unwrap_or(i32::MAX),
         draft.kind == MessageKind::Test,
         draft.classification.as_str(),
         draft.due_at(),
@@ -167,21 +169,13 @@ async fn insert_recipients(db: &mut PgConnection, tenant: Uuid, new: &NewMessage
 
 /// Stores the request, under the message's id.
 pub(super) async fn insert_request(ctx: &mut RequestContext, new: &NewMessage<'_>) -> sqlx::Result<()> {
-    let message = new.id;
-    let (tenant, caller) = (ctx.tenant, std::sync::Arc::clone(&ctx.caller));
-    sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after, due_at)
-         values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, now() + interval '5 seconds'), coalesce($8, now()))",
-        tenant,
-        message,
-        caller.product,
-        caller.environment.as_str(),
-        RequestKind::Message.as_str(),
-        Json(MessagePayload { message_id: message }) as _,
-        new.draft.options.as_ref().map(Json) as _,
-        new.draft.due_at(),
-    )
-    .execute(ctx.db())
-    .await
-    .map(drop)
+    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
+    let row = RequestRow {
+        id: new.id,
+        kind: RequestKind::Message,
+        payload: &MessagePayload { message_id: new.id },
+        options: new.draft.options.as_ref(),
+        due_at: new.draft.due_at(),
+    };
+    requests::store::insert(ctx.db(), tenant, &caller, row).await
 }

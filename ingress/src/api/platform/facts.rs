@@ -109,7 +109,7 @@ pub struct EventTotal {
     pub count: i64,
 }
 
-/// Unfinished work in the ledger. Ages are in seconds; counts stop at 10,000.
+/// Unfinished work in the ledger. Ages are in seconds, and leave out what is paused; counts of one state stop at 10,000.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BacklogFacts {
     /// Requests accepted and not handled.
@@ -253,10 +253,18 @@ async fn totals(pool: &PgPool) -> sqlx::Result<Vec<EventTotal>> {
 async fn backlog(pool: &PgPool) -> sqlx::Result<BacklogFacts> {
     sqlx::query_as!(
         BacklogFacts,
-        r#"select requests_accepted as "requests!", requests_oldest, priority_open as "priority!", priority_oldest,
-                  bulk_announced as "bulk_announced!", coalesce(bulk_announcements_max, 0) as "bulk_announcements!",
-                  bulk_waiting as "bulk_waiting!"
-           from platform_backlog()"#
+        r#"select r.requests as "requests!", r.oldest as requests_oldest, b.priority as "priority!", b.priority_oldest,
+                  b.announced as "bulk_announced!", b.announcements as "bulk_announcements!", b.waiting as "bulk_waiting!"
+           from (select coalesce(sum(requests), 0)::bigint as requests, max(oldest) as oldest from platform_requests()) r
+           cross join (
+               select coalesce(sum(batches) filter (where lane = 'priority'), 0)::bigint as priority,
+                      max(oldest) filter (where lane = 'priority') as priority_oldest,
+                      coalesce(sum(batches) filter (where lane = 'bulk' and state = 'announced'), 0)::bigint as announced,
+                      coalesce(max(announcements) filter (where lane = 'bulk' and state = 'announced'), 0) as announcements,
+                      coalesce(sum(batches) filter (where lane = 'bulk' and state = 'waiting'), 0)::bigint as waiting
+               from platform_batches()
+               where state in ('waiting', 'announced')
+           ) b"#
     )
     .fetch_one(pool)
     .await

@@ -2,6 +2,7 @@
 
 mod accepted;
 mod log;
+pub(crate) mod store;
 
 use crate::pipeline::Routes;
 

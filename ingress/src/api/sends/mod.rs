@@ -100,7 +100,26 @@ pub(crate) async fn find_send(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> 
     }
     // Accepted and not resolved yet: the caller has its id, so it is there.
     let pending = store::pending(db, tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
-    Ok(SendRecord::of_pending(id, pending))
+    let options = pending.options.as_ref().map(|Json(options)| options.clone()).unwrap_or_default();
+    let recipients = match (options.copies.is_empty(), pending.message_id) {
+        (true, _) => Vec::new(),
+        (false, Some(message)) => store::recipients(db, tenant, message).await?,
+        (false, None) => {
+            let copies = options.copies.iter().map(|copy| Some(copy.address.as_str().to_owned()));
+            let all = std::iter::once(pending.email.clone()).chain(copies);
+            (0..).map(|ordinal| SendId::of(SendId(id).batch(), ordinal).0).zip(all).collect()
+        }
+    };
+    let record = SendRecord::of_pending(id, pending);
+    let state = record.summary.state;
+    let copies = recipients.into_iter().map(|(send_id, email)| SendCopy {
+        send_id,
+        email,
+        role: options.copy(SendId(send_id).ordinal()).map_or(RecipientRole::To, |copy| copy.role),
+        state,
+        skip_reason: None,
+    });
+    Ok(SendRecord { copies: copies.collect(), ..record })
 }
 
 /// A send in a list.
@@ -332,7 +351,7 @@ impl SendRecord {
         Self {
             summary,
             email_type: row.classification,
-            lane: Lane::Priority,
+            lane: row.lane,
             content_id: row.content_id,
             sender_id: row.sender_id,
             tags,

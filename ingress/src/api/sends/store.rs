@@ -3,6 +3,7 @@
 use chrono::{DateTime, NaiveDate, Utc};
 use schemas::{
     Classification, Lane, MessageKind, SendId, SendState,
+    ids::PROMPT_BATCH_MAX,
     messages::{MailOptions, RecipientRole},
 };
 use serde_json::Value;
@@ -74,6 +75,7 @@ pub(crate) struct EventRow {
 pub(crate) struct PendingSendRow {
     pub(crate) message_kind: MessageKind,
     pub(crate) classification: Classification,
+    pub(crate) lane: Lane,
     pub(crate) message_id: Option<Uuid>,
     pub(crate) template_id: Option<Uuid>,
     pub(crate) template_version: Option<i32>,
@@ -138,6 +140,26 @@ pub(crate) async fn copies(
     Ok(copies.collect())
 }
 
+/// The sends that a one-off message will become, with the addresses of their recipients.
+pub(crate) async fn recipients(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    message: Uuid,
+) -> sqlx::Result<Vec<(Uuid, Option<String>)>> {
+    let rows = sqlx::query!(
+        r#"select p.send_id, c.address as "email?"
+           from message_recipients p
+           left join contacts c on c.tenant_id = $1 and c.id = p.contact_id and c.status <> 'erased'
+           where p.tenant_id = $1 and p.message_id = $2
+           order by p.send_id"#,
+        tenant,
+        message,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.send_id, row.email)).collect())
+}
+
 /// The outcome of a request that was cancelled before it was due.
 pub(crate) const CANCELLED: &str = "cancelled";
 
@@ -180,7 +202,9 @@ pub(crate) async fn events(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
 
 /// The request a send will come from: a transactional one has the send's id, a message names it among its recipients.
 pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<PendingSendRow>> {
-    sqlx::query_file_as!(PendingSendRow, "queries/pending_send.sql", tenant, id).fetch_optional(db).await
+    sqlx::query_file_as!(PendingSendRow, "queries/pending_send.sql", tenant, id, PROMPT_BATCH_MAX as i64)
+        .fetch_optional(db)
+        .await
 }
 
 /// The contact with this address.

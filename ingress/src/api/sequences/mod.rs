@@ -266,7 +266,8 @@ struct ChangeSequence {
     name: Option<String>,
     #[schemars(length(max = DESCRIPTION_MAX))]
     description: Patch<String>,
-    sender_profile_id: Option<Id>,
+    /// Only a draft can be without one.
+    sender_profile_id: Patch<Id>,
     #[schemars(extend("enum" = STATUSES))]
     status: Option<String>,
     /// All steps of a new version.
@@ -288,7 +289,7 @@ impl ChangeSequence {
             steps,
             name,
             description: self.description.into_option(),
-            sender_profile_id: self.sender_profile_id.map(|id| id.0),
+            sender_profile_id: self.sender_profile_id.into_option().map(|id| id.map(|id| id.0)),
             status: self.status.as_deref().and_then(SequenceStatus::parse),
         })
     }
@@ -316,12 +317,18 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiRep
     let changes = body.validate(&known)?;
     let id = ctx.id("sequence")?;
     let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
-    require_named(ctx, changes.sender_profile_id, changes.steps.as_deref().unwrap_or_default()).await?;
+    let sender = changes.sender_profile_id;
+    require_named(ctx, sender.flatten(), changes.steps.as_deref().unwrap_or_default()).await?;
+    // Enrollments may be in older versions, which send mail.
+    if sender == Some(None) && before.status != SequenceStatus::Draft {
+        return Err(sender_required());
+    }
     let after = with_steps(&before, changes.steps.as_deref())?;
+    let after = LockedSequence { sender_profile_id: sender.unwrap_or(after.sender_profile_id), ..after };
     if let Some(to) = changes.status {
-        allow(&after, to, changes.sender_profile_id)?;
+        allow(&after, to)?;
     } else if after.status == SequenceStatus::Active {
-        check_sender(&after, changes.sender_profile_id)?;
+        check_sender(&after)?;
     }
     if changes.status == Some(SequenceStatus::Active)
         && changes.steps.is_none()
@@ -355,8 +362,8 @@ fn with_steps(before: &LockedSequence, steps: Option<&[NewStep]>) -> Result<Lock
 }
 
 /// A sequence that sends mail has a sender.
-fn check_sender(sequence: &LockedSequence, sender: Option<Uuid>) -> Result<(), ApiError> {
-    if sequence.mails > 0 && sequence.sender_profile_id.or(sender).is_none() {
+fn check_sender(sequence: &LockedSequence) -> Result<(), ApiError> {
+    if sequence.mails > 0 && sequence.sender_profile_id.is_none() {
         return Err(sender_required());
     }
     Ok(())
@@ -380,7 +387,7 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
 }
 
 /// Whether the sequence may take this status.
-fn allow(before: &LockedSequence, to: SequenceStatus, sender: Option<Uuid>) -> Result<(), ApiError> {
+fn allow(before: &LockedSequence, to: SequenceStatus) -> Result<(), ApiError> {
     if !may_follow(before.status, to) {
         return Err(ApiError::conflict("invalid_status_transition")
             .detail(format!("a sequence that is {} cannot become {to}", before.status)));
@@ -391,7 +398,7 @@ fn allow(before: &LockedSequence, to: SequenceStatus, sender: Option<Uuid>) -> R
     if before.steps == 0 {
         return Err(ApiError::conflict("sequence_has_no_steps"));
     }
-    check_sender(before, sender)
+    check_sender(before)
 }
 
 #[cfg(test)]

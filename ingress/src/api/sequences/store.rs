@@ -307,7 +307,7 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
 pub(super) struct Changes {
     pub(super) name: Option<String>,
     pub(super) description: Option<Option<String>>,
-    pub(super) sender_profile_id: Option<Uuid>,
+    pub(super) sender_profile_id: Option<Option<Uuid>>,
     pub(super) status: Option<SequenceStatus>,
     /// The steps of a new version.
     pub(super) steps: Option<Vec<NewStep>>,
@@ -320,14 +320,14 @@ pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change
         "update sequences
          set name = coalesce($3, name),
              description = case when $4 then $5 else description end,
-             sender_profile_id = coalesce($6, sender_profile_id),
-             status = coalesce($7, status),
-             activated_at = case when $7 = 'active' then coalesce(activated_at, now()) else activated_at end,
-             archived_at = case when $7 = 'archived' then coalesce(archived_at, now()) else archived_at end,
-             unapplied_since = case when $7 in ('active', 'archived') then now() else unapplied_since end,
-             version = version + case when $8 then 1 else 0 end,
-             triggers_swept_at = case when $7 = 'active' and trigger_type = 'field_date' then null else triggers_swept_at end,
-             triggers_tried_at = case when $7 = 'active' then null else triggers_tried_at end,
+             sender_profile_id = case when $6 then $7 else sender_profile_id end,
+             status = coalesce($8, status),
+             activated_at = case when $8 = 'active' then coalesce(activated_at, now()) else activated_at end,
+             archived_at = case when $8 = 'archived' then coalesce(archived_at, now()) else archived_at end,
+             unapplied_since = case when $8 in ('active', 'archived') then now() else unapplied_since end,
+             version = version + case when $9 then 1 else 0 end,
+             triggers_swept_at = case when $8 = 'active' and trigger_type = 'field_date' then null else triggers_swept_at end,
+             triggers_tried_at = case when $8 = 'active' then null else triggers_tried_at end,
              updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,
@@ -335,7 +335,8 @@ pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change
         changes.name,
         changes.description.is_some(),
         changes.description.clone().flatten(),
-        changes.sender_profile_id,
+        changes.sender_profile_id.is_some(),
+        changes.sender_profile_id.flatten(),
         changes.status.map(SequenceStatus::as_str),
         changes.steps.is_some(),
     )

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
-    contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
+    contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, TEXT_MAX_CHARS, named},
     mail_options::{
         COPIES_MAX, CopyRecipient, HEADERS_MAX, METADATA_MAX, MailTracking, OptionFields, TAG_MAX, TAGS_MAX,
     },
@@ -46,8 +46,6 @@ pub(crate) const METHOD: &str = "POST";
 pub(crate) const PATH: &str = "/v1/transactional";
 /// What it is answered with.
 const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
-/// Longest contact field, in characters.
-const FIELD_MAX: usize = 200;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -90,13 +88,13 @@ struct SendTransactional {
     contact_id: Option<Id>,
     /// Default: the tenant's default sender.
     sender_profile_id: Option<Id>,
-    #[schemars(with = "Option<Line<FIELD_MAX>>")]
+    #[schemars(with = "Option<Line<TEXT_MAX_CHARS>>")]
     first_name: Option<String>,
-    #[schemars(with = "Option<Line<FIELD_MAX>>")]
+    #[schemars(with = "Option<Line<TEXT_MAX_CHARS>>")]
     last_name: Option<String>,
-    #[schemars(with = "Option<Line<FIELD_MAX>>")]
+    #[schemars(with = "Option<Line<TEXT_MAX_CHARS>>")]
     title: Option<String>,
-    #[schemars(with = "Option<Line<FIELD_MAX>>")]
+    #[schemars(with = "Option<Line<TEXT_MAX_CHARS>>")]
     phone: Option<String>,
     /// The display name in From. Default: the sender's.
     #[schemars(with = "Option<Name<NAME_MAX>>")]
@@ -221,7 +219,7 @@ async fn send(ctx: &mut RequestContext, prepared: PreparedRequest) -> Result<Api
     let address = named::address(ctx.db(), tenant, &valid.contact).await?;
     let send_id = MailOptions::batch_id(valid.options.as_ref());
     let request = valid.into_request(send_id, address, content_id, sender_id);
-    store::insert_request(ctx.db(), tenant, &caller.product, caller.environment, &request).await?;
+    store::insert_request(ctx.db(), tenant, &caller, &request).await?;
     insert_attachments(ctx.db(), tenant, send_id, attachments).await?;
     trace::keep(ctx.db(), tenant, send_id).await?;
     // Its contact and its send are written by the audience stage.
@@ -275,7 +273,7 @@ fn validate_with(body: SendTransactional, mut faults: Faults) -> Result<ValidReq
         ("title", &body.title),
         ("phone", &body.phone),
     ] {
-        faults.one_line(path, text.as_deref().unwrap_or_default(), FIELD_MAX);
+        faults.one_line(path, text.as_deref().unwrap_or_default(), TEXT_MAX_CHARS);
     }
     let options = OptionFields {
         from_name: body.from_name,

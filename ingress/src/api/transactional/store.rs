@@ -1,11 +1,17 @@
 //! What a transactional request looks up, and the row it becomes.
 
-use schemas::{DomainStatus, Environment, RequestKind};
-use sqlx::{PgConnection, types::Json};
+use schemas::{DomainStatus, RequestKind};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{NewRequest, ValidRequest};
-use crate::api::senders::store::Readiness;
+use crate::{
+    api::{
+        requests::{self, store::RequestRow},
+        senders::store::Readiness,
+    },
+    pipeline::auth::keys::Caller,
+};
 
 /// The content that the template has now, unless there is no such template or it is archived; and the sender, or without an id the tenant's
 /// default, if there is one. The sender is not removed before this transaction ends.
@@ -45,23 +51,15 @@ pub(super) async fn find_content_and_sender(
 pub(super) async fn insert_request(
     db: &mut PgConnection,
     tenant: Uuid,
-    product: &str,
-    environment: Environment,
+    caller: &Caller,
     request: &NewRequest,
 ) -> sqlx::Result<()> {
-    sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after, due_at)
-         values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, now() + interval '5 seconds'), coalesce($8, now()))",
-        tenant,
-        request.payload.send_id,
-        product,
-        environment.as_str(),
-        RequestKind::Transactional.as_str(),
-        Json(&request.payload) as _,
-        request.options.as_ref().map(Json) as _,
-        request.due_at(),
-    )
-    .execute(db)
-    .await
-    .map(drop)
+    let row = RequestRow {
+        id: request.payload.send_id,
+        kind: RequestKind::Transactional,
+        payload: &request.payload,
+        options: request.options.as_ref(),
+        due_at: request.due_at(),
+    };
+    requests::store::insert(db, tenant, caller, row).await
 }

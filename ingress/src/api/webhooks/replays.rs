@@ -81,7 +81,7 @@ pub(super) async fn start(ctx: &mut RequestContext, body: ReplayWebhook) -> Resu
     .fetch_one(ctx.db())
     .await?;
     if running {
-        return Err(ApiError::conflict("replay_in_progress").detail("one replay at a time: wait until it is completed"));
+        return Err(ApiError::busy("replay_in_progress").detail("one replay at a time: wait until it is completed"));
     }
     sqlx::query!(
         "insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at) values ($1, $2, $3, $4, $5, $4)",

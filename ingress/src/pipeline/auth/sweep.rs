@@ -5,6 +5,8 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
+use crate::pipeline::idempotency::KEPT_HOURS;
+
 const EVERY: Duration = Duration::from_secs(60);
 /// Rows deleted in one transaction.
 const SLICE: i64 = 5_000;
@@ -21,8 +23,8 @@ pub async fn run(pool: PgPool, shutdown: CancellationToken) {
 /// Runs a statement that deletes at most so many rows (`$1`) until it finds fewer. Each slice is a transaction: a busy day's keys are
 /// millions.
 macro_rules! delete_in_slices {
-    ($pool:expr, $statement:tt) => {
-        while sqlx::query!($statement, SLICE).execute($pool).await?.rows_affected() >= SLICE.unsigned_abs() {}
+    ($pool:expr, $statement:tt $(, $value:expr)*) => {
+        while sqlx::query!($statement, SLICE $(, $value)*).execute($pool).await?.rows_affected() >= SLICE.unsigned_abs() {}
     };
 }
 
@@ -43,7 +45,8 @@ pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
     delete_in_slices!(
         pool,
         "delete from idempotency_keys where ctid = any(array(
-             select ctid from idempotency_keys where created_at < now() - interval '24 hours' order by created_at limit $1))"
+             select ctid from idempotency_keys where created_at < now() - make_interval(hours => $2) order by created_at limit $1))",
+        KEPT_HOURS
     );
     Ok(())
 }

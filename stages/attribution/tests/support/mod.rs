@@ -122,7 +122,7 @@ impl Shop {
     }
 
     async fn deliver(&self, send: Uuid, at: DateTime<Utc>) -> Uuid {
-        sqlx::query("update sends set state = 'sent', decided_at = $2 where id = $1")
+        sqlx::query("update sends set state = 'sent', decided_at = $2, provider = 'smtp' where id = $1")
             .bind(send)
             .bind(at)
             .execute(&self.rig.pool)

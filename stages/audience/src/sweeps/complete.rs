@@ -12,15 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Campaigns completed at a time.
 const AT_ONCE: i64 = 50;
 
-pub(super) struct CompleteCampaigns {
-    pool: PgPool,
-}
-
-impl CompleteCampaigns {
-    pub(super) fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-}
+pub(super) struct CompleteCampaigns(pub(super) PgPool);
 
 #[async_trait]
 impl Sweep for CompleteCampaigns {
@@ -29,7 +21,7 @@ impl Sweep for CompleteCampaigns {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.0.begin().await?;
         // A cancelled campaign that is not materialised never will be: the launch checks the status under the campaign's lock.
         let campaigns = sqlx::query!(
             "select c.tenant_id, c.id

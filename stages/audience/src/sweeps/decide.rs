@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ledger::gate::Hold;
 use runner::{StageError, Sweep, SweepSchedule};
 use schemas::WinnerMetric;
 use serde_json::json;
@@ -19,9 +20,7 @@ use ledger::variants::VariantResult;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct DecideTests {
-    pool: PgPool,
-}
+pub(super) struct DecideTests(pub(super) PgPool);
 
 /// A test whose time has come.
 struct Due {
@@ -31,13 +30,9 @@ struct Due {
 }
 
 impl DecideTests {
-    pub(super) fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-
     /// Decides one test; `false` when none is due.
     async fn decide_one(&self) -> Result<bool, StageError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.0.begin().await?;
         let Some(due) = lock_due(&mut tx).await? else { return Ok(false) };
         let variants = results(&mut tx, &due).await?;
         let all: Vec<VariantResult> = variants.iter().map(|(_, result)| *result).collect();
@@ -78,8 +73,9 @@ async fn note_tested(pool: &PgPool) -> sqlx::Result<u64> {
                       or b.deferred > 0 and exists (
                           select from sends s
                           where s.tenant_id = b.tenant_id and s.month = b.month
-                            and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid
-                            and s.state = 'deferred' and s.reason in ('quiet_hours', 'frequency_cap', 'warmup'))))"
+                            and s.id between b.id and last_id_of(b.id)
+                            and s.state = 'deferred' and s.reason = any($1))))",
+        &Hold::REASONS as &[&str]
     )
     .execute(pool)
     .await?;
@@ -131,7 +127,7 @@ impl Sweep for DecideTests {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut found = note_tested(&self.pool).await?;
+        let mut found = note_tested(&self.0).await?;
         while self.decide_one().await? {
             found += 1;
         }

@@ -16,15 +16,11 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// The sweep. It goes over all contacts of the tenant in slices, in id order, until a look at all of them finds no value. Contacts that
 /// another transaction has locked are left to the next pass.
 pub(super) struct RemoveFields {
-    pool: PgPool,
-    slice: i64,
+    pub(super) pool: PgPool,
+    pub(super) slice: i64,
 }
 
 impl RemoveFields {
-    pub(super) fn new(pool: PgPool, slice: i64) -> Self {
-        Self { pool, slice }
-    }
-
     /// Waits for the transactions that still know the removed field: they may store values of it. False if one takes long.
     async fn writers_are_over(&self, tenant: Uuid) -> sqlx::Result<bool> {
         // Writers that begin meanwhile wait, too.

@@ -28,13 +28,13 @@ use crate::{Settings, retention::Retention};
 /// The sweep that warns tenants of a quota that is nearly used up.
 #[must_use]
 pub fn warn_quotas(pool: PgPool, defaults: QuotaDefaults) -> impl Sweep {
-    quota::WarnQuotas::new(pool, defaults)
+    quota::WarnQuotas { pool, defaults }
 }
 
 /// The sweep that takes the values of removed fields out of contacts, so many contacts at a time.
 #[must_use]
 pub fn remove_fields(pool: PgPool, slice: i64) -> impl Sweep {
-    fields::RemoveFields::new(pool, slice)
+    fields::RemoveFields { pool, slice }
 }
 
 /// Starts all of them, in the name of the stage.
@@ -54,13 +54,13 @@ pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launc
             settings.audience_reannounce,
         )),
         Arc::new(AnnounceRequests::new(pool.clone(), bus.clone())),
-        Arc::new(EndStopped::new(pool.clone())),
-        Arc::new(ResumeTenants::new(pool.clone())),
-        Arc::new(tripwire::Tripwire::new(pool.clone())),
-        Arc::new(decide::DecideTests::new(pool.clone())),
-        Arc::new(complete::CompleteCampaigns::new(pool.clone())),
+        Arc::new(EndStopped(pool.clone())),
+        Arc::new(ResumeTenants(pool.clone())),
+        Arc::new(tripwire::Tripwire(pool.clone())),
+        Arc::new(decide::DecideTests(pool.clone())),
+        Arc::new(complete::CompleteCampaigns(pool.clone())),
         Arc::new(warn_quotas(pool.clone(), settings.quota)),
-        Arc::new(partitions::CreatePartitions::new(pool.clone())),
+        Arc::new(partitions::CreatePartitions(pool.clone())),
         Arc::new(Retention::new(pool.clone(), settings.retention.clone())),
         Arc::new(remove_fields(pool.clone(), fields::SLICE)),
         Arc::new(Erasures(deps.by_key.bulk(stage))),

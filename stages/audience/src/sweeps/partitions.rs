@@ -10,15 +10,7 @@ const INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Months that are there before they are needed.
 const MONTHS_AHEAD: i32 = 3;
 
-pub(super) struct CreatePartitions {
-    pool: PgPool,
-}
-
-impl CreatePartitions {
-    pub(super) fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-}
+pub(super) struct CreatePartitions(pub(super) PgPool);
 
 #[async_trait]
 impl Sweep for CreatePartitions {
@@ -27,9 +19,8 @@ impl Sweep for CreatePartitions {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let made = sqlx::query_scalar!(r#"select ensure_partitions($1) as "made!""#, MONTHS_AHEAD)
-            .fetch_one(&self.pool)
-            .await?;
+        let made =
+            sqlx::query_scalar!(r#"select ensure_partitions($1) as "made!""#, MONTHS_AHEAD).fetch_one(&self.0).await?;
         Ok(u64::try_from(made).unwrap_or(0))
     }
 }

@@ -11,14 +11,8 @@ use sqlx::PgPool;
 const NEAR_PERCENT: i64 = 80;
 
 pub(super) struct WarnQuotas {
-    pool: PgPool,
-    defaults: QuotaDefaults,
-}
-
-impl WarnQuotas {
-    pub(super) fn new(pool: PgPool, defaults: QuotaDefaults) -> Self {
-        Self { pool, defaults }
-    }
+    pub(super) pool: PgPool,
+    pub(super) defaults: QuotaDefaults,
 }
 
 #[async_trait]

@@ -19,9 +19,7 @@ use ledger::{
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct Tripwire {
-    pool: PgPool,
-}
+pub(super) struct Tripwire(pub(super) PgPool);
 
 /// A campaign to pause, and why.
 struct Stop {
@@ -32,10 +30,6 @@ struct Stop {
 }
 
 impl Tripwire {
-    pub(super) fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-
     /// Campaigns above their limits. Sums some 2,000 rows for a million recipients: two milliseconds.
     async fn tripped(&self) -> sqlx::Result<Vec<Stop>> {
         let rows = sqlx::query!(
@@ -52,7 +46,7 @@ impl Tripwire {
                  and not c.paused and c.tripwire = 'armed'
                  and n.bounced + n.complained > 0"#
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0)
         .await?;
         let stops = rows.into_iter().filter_map(|row| {
             let tally = Tally { decided: row.decided, bounced: row.bounced, complained: row.complained };
@@ -70,7 +64,7 @@ impl Tripwire {
             "select tenant_id, id from campaigns
              where status = 'sending' and completed_at is null and not paused and on_miss = 'hold' and closes_at <= now()"
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0)
         .await?;
         let stop = |tenant_id, id| Stop { tenant_id, id, reason: PauseReason::WindowMissed, detail: json!({}) };
         Ok(rows.into_iter().map(|row| stop(row.tenant_id, row.id)).collect())
@@ -78,7 +72,7 @@ impl Tripwire {
 
     async fn pause(&self, mut stop: Stop) -> Result<bool, StageError> {
         let trips = stop.reason != PauseReason::WindowMissed;
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.0.begin().await?;
         // Only if nothing has changed: a caller that resumed the campaign has disarmed its tripwire.
         let paused = sqlx::query!(
             "update campaigns

@@ -82,11 +82,11 @@ async fn within_a_tenant_the_urgent_go_first_and_never_before_another_tenant() {
     let (tenant, other) = (rig.tenant().await, rig.tenant().await);
     // The least urgent was launched first.
     let mut campaigns = BTreeMap::new();
-    for urgency in ["low", "normal", "emergency"] {
-        let campaign = waiting(&rig, &tenant, 2).await;
+    for urgency in ["low", "normal", "important", "urgent", "emergency"] {
+        let campaign = waiting(&rig, &tenant, 1).await;
         campaigns.insert(campaign, urgency);
     }
-    campaigns.insert(waiting(&rig, &other, 6).await, "low");
+    campaigns.insert(waiting(&rig, &other, 5).await, "low");
     for (campaign, urgency) in &campaigns {
         sqlx::query("update campaigns set urgency = $2 where id = $1")
             .bind(campaign)
@@ -98,7 +98,7 @@ async fn within_a_tenant_the_urgent_go_first_and_never_before_another_tenant() {
     // Room for one batch of each tenant.
     start(&rig, &["--audience-backlog", "1000"]).await;
     let mut order = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..5 {
         let one_each = BTreeMap::from([(tenant.id, 1), (other.id, 1)]);
         until("each tenant has one in flight", async || announced_by_tenant(&rig).await == one_each).await;
         let campaign: Uuid =
@@ -111,7 +111,7 @@ async fn within_a_tenant_the_urgent_go_first_and_never_before_another_tenant() {
         deliver(&rig, &tenant).await;
         deliver(&rig, &other).await;
     }
-    assert_eq!(order, ["emergency", "emergency", "normal", "normal", "low", "low"]);
+    assert_eq!(order, ["emergency", "urgent", "important", "normal", "low"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

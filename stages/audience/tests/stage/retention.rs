@@ -180,8 +180,8 @@ async fn scheduled_mail_is_kept_from_when_it_was_due() {
              insert into contents (tenant_id, id, kind, subject, body_html)
              values ($1, first_id_at(now() - interval '40 days'), 'one_off', 's', 'b') returning id
          )
-         insert into messages (tenant_id, id, sender_id, content_id, metered, due_at)
-         select $1, id, $2, id, 1, now() - interval '1 day' from content",
+         insert into messages (tenant_id, id, sender_id, content_id, due_at)
+         select $1, id, $2, id, now() - interval '1 day' from content",
     ] {
         sqlx::query(sql).bind(tenant.id).bind(tenant.sender).execute(&rig.pool).await.unwrap();
     }

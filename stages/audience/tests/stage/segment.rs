@@ -5,8 +5,9 @@ use ledger::audience::count;
 use ledger::audience::includes;
 use ledger::audience::pin;
 use ledger::audience::some;
-use schemas::{Classification, SkipReason, new_id};
+use schemas::{Classification, RequestAnnounced, SkipReason, new_id};
 use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
@@ -141,4 +142,65 @@ async fn a_launch_to_a_segment_that_is_gone_is_rejected_with_its_reason() {
     })
     .await;
     assert_eq!(rig.number("select count(*) from sends").await, 0);
+}
+
+/// A launch of this campaign that has read the segment's rule, and waits for the definitions of fields while `fields` is locked.
+async fn launch_that_waits(rig: &Rig, tenant: &Tenant, campaign: Uuid) -> RequestAnnounced {
+    let request = rig.launch_request(tenant, campaign).await;
+    start(rig, &[]).await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
+    until("the launch waits", async || {
+        rig.number("select count(*) from pg_locks where relation = 'fields'::regclass and not granted").await > 0
+    })
+    .await;
+    request
+}
+
+/// Locks the definitions of fields once whoever has read them is done.
+async fn lock_fields(owner: &mut PgConnection) -> Transaction<'_, Postgres> {
+    let mut held = owner.begin().await.unwrap();
+    sqlx::query("lock table fields").execute(&mut *held).await.unwrap();
+    held
+}
+
+async fn set_rule(rig: &Rig, rule: Value) {
+    sqlx::query("update segments set rule = $1").bind(rule).execute(&rig.pool).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_segment_that_changes_between_two_reads_of_its_launch_is_mailed() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 2).await;
+    employ(&rig, &people[..1]).await;
+    let (campaign, _) = campaign(&rig, &tenant).await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    set_rule(&rig, json!({"in_list": list})).await;
+    let mut owner = PgConnection::connect(&rig.database.url()).await.unwrap();
+    let held = lock_fields(&mut owner).await;
+    launch_that_waits(&rig, &tenant, campaign).await;
+    set_rule(&rig, json!({"field": "company", "op": "exists"})).await;
+    sqlx::query("update audiences set deleted_at = now() where id = $1").bind(list).execute(&rig.pool).await.unwrap();
+    held.rollback().await.unwrap();
+    until("handled", async || rig.number("select count(*) from requests where state <> 'accepted'").await == 1).await;
+    assert_eq!(mailed(&rig).await, [people[0].id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_waits_for_a_version_that_can_read_its_segment() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 2).await;
+    employ(&rig, &people[..1]).await;
+    let (campaign, _) = campaign(&rig, &tenant).await;
+    set_rule(&rig, json!({"operator_of_next_year": 1})).await;
+    let mut owner = PgConnection::connect(&rig.database.url()).await.unwrap();
+    let held = lock_fields(&mut owner).await;
+    let request = launch_that_waits(&rig, &tenant, campaign).await;
+    held.rollback().await.unwrap();
+    lock_fields(&mut owner).await.rollback().await.unwrap();
+    set_rule(&rig, json!({"field": "company", "op": "exists"})).await;
+    rig.ring(std::slice::from_ref(&request), "2").await;
+    until("handled", async || rig.number("select count(*) from requests where state <> 'accepted'").await == 1).await;
+    assert_eq!(mailed(&rig).await, [people[0].id]);
 }

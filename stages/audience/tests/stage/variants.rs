@@ -62,9 +62,7 @@ async fn materialized(rig: &Rig) {
 /// Sends by the variant of their batch, and the contacts in each.
 async fn by_variant(rig: &Rig) -> BTreeMap<Option<String>, BTreeSet<Uuid>> {
     let rows = sqlx::query(
-        "select b.variant, s.contact_id from sends s
-         join batches b on b.tenant_id = s.tenant_id
-          and b.id = (left(s.id::text, 33) || lpad(to_hex(('x' || right(s.id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid",
+        "select b.variant, s.contact_id from sends s join batches b on b.tenant_id = s.tenant_id and b.id = batch_of(s.id)",
     )
     .fetch_all(&rig.pool)
     .await

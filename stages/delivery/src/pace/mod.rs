@@ -62,7 +62,7 @@ struct SharedThrottles {
 }
 
 impl Pacer {
-    /// A pacer with at most `limit` transactions at once to one receiver, and `ceiling` mails a second for one throttle key.
+    /// A pacer with at most `limit` transactions of campaigns at once to one receiver, and `ceiling` mails a second for one throttle key.
     #[must_use]
     pub fn new(limit: usize, ceiling: Option<f64>) -> Self {
         let throttles = Mutex::new(Throttles::new(limit, ceiling, RetryDeadline::Bulk.limit()));
@@ -145,7 +145,6 @@ impl Pacer {
                 StartDecision::Throttled(wait) => return Err(PaceRefusal::Throttled(wait)),
                 StartDecision::QueueFull(wait) => return Err(PaceRefusal::QueueFull(wait)),
                 StartDecision::RetryDeadlinePassed => return Err(PaceRefusal::RetryDeadlinePassed),
-                StartDecision::Busy if turn == PacePriority::Prompt => freed.await,
                 StartDecision::Busy if tokio::time::Instant::now() >= give_up => {
                     return Err(PaceRefusal::Throttled(BUSY_WAIT));
                 }
@@ -215,7 +214,7 @@ mod tests {
         let first = pacer.acquire(key("a.example"), PacePriority::New, false).await.unwrap();
         let waiting = tokio::spawn({
             let pacer = pacer.clone();
-            async move { pacer.acquire(key("a.example"), PacePriority::Prompt, false).await.map(drop) }
+            async move { pacer.acquire(key("a.example"), PacePriority::New, false).await.map(drop) }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());

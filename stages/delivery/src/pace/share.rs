@@ -1,5 +1,5 @@
-//! Shares reduced rates between processes through the ledger, within a second or two. Rows are valid for an hour, so a process
-//! that starts adopts them, too.
+//! Shares reduced rates between processes through the ledger, within a second or two. Rows are valid for an hour (`live_paces`), so a
+//! process that starts adopts them, too.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -19,8 +19,6 @@ use super::{
 
 /// How often rates are shared.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long a published rate is valid, in seconds.
-const PACE_LIFE_SECONDS: f64 = 3_600.0;
 /// How much further back rows are read, in seconds: a commit takes a moment.
 const OVERLAP_SECONDS: f64 = 5.0;
 /// Changes published at once; the rest is published the next time.
@@ -89,9 +87,7 @@ impl PaceShare {
     async fn read_changes(&self) -> sqlx::Result<()> {
         let asked_at = Instant::now();
         let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = read_at
-            .map_or(PACE_LIFE_SECONDS, |at| (asked_at - at).as_secs_f64() + OVERLAP_SECONDS)
-            .min(PACE_LIFE_SECONDS);
+        let since = read_at.map(|at| (asked_at - at).as_secs_f64() + OVERLAP_SECONDS);
         let mut db = self.by_key.take().await?;
         let rows = sqlx::query_file!("queries/pace_read.sql", since, ROWS_MAX).fetch_all(&mut *db).await?;
         db.put_back();

@@ -113,8 +113,8 @@ pub(super) struct Throttles {
 }
 
 impl Throttles {
-    /// At most `limit` (at least 1) transactions at once to one receiver, and `ceiling` mails a second for one throttle key. Mail
-    /// that was tried before expires when its receiver has accepted nothing for `retry_deadline`.
+    /// Prompt mail aside, at most `limit` (at least 1) transactions at once to one receiver, and `ceiling` mails a second for one throttle
+    /// key. Mail that was tried before expires when its receiver has accepted nothing for `retry_deadline`.
     pub fn new(limit: usize, ceiling: Option<f64>, retry_deadline: Duration) -> Self {
         Self { limit: limit.max(1), ceiling, retry_deadline, throttles: HashMap::new(), in_flight: HashMap::new() }
     }
@@ -127,7 +127,8 @@ impl Throttles {
     /// Starts a transaction if it may start now. `was_tried`: the mail was deferred before.
     pub fn start(&mut self, key: &ThrottleKey, turn: PacePriority, was_tried: bool, now: Instant) -> StartDecision {
         let in_flight = self.in_flight.get(&key.receiver.name).copied().unwrap_or(0);
-        if in_flight >= self.limit {
+        // Prompt mail has few connections of its own, and must not wait for campaigns that wait for theirs.
+        if turn != PacePriority::Prompt && in_flight >= self.limit {
             return StartDecision::Busy;
         }
         let retry_deadline = self.retry_deadline;

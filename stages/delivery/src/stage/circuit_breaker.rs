@@ -38,10 +38,19 @@ pub(crate) struct CircuitBreaker {
 #[derive(Debug, Default)]
 struct BreakerState {
     open_until: Option<Instant>,
+    /// The provider itself asked for the last pause.
+    is_asked: bool,
     failures: u32,
     unknowns: u32,
     report: CircuitReport,
-    is_reported: bool,
+    /// The report that was stored last.
+    reported: CircuitReport,
+}
+
+impl BreakerState {
+    fn remaining_at(&self, now: Instant) -> Option<Duration> {
+        self.open_until.and_then(|until| until.checked_duration_since(now)).filter(|wait| !wait.is_zero())
+    }
 }
 
 /// What the health of a tenant's connection says of its circuit.
@@ -67,7 +76,7 @@ impl CircuitBreaker {
     }
 
     fn remaining_at(&self, now: Instant) -> Option<Duration> {
-        self.lock().open_until.and_then(|until| until.checked_duration_since(now)).filter(|wait| !wait.is_zero())
+        self.lock().remaining_at(now)
     }
 
     /// Records that the provider failed. Failures of transactions that ran at the same time count once.
@@ -79,7 +88,6 @@ impl CircuitBreaker {
             let now = Utc::now();
             state.report.open_until = Some(now + wait);
             state.report.failure = Some((class.as_str(), now));
-            state.is_reported = false;
             drop(state);
             tracing::error!(
                 stage = "delivery",
@@ -94,9 +102,7 @@ impl CircuitBreaker {
 
     fn record_failure_at(&self, now: Instant, asked: Option<Duration>) -> (Duration, bool) {
         let mut state = self.lock();
-        if let Some(wait) =
-            state.open_until.and_then(|until| until.checked_duration_since(now)).filter(|wait| !wait.is_zero())
-        {
+        if let Some(wait) = state.remaining_at(now) {
             return (wait, false);
         }
         // The provider's own time is believed, within limits.
@@ -105,15 +111,16 @@ impl CircuitBreaker {
             None => BACKOFF.pause(state.failures + 1),
         };
         state.failures += 1;
-        state.open_until = Some(now + wait);
+        (state.open_until, state.is_asked) = (Some(now + wait), asked.is_some());
         (wait, true)
     }
 
-    /// Records that a transaction ended without a final answer.
+    /// Records that a transaction ended without an answer. After a failure one is enough, until the provider answers again: each may be
+    /// a mail whose outcome stays unknown.
     pub fn record_unknown(&self) {
         let mut state = self.lock();
         state.unknowns += 1;
-        let too_many = state.unknowns >= UNKNOWNS_MAX;
+        let too_many = state.unknowns >= UNKNOWNS_MAX || state.failures > 0;
         if too_many {
             state.unknowns = 0;
         }
@@ -123,13 +130,16 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records that the provider answered a transaction, yes or no. Closes the circuit breaker.
+    /// Records that the provider answered a transaction, yes or no. Closes the circuit breaker, but ends no pause that the provider asked
+    /// for: the transaction began before.
     pub fn record_success(&self) {
         let (mut state, now) = (self.lock(), Utc::now());
         state.unknowns = 0;
+        if state.is_asked && state.remaining_at(Instant::now()).is_some() {
+            return;
+        }
         if state.failures > 0 || state.report.served_at.is_none_or(|at| now - at > SERVED_PRECISION) {
             state.report = CircuitReport { open_until: None, served_at: Some(now), ..state.report };
-            state.is_reported = false;
         }
         if state.failures > 0 {
             (state.failures, state.open_until) = (0, None);
@@ -139,14 +149,15 @@ impl CircuitBreaker {
         }
     }
 
-    /// What is new of a tenant's connection since the last call.
-    pub fn take_report(&self) -> Option<CircuitReport> {
-        let mut state = self.lock();
-        if state.is_reported || state.report == CircuitReport::default() {
-            return None;
-        }
-        state.is_reported = true;
-        Some(state.report)
+    /// What is new of a tenant's connection since the report that was stored last.
+    pub fn new_report(&self) -> Option<CircuitReport> {
+        let state = self.lock();
+        (state.report != state.reported).then_some(state.report)
+    }
+
+    /// Records that a report is stored.
+    pub fn record_reported(&self, report: CircuitReport) {
+        self.lock().reported = report;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BreakerState> {
@@ -190,6 +201,29 @@ mod tests {
     }
 
     #[test]
+    fn after_a_failure_one_unknown_outcome_is_enough() {
+        let breaker = CircuitBreaker::default();
+        breaker.record_failure(Class::Unreachable, None);
+        // Its pause is over.
+        breaker.lock().open_until = None;
+        breaker.record_unknown();
+        assert!(breaker.remaining().is_some());
+        breaker.record_success();
+        breaker.record_unknown();
+        assert_eq!(breaker.remaining(), None);
+    }
+
+    #[test]
+    fn a_success_ends_no_pause_that_the_provider_asked_for() {
+        let breaker = CircuitBreaker::of_connection(Uuid::nil());
+        breaker.record_failure(Class::Throttled, Some(Duration::from_secs(60)));
+        let open = breaker.new_report();
+        breaker.record_success();
+        assert!(breaker.remaining().is_some());
+        assert_eq!(breaker.new_report(), open);
+    }
+
+    #[test]
     fn the_wait_a_provider_asks_for_is_kept_within_limits() {
         for (asked, waited) in [(0, 1), (7, 7), (86_400, 300)] {
             let breaker = CircuitBreaker::default();
@@ -198,19 +232,22 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_circuit_is_reported_once() {
+    fn a_change_of_the_circuit_is_reported_until_it_is_stored() {
         let breaker = CircuitBreaker::of_connection(Uuid::nil());
-        assert_eq!(breaker.take_report(), None);
+        assert_eq!(breaker.new_report(), None);
         breaker.record_failure(Class::Unreachable, None);
-        let open = breaker.take_report();
+        let open = breaker.new_report();
         assert!(open.is_some_and(|report| report.open_until.is_some() && report.served_at.is_none()), "{open:?}");
-        assert_eq!(breaker.take_report(), None);
+        assert_eq!(breaker.new_report(), open, "it may not have been stored");
+        breaker.record_reported(open.unwrap_or_default());
+        assert_eq!(breaker.new_report(), None);
         breaker.record_success();
-        let closed = breaker.take_report();
+        let closed = breaker.new_report();
         assert!(closed.is_some_and(|report| report.open_until.is_none() && report.served_at.is_some()), "{closed:?}");
         assert_eq!(closed.and_then(|report| report.failure), open.and_then(|report| report.failure));
+        breaker.record_reported(closed.unwrap_or_default());
         breaker.record_success();
-        assert_eq!(breaker.take_report(), None, "a provider that serves is reported every minute");
+        assert_eq!(breaker.new_report(), None, "a provider that serves is reported every minute");
     }
 
     #[test]

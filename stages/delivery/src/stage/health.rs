@@ -30,16 +30,16 @@ impl Sweep for ReportHealth {
 
     /// Always returns 0: the sweep repairs nothing.
     async fn sweep(&self) -> Result<u64, StageError> {
-        let reports = self.routes.take_reports();
+        let reports = self.routes.new_reports();
         if reports.is_empty() {
             return Ok(0);
         }
         let (mut tenants, mut ids): (Vec<Uuid>, Vec<Uuid>) = Default::default();
         let (mut open, mut served): (Vec<Option<DateTime<Utc>>>, Vec<Option<DateTime<Utc>>>) = Default::default();
         let (mut classes, mut failed): (Vec<Option<String>>, Vec<Option<DateTime<Utc>>>) = Default::default();
-        for (tenant, id, report) in reports {
-            tenants.push(tenant);
-            ids.push(id);
+        for ((tenant, id, _), _, report) in &reports {
+            tenants.push(*tenant);
+            ids.push(*id);
             open.push(report.open_until);
             served.push(report.served_at);
             classes.push(report.failure.map(|(class, _)| class.to_owned()));
@@ -55,8 +55,7 @@ impl Sweep for ReportHealth {
              order by c.tenant_id, c.id, greatest(u.failed_at, u.served_at) desc
              on conflict (tenant_id, connection_id) do update
              set open_until = excluded.open_until, error_class = coalesce(excluded.error_class, h.error_class),
-                 failed_at = coalesce(excluded.failed_at, h.failed_at), served_at = coalesce(excluded.served_at, h.served_at),
-                 reported_at = now()",
+                 failed_at = coalesce(excluded.failed_at, h.failed_at), served_at = coalesce(excluded.served_at, h.served_at)",
             &tenants,
             &ids,
             &open as &[Option<DateTime<Utc>>],
@@ -66,6 +65,9 @@ impl Sweep for ReportHealth {
         )
         .execute(&self.pool)
         .await?;
+        for (_, breaker, report) in reports {
+            breaker.record_reported(report);
+        }
         Ok(0)
     }
 }

@@ -58,14 +58,13 @@ use crate::{
 use dkim::SigningThreads;
 use ledger::{
     fence::{Ledger, Recorded},
-    leases::ExpireLeases,
+    leases::{ExpireLeases, SERVED_BEFORE},
     owed::{DueAttempts, find_owed},
     warmup::WarmupPermits,
 };
 use smtp::{Pool, PoolCounts, SmtpSettingsError};
 
 pub use return_path::return_path;
-use settings::PRIORITY_WORKERS;
 pub use settings::Settings;
 
 /// Sends of one message in flight per connection. More than one, so that connections stay busy while sends wait for the ledger.
@@ -110,9 +109,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     deps.runner.start(
         Arc::new(stage),
-        vec![intake(Lane::Priority, PRIORITY_WORKERS, 32), intake(Lane::Bulk, settings.delivery_workers, 1)],
+        vec![intake(Lane::Priority, settings.priority_workers(), 32), intake(Lane::Bulk, settings.delivery_workers, 1)],
     );
-    deps.runner.start_sweep(Delivery::NAME, Arc::new(ExpireLeases::new(&deps.by_key)));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(ExpireLeases::new(&deps.by_key, SERVED_BEFORE)));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(health));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(share));
@@ -148,16 +147,16 @@ impl Stage for Delivery {
     type Input = Rendered;
 
     async fn handle(&self, inputs: &[Rendered]) -> Result<Vec<Publication>, StageError> {
-        let admitted = within(ANSWER_TIMEOUT, self.routes.admit(inputs)).await?;
+        let read = within(ANSWER_TIMEOUT, async {
+            let admitted = self.routes.admit(inputs).await?;
+            let parts = self.sources.parts(&admitted.inputs, &admitted.routes).await?;
+            let lane = if has_priority(inputs) { Lane::Priority } else { Lane::Bulk };
+            let (by_key, token) = (self.by_key.of_lane(lane, Self::NAME), self.ledger.session().token());
+            let due = find_owed(&by_key, &admitted.inputs, token, &self.warm).await?;
+            Ok::<_, StageError>((admitted, parts, due))
+        });
+        let (admitted, parts, DueAttempts { sendable, withheld }) = read.await?;
         let (inputs, routes) = (admitted.inputs.as_ref(), admitted.routes.as_slice());
-        if inputs.is_empty() {
-            return Ok(Vec::new());
-        }
-        let parts = within(ANSWER_TIMEOUT, self.sources.parts(inputs, routes)).await?;
-        let lane = if has_priority(inputs) { Lane::Priority } else { Lane::Bulk };
-        let (by_key, token) = (self.by_key.of_lane(lane, Self::NAME), self.ledger.session().token());
-        let owed = within(ANSWER_TIMEOUT, find_owed(&by_key, inputs, token, &self.warm));
-        let DueAttempts { sendable, withheld } = owed.await?;
         let sendable: Vec<Sendable> = sendable.into_iter().map(Sendable::from).collect();
         let outcomes = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());

@@ -1,7 +1,7 @@
 //! Provider routes: a tenant's mail goes through its own default connection, else through the platform's relay. While the circuit of
 //! the default connection is open, new attempts go through the next of its fallbacks whose circuit is closed. Each route has its own
-//! connections and its own circuit breaker. A tenant's route may also use only a share of the workers, so that a
-//! tenant's broken provider does not delay other tenants' mail.
+//! connections and its own circuit breaker. A tenant's route may also use only a share of the workers, and so may the routes of all
+//! tenants together, so that tenants' broken providers do not delay other tenants' mail.
 
 use std::{
     borrow::Cow,
@@ -38,7 +38,7 @@ const CONNECTIONS: u64 = 1_000;
 const CONNECTION_IDLE: Duration = Duration::from_secs(600);
 /// How long a circuit breaker is kept after it was last asked: longer than an open connection, and than any pause.
 const BREAKER_IDLE: Duration = Duration::from_secs(3600);
-/// When a batch is announced again whose connection already uses all the workers it may use.
+/// When a batch is announced again whose connection already uses all the workers it may use, or all connections do.
 const WORKER_WAIT: Duration = Duration::from_secs(3);
 
 /// Wait before a send is tried again that another route of its tenant can take.
@@ -49,12 +49,13 @@ const FALLBACK_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct ProviderRoute {
     pub provider: Arc<dyn Provider>,
     pub breaker: Arc<CircuitBreaker>,
-    /// Names a tenant's connection with its settings, so that mail in doubt is seen to have another route; `None` for the platform's.
+    /// Names a tenant's connection with its settings and its secret, so that mail in doubt is seen to have another route; `None`: the
+    /// platform's.
     pub id: Option<Uuid>,
     /// A tenant's connection; `None` for the platform's.
     connection: Option<Uuid>,
     /// Limits the workers that use the route at once; `None`: no limit.
-    worker_limit: Option<Arc<Semaphore>>,
+    worker_limits: Option<WorkerLimits>,
     /// Limits the campaign mails that are in memory as a whole, over all workers: from splicing until they are transmitted. `None` in the
     /// priority lane, where messages of several routes are handled together, and one route must not wait for another.
     pub in_memory: Option<Arc<Semaphore>>,
@@ -69,6 +70,24 @@ impl LaneRoutes {
         let limit = Semaphore::new(in_memory.max(prepare::CHUNK));
         Self { bulk: ProviderRoute { in_memory: Some(Arc::new(limit)), ..bulk }, priority }
     }
+}
+
+/// The workers of a lane that tenants' routes may use at once.
+#[derive(Debug, Clone)]
+struct WorkerLimits {
+    /// One tenant's connection.
+    own: Arc<Semaphore>,
+    /// All of them.
+    all: Arc<Semaphore>,
+}
+
+/// The permits of one worker, until it is done.
+#[derive(Debug, Default)]
+struct WorkerPermits {
+    /// Those of tenants' connections.
+    own: HashMap<Uuid, OwnedSemaphorePermit>,
+    /// That of all connections together: the worker is one, whatever the number of connections it uses.
+    all: Option<OwnedSemaphorePermit>,
 }
 
 /// The routes of both lanes. They share no connections, so a campaign cannot delay a password reset.
@@ -105,6 +124,8 @@ pub(crate) struct RouteSettings {
     pub host_policy: HostPolicy,
     /// Workers of the bulk and the priority lane that one tenant's connection may use at once.
     pub workers: [usize; 2],
+    /// Workers of the bulk and the priority lane that the connections of all tenants may use at once.
+    pub workers_of_all: [usize; 2],
     /// Campaign mails of one route in memory at once.
     pub in_memory: usize,
 }
@@ -117,6 +138,8 @@ pub(crate) struct ProviderRoutes {
     pool: PgPool,
     vault: Arc<Vault>,
     route_settings: RouteSettings,
+    /// Limits the workers of the bulk and the priority lane that use tenants' connections at once.
+    all_connections: [Arc<Semaphore>; 2],
     platform: LaneRoutes,
     sandbox: LaneRoutes,
     choices: Cache<Uuid, RouteChoice>,
@@ -129,7 +152,7 @@ pub(crate) struct AdmittedMessages<'a> {
     pub inputs: Cow<'a, [Rendered]>,
     /// One route for each input.
     pub routes: Vec<ProviderRoute>,
-    _worker_permits: HashMap<Uuid, OwnedSemaphorePermit>,
+    _worker_permits: WorkerPermits,
 }
 
 impl ProviderRoutes {
@@ -145,7 +168,7 @@ impl ProviderRoutes {
             breaker: breaker.clone(),
             id: None,
             connection: None,
-            worker_limit: None,
+            worker_limits: None,
             in_memory: None,
             others: Arc::default(),
         };
@@ -157,6 +180,7 @@ impl ProviderRoutes {
             sandbox: LaneRoutes::new(nowhere.clone(), nowhere, route_settings.in_memory),
             pool,
             vault,
+            all_connections: route_settings.workers_of_all.map(|workers| Arc::new(Semaphore::new(workers))),
             route_settings,
             choices: Cache::builder().max_capacity(CHOICES).time_to_live(CHOICE_LIFE).build(),
             connections: Cache::builder().max_capacity(CONNECTIONS).time_to_idle(CONNECTION_IDLE).build(),
@@ -166,7 +190,8 @@ impl ProviderRoutes {
 
     /// Takes out the messages whose route is unavailable, and postpones their batches until it may be tried again.
     pub async fn admit<'a>(&self, inputs: &'a [Rendered]) -> Result<AdmittedMessages<'a>, StageError> {
-        let (mut routes, mut going, mut workers) = (Vec::with_capacity(inputs.len()), Vec::new(), HashMap::new());
+        let (mut routes, mut going, mut workers) =
+            (Vec::with_capacity(inputs.len()), Vec::new(), WorkerPermits::default());
         let mut waiting: BTreeMap<Duration, Vec<&Rendered>> = BTreeMap::new();
         for input in inputs {
             let route = self.find_route(input.tenant_id, input.lane).await?;
@@ -268,16 +293,17 @@ impl ProviderRoutes {
             return Err(StageError::Deferred { reason: "connection_removed" });
         };
         let kind = ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp);
-        let names = RouteNames { connection: id, route: Uuid::new_v5(&id, row.settings.to_string().as_bytes()) };
-        let lanes = match self.connection(tenant, kind, row.settings, &row.secret) {
-            Some(connection) => self.open(&connection, names, breaker),
+        // A relay's host stands in the secret, and so does the account with a provider. Sealed, it says nothing to others.
+        let version = [row.settings.to_string().as_bytes(), &row.secret].concat();
+        let names = RouteNames { connection: id, route: Uuid::new_v5(&id, &version) };
+        let providers = match self.connection(tenant, kind, row.settings, &row.secret) {
+            Some(connection) => self.open(&connection, id),
             None => {
                 tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
-                let route = tenant_route(Arc::new(BrokenConnection(kind)), names, breaker, 1);
-                LaneRoutes::new(route.clone(), route, 1)
+                broken(kind)
             }
         };
-        let lanes = Arc::new(lanes);
+        let lanes = Arc::new(self.lanes(providers, names, breaker));
         self.connections.insert(key, lanes.clone()).await;
         Ok(lanes)
     }
@@ -291,13 +317,13 @@ impl ProviderRoutes {
         Ok(self.tenant_lanes(key, &breaker).await?.priority.provider.ping().await)
     }
 
-    /// What is new of the circuits of tenants' connections.
-    pub fn take_reports(&self) -> Vec<(Uuid, Uuid, CircuitReport)> {
-        let reports = self.breakers.iter().filter_map(|(key, breaker)| {
-            let (tenant, id, _) = *key;
-            Some((tenant, id, breaker.take_report()?))
+    /// What is new of the circuits of tenants' connections, each with the circuit breaker that is to know when it is stored.
+    pub fn new_reports(&self) -> Vec<(ConnectionVersion, Arc<CircuitBreaker>, CircuitReport)> {
+        let new = self.breakers.iter().filter_map(|(key, breaker)| {
+            let report = breaker.new_report()?;
+            Some((*key, breaker, report))
         });
-        reports.collect()
+        new.collect()
     }
 
     /// Drops the open connections, as when others take their places; answers how many there were.
@@ -321,19 +347,26 @@ impl ProviderRoutes {
         Some(Connection { kind, settings, secret: SecretString::from(String::from_utf8(secret).ok()?) })
     }
 
-    fn open(&self, connection: &Connection, names: RouteNames, breaker: &Arc<CircuitBreaker>) -> LaneRoutes {
-        let [bulk, priority] = provider::open(
-            connection,
-            &self.route_settings.client,
-            &self.route_settings.host_policy,
-        )
-        .unwrap_or_else(|fault| {
-            tracing::error!(stage = "delivery", connection = %names.connection, error = %fault, "the connection cannot be opened");
-            [Box::new(BrokenConnection(connection.kind)), Box::new(BrokenConnection(connection.kind))]
-        });
-        let route = |provider: Box<dyn Provider>, workers| tenant_route(Arc::from(provider), names, breaker, workers);
-        let workers = self.route_settings.workers;
-        LaneRoutes::new(route(bulk, workers[0]), route(priority, workers[1]), self.route_settings.in_memory)
+    fn open(&self, connection: &Connection, id: Uuid) -> [Box<dyn Provider>; 2] {
+        let opened = provider::open(connection, &self.route_settings.client, &self.route_settings.host_policy);
+        opened.unwrap_or_else(|fault| {
+            tracing::error!(stage = "delivery", connection = %id, error = %fault, "the connection cannot be opened");
+            broken(connection.kind)
+        })
+    }
+
+    fn lanes(
+        &self,
+        [bulk, priority]: [Box<dyn Provider>; 2],
+        names: RouteNames,
+        breaker: &Arc<CircuitBreaker>,
+    ) -> LaneRoutes {
+        let route = |provider: Box<dyn Provider>, lane: usize| {
+            let own = Arc::new(Semaphore::new(self.route_settings.workers[lane].max(1)));
+            let limits = WorkerLimits { own, all: self.all_connections[lane].clone() };
+            tenant_route(Arc::from(provider), names, breaker, limits)
+        };
+        LaneRoutes::new(route(bulk, 0), route(priority, 1), self.route_settings.in_memory)
     }
 }
 
@@ -344,19 +377,23 @@ struct RouteNames {
     route: Uuid,
 }
 
+/// The providers of a connection that cannot be used.
+fn broken(kind: ProviderKind) -> [Box<dyn Provider>; 2] {
+    [Box::new(BrokenConnection(kind)), Box::new(BrokenConnection(kind))]
+}
+
 fn tenant_route(
     provider: Arc<dyn Provider>,
     names: RouteNames,
     breaker: &Arc<CircuitBreaker>,
-    workers: usize,
+    limits: WorkerLimits,
 ) -> ProviderRoute {
-    let worker_limit = Some(Arc::new(Semaphore::new(workers.max(1))));
     ProviderRoute {
         provider,
         breaker: breaker.clone(),
         id: Some(names.route),
         connection: Some(names.connection),
-        worker_limit,
+        worker_limits: Some(limits),
         in_memory: None,
         others: Arc::default(),
     }
@@ -382,21 +419,21 @@ impl ProviderRoute {
     }
 
     /// How long a message must wait for this route. `None`: it may go, and uses a worker until `workers` is dropped.
-    fn admission_delay(&self, workers: &mut HashMap<Uuid, OwnedSemaphorePermit>) -> Option<Duration> {
+    fn admission_delay(&self, workers: &mut WorkerPermits) -> Option<Duration> {
         if let Some(wait) = self.breaker.remaining() {
             return Some(wait);
         }
-        let (Some(id), Some(limit)) = (self.connection, &self.worker_limit) else { return None };
-        if workers.contains_key(&id) {
+        let (Some(id), Some(limits)) = (self.connection, &self.worker_limits) else { return None };
+        if workers.own.contains_key(&id) {
             return None;
         }
-        match limit.clone().try_acquire_owned() {
-            Ok(permit) => {
-                workers.insert(id, permit);
-                None
-            }
-            Err(_) => Some(WORKER_WAIT),
+        let Ok(own) = limits.own.clone().try_acquire_owned() else { return Some(WORKER_WAIT) };
+        if workers.all.is_none() {
+            let Ok(all) = limits.all.clone().try_acquire_owned() else { return Some(WORKER_WAIT) };
+            workers.all = Some(all);
         }
+        workers.own.insert(id, own);
+        None
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Settings {
     /// Connections campaigns may hold to the relay. More raise the rate until the relay or the ledger is the limit.
     #[arg(long, env = "POSTRIDER_SMTP_CONNECTIONS", default_value_t = 256)]
     pub smtp_connections: usize,
-    /// Connections kept for transactional mail, beside those of campaigns.
+    /// Connections kept for transactional mail, beside those of campaigns. As many groups of it are worked on at once.
     #[arg(long, env = "POSTRIDER_SMTP_PRIORITY_CONNECTIONS", default_value_t = 16)]
     pub smtp_priority_connections: usize,
     /// Messages after which a connection is closed and replaced.
@@ -55,7 +55,8 @@ pub struct Settings {
     /// minutes.
     #[arg(long, env = "POSTRIDER_SMTP_FINAL_TIMEOUT", default_value = "10m", value_parser = humantime::parse_duration)]
     pub smtp_final_timeout: Duration,
-    /// Most transactions at once to one receiver: a recipient domain, or all of one large operator.
+    /// Most transactions at once to one receiver: a recipient domain, or all of one large operator. Transactional mail counts and never
+    /// waits for it: it has fewer connections of its own.
     #[arg(long, env = "POSTRIDER_DOMAIN_CONNECTIONS", default_value_t = 1_000)]
     pub domain_connections: usize,
     /// Mails a second from one sending domain to one receiver, at most, in each process. 0: as many as it takes. Deferrals slow a
@@ -89,8 +90,6 @@ pub struct Settings {
     pub quota: QuotaDefaults,
 }
 
-/// Groups of transactional messages worked on at once.
-pub(super) const PRIORITY_WORKERS: usize = 4;
 /// The time a fence's lease adds to the relay's timeouts: to begin, and for the commit of the result.
 const LEDGER_MARGIN: Duration = Duration::from_secs(20);
 
@@ -140,19 +139,28 @@ impl Settings {
         Ok(smtp)
     }
 
-    /// The settings of tenants' routes. One tenant's connection uses at most half of a lane's workers.
+    /// Groups of transactional messages worked on at once: as many as there are connections, because a worker is free only when the last
+    /// mail of its group is answered. Workers without work take turns at one pull and cost nothing.
+    pub(super) fn priority_workers(&self) -> usize {
+        self.smtp_priority_connections
+    }
+
+    /// The settings of tenants' routes. One tenant's connection uses at most half of a lane's workers, and the connections of all tenants
+    /// leave a quarter to the mail of the platform's relay.
     pub(super) fn route_settings(&self) -> Result<RouteSettings, SmtpSettingsError> {
         let client = ClientSettings {
             connections: self.provider_connections,
             timeout: self.provider_timeout,
-            connect_timeout: self.smtp_connect_timeout.min(self.provider_timeout),
+            // The limit of the whole exchange must not end first: then it would be unknown whether a mail left that had no connection.
+            connect_timeout: self.smtp_connect_timeout.min(self.provider_timeout / 2),
             smtp: self.smtp(self.provider_connections)?,
         };
-        let half = |workers: usize| workers.div_ceil(2);
+        let lanes = [self.delivery_workers, self.priority_workers()];
         Ok(RouteSettings {
             client,
             host_policy: HostPolicy::allowing(&self.provider_allow_hosts),
-            workers: [half(self.delivery_workers), half(PRIORITY_WORKERS)],
+            workers: lanes.map(|workers| workers.div_ceil(2)),
+            workers_of_all: lanes.map(|workers| workers.saturating_sub((workers / 4).max(1)).max(1)),
             in_memory: self.smtp_connections * IN_FLIGHT_PER_CONNECTION,
         })
     }
@@ -195,6 +203,22 @@ mod tests {
         let settings = settings(&["--smtp-url", "smtp://127.0.0.1:2525?tls=none"]);
         assert!(settings.check().is_ok());
         assert!(settings.smtp(4).unwrap().check().is_ok());
+    }
+
+    #[test]
+    fn a_connection_is_given_up_before_the_whole_exchange() {
+        let client = settings(&[]).route_settings().unwrap().client;
+        assert!(client.connect_timeout < client.timeout, "{client:?}");
+    }
+
+    #[test]
+    fn tenants_connections_leave_a_worker_of_each_lane_free() {
+        for (workers, [of_one, of_all]) in [(1, [1, 1]), (2, [1, 1]), (4, [2, 3]), (16, [8, 12])] {
+            let workers = workers.to_string();
+            let settings = settings(&["--delivery-workers", &workers, "--smtp-priority-connections", &workers]);
+            let routes = settings.route_settings().unwrap();
+            assert_eq!((routes.workers, routes.workers_of_all), ([of_one; 2], [of_all; 2]), "{workers}");
+        }
     }
 
     #[test]

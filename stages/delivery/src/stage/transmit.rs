@@ -110,6 +110,10 @@ impl Transmitter {
             }
             None => return self.record(Change::released(send, SOON)).await,
         };
+        // A mail may have waited for minutes for its slot and its connection, and the circuit may have opened meanwhile.
+        if let Some(wait) = route.breaker.remaining() {
+            return self.record(Change::released(send, route.wait_or_fall_back(wait))).await;
+        }
         let (send, fenced_at) = match self.ledger.fence(send.clone()).await {
             Fence::Passed { at, metered_on } => (send.fenced(Some(metered_on)), at),
             Fence::Refused => return None,
@@ -191,6 +195,8 @@ impl Transmitter {
                 retry_wait = route.wait_or_fall_back(route.breaker.record_failure(class, wait));
             }
             (Scope::Domain | Scope::Recipient, _) => route.breaker.record_success(),
+            // The connection ended, or its server fell silent, in the envelope.
+            (Scope::Connection, _) if answer.code.is_none() => route.breaker.record_unknown(),
             (Scope::Connection, _) => {}
         }
         let change = outcome::outcome_change(send, decision, answer, envelope.to.as_str(), retry_wait);

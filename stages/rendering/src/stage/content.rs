@@ -11,8 +11,8 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use templates::{
-    Attached, CompiledMessage, LinkBases, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateLimits,
-    TemplateSource, Written, compile, compile_written,
+    Attached, CompiledMessage, FaultCode, LinkBases, MessageOptions, Named, Sender, TemplateFault, TemplateKind,
+    TemplateLimits, TemplateSource, Written, compile, compile_written,
 };
 
 /// How long a compiled message is cached: a change to a sender, a campaign's name or a field's fallback shows in mail after this time.
@@ -102,6 +102,9 @@ async fn compiled(
 ) -> Result<Option<CompiledMessage>, StageError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(compiled)) => Ok(Some(compiled)),
+        Ok(Err(faults)) if faults.iter().any(|fault| fault.code == FaultCode::TimedOut) => {
+            Err(StageError::Deferred { reason: "compile_timeout" })
+        }
         Ok(Err(faults)) => {
             let code = faults.first().map_or("too_large", |fault| fault.code.as_str());
             tracing::warn!(tenant_id = %key.tenant_id, content_id = %key.content_id, code, "content does not compile");
@@ -297,4 +300,26 @@ async fn load(
         limits: TemplateLimits::default(),
     };
     Ok(Loaded { source, options })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use templates::Part;
+
+    #[tokio::test]
+    async fn a_content_that_a_busy_machine_cannot_read_is_read_another_time() {
+        let key = ContentKey {
+            tenant_id: Uuid::nil(),
+            content_id: Uuid::nil(),
+            sender_id: Uuid::nil(),
+            campaign_id: None,
+            classification: Classification::Marketing,
+            shape: MailShape::default(),
+        };
+        let fault =
+            TemplateFault { part: Part::Subject, line: 1, column: 1, code: FaultCode::TimedOut, detail: String::new() };
+        let compiled = compiled(key, move || Err(vec![fault])).await;
+        assert!(matches!(compiled, Err(StageError::Deferred { reason: "compile_timeout" })));
+    }
 }

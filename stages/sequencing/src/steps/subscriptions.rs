@@ -84,10 +84,7 @@ impl Marketing {
         let rows = sqlx::query!(
             "select w.tenant_id as \"tenant_id!\", w.id as \"id!\"
              from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, address)
-             where exists (
-                 select from suppressions s
-                 where s.tenant_id = w.tenant_id and s.address = w.address and s.reason = 'unsubscribe'
-                   and s.source not in ('api', 'import', 'sequence') and (s.expires_at is null or s.expires_at > now()))",
+             where left_by_own_hand(w.tenant_id, w.address)",
             &tenants,
             &contacts,
             &column(&items, |item| item.person.address.clone()),
@@ -102,10 +99,7 @@ impl Marketing {
              returning c.tenant_id, c.id",
             &tenants,
             &contacts,
-            &column(&all, |(_, update)| match update.status {
-                Subscribed::Subscribed => "subscribed",
-                Subscribed::Unsubscribed => "unsubscribed",
-            }) as &[&str],
+            &column(&all, |(_, update)| update.status.as_str()) as &[&str],
             &column(&all, |(item, update)| update.status == Subscribed::Unsubscribed || !is_locked(item, &left)),
         )
         .fetch_all(db)

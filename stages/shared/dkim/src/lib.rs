@@ -12,4 +12,4 @@ mod threads;
 
 pub use key::{DkimKey, GeneratedKey, KeyError};
 pub use sign::{DkimSigner, SignError};
-pub use threads::{SigningThreads, ThreadsStopped};
+pub use threads::{NotSigned, SigningThreads};

@@ -1,54 +1,94 @@
-//! Where signatures are made: threads of their own, as many at once as there are cores.
+//! Where signatures are made: threads of their own, as many as there are cores.
 
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{
+    num::NonZeroUsize,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Sender},
+    },
+    thread,
+};
 
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
 
-/// The blocking threads went away under a job: the process is stopping. Nothing was sent; retry elsewhere.
+/// How far bulk jobs stand back, as `nice` counts it: for whatever else the machine could do, and for urgent mail above all, they wait.
+#[cfg(target_os = "linux")]
+const BULK_NICENESS: i32 = 10;
+
+/// The job ended without a result: it panicked. Nothing was sent; retry elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the signing threads have stopped")]
-pub struct ThreadsStopped;
+#[error("the signature was not made")]
+pub struct NotSigned;
+
+type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs CPU-bound jobs beside the reactor, a bounded number at once: more would only make each slower and the
-/// connections wait. Urgent jobs have a slot of their own and do not queue behind a campaign.
+/// connections wait. Urgent jobs have threads of their own and do not queue behind a campaign.
 #[derive(Debug, Clone)]
 pub struct SigningThreads {
-    bulk: Arc<Semaphore>,
-    urgent: Arc<Semaphore>,
+    bulk: Sender<Job>,
+    urgent: Sender<Job>,
 }
 
 impl SigningThreads {
-    /// As many bulk jobs at once as this machine has cores, and as many urgent ones.
+    /// As many threads for bulk jobs as this machine has cores, and as many for urgent ones.
+    ///
+    /// # Panics
+    /// When the machine gives no more threads, at start-up.
     #[must_use]
     pub fn new() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        Self { bulk: Arc::new(Semaphore::new(cores)), urgent: Arc::new(Semaphore::new(cores)) }
+        Self { bulk: start(stand_back), urgent: start(|| {}) }
     }
 
-    /// Runs a job on a blocking thread when a slot is free.
+    /// Runs a job on a thread that is free.
     ///
     /// # Errors
-    /// [`ThreadsStopped`] when the runtime is shutting down or the job panicked.
+    /// [`NotSigned`] when the job panicked.
     pub async fn run<T: Send + 'static>(
         &self,
         urgent: bool,
         job: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ThreadsStopped> {
-        let slots = if urgent { &self.urgent } else { &self.bulk };
-        let permit = slots.clone().acquire_owned().await.map_err(|_| ThreadsStopped)?;
-        tokio::task::spawn_blocking(move || {
-            let done = job();
-            drop(permit);
-            done
-        })
-        .await
-        .map_err(|_| ThreadsStopped)
+    ) -> Result<T, NotSigned> {
+        let (done, result) = oneshot::channel();
+        let jobs = if urgent { &self.urgent } else { &self.bulk };
+        jobs.send(Box::new(move || drop(done.send(job())))).map_err(|_| NotSigned)?;
+        result.await.map_err(|_| NotSigned)
     }
 }
 
 impl Default for SigningThreads {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Starts threads that end with the last sender.
+fn start(prepare: fn()) -> Sender<Job> {
+    let (jobs, queue) = mpsc::channel::<Job>();
+    let queue = Arc::new(Mutex::new(queue));
+    for _ in 0..thread::available_parallelism().map_or(1, NonZeroUsize::get) {
+        let queue = Arc::clone(&queue);
+        let work = move || {
+            prepare();
+            loop {
+                // The lock is held while a thread waits for a job, never while it works.
+                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok(job) = next else { break };
+                // A panic ends the job, which owns what it works on, and not the thread.
+                drop(catch_unwind(AssertUnwindSafe(job)));
+            }
+        };
+        thread::Builder::new().name("sign".to_owned()).spawn(work).expect("a thread at start-up");
+    }
+    jobs
+}
+
+/// Lowers the priority of this thread. Elsewhere than on Linux the call would lower that of the whole process.
+fn stand_back() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, BULK_NICENESS) {
+        tracing::debug!(%error, "signatures of bulk mail have the priority of all else");
     }
 }
 
@@ -71,22 +111,41 @@ mod tests {
             })
         });
         assert!(futures::future::join_all(jobs).await.iter().all(Result::is_ok));
-        assert!(most.load(Ordering::SeqCst) <= std::thread::available_parallelism().unwrap().get());
+        assert!(most.load(Ordering::SeqCst) <= thread::available_parallelism().unwrap().get());
     }
 
     #[tokio::test]
     async fn an_urgent_job_does_not_wait_for_bulk_jobs() {
         let threads = SigningThreads::new();
-        let all = u32::try_from(threads.bulk.available_permits()).unwrap();
-        let _busy = threads.bulk.acquire_many(all).await.unwrap();
+        let (release, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let busy = (0..thread::available_parallelism().unwrap().get()).map(|_| {
+            let (threads, wait) = (threads.clone(), wait.clone());
+            tokio::spawn(async move { threads.run(false, move || wait.lock().unwrap().recv()).await })
+        });
+        let busy: Vec<_> = busy.collect();
+        tokio::task::yield_now().await;
         assert_eq!(threads.run(true, || 7).await, Ok(7));
+        drop(release);
+        futures::future::join_all(busy).await;
     }
 
     #[tokio::test]
-    async fn a_job_that_panics_frees_its_slot() {
+    async fn a_job_that_panics_leaves_its_thread_to_the_next() {
         let threads = SigningThreads::new();
-        let before = threads.bulk.available_permits();
-        assert_eq!(threads.run(false, || panic!("test")).await, Err::<(), _>(ThreadsStopped));
-        assert_eq!(threads.bulk.available_permits(), before);
+        for _ in 0..=thread::available_parallelism().unwrap().get() {
+            assert_eq!(threads.run(false, || panic!("test")).await, Err::<(), _>(NotSigned));
+        }
+        assert_eq!(threads.run(false, || 7).await, Ok(7));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn bulk_jobs_stand_back_and_urgent_ones_do_not() {
+        let threads = SigningThreads::new();
+        let niceness = || rustix::process::getpriority_process(None).unwrap();
+        let own = niceness();
+        assert_eq!(threads.run(false, niceness).await, Ok(BULK_NICENESS.max(own)));
+        assert_eq!(threads.run(true, niceness).await, Ok(own));
     }
 }

@@ -22,17 +22,7 @@ const AT_ONCE: i64 = 20;
 const CANCELLED: &str = "campaign_cancelled";
 
 /// Ends the open sends of stopped campaigns.
-pub struct EndStopped {
-    pool: PgPool,
-}
-
-impl EndStopped {
-    /// The sweep.
-    #[must_use]
-    pub const fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-}
+pub struct EndStopped(pub PgPool);
 
 #[async_trait]
 impl Sweep for EndStopped {
@@ -41,7 +31,7 @@ impl Sweep for EndStopped {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.0.begin().await?;
         let batches = sqlx::query!(
             r#"select b.tenant_id, b.id, b.kind as "kind: MessageKind", c.status = 'sending' as "missed!"
                from campaigns c

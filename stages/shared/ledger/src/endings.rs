@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::{
     counters::{self, CounterDelta, Totals, UsageTotals},
+    fence::IN_DOUBT,
     hours::{BatchKey, shard_of},
 };
 
@@ -60,7 +61,9 @@ pub(crate) async fn end_sends<'a>(db: &mut PgConnection, endings: &'a [Ending]) 
         &column(endings, |ending| schemas::month_of(ending.batch.1)),
         &column(endings, |ending| ending.to) as &[SendState],
         &column(endings, |ending| ending.reason) as &[&str],
-        &column(endings, |ending| ending.code) as &[Option<&str>]
+        &column(endings, |ending| ending.code) as &[Option<&str>],
+        IN_DOUBT.0 as SendState,
+        IN_DOUBT.1
     )
     .fetch_all(&mut *db)
     .await?;
@@ -81,10 +84,10 @@ pub(crate) async fn end_sends<'a>(db: &mut PgConnection, endings: &'a [Ending]) 
 
 /// The kinds and events whose totals count this end.
 fn totals_of(ending: &Ending, to: SendState) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let (in_doubt, no_answer) = IN_DOUBT;
     let failure = match to {
-        SendState::Unknown => Some("no_answer"),
         SendState::Failed => Some(ending.reason),
-        _ => None,
+        _ => (to == in_doubt).then_some(no_answer),
     };
     let failure = failure.filter(|_| ending.kind != MessageKind::Test).map(|reason| ("failure", reason));
     counters::total_of(to).map(|event| (ending.kind.as_str(), event)).into_iter().chain(failure)

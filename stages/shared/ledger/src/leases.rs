@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    time::Duration,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -21,16 +22,50 @@ use crate::hours::BatchKey;
 /// Postgres is back.
 const LATE_ANSWER: Duration = Duration::from_secs(30);
 
+/// Postgres must have served a process for this long before its sweep ends the sends of silent sessions. After an outage of Postgres all
+/// sessions are silent, and those that live renew within seconds; what they have to write is more exact than `unknown`.
+pub const SERVED_BEFORE: Duration = Duration::from_secs(15);
+
 /// The lease sweep.
 pub struct ExpireLeases {
     by_key: PreparedPool,
+    served_before: Duration,
+    served: Mutex<Option<Served>>,
+}
+
+/// The time in which Postgres has served this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Served {
+    since: Instant,
+    until: Instant,
+}
+
+impl Served {
+    /// The time with this run of the sweep. It begins anew after a gap of `gap`.
+    fn extended(known: Option<Self>, now: Instant, gap: Duration) -> Self {
+        let known = known.filter(|known| now.saturating_duration_since(known.until) < gap);
+        Self { since: known.map_or(now, |known| known.since), until: now }
+    }
+
+    fn length(self) -> Duration {
+        self.until.saturating_duration_since(self.since)
+    }
 }
 
 impl ExpireLeases {
-    /// The sweep.
+    /// The sweep. `served_before`: [`SERVED_BEFORE`], except in tests.
     #[must_use]
-    pub fn new(by_key: &PreparedPool) -> Self {
-        Self { by_key: by_key.priority("leases") }
+    pub fn new(by_key: &PreparedPool, served_before: Duration) -> Self {
+        Self { by_key: by_key.priority("leases"), served_before, served: Mutex::default() }
+    }
+
+    /// True if Postgres has served this process, also just now, for long enough that a silent session is gone.
+    fn has_served(&self) -> bool {
+        // Plain fields: nothing a panic could leave half done.
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let extended = Served::extended(*served, Instant::now(), self.served_before);
+        *served = Some(extended);
+        extended.length() >= self.served_before
     }
 }
 
@@ -53,6 +88,7 @@ impl Sweep for ExpireLeases {
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.by_key.begin().await?;
         let gone = GoneSessions::find(&mut tx).await?;
+        let gone = if self.has_served() { gone } else { GoneSessions::default() };
         let (tenants, ids) = abandoned(&mut tx, &gone).await?;
         let mut expired =
             sqlx::query_file_as!(Expired, "queries/leases/expired_leases.sql").fetch_all(&mut *tx).await?;
@@ -162,4 +198,27 @@ fn keys(batches: &[Expired]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.id).collect();
     let last = ids.iter().map(|id| SendId::last_of(*id)).collect();
     (tenants, ids, last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::first_run(&[0], 0)]
+    #[case::without_a_gap(&[0, 2, 4, 18], 18)]
+    #[case::just_after_a_gap(&[0, 2, 40, 55], 0)]
+    #[case::some_time_after_a_gap(&[0, 2, 40, 42, 54], 14)]
+    fn a_silent_session_is_not_gone_until_postgres_has_served_for_some_time(
+        #[case] runs: &[u64],
+        #[case] expected: u64,
+    ) {
+        let start = Instant::now();
+        let mut served = None;
+        for run in runs {
+            served = Some(Served::extended(served, start + Duration::from_secs(*run), SERVED_BEFORE));
+        }
+        assert_eq!(served.map(Served::length), Some(Duration::from_secs(expected)));
+    }
 }

@@ -17,13 +17,17 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fence::{Answer, BatchContext, BatchEligibility, Change, GateDecision, SendAttempt, until_tomorrow};
-use crate::gate::batch_eligibility;
+use crate::gate::{WARMUP, batch_eligibility};
 use crate::hours::BatchKey;
 use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
 
 /// Wait before a send is tried again that found all warm-up permits of its domain taken.
 const PERMIT_WAIT: Duration = Duration::from_secs(5);
+
+/// The last attempt of mail that was tried before is due exactly at its retry deadline, and is made a little later. Its answer ends the
+/// mail.
+const LAST_ATTEMPT_GRACE: Duration = Duration::from_secs(60 * 60);
 
 /// An attempt to make, and where its rendered parts are.
 #[derive(Debug)]
@@ -148,7 +152,7 @@ fn warming(
     match permits.take(domain, remaining) {
         Some(permit) => Ok(SendAttempt { _permit: Some(Arc::new(permit)), ..send }),
         None if remaining == 0 => Err(Box::new(until_tomorrow(send, today))),
-        None => Err(Box::new(Change::waiting(send, "warmup", PERMIT_WAIT))),
+        None => Err(Box::new(Change::waiting(send, WARMUP, PERMIT_WAIT))),
     }
 }
 
@@ -161,9 +165,10 @@ fn withheld(send: &SendAttempt, eligibility: &BatchEligibility) -> Option<Change
         GateDecision::Pass | GateDecision::Cancel | GateDecision::Wait(_) => {}
     }
     let deadline = retry_deadline(send.batch.kind);
+    let grace = if send.attempt > 1 { LAST_ATTEMPT_GRACE } else { Duration::ZERO };
     // Yesterday's password reset is of no use. A campaign may be paused for days, and a sequence's mail wait for room under the frequency
     // cap, so their deadline counts from attempts.
-    (deadline == RetryDeadline::Prompt && send.batch.age() >= deadline.limit())
+    (deadline == RetryDeadline::Prompt && send.batch.age() >= deadline.limit() + grace)
         .then(|| Change::expired(send.clone(), "expired", Answer::default()))
 }
 

@@ -50,7 +50,7 @@ pub struct ConsentEvidence<'a> {
     pub user_agent: Option<&'a str>,
 }
 
-/// Most topics on one page.
+/// Most topics on one page. Those that the contact is in come first: who is in more leaves some, and sees the others.
 const TOPICS_MAX: i64 = 100;
 
 /// Finds the recipient of a send, or `named`, the contact its link names, where the ledger does not keep the send any more. `None` for an
@@ -82,7 +82,7 @@ pub async fn recipient(
     .await
 }
 
-/// The topics a contact is in or has left, by name. Lists the contact was never on are not shown.
+/// The topics a contact is in, by name, and then those it has left. Lists the contact was never on are not shown.
 pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Vec<Topic>> {
     sqlx::query_as!(
         Topic,
@@ -91,7 +91,7 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
            left join audience_members m on m.tenant_id = $1 and m.audience_id = a.id and m.contact_id = $2
            left join topic_opt_outs d on d.tenant_id = $1 and d.audience_id = a.id and d.contact_id = $2
            where a.tenant_id = $1 and a.public_name is not null and a.deleted_at is null and (m.contact_id is not null or d.contact_id is not null)
-           order by lower(a.public_name), a.id limit $3"#,
+           order by m.contact_id is null, lower(a.public_name), a.id limit $3"#,
         tenant,
         contact,
         TOPICS_MAX,

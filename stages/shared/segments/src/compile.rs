@@ -264,12 +264,11 @@ fn push_sends(query: &mut Query, tenant: Uuid, events: &MailEvents) {
         );
     }
     let delivered = events.kind == super::event::EventKind::Delivered;
+    let time = if delivered { DELIVERED_AT } else { "f.decided_at" };
     if delivered {
-        // Where the route confirms deliveries, an accepted mail is not a delivered one.
-        query.push(" and f.bounced_at is null and (f.delivered_at is not null or coalesce(delivers_at_once(f.provider), true))");
+        query.push(format_args!(" and {time} is not null"));
     }
     if let Some(days) = events.within_days {
-        let time = if delivered { "coalesce(f.delivered_at, f.decided_at)" } else { "f.decided_at" };
         query.push(format_args!(" and {time} >= "));
         push_days_ago(query, days);
         push_floor(query, tenant, days.saturating_add(LATE_DAYS));
@@ -281,6 +280,9 @@ fn push_sends(query: &mut Query, tenant: Uuid, events: &MailEvents) {
     }
     query.push(") f where true");
 }
+
+/// Since when a send counts as delivered.
+const DELIVERED_AT: &str = "counted_delivered_at(f.provider, f.state, f.decided_at, f.delivered_at, f.bounced_at)";
 
 /// How long after its launch something may still happen to a send whose campaign is complete, or that has none.
 const LATE_DAYS: i32 = 8;

@@ -15,7 +15,7 @@ schemas::named_enum! {
     pub enum EventKind {
         /// A mail was accepted by the relay or provider.
         Sent = "email.sent",
-        /// Accepted, and it did not bounce.
+        /// It counts as delivered, as in reports.
         Delivered = "email.delivered",
         /// Opened.
         Opened = "email.opened",

@@ -26,6 +26,14 @@ const CHECKED_AT_ONCE: usize = 50;
 /// # Errors
 /// 'No such segment', or a rule that cannot be evaluated.
 pub async fn load(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<CompiledSegment, SegmentError> {
+    match read(&mut *db, tenant, id).await {
+        // The rule that was read named it still, and before it was looked for, both were changed: by now that can be seen.
+        Err(SegmentError::NotFound(_) | SegmentError::Invalid(_)) => read(db, tenant, id).await,
+        read => read,
+    }
+}
+
+async fn read(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<CompiledSegment, SegmentError> {
     let row = sqlx::query_scalar!(
         "select rule from segments where tenant_id = $1 and id = $2 and deleted_at is null",
         tenant,

@@ -78,8 +78,11 @@ impl SmtpConnection {
     /// Connects, greets, encrypts and authenticates as the settings say.
     pub(super) async fn connect(settings: &Arc<SmtpSettings>, tls: &TlsConnector) -> Result<Self, SmtpFailure> {
         let (relay, limit) = (&settings.relay, settings.timeouts.connect);
-        let socket = match timeout(limit, SmtpStream::connect(&relay.host, relay.port)).await {
+        let socket = match timeout(limit, SmtpStream::connect(&relay.host, relay.port, limit)).await {
             Ok(Ok(socket)) => socket,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                return Err(SmtpFailure::not_sent(Phase::Connect, Cause::Timeout));
+            }
             Ok(Err(error)) => return Err(SmtpFailure::not_sent(Phase::Connect, Cause::Unreachable(error))),
             Err(_) => return Err(SmtpFailure::not_sent(Phase::Connect, Cause::Timeout)),
         };

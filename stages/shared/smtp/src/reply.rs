@@ -6,8 +6,6 @@ pub use schemas::answers::EnhancedCode;
 
 /// The most octets one reply may have; RFC 5321 lines are at most 512, and no honest server sends more than a screenful.
 const MAX_REPLY_BYTES: usize = 16 * 1024;
-/// How much of a reply's text is kept.
-const MAX_TEXT_BYTES: usize = 1024;
 
 /// A complete reply.
 #[derive(Clone, PartialEq, Eq)]
@@ -16,7 +14,7 @@ pub struct Reply {
     pub code: u16,
     /// The enhanced status code, when the server gave one.
     pub enhanced: Option<EnhancedCode>,
-    /// The text of all lines, joined by line feeds, without codes; at most 1,024 octets are kept. May name an address.
+    /// The text of all lines, joined by line feeds, without codes. May name an address.
     pub text: String,
 }
 
@@ -96,21 +94,11 @@ impl Reply {
             }
             None => line,
         };
-        let room = MAX_TEXT_BYTES.saturating_sub(self.text.len());
-        if room <= 1 {
-            return;
-        }
         if !self.text.is_empty() {
             self.text.push('\n');
         }
         // A NUL would make Postgres refuse the attempt's row; other controls would garble a terminal.
-        let clean = line.chars().map(|character| if character.is_control() { ' ' } else { character });
-        for character in clean {
-            if self.text.len() + character.len_utf8() > MAX_TEXT_BYTES {
-                break;
-            }
-            self.text.push(character);
-        }
+        self.text.extend(line.chars().map(|character| if character.is_control() { ' ' } else { character }));
     }
 }
 
@@ -199,7 +187,7 @@ mod tests {
         fn any_octets_are_read_without_panic_and_the_text_is_storable(input in proptest::collection::vec(any::<u8>(), 0..400)) {
             if let Ok(Some((reply, used))) = Reply::parse(&input) {
                 prop_assert!(used <= input.len());
-                prop_assert!(reply.text.len() <= MAX_TEXT_BYTES && !reply.text.contains('\0'));
+                prop_assert!(!reply.text.contains('\0'));
             }
         }
 

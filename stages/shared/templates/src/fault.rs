@@ -71,6 +71,8 @@ schemas::named_enum! {
         HtmlInvalid = "html_invalid",
         /// Reading the template takes more steps or memory than allowed.
         TooComplex = "too_complex",
+        /// Reading the template took too long, which only a busy machine explains: another time it can be read.
+        TimedOut = "timed_out",
         /// A snippet that does not exist, or does not have what the part needs.
         UnknownSnippet = "unknown_snippet",
         /// A snippet that includes itself, directly or through others.
@@ -121,7 +123,8 @@ impl Problem {
 
 impl From<Spent> for Problem {
     fn from(spent: Spent) -> Self {
-        Self::new(FaultCode::TooComplex, spent.to_string())
+        let code = if spent.is_transient() { FaultCode::TimedOut } else { FaultCode::TooComplex };
+        Self::new(code, spent.to_string())
     }
 }
 

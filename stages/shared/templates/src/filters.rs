@@ -189,7 +189,7 @@ fn default(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
 
 fn size(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     let size = match (input.as_scalar(), input.as_array(), input.as_object()) {
-        (Some(scalar), ..) => i64::try_from(scalar.to_kstr().len()).unwrap_or(i64::MAX),
+        (Some(scalar), ..) => i64::try_from(scalar.to_kstr().chars().count()).unwrap_or(i64::MAX),
         (_, Some(array), _) => array.size(),
         (.., Some(object)) => object.size(),
         _ => 0,

@@ -82,6 +82,7 @@ pub(super) fn close(html: &str, styles: Option<RootStyles>, budget: &Budget) -> 
     rewriter.is_fragment = true;
     rewriter.read(MarkupReader::fragment(html, budget)).map_err(|fault| match fault.problem.code {
         FaultCode::TooComplex => RenderFault::StepsExceeded,
+        FaultCode::TimedOut => RenderFault::DeadlineExceeded,
         _ => RenderFault::HtmlUnclosed,
     })?;
     let Rewriter { elements, is_doubtful, styles, .. } = rewriter;

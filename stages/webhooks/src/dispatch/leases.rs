@@ -4,7 +4,11 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use runner::Runner;
-use runtime::{Gauge, panics::caught};
+use runtime::{
+    Gauge,
+    db::{ANSWER_TIMEOUT, within},
+    panics::caught,
+};
 use schemas::{SubscriptionStatus, subjects};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -45,8 +49,8 @@ pub(super) async fn run(shared: Arc<DispatchState>, runner: Runner) {
     loop {
         let result = tokio::select! {
             () = shutdown.cancelled() => break,
-            _ = tick.tick() => manager.tick().await,
-            () = manager.shared.request_work.notified() => manager.take_and_load().await,
+            _ = tick.tick() => within(ANSWER_TIMEOUT, manager.tick()).await,
+            () = manager.shared.request_work.notified() => within(ANSWER_TIMEOUT, manager.take_and_load()).await,
         };
         if let Err(error) = result {
             tracing::warn!(error = runtime::db::describe(&error), "webhook leases cannot be managed; trying again");
@@ -248,13 +252,12 @@ impl LeaseManager {
 
     /// Releases the leases of endpoints that have ended.
     async fn release_ended(&self) -> sqlx::Result<()> {
-        let ended = std::mem::take(&mut *lock(&self.shared.ended));
+        let ended = lock(&self.shared.ended).clone();
         if ended.is_empty() {
             return Ok(());
         }
-        store::release_leases(&self.shared.pool, &ended, self.shared.id)
-            .await
-            .inspect_err(|_| lock(&self.shared.ended).extend(&ended))?;
+        store::release_leases(&self.shared.pool, &ended, self.shared.id).await?;
+        lock(&self.shared.ended).drain(..ended.len());
         let mut endpoints = lock(&self.shared.endpoints);
         for id in ended {
             endpoints.remove(&id);
@@ -268,7 +271,7 @@ impl LeaseManager {
         while lock(&self.shared.ended).len() < lock(&self.shared.endpoints).len() {
             self.shared.request_work.notified().await;
         }
-        if let Err(error) = self.release_ended().await {
+        if let Err(error) = within(ANSWER_TIMEOUT, self.release_ended()).await {
             tracing::debug!(error = runtime::db::describe(&error), "leases are not released; they expire");
         }
     }

@@ -136,17 +136,14 @@ pub(super) async fn read_subscriptions(
     Ok(states)
 }
 
-/// Which of these events have a body for the product of the subscription: subscription and event. Primary keys.
+/// Which of these events have a body for the product of the subscription: subscription and event.
 pub(super) async fn events_with_bodies(
     by_key: &PreparedPool,
     events: &[(SubscriptionKey, Uuid)],
 ) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
     let mut db = by_key.take().await?;
-    let rows = sqlx::query!(
-        "select s.id, e.id as event_id
-           from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, id, event_id)
-           join webhook_subscriptions s on s.tenant_id = w.tenant_id and s.id = w.id
-           join webhook_events e on e.tenant_id = w.tenant_id and e.product = s.product and e.id = w.event_id",
+    let rows = sqlx::query_file!(
+        "queries/events_with_bodies.sql",
         &column(events, |((tenant, _), _)| *tenant),
         &column(events, |((_, subscription), _)| *subscription),
         &column(events, |(_, event)| *event)

@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use runtime::plans::PreparedPool;
+use runtime::{
+    db::{ANSWER_TIMEOUT, within},
+    plans::PreparedPool,
+};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -28,7 +31,7 @@ pub(super) struct AttemptQuery {
 pub(super) async fn answer_queries(by_key: PreparedPool, mut queries: mpsc::Receiver<AttemptQuery>) {
     let mut group = Vec::with_capacity(GROUP_MAX);
     while queries.recv_many(&mut group, GROUP_MAX).await > 0 {
-        match read(&by_key, &group).await {
+        match within(ANSWER_TIMEOUT, read(&by_key, &group)).await {
             Ok((states, bodies)) => {
                 for AttemptQuery { key, event_id, answer } in group.drain(..) {
                     if let Some(state) = states.get(&key) {
@@ -56,4 +59,33 @@ async fn read(
     let events: Vec<(SubscriptionKey, Uuid)> = group.iter().map(|query| (query.key, query.event_id)).collect();
     let bodies = store::events_with_bodies(by_key, &events).await?;
     Ok((states.into_iter().map(|row| ((row.tenant_id, row.id), Arc::new(row))).collect(), bodies))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use stage_rig::{Rig, until};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_that_postgres_does_not_answer_is_given_up() {
+        let rig = Rig::new().await;
+        let mut silence = rig.pool.begin().await.unwrap();
+        sqlx::query("lock table webhook_subscriptions").execute(&mut *silence).await.unwrap();
+        let (queries, asked) = mpsc::channel(1);
+        tokio::spawn(answer_queries(PreparedPool::new(&rig.pool, 1), asked));
+        let (answer, answered) = oneshot::channel();
+        let query = AttemptQuery { key: (Uuid::nil(), Uuid::nil()), event_id: Uuid::nil(), answer };
+        assert!(queries.send(query).await.is_ok());
+        let waiting =
+            "select count(*) from pg_locks where relation = 'webhook_subscriptions'::regclass and not granted";
+        until("the read waits", async || rig.number(waiting).await > 0).await;
+        tokio::time::pause();
+        tokio::time::advance(ANSWER_TIMEOUT).await;
+        tokio::time::resume();
+        assert!(tokio::time::timeout(Duration::from_secs(5), answered).await.unwrap().is_err());
+    }
 }

@@ -53,17 +53,20 @@ impl Deliveries {
     }
 }
 
-/// Writes bodies that do not exist yet, and returns the new ones.
+/// Writes bodies that do not exist yet, and returns the new ones. In the order of their ids, as every other transaction does: replays and the
+/// fan-out may write the same ones.
 async fn insert_events(db: &mut PgConnection, composed: &[ComposedEvent]) -> sqlx::Result<HashSet<(String, Uuid)>> {
+    let mut ordered: Vec<&ComposedEvent> = composed.iter().collect();
+    ordered.sort_unstable_by_key(|event| (event.tenant_id, event.product.as_str(), event.id));
     let rows = sqlx::query_file!(
         "queries/insert_events.sql",
-        &column(composed, |event| event.tenant_id),
-        &column(composed, |event| event.product.as_str()) as &[&str],
-        &column(composed, |event| event.id),
-        &column(composed, |event| event.event_type.as_str()) as &[&str],
-        &column(composed, |event| event.erased_with) as &[Option<Uuid>],
-        &column(composed, |event| &event.body[..]) as &[&[u8]],
-        &column(composed, |event| event.trace.as_ref().map(TraceContext::parent)) as &[Option<String>]
+        &column(&ordered, |event| event.tenant_id),
+        &column(&ordered, |event| event.product.as_str()) as &[&str],
+        &column(&ordered, |event| event.id),
+        &column(&ordered, |event| event.event_type.as_str()) as &[&str],
+        &column(&ordered, |event| event.erased_with) as &[Option<Uuid>],
+        &column(&ordered, |event| &event.body[..]) as &[&[u8]],
+        &column(&ordered, |event| event.trace.as_ref().map(TraceContext::parent)) as &[Option<String>]
     )
     .fetch_all(db)
     .await?;

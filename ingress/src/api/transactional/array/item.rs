@@ -172,15 +172,15 @@ impl ArrayItems {
 
     /// The outcome of each item, in order. An item that repeats an earlier one has its outcome.
     pub(super) fn outcomes(&self) -> Vec<ItemOutcome> {
-        let mut by_key: HashMap<&str, ItemOutcome> = HashMap::new();
+        let mut by_key: HashMap<(&str, &[u8; 32]), ItemOutcome> = HashMap::new();
         let mut outcomes = Vec::with_capacity(self.0.len());
         for item in &self.0 {
-            let key = item.key.as_ref().map(|key| key.value.as_str());
+            let key = item.key.as_ref().map(|key| (key.value.as_str(), &key.fingerprint));
             let outcome = match &item.state {
                 ItemState::Accepted(send) | ItemState::Repeated(Some(send)) => Ok(*send),
                 ItemState::Refused(refusal) => Err(refusal.clone()),
                 _ => {
-                    key.and_then(|key| by_key.get(key).cloned()).unwrap_or_else(|| Err(ApiError::internal().refusal()))
+                    key.and_then(|key| by_key.get(&key).cloned()).unwrap_or_else(|| Err(ApiError::internal().refusal()))
                 }
             };
             if let Some(key) = key {
@@ -237,15 +237,14 @@ impl ArrayItems {
     /// How many were accepted, and the refused ones.
     pub(super) fn summary(&self) -> ArraySummary {
         let mut summary = ArraySummary::default();
-        for item in &self.0 {
-            match &item.state {
-                ItemState::Refused(refusal) => summary.refused.push(RefusedItem {
+        for (item, outcome) in self.0.iter().zip(self.outcomes()) {
+            match outcome {
+                Ok(_) => summary.accepted += 1,
+                Err(refusal) => summary.refused.push(RefusedItem {
                     index: item.index,
                     idempotency_key: item.key.as_ref().map(|key| key.value.clone()),
-                    refusal: refusal.clone(),
+                    refusal,
                 }),
-                ItemState::Accepted(_) | ItemState::Repeated(_) => summary.accepted += 1,
-                ItemState::Read(_) | ItemState::Valid(_) => {}
             }
         }
         summary
@@ -278,9 +277,9 @@ mod tests {
         let good = json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "ann@example.com"});
         let mut items = ArrayItems::read(vec![good, bad]);
         items.check_requests();
-        assert!(items.0[0].valid().is_some());
+        items.0[0].decide(|_| Ok(schemas::new_id()));
         let summary = items.summary();
-        assert_eq!((summary.refused.len(), summary.refused[0].index), (1, 1));
+        assert_eq!((summary.accepted, summary.refused.len(), summary.refused[0].index), (1, 1, 1));
         assert_eq!(summary.refused[0].refusal.code, code);
     }
 
@@ -297,6 +296,18 @@ mod tests {
         let other = ArrayItems::of_tenant(vec![good], schemas::new_id());
         let fingerprint = |items: &ArrayItems, at: usize| items.0[at].key.as_ref().unwrap().fingerprint;
         assert_ne!(fingerprint(&items, 1), fingerprint(&other, 0), "one key may serve several tenants");
+    }
+
+    #[test]
+    fn a_repeat_of_a_refused_item_is_refused() {
+        let item = json!({"template_id": schemas::new_id(), "email": "ann@example.com", "idempotency_key": "k"});
+        let mut items = ArrayItems::of_tenant(vec![item.clone(), item], schemas::new_id());
+        items.check_requests();
+        items.0[0].refuse(&ApiError::not_found("template"));
+        items.0[1].state = ItemState::Repeated(None);
+        let summary = items.summary();
+        assert_eq!((summary.accepted, summary.refused.len()), (0, 2));
+        assert_eq!(summary.refused[1].refusal.code, "template_not_found");
     }
 
     #[test]

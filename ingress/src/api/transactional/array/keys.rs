@@ -10,7 +10,7 @@ use super::{
     super::{ACCEPTED, accepted},
     ArrayItems, ItemState,
 };
-use crate::pipeline::error::ApiError;
+use crate::pipeline::{error::ApiError, idempotency::KEPT_HOURS};
 
 /// What is stored under a key that was used before.
 struct StoredKey {
@@ -25,6 +25,9 @@ struct StoredAcceptance {
     send_id: Uuid,
 }
 
+/// What a key is claimed for: the fingerprint of the request, and its tenant.
+type Claim = (Vec<u8>, Option<Uuid>);
+
 /// Claims the keys of all items that have one, and answers those whose key was used before.
 ///
 /// # Errors
@@ -34,24 +37,21 @@ pub(super) async fn claim_keys(db: &mut PgConnection, key_id: Uuid, items: &mut 
     if valid.is_empty() {
         return Ok(());
     }
-    let (keys, fingerprints): (Vec<String>, Vec<Vec<u8>>) = valid.into_iter().unzip();
-    // In order, so that two arrays with the same keys do not deadlock.
-    let claimed = sqlx::query_scalar!(
-        "insert into idempotency_keys as k (key_id, idempotency_key, fingerprint, locked_until)
-         select $1, w.idempotency_key, w.fingerprint, now()
-         from unnest($2::text[], $3::bytea[]) as w (idempotency_key, fingerprint)
-         order by w.idempotency_key
-         on conflict (key_id, idempotency_key) do update
-             set fingerprint = excluded.fingerprint, status = null, body = null, waits_for = null, created_at = now()
-             where k.created_at < now() - interval '24 hours'
-         returning k.idempotency_key",
+    let (keys, claims): (Vec<String>, Vec<Claim>) = valid.into_iter().unzip();
+    let (fingerprints, tenants): (Vec<Vec<u8>>, Vec<Option<Uuid>>) = claims.into_iter().unzip();
+    let rows = sqlx::query_file!(
+        "queries/claim_idempotency_keys.sql",
         key_id,
         &keys,
         &fingerprints,
+        &tenants as &[Option<Uuid>],
+        KEPT_HOURS,
+        // So many locks at once are more than Postgres has space for: the array waits for a request with one of the keys.
+        false,
     )
     .fetch_all(&mut *db)
     .await?;
-    let claimed: HashSet<String> = claimed.into_iter().collect();
+    let claimed: HashSet<String> = rows.into_iter().filter(|row| row.claimed).map(|row| row.idempotency_key).collect();
     let taken: Vec<String> = keys.into_iter().filter(|key| !claimed.contains(key)).collect();
     let found = if taken.is_empty() { HashMap::new() } else { find_keys(db, key_id, &taken).await? };
     for item in items.open_mut() {
@@ -71,15 +71,15 @@ pub(super) async fn claim_keys(db: &mut PgConnection, key_id: Uuid, items: &mut 
 }
 
 /// Each key once. A second item with a key is either the same request or refused.
-fn distinct_keys(items: &mut ArrayItems) -> HashMap<String, Vec<u8>> {
-    let mut first: HashMap<String, Vec<u8>> = HashMap::new();
+fn distinct_keys(items: &mut ArrayItems) -> HashMap<String, Claim> {
+    let mut first: HashMap<String, Claim> = HashMap::new();
     for item in items.open_mut() {
         let Some(key) = &item.key else { continue };
         match first.get(&key.value) {
             None => {
-                first.insert(key.value.clone(), key.fingerprint.to_vec());
+                first.insert(key.value.clone(), (key.fingerprint.to_vec(), item.tenant));
             }
-            Some(fingerprint) if *fingerprint == key.fingerprint => item.state = ItemState::Repeated(None),
+            Some((fingerprint, _)) if *fingerprint == key.fingerprint => item.state = ItemState::Repeated(None),
             Some(_) => item.refuse_key(),
         }
     }
@@ -154,5 +154,5 @@ pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &A
 }
 
 fn in_progress() -> ApiError {
-    ApiError::conflict("idempotency_in_progress")
+    ApiError::busy("idempotency_in_progress")
 }

@@ -30,16 +30,15 @@ pub(super) fn note_items(
     };
     // Whether all that is accepted of a tenant was accepted before.
     let mut accepted: BTreeMap<Uuid, bool> = BTreeMap::new();
-    for item in items.iter() {
+    for (item, outcome) in items.iter().zip(items.outcomes()) {
         let Some(tenant) = item.tenant else { continue };
-        match &item.state {
-            ItemState::Accepted(_) => drop(accepted.insert(tenant, false)),
-            ItemState::Repeated(_) => drop(accepted.entry(tenant).or_insert(true)),
-            ItemState::Refused(refusal) => {
+        match outcome {
+            Ok(_) if matches!(item.state, ItemState::Accepted(_)) => drop(accepted.insert(tenant, false)),
+            Ok(_) => drop(accepted.entry(tenant).or_insert(true)),
+            Err(refusal) => {
                 let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
-                note(tenant, status, Some(RefusalReason::of_item(refusal)), false);
+                note(tenant, status, Some(RefusalReason::of_item(&refusal)), false);
             }
-            ItemState::Read(_) | ItemState::Valid(_) => {}
         }
     }
     for (tenant, replayed) in accepted {

@@ -79,7 +79,7 @@ pub(crate) async fn accept_array(
     let mut items = tokio::task::spawn_blocking(move || ArrayItems::read(bodies)).await?;
     let mut tx = ingress.pool.begin().await?;
     store::set_statement_timeout(&mut tx).await?;
-    match key.claim(&mut tx, caller.lineage, std::time::Duration::ZERO).await? {
+    match key.claim(&mut tx, caller.lineage, None, std::time::Duration::ZERO).await? {
         KeyClaim::Taken => {}
         KeyClaim::Answered(stored) => {
             tx.rollback().await?;

@@ -34,6 +34,16 @@ fn no_more_than_the_limit_start_at_once_to_one_receiver() {
 }
 
 #[test]
+fn prompt_mail_starts_beside_as_many_campaigns_as_may_be() {
+    let (mut throttles, now) = throttles(1);
+    let mut start = |turn| throttles.start(&key("a.example"), turn, false, now);
+    assert_eq!(
+        [start(PacePriority::New), start(PacePriority::Prompt), start(PacePriority::Retry)],
+        [StartDecision::Start, StartDecision::Start, StartDecision::Busy]
+    );
+}
+
+#[test]
 fn a_deferral_slows_only_its_sending_domain() {
     let (mut throttles, now) = throttles(9);
     defer(&mut throttles, &key("a.example"), now);

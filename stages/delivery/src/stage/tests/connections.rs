@@ -146,6 +146,52 @@ async fn a_slow_connection_uses_only_its_share_of_workers() {
     assert_eq!(stand_in.seen().len(), 1);
 }
 
+#[tokio::test]
+async fn slow_connections_together_leave_a_worker_to_other_mail() {
+    let mut world = World::new().await;
+    let stand_in = StandIn::playing(vec![Act::Hang]).await;
+    world.connection("postmark", &stand_in.host()).await;
+    let (_, first) = world.campaign_batch(&["ann@example.com"]).await;
+    world.become_another().await;
+    world.connection("postmark", &stand_in.host()).await;
+    let (_, second) = world.campaign_batch(&["bob@example.net"]).await;
+    world.become_another().await;
+    let (_, third) = world.campaign_batch(&["eve@example.org"]).await;
+    // Each connection may use one of two workers.
+    let patient = ["--delivery-workers", "2", "--provider-timeout", "60s"];
+    let stage = world.stage_with(&[&["--provider-allow-hosts", &stand_in.host()], &patient[..]].concat());
+    let others_come = async {
+        until("the first to be asked", async || !stand_in.seen().is_empty()).await;
+        stage.deliver(&[&second]).await.unwrap();
+        stage.deliver(&[&third]).await.unwrap();
+    };
+    let one = [&first];
+    tokio::select! {
+        _ = stage.deliver(&one) => panic!("the others waited for the first"),
+        () = others_come => {}
+    }
+    assert_eq!(world.states(&third).await, ["sent"]);
+    assert_eq!(stand_in.seen().len(), 1, "the second waits for a worker");
+}
+
+#[tokio::test]
+async fn mail_that_waits_for_its_connection_stays_when_the_circuit_opens() {
+    let world = World::new().await;
+    let stand_in = StandIn::playing(vec![Act::Drop]).await;
+    world.connection("postmark", &stand_in.host()).await;
+    let addresses: Vec<String> = (0..200).map(|number| format!("user{number}@example.com")).collect();
+    let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let many = ["--smtp-connections", "128", "--provider-connections", "4"];
+    let stage = world.stage_with(&[&["--provider-allow-hosts", &stand_in.host()], &many[..]].concat());
+    stage.deliver(&[&batch]).await.unwrap();
+    let doubted = world.states(&batch).await.iter().filter(|state| *state == "unknown").count();
+    // Twenty, and what was on the wire at the same time.
+    assert!((20..=24).contains(&doubted), "{doubted}");
+    let owed = "select count(*) from sends where tenant_id = $1 and state = 'queued' and attempts = 0";
+    assert_eq!(world.number(owed).await, 200 - doubted as i64);
+    world.assert_counters_are_right().await;
+}
+
 /// Two connections of a tenant, and a stage that may reach both.
 async fn with_fallback(world: &World, first: &StandIn, next: &StandIn) -> super::super::Delivery {
     world.connection("postmark", &first.host()).await;
@@ -213,6 +259,10 @@ async fn mail_in_doubt_never_takes_another_route() {
     "set settings = n.settings from provider_connections n where p.name = 'first' and n.name = 'main'",
     Some("first")
 )]
+#[case::it_has_another_account(
+    "set secret = n.secret from provider_connections n where p.name = 'first' and n.name = 'main'",
+    Some("first")
+)]
 #[case::all_are_gone("set status = 'disabled'", None)]
 #[tokio::test]
 async fn mail_in_doubt_stays_unknown_once_its_route_has_changed(
@@ -255,7 +305,7 @@ async fn mail_in_doubt_is_tried_again_through_the_same_connection() {
     world.connection("postmark", &only.host()).await;
     let batch = world.transactional_batch("ann@example.com").await;
     for expected in [row("queued", Some("no_answer"), 1), row("sent", None, 2)] {
-        // The secret may change meanwhile: it is the same account.
+        // Its name and its rank may change meanwhile: it is the same account.
         world.run("update provider_connections set updated_at = now() where tenant_id = $1").await;
         world.stage_with(&["--provider-allow-hosts", &only.host()]).deliver(&[&batch]).await.unwrap();
         assert_eq!(world.row(batch.send(0)).await, expected);

@@ -1,11 +1,18 @@
 //! Crashes, outages, doubts.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use ledger::fence::{Answer, Change, Fence, Ledger, SendAttempt};
+use ledger::leases::{ExpireLeases, SERVED_BEFORE};
 use rstest::rstest;
+use runner::Sweep;
+use runtime::plans::PreparedPool;
 use schemas::SkipReason;
 use stage_rig::until;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufStream},
+    net::TcpListener,
+};
 
 use super::panics::owed;
 use super::world::{Batch, Handle, Row, World, row};
@@ -127,8 +134,11 @@ async fn what_a_dead_process_had_not_fenced_is_still_owed() {
     // Heard of not long ago: its result may still come.
     world.silence_sessions(20.0).await;
     assert_eq!(world.sweep_leases().await, 0);
-    // Nothing more is to be expected: a campaign's mail is not tried again, so it need not wait until it may be.
+    // Postgres may have been away, and other processes live.
     world.silence_sessions(70.0).await;
+    let restarted = ExpireLeases::new(&PreparedPool::new(&world.pool, 1), SERVED_BEFORE);
+    assert_eq!(restarted.sweep().await.unwrap(), 0);
+    // Nothing more is to be expected: a campaign's mail is not tried again, so it need not wait until it may be.
     assert_eq!(world.sweep_leases().await, 1);
     assert_eq!(world.states(&batch).await, ["sent", "unknown", "queued"]);
     assert_eq!(world.row(batch.send(2)).await, row("queued", None, 0));
@@ -349,5 +359,43 @@ async fn a_relay_that_never_answers_opens_the_circuit_breaker() {
     let doubted = world.states(&batch).await.iter().filter(|state| *state == "unknown").count();
     // Twenty, and what was under way at the same time.
     assert!((20..=40).contains(&doubted), "{doubted}");
+    world.assert_counters_are_right().await;
+}
+
+/// A relay without extensions that ends each connection instead of answering RCPT.
+async fn relay_without_answers() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut stream, mut line, mut answer) = (BufStream::new(stream), String::new(), "220 relay\r\n");
+                while !line.starts_with("RCPT") {
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    stream.flush().await.unwrap();
+                    line.clear();
+                    if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
+                        return;
+                    }
+                    answer = "250 relay\r\n";
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_relay_that_ends_every_envelope_opens_the_circuit_breaker() {
+    let world = World::new().await;
+    let addresses: Vec<String> = (0..200).map(|number| format!("user{number}@example.com")).collect();
+    let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let relay = format!("smtp://{}?tls=none", relay_without_answers().await);
+    world.stage_with(&["--smtp-url", &relay]).deliver(&[&batch]).await.unwrap();
+    let deferred = world.states(&batch).await.iter().filter(|state| *state == "deferred").count();
+    // Twenty, and what was under way at the same time.
+    assert!((20..=40).contains(&deferred), "{deferred}");
+    let owed = "select count(*) from sends where tenant_id = $1 and state = 'queued' and attempts = 0";
+    assert_eq!(world.number(owed).await, 200 - deferred as i64);
     world.assert_counters_are_right().await;
 }

@@ -204,6 +204,31 @@ async fn a_transactional_message_of_yesterday_is_not_sent() {
 }
 
 #[rstest]
+#[case::taken("ann@example.com", row("sent", None, 3))]
+#[case::refused_again("defer-451@example.com", row("expired", Some("temporary"), 3))]
+#[tokio::test]
+async fn the_last_attempt_of_a_transactional_message_is_made(#[case] address: &str, #[case] expected: Row) {
+    let world = World::new().await;
+    let batch = world.transactional_batch(address).await;
+    // Its last attempt was due exactly at the deadline.
+    world
+        .run(
+            "update batches set created_at = now() - interval '24 hours 1 minute', queued = 0, deferred = 1
+             where tenant_id = $1",
+        )
+        .await;
+    world
+        .run(
+            "update sends set state = 'deferred', reason = 'temporary', attempts = 2, next_attempt_at = now()
+             where tenant_id = $1",
+        )
+        .await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, expected);
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
 #[case::unsubscribed("update contacts set marketing_status = 'unsubscribed' where tenant_id = $1", "unsubscribed")]
 #[case::archived("update contacts set status = 'archived' where tenant_id = $1", "contact_archived")]
 #[case::bounced(

@@ -3,7 +3,9 @@
 use schemas::{Lane, MessageKind, SendId};
 use uuid::Uuid;
 
+use super::panics::owed;
 use super::world::{Handle, World, row, within_a_day};
+use ledger::fence::{Fence, Ledger};
 use ledger::quota::{QuotaDefaults, QuotaRemaining, remaining_quota};
 
 const USED: &str = "select coalesce(sum(used), 0)::int8 from send_usage where tenant_id = $1";
@@ -59,6 +61,36 @@ async fn two_processes_together_let_exactly_as_many_pass_as_remain() {
     assert_eq!(world.number(skipped).await, 160 - 73);
     assert_eq!(quota_of(&world).await.remaining, Some(0));
     world.assert_counters_are_right().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_in_the_hands_of_two_processes_uses_the_whole_quota() {
+    let world = World::new().await;
+    limit(&world, None, Some(30)).await;
+    let addresses: Vec<String> = (0..40).map(|number| format!("user{number}@example.com")).collect();
+    let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let (one, two, batches) = (world.stage(), world.stage(), [&batch]);
+    futures::future::try_join(one.deliver(&batches), two.deliver(&batches)).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, 30);
+    let skipped = "select count(*) from sends where tenant_id = $1 and state = 'skipped' and reason = 'quota_exceeded'";
+    assert_eq!(world.number(skipped).await, 10);
+    world.assert_counters_are_right().await;
+}
+
+/// Two workers read the same sends; their fences come at once.
+#[tokio::test]
+async fn a_fence_that_does_not_pass_uses_no_quota() {
+    let world = World::new().await;
+    limit(&world, None, Some(2)).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.com", "eve@example.com"]).await;
+    let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
+    let one = owed(&world, &ledger, &[&batch]).await;
+    let other = owed(&world, &ledger, &[&batch]).await;
+    let sends = [&one[0], &other[0], &one[1], &other[1], &one[2]];
+    let fences = futures::future::join_all(sends.map(|send| ledger.fence(send.clone()))).await;
+    assert_eq!(fences.iter().filter(|fence| matches!(fence, Fence::Passed { .. })).count(), 2);
+    assert_eq!(world.states(&batch).await, ["fenced", "fenced", "skipped"]);
+    assert_eq!(world.number(USED).await, 2);
 }
 
 #[tokio::test]

@@ -215,7 +215,7 @@ impl World {
             .execute(&self.pool)
             .await
             .unwrap();
-        sqlx::query("insert into messages (tenant_id, id, sender_id, content_id, metered) values ($1, $2, $3, $4, 1)")
+        sqlx::query("insert into messages (tenant_id, id, sender_id, content_id) values ($1, $2, $3, $4)")
             .bind(self.tenant)
             .bind(batch.id)
             .bind(self.sender)
@@ -311,7 +311,7 @@ impl World {
     }
 
     pub async fn sweep_leases(&self) -> u64 {
-        ExpireLeases::new(&PreparedPool::new(&self.pool, 1)).sweep().await.unwrap()
+        ExpireLeases::new(&PreparedPool::new(&self.pool, 1), Duration::ZERO).sweep().await.unwrap()
     }
 
     /// Every batch's counters and the totals of hours equal a recount of the sends, and the state of a batch follows from them.
@@ -326,7 +326,7 @@ impl World {
                         count(*) filter (where bounced_at is not null) as bounced,
                         count(counted_delivered_at(provider, state, decided_at, delivered_at, bounced_at)) as delivered
                  from sends s where s.tenant_id = b.tenant_id
-                   and s.id between b.id and (substr(b.id::text, 1, 33) || to_hex(('x' || substr(b.id::text, 34))::bit(12)::int | 511))::uuid) n
+                   and s.id between b.id and last_id_of(b.id)) n
              where b.tenant_id = $1 and (
                  row(b.queued, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired, b.bounced, b.delivered)
                      <> row(n.queued, n.fenced, n.deferred, n.sent, n.failed, n.unknown, n.skipped, n.cancelled, n.expired, n.bounced, n.delivered)

@@ -9,8 +9,7 @@ with confirmed as (
     from contacts c
     cross join lateral recipient_eligibility($1, array[c.id]) g
     where f.tenant_id = $1 and f.contact_id = $2 and c.tenant_id = $1 and c.id = $2
-      and confirmation_state(f.state, f.expires_at, c.marketing_status) = 'pending' and g.contact_active
-      and not (g.hard_bounced or g.complained or g.unsubscribed or g.invalid or g.suppressed_all or g.suppressed_marketing)
+      and confirmation_state(f.state, f.expires_at, c.marketing_status) = 'pending' and g.may_be_asked
     returning f.contact_id
 ), subscribed as (
     update contacts c

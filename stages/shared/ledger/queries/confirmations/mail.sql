@@ -6,9 +6,7 @@
 -- A template of the tenant counts while it is a transactional one with the link in it. The mail prints nothing that the sign-up form
 -- took but the address: a form is filled by anybody. Answers how many were mailed.
 with taken as (
-    select f.*, w.send_id as new_send, g.address, c.locale, g.contact_id is not null and g.contact_active
-           and g.marketing_status = 'pending' and not (g.hard_bounced or g.complained or g.unsubscribed or g.invalid
-                                                       or g.suppressed_all or g.suppressed_marketing) as may_be_asked,
+    select f.*, w.send_id as new_send, g.address, c.locale, g.may_be_asked,
            f.last_mail_at + make_interval(hours => $11) as not_before
     from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, contact_id, send_id)
     join confirmations f on f.tenant_id = w.tenant_id and f.contact_id = w.contact_id

@@ -5,8 +5,7 @@
 insert into confirmations (tenant_id, contact_id, due_at, is_bulk)
 select distinct $1::uuid, g.contact_id, now(), $5::boolean
 from recipient_eligibility($1, $2) g
-where g.contact_active and g.marketing_status = 'pending'
-  and not (g.hard_bounced or g.complained or g.unsubscribed or g.invalid or g.suppressed_all or g.suppressed_marketing)
+where g.may_be_asked
 order by 2
 on conflict (tenant_id, contact_id) do update
 set state = 'pending', requested_at = now(), due_at = now(), reminders = 0, expires_at = null, is_bulk = excluded.is_bulk

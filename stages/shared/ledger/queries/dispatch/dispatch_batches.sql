@@ -1,7 +1,7 @@
 -- The fair scheduler: announces waiting batches of running campaigns, of tenants that are not paused, up to $1 sends of remaining
 -- backlog. $2: most batches of one campaign, and most campaigns, that are considered. $3: seconds until the first repeated announcement. $4: sends in flight
 -- of each tenant with a provider connection of its own. Such a tenant is isolated: it is as fast as its provider, and takes no capacity
--- from others.
+-- from others. $5: the urgencies of campaigns, the most urgent first. Mail of no campaign is as urgent as that of a normal one.
 -- Tenants take turns: a batch's slot is what its tenant would then have in flight, so a tenant with much in flight waits until
 -- the others have as much. Within a tenant the more urgent campaign comes first, of equal ones the older launch. `campaigns_running`
 -- finds the campaigns, `batches_open` the waiting batches of each, by the range of its ids: batches that are done are never read. Of most
@@ -31,11 +31,7 @@ with recursive direct as (
         order by b.tenant_id limit 1
     ) n
 ), in_flight as materialized (
-    -- What is deferred is in flight once its batch was dispatched again for it.
-    select tenant_id, sum(queued + fenced + case when quiet_at is null then 0 else deferred end) as weight
-    from batches
-    where lane = 'bulk' and state = 'announced'
-    group by tenant_id
+    select tenant_id, weight from bulk_in_flight
 ), isolated as materialized (
     select distinct tenant_id from provider_connections where (is_default or fallback_rank is not null) and status = 'active'
 ), open as (
@@ -43,7 +39,7 @@ with recursive direct as (
     select o.*, coalesce(f.weight, 0) + (row_number() over (partition by o.tenant_id order by o.rank, o.launch_prefix) - 1) * 500 as turn
     from (
         select c.tenant_id, c.id, c.launch_prefix, c.max_per_minute as pace, c.tripwire, c.bounce_percent, c.complaint_percent,
-               case when c.urgency in ('emergency', 'urgent') then 0 when c.urgency = 'low' then 2 else 1 end as rank
+               array_position($5::text[], c.urgency) as rank
         from campaigns c
         where c.status = 'sending' and c.completed_at is null and not c.paused and c.materialized_at is not null
           and (c.closes_at is null or c.closes_at > now())
@@ -112,7 +108,7 @@ with recursive direct as (
         limit $2
     ) b
     union all
-    select b.tenant_id, b.id, b.weight, null, null, 1
+    select b.tenant_id, b.id, b.weight, null, null, array_position($5::text[], 'normal')
     from direct d
     cross join lateral (
         select w.tenant_id, w.id, greatest(w.queued + w.fenced + w.deferred, 1) as weight

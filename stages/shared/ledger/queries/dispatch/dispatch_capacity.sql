@@ -1,14 +1,11 @@
 -- How many sends are in flight of all tenants without a provider connection of their own, and whether an isolated tenant, one with such a
--- connection, has capacity left. $1: most sends in flight of each isolated tenant. In flight is what `dispatch_batches` counts. Served by
+-- connection, has capacity left. $1: most sends in flight of each isolated tenant. Served by
 -- `batches_open`.
 with isolated as materialized (
     select distinct c.tenant_id from provider_connections c
     where (c.is_default or c.fallback_rank is not null) and c.status = 'active'
 ), in_flight as materialized (
-    select tenant_id, sum(queued + fenced + case when quiet_at is null then 0 else deferred end) as weight
-    from batches
-    where lane = 'bulk' and state = 'announced'
-    group by tenant_id
+    select tenant_id, weight from bulk_in_flight
 )
 select (select coalesce(sum(f.weight), 0)::bigint
         from in_flight f

@@ -30,7 +30,7 @@ with due as (
         select min(s.next_attempt_at) as later
         from sends s
         where b.queued + b.fenced = 0 and s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'deferred'
-          and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid
+          and s.id between b.id and last_id_of(b.id)
     ) l
 )
 update batches b

@@ -1,6 +1,6 @@
 -- Ends queued and deferred sends without an attempt, and writes the facts. $1 tenants, $2 first and $3 last id of the sends of each ending,
--- $4 months, $5 states, $6 reasons, $7 codes. A cancelled send is no fact. A send whose attempt before may have arrived stays unknown,
--- whatever withholds the next one: later proof can still correct it. Answers how many of each ending left which state for which. The
+-- $4 months, $5 states, $6 reasons, $7 codes. A cancelled send is no fact. A send whose attempt before may have arrived gets the state $8
+-- for the reason $9, whatever withholds the next one: later proof can still correct it. Answers how many of each ending left which state for which. The
 -- batches are locked. Primary key of `sends`.
 with asked as (
     select *
@@ -17,8 +17,8 @@ with asked as (
     ) s
 ), ended as (
     update sends s
-    set state = case when b.is_doubted then 'unknown' else b.planned end,
-        reason = case when b.is_doubted then 'no_answer' else b.reason end,
+    set state = case when b.is_doubted then $8 else b.planned end,
+        reason = case when b.is_doubted then $9 else b.reason end,
         response = case when b.is_doubted then s.response else coalesce(b.code, s.response) end,
         decided_at = now(), next_attempt_at = null
     from before b

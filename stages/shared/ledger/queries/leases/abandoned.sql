@@ -8,7 +8,7 @@ where b.lane in ('priority', 'bulk') and b.state in ('timed', 'waiting', 'announ
           select s.fence_token, s.doubtful
           from sends s
           where s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'fenced'
-            and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid
+            and s.id between b.id and last_id_of(b.id)
           offset 0
       ) s
       join unnest($1::uuid[], $2::uuid[]) as g (first, last) on s.fence_token between g.first and g.last

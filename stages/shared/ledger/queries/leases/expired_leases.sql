@@ -1,9 +1,7 @@
 -- Batches with sends whose lease has expired. Served by batches_open; other sweepers skip locked rows.
 select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind",
        b.classification as "classification!: Classification",
-       exists (
-           select from provider_connections p
-           where p.tenant_id = b.tenant_id and p.fallback_rank is not null and p.status = 'active') as "has_fallback!"
+       exists (select from fallback_connections p where p.tenant_id = b.tenant_id) as "has_fallback!"
 from batches b
 where b.state <> 'done' and b.lease_until < now() and b.fenced > 0
 order by b.tenant_id, b.id

@@ -7,9 +7,7 @@ select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind a
        t.status = 'active' as "tenant_active!", t.paused_at is not null as "tenant_paused!", t.environment as "environment!: Environment",
        t.quiet_from as "quiet_from?", t.quiet_to as "quiet_to?",
        t.quiet_for as "quiet_for?", t.timezone as "timezone!", s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus", w.domain_id as "warming?",
-       exists (
-           select from provider_connections p
-           where p.tenant_id = b.tenant_id and p.fallback_rank is not null and p.status = 'active') as "has_fallback!"
+       exists (select from fallback_connections p where p.tenant_id = b.tenant_id) as "has_fallback!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 join batches b on b.tenant_id = u.tenant_id and b.id = u.id
 join tenants t on t.id = b.tenant_id

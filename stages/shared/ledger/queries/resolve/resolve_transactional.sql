@@ -2,16 +2,15 @@
 -- more than $9 takes the bulk lane, as does one of a large array ($11), and waits there for dispatch. $1 tenants, $2 requests (each also the id of
 -- its first send; the others are copies), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until it is announced
 -- again, $10 sends.
--- Mail from a template of another type than transactional is marketing, regardless of the request: opt-outs count, and it has the footer.
--- The product that sends it states that the contact may be written to, as when it enrolls one: a contact known from mail only is subscribed,
--- unless it was asked to confirm.
--- Of the recipient of a copy it states nothing.
+-- Mail from a template of another type than transactional is marketing (`classification_of`). The product that sends it states that the contact
+-- may be written to, as when it enrolls one: a contact known from mail only is subscribed, unless it was asked to confirm. Of the recipient
+-- of a copy it states nothing.
 -- Answers the small batches.
 with wanted as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::uuid[], $6::uuid[], $7::uuid[], $10::uuid[], $11::boolean[])
         as w (tenant_id, request_id, batch_id, month, contact_id, content_id, sender_id, send_id, is_bulk)
 ), counted as (
-    select w.*, case when c.kind = 'transactional' then 'transactional' else 'marketing' end as classification
+    select w.*, classification_of(c.kind) as classification
     from (
         select tenant_id, batch_id, month, content_id, sender_id, count(*)::integer as size, count(*) <= $9::bigint and not bool_or(is_bulk) as is_prompt,
                array_agg(send_id) as send_ids, array_agg(contact_id) as contact_ids

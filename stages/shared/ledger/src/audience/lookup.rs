@@ -24,15 +24,6 @@ pub(crate) async fn segment_of(
     }
 }
 
-/// True if the audience exists and can be evaluated.
-pub async fn is_known(db: &mut PgConnection, tenant: Uuid, selector: &AudienceSelector) -> sqlx::Result<bool> {
-    match segment_of(db, tenant, selector).await {
-        Ok(_) => Ok(true),
-        Err(SegmentError::NotFound(_) | SegmentError::Invalid(_)) => Ok(false),
-        Err(SegmentError::Store(error)) => Err(error),
-    }
-}
-
 /// The statement over a segment. `bind` adds the parameters from `$3` on.
 pub(crate) fn over_segment(
     sql: &'static str,

@@ -7,7 +7,7 @@ mod selector;
 mod split;
 
 pub use count::{AudienceCount, AudienceMembers, CountedCampaign, WaitFacts, count, count_for};
-pub use lookup::{includes, is_known, some};
-pub use pin::{pin, unpin};
+pub use lookup::{includes, some};
+pub use pin::{pin, pinned_includes, unpin};
 pub use selector::AudienceSelector;
 pub use split::{Split, VARIANT_NAMES};

@@ -9,15 +9,18 @@ use sqlx::{Arguments, PgConnection};
 use uuid::Uuid;
 
 use super::{AudienceSelector, count::AudienceMembers, lookup};
-use segments::CompiledSegment;
+use segments::{CompiledSegment, SegmentError};
 
 /// Stores the current members of the audience. Works in either role, inside a transaction.
+///
+/// # Errors
+/// A segment that cannot be evaluated; nothing is stored then.
 pub async fn pin(
     db: &mut PgConnection,
     tenant: Uuid,
     selector: &AudienceSelector,
     campaign: Uuid,
-) -> sqlx::Result<AudienceMembers> {
+) -> Result<AudienceMembers, SegmentError> {
     let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
     plans::many_rows(&mut *db).await?;
     let members = match &segment {
@@ -42,6 +45,23 @@ async fn pin_segment(
     let mut query = lookup::over_segment(sql, tenant, segment, |arguments| arguments.add(campaign))?;
     let (contacts, fingerprint) = query.build_query_as().fetch_one(db).await?;
     Ok(AudienceMembers { contacts, fingerprint })
+}
+
+/// True if the audience that is pinned for a campaign has the contact. `None`: none is pinned.
+pub async fn pinned_includes(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+    contact: Uuid,
+) -> sqlx::Result<Option<bool>> {
+    sqlx::query_scalar!(
+        "select bool_or($3 = any (contacts)) from launch_audiences where tenant_id = $1 and campaign_id = $2",
+        tenant,
+        campaign,
+        contact,
+    )
+    .fetch_one(db)
+    .await
 }
 
 /// Deletes a pinned audience: its contacts are in `sends` now, or never will be.

@@ -102,8 +102,7 @@ pub async fn find_link(
 ) -> sqlx::Result<Option<(ConfirmationLink, String)>> {
     let row = sqlx::query!(
         r#"select g.address as "address!", g.marketing_status = 'subscribed' as "is_subscribed!",
-                  g.contact_active and not (g.hard_bounced or g.complained or g.unsubscribed or g.invalid or g.suppressed_all
-                                            or g.suppressed_marketing) as "may_be_asked!",
+                  g.may_be_asked as "may_be_asked!",
                   confirmation_state(f.state, f.expires_at, g.marketing_status) as "state?"
            from recipient_eligibility($1, array[$2::uuid]) g
            left join confirmations f on f.tenant_id = $1 and f.contact_id = $2"#,

@@ -18,6 +18,7 @@ use schemas::{Lane, ids::BATCH_MAX};
 use sqlx::PgPool;
 
 use self::announced::AnnouncedBatch;
+use crate::frequency::Urgency;
 
 pub use reannounce::ReannounceBatches;
 pub use requests::AnnounceRequests;
@@ -170,6 +171,7 @@ impl Dispatch {
             remaining.max(self.connection_backlog) / BATCH_MAX as i64 + 1,
             self.reannounce.as_secs_f64(),
             self.connection_backlog,
+            Urgency::NAMES as &[&str],
         )
         .fetch_all(&mut *tx)
         .await?;

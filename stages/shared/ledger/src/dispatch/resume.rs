@@ -15,17 +15,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const AT_ONCE: i64 = 500;
 
 /// Brings the batches of resumed tenants back.
-pub struct ResumeTenants {
-    pool: PgPool,
-}
-
-impl ResumeTenants {
-    /// The sweep.
-    #[must_use]
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-}
+pub struct ResumeTenants(pub PgPool);
 
 #[async_trait]
 impl Sweep for ResumeTenants {
@@ -35,11 +25,11 @@ impl Sweep for ResumeTenants {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let tenants =
-            sqlx::query_scalar!("select id from tenants where resuming order by id").fetch_all(&self.pool).await?;
+            sqlx::query_scalar!("select id from tenants where resuming order by id").fetch_all(&self.0).await?;
         let mut found = 0;
         for tenant in tenants {
             let resumed = sqlx::query_file!("queries/dispatch/resume_batches.sql", tenant, AT_ONCE)
-                .execute(&self.pool)
+                .execute(&self.0)
                 .await?
                 .rows_affected();
             found += resumed;
@@ -51,7 +41,7 @@ impl Sweep for ResumeTenants {
                        and not exists (select from batches b where b.lane = 'priority' and b.state = 'waiting' and b.tenant_id = $1)",
                     tenant
                 )
-                .execute(&self.pool)
+                .execute(&self.0)
                 .await?;
             }
         }

@@ -139,12 +139,12 @@ impl Erasure {
         Ok(Self::after(imports.last().copied(), imports.len(), SLICE))
     }
 
-    /// Stored answers that hold an address, if they name its contact or their key belongs to its tenant alone: a key may serve several
-    /// tenants. The row stays as a refusal, because a repeated request must not be executed again.
+    /// Stored answers of the contact's tenant that hold its address: a key may serve several tenants. The row stays as a refusal, because a
+    /// repeated request must not be executed again.
     pub(super) async fn answers(&self, db: &mut PgConnection, group: &ErasureGroup) -> sqlx::Result<Cursor> {
         let row = sqlx::query!(
             r#"with slice as materialized (
-                   select key_id, idempotency_key, body from idempotency_keys
+                   select key_id, idempotency_key, tenant_id, body from idempotency_keys
                    where (key_id, idempotency_key) > ($1, $2) order by key_id, idempotency_key limit $3
                ), emptied as (
                    update idempotency_keys i
@@ -152,12 +152,11 @@ impl Erasure {
                        body = convert_to('{"ok":false,"error":"contact_erased","detail":"the stored answer named a contact that was erased"}', 'UTF8')
                    from slice l
                    cross join lateral (select lower(encode(l.body, 'escape')) as body offset 0) t
-                   where i.key_id = l.key_id and i.idempotency_key = l.idempotency_key
+                   where i.key_id = l.key_id and i.idempotency_key = l.idempotency_key and l.tenant_id = any ($4)
                      and exists (
-                         select from unnest($4::uuid[], $5::uuid[], $6::text[], $7::timestamptz[]) as w (tenant_id, contact_id, address, asked_at)
-                         where i.created_at <= w.asked_at and strpos(t.body, encode(convert_to(w.address, 'UTF8'), 'escape')) > 0
-                           and (strpos(t.body, w.contact_id::text) > 0
-                                or exists (select from api_keys k where k.id = l.key_id and k.tenant_id = w.tenant_id)))
+                         select from unnest($4::uuid[], $5::text[], $6::timestamptz[]) as w (tenant_id, address, asked_at)
+                         where w.tenant_id = l.tenant_id and i.created_at <= w.asked_at
+                           and strpos(t.body, encode(convert_to(w.address, 'UTF8'), 'escape')) > 0)
                )
                select key_id, idempotency_key, (select count(*) from slice) as "found!"
                from slice order by key_id desc, idempotency_key desc limit 1"#,
@@ -165,7 +164,6 @@ impl Erasure {
             self.cursor_text,
             ANSWERS,
             &group.tenants,
-            &group.contacts,
             &group.addresses,
             &group.asked_at,
         )

@@ -45,6 +45,9 @@ impl BatchContext {
     }
 }
 
+/// What mail becomes whose first attempt may have arrived, whatever ends the second one.
+pub(crate) const IN_DOUBT: (SendState, &str) = (SendState::Unknown, "no_answer");
+
 /// True if mail with an unknown outcome gets one more attempt, with the same bytes and Message-ID. Campaigns and marketing never do: they
 /// stay unknown (README, promise 4). Neither does mail of a tenant with more than one provider route: another provider than the first
 /// attempt's cannot recognise the mail.
@@ -263,7 +266,8 @@ impl Change {
         if self.send.doubtful == 0 || self.suppress.is_some() {
             return self;
         }
-        Self { to: SendState::Unknown, reason: Some("no_answer"), event: Some("unknown"), ..self }
+        let (to, reason) = IN_DOUBT;
+        Self { to, reason: Some(reason), event: Some("unknown"), ..self }
     }
 
     /// Certainly not sent and still owed, and due after `wait`. A fenced send is queued again; one that was queued stays as it is, and its

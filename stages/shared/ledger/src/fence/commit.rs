@@ -2,8 +2,8 @@
 //!
 //! Locks in the order of the ledger: batches, contacts, sends, rollups. The contacts of the fences and the gates of their tenants are
 //! locked first and read in a later statement, so that a suppression, a cancel, a pause or a suspension that was answered before is
-//! always seen. A fence whose contact another transaction has locked, or whose gate is being closed, stays undecided: it comes again with
-//! the next group, and no other fence waits for it.
+//! always seen. A fence whose contact another transaction has locked, or whose gate is being closed, stays undecided, and so does one whose
+//! limit the fences before it in the group may have reached: it comes again with the next group, and no other fence waits for it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -37,11 +37,20 @@ pub(super) struct Commits {
     shard: i16,
 }
 
+/// Why a fence is decided with a later group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Undecided {
+    /// Another transaction has locked the recipient.
+    ContactLocked,
+    /// What a limit left was taken by other fences of the group, of which some may not pass. The next group knows the rest exactly.
+    LimitReached,
+}
+
 /// The result of a group.
 #[derive(Debug, Default)]
 pub(super) struct Committed {
-    /// The answer to each fence; `None` if another transaction has locked the recipient.
-    pub fences: Vec<Option<Fence>>,
+    /// The answer to each fence.
+    pub fences: Vec<Result<Fence, Undecided>>,
     /// Recipients to be suppressed whose contacts another transaction has locked: their changes are not written.
     pub locked_elsewhere: HashSet<Uuid>,
 }
@@ -126,7 +135,9 @@ impl Commits {
             Some(Some(_)) if change.to == SendState::Fenced => passed,
             _ => Fence::Refused,
         };
-        Ok(Committed { fences: gated.iter().map(|change| change.as_ref().map(&mut answer)).collect(), ..committed })
+        let fences =
+            gated.iter().map(|change| change.as_ref().map(&mut answer).map_err(|undecided| *undecided)).collect();
+        Ok(Committed { fences, ..committed })
     }
 
     /// Locks the batches of the group, decides each fence whose contact could be locked, and answers its change. The warm-up comes before the
@@ -136,7 +147,7 @@ impl Commits {
         db: &mut PgConnection,
         fences: &[SendAttempt],
         group: &[BatchKey],
-    ) -> sqlx::Result<(Vec<Option<Change>>, Meter, Warming)> {
+    ) -> sqlx::Result<(Vec<Result<Change, Undecided>>, Meter, Warming)> {
         if fences.is_empty() {
             return Ok((Vec::new(), Meter::default(), Warming::default()));
         }
@@ -154,7 +165,7 @@ impl Commits {
         let decide = |send: &SendAttempt| {
             let mut eligibility = recipients.get_mut(&send.contact_id);
             if eligibility.is_some() && !locked.contains(&send.contact_id) {
-                return None;
+                return Err(Undecided::ContactLocked);
             }
             let batch = batches.get(&send.batch.batch_id);
             let has_left = batch
@@ -164,7 +175,7 @@ impl Commits {
             let more_urgent = urgency.map_or(0, |urgency| owed.more_urgent(send.contact_id, urgency));
             let facts = SendFacts { more_urgent, has_exited: exited.contains(&send.id) };
             let decided = gated(send, batch, eligibility.as_deref(), has_left, facts);
-            let mut change = meter.admit(warming.admit(decided));
+            let mut change = meter.admit(warming.admit(decided)?)?;
             change.is_capped = change.to == SendState::Fenced && urgency.is_some();
             if change.to != SendState::Deferred {
                 owed.decided(send.contact_id, send.id);
@@ -175,7 +186,7 @@ impl Commits {
             {
                 *left -= 1;
             }
-            Some(change)
+            Ok(change)
         };
         let changes = fences.iter().map(decide).collect();
         Ok((changes, meter, warming))

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::{
     Change,
+    commit::Undecided,
     sql::{self, FenceBatch},
 };
 use crate::counters::UsageTotals;
@@ -18,12 +19,39 @@ use crate::quota::{self, QuotaDefaults};
 /// The shard of tenants with a limit: their commits come one after the other anyway, and one row a day is quick to sum.
 const LIMITED: i16 = -1;
 
+/// What a limit leaves to the fences of one commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remaining {
+    before: i64,
+    left: i64,
+}
+
+impl Remaining {
+    /// So many are left before this commit.
+    pub fn new(left: i64) -> Self {
+        Self { before: left, left }
+    }
+
+    /// Takes one. False: nothing was left before this commit.
+    ///
+    /// # Errors
+    /// [`Undecided::LimitReached`] if fences of this commit have taken the rest. Not all of them need pass: of two workers' fences of one
+    /// send, one does.
+    pub fn take(&mut self) -> Result<bool, Undecided> {
+        if self.left > 0 {
+            self.left -= 1;
+            return Ok(true);
+        }
+        if self.before > 0 { Err(Undecided::LimitReached) } else { Ok(false) }
+    }
+}
+
 /// Counts the fences of one commit. A tenant with a limit stays locked until the commit is done.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     today: NaiveDate,
     /// Mails left, of tenants with a limit.
-    left: HashMap<Uuid, i64>,
+    left: HashMap<Uuid, Remaining>,
 }
 
 impl Meter {
@@ -54,7 +82,7 @@ impl Meter {
         // A statement of its own after the lock: it sees the commit of the previous lock holder.
         for (tenant, usage) in quota::sent_counts(db, &tenants).await? {
             let quota = limited.get(&tenant).map(|limits| limits.remaining(usage, meter.today));
-            meter.left.insert(tenant, quota.and_then(|quota| quota.remaining).unwrap_or(0));
+            meter.left.insert(tenant, Remaining::new(quota.and_then(|quota| quota.remaining).unwrap_or(0)));
         }
         Ok(meter)
     }
@@ -66,18 +94,18 @@ impl Meter {
 
     /// Lets a fence pass, or turns it into a skip if nothing is left. A send that already counts always passes, and so does mail that the
     /// quota does not stop.
-    pub fn admit(&mut self, change: Change) -> Change {
+    ///
+    /// # Errors
+    /// [`Undecided::LimitReached`].
+    pub fn admit(&mut self, change: Change) -> Result<Change, Undecided> {
         if change.to != SendState::Fenced || change.metered() == 0 {
-            return change;
+            return Ok(change);
         }
-        match self.left.get_mut(&change.send.batch.tenant_id) {
-            Some(0) if quota::stops(change.send.batch.kind) => Change::skipped(change.send, SkipReason::QuotaExceeded),
-            Some(left) => {
-                *left = (*left - 1).max(0);
-                change
-            }
-            None => change,
+        let taken = self.left.get_mut(&change.send.batch.tenant_id).map_or(Ok(true), Remaining::take);
+        if !quota::stops(change.send.batch.kind) {
+            return Ok(change);
         }
+        Ok(if taken? { change } else { Change::skipped(change.send, SkipReason::QuotaExceeded) })
     }
 
     /// The usage of the changes that took place; negative for fences that are taken back.

@@ -38,10 +38,11 @@ use tokio::{
 
 pub use crate::gate::{BatchEligibility, GateDecision};
 pub use answer::Answer;
+pub(crate) use change::IN_DOUBT;
 pub use change::{BatchContext, CAP_WAIT, Change, NextAnnouncement, SendAttempt, TENANT_PAUSED_WAIT, is_tried_again};
 pub use warming::until_tomorrow;
 
-use commit::{Commits, Committed};
+use commit::{Commits, Committed, Undecided};
 use session::DeliverySession;
 
 use crate::{hours::random_shard, quota::QuotaDefaults};
@@ -201,7 +202,7 @@ async fn write(queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Durat
     }
 }
 
-/// Commits a group; answers undecided entries, whose contacts another transaction has locked.
+/// Commits a group; answers undecided entries, to be committed with the next.
 async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
     let (mut fences, mut asked, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut undecided = Vec::new();
@@ -240,10 +241,16 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
         }
     };
     for ((answer, (at, receiver)), send) in committed.fences.iter().zip(asked).zip(fences) {
-        match answer {
-            None if at.elapsed() < UNDECIDED_MAX => undecided.push(Entry::Fence(send, at, receiver)),
+        let again = match answer {
+            Err(Undecided::ContactLocked) => at.elapsed() < UNDECIDED_MAX,
+            Err(Undecided::LimitReached) => true,
+            Ok(_) => false,
+        };
+        if again {
+            undecided.push(Entry::Fence(send, at, receiver));
+        } else {
             // Without a receiver the worker is gone: the lease ends the send.
-            answer => drop(receiver.send(answer.unwrap_or(Fence::Failed))),
+            let _ = receiver.send(answer.unwrap_or(Fence::Failed));
         }
     }
     for ((change, (at, receiver)), is_written) in changes.into_iter().zip(done).zip(written) {

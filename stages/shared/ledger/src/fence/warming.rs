@@ -9,7 +9,8 @@ use chrono::{Days, NaiveDate, NaiveTime, Utc};
 use schemas::{MessageKind, SendState};
 use sqlx::PgConnection;
 
-use super::{Change, SendAttempt, sql::WarmupTotals};
+use super::{Change, SendAttempt, commit::Undecided, meter::Remaining, sql::WarmupTotals};
+use crate::gate::WARMUP;
 use crate::schedule::fraction;
 use crate::warmup::{self, DomainKey};
 
@@ -21,7 +22,7 @@ const DAWN: Duration = Duration::from_secs(30 * 60);
 pub(super) struct Warming {
     today: NaiveDate,
     /// Mails left for today; `None`: the plan is over.
-    left: HashMap<DomainKey, Option<i64>>,
+    left: HashMap<DomainKey, Option<Remaining>>,
 }
 
 impl Warming {
@@ -38,26 +39,28 @@ impl Warming {
         for state in warmup::load_states(db, &domains).await? {
             warming.today = state.today;
             if state.is_on {
-                warming.left.insert((state.tenant_id, state.domain_id), state.remaining());
+                warming.left.insert((state.tenant_id, state.domain_id), state.remaining().map(Remaining::new));
             }
         }
         Ok(warming)
     }
 
     /// Lets a fence pass, or defers a campaign's mail to the next day. A send that already counts always passes.
-    pub fn admit(&mut self, change: Change) -> Change {
+    ///
+    /// # Errors
+    /// [`Undecided::LimitReached`].
+    pub fn admit(&mut self, change: Change) -> Result<Change, Undecided> {
         if change.to != SendState::Fenced || change.metered() == 0 {
-            return change;
+            return Ok(change);
         }
         let Some(Some(left)) = change.send.warming().and_then(|domain| self.left.get_mut(&domain)) else {
-            return change;
+            return Ok(change);
         };
-        if *left > 0 {
-            *left -= 1;
-        } else if change.send.batch.kind == MessageKind::Campaign {
-            return until_tomorrow(change.send, self.today);
+        let taken = left.take();
+        if change.send.batch.kind != MessageKind::Campaign {
+            return Ok(change);
         }
-        change
+        Ok(if taken? { change } else { until_tomorrow(change.send, self.today) })
     }
 
     /// The usage of the changes that took place; negative for fences that are taken back.
@@ -79,5 +82,5 @@ impl Warming {
 pub fn until_tomorrow(send: SendAttempt, today: NaiveDate) -> Change {
     let midnight = today.checked_add_days(Days::new(1)).unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN).and_utc();
     let wait = (midnight - Utc::now()).to_std().unwrap_or_default() + DAWN.mul_f64(fraction(send.seed(), 0));
-    Change::waiting(send, "warmup", wait)
+    Change::waiting(send, WARMUP, wait)
 }

@@ -71,13 +71,20 @@ pub enum Hold {
     },
 }
 
+/// The reason on mail that waits for its domain's warm-up.
+pub const WARMUP: &str = "warmup";
+
 impl Hold {
+    const QUIET_HOURS: &str = "quiet_hours";
+    /// The reasons on deferred mail that has not been tried: what holds it is ours, not a receiver's answer.
+    pub const REASONS: [&str; 3] = [SkipReason::FrequencyCap.as_str(), Self::QUIET_HOURS, WARMUP];
+
     /// The reason on the send.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::FrequencyCap | Self::MoreUrgent { .. } => SkipReason::FrequencyCap.as_str(),
-            Self::QuietHours { .. } => "quiet_hours",
+            Self::QuietHours { .. } => Self::QUIET_HOURS,
         }
     }
 }

@@ -3,30 +3,7 @@
 //! Facts are read set-based (SQL function `recipient_eligibility`) and decided here, row by row.
 
 use chrono_tz::Tz;
-use schemas::{Classification, DomainStatus, MessageKind, SkipReason};
-
-/// A contact's consent to marketing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MarketingStatus {
-    /// Consented, or imported with a stated basis.
-    Subscribed,
-    /// Opted out.
-    Unsubscribed,
-    /// Has not consented (yet).
-    Pending,
-}
-
-impl MarketingStatus {
-    /// From the column; an unknown value counts as no consent (the gate fails closed).
-    #[must_use]
-    pub fn from_column(text: &str) -> Self {
-        match text {
-            "subscribed" => Self::Subscribed,
-            "unsubscribed" => Self::Unsubscribed,
-            _ => Self::Pending,
-        }
-    }
-}
+use schemas::{Classification, DomainStatus, MarketingStatus, MessageKind, SkipReason};
 
 /// The facts about one recipient at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,7 +20,8 @@ pub struct ContactKeys<'a> {
 pub struct MatchedContacts {
     /// The contact with the address.
     pub by_email: Option<Uuid>,
-    /// The contacts with the number, which all contacts of a company share. Active and older ones first.
+    /// The first fifty contacts with the number, which all contacts of a company share. That with the address first, then active and older
+    /// ones.
     pub by_dot_number: Vec<Uuid>,
 }
 

@@ -29,6 +29,14 @@ pub struct QuotaRemaining {
     pub resets_at: DateTime<Utc>,
 }
 
+impl QuotaRemaining {
+    /// True if so many mails fit.
+    #[must_use]
+    pub fn fits(&self, sends: i64) -> bool {
+        self.remaining.is_none_or(|remaining| sends <= remaining)
+    }
+}
+
 impl QuotaLimits {
     /// True if there is a limit.
     #[must_use]

@@ -142,7 +142,7 @@ async fn bring_forward(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid], on
          where b.tenant_id = $1 and b.id = any($2) and b.state = 'resting'
            and exists (select from sends s
                        where s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'deferred' and s.next_attempt_at <= now()
-                         and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid)",
+                         and s.id between b.id and last_id_of(b.id))",
         tenant,
         batches,
     )

@@ -28,8 +28,9 @@ async fn erasures_that_wait_together_look_through_stored_answers_once() {
     for (tenant, person) in &people {
         sqlx::query(
             "with answer as (
-                 insert into idempotency_keys (key_id, idempotency_key, fingerprint, status, body, locked_until)
-                 values ($2, 'k', sha256(''), 200, convert_to(format('{\"contact_id\": \"%s\", \"email\": \"%s\"}', $2, upper($3)), 'UTF8'), now())
+                 insert into idempotency_keys (key_id, idempotency_key, tenant_id, fingerprint, status, body, locked_until)
+                 values ($2, 'k', $1, sha256(''), 200, convert_to(format('{\"email\": \"%s\"}', upper($3)), 'UTF8'), now()),
+                        ($2, 'of another tenant', $2, sha256(''), 201, convert_to(format('{\"email\": \"%s\"}', $3), 'UTF8'), now())
              )
              insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
              values ($1, $2, $1, 'mailgun', $3, '', convert_to('recipient=' || replace($3, '@', '%40'), 'UTF8'), null, 'handled')",
@@ -50,6 +51,8 @@ async fn erasures_that_wait_together_look_through_stored_answers_once() {
     }
     assert_eq!(slices, 5 * OWN_STEPS + 3 + 2, "three slices of answers, one of each tenant's provider events");
     assert_eq!(rig.number("select count(*) from idempotency_keys where status = 422").await, 5);
+    let of_other_tenants = "select count(*) from idempotency_keys where status = 201";
+    assert_eq!(rig.number(of_other_tenants).await, 5, "under the same key");
     assert_eq!(rig.number("select count(*) from inbound_events where raw = ''").await, 5);
     assert_eq!(rig.number("select count(*) from erasures where completed_at is not null").await, 5);
 }

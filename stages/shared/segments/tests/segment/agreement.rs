@@ -70,7 +70,7 @@ async fn happen(rig: &Rig, tenant: &Tenant, launches: &[LaunchId], people: &[Per
 async fn write_fact(rig: &Rig, tenant: &Tenant, contact: Uuid, send: Uuid, fact: &Fact) {
     let ago = |hours: i64| Utc::now() - TimeDelta::hours(hours);
     sqlx::query(
-        "insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4, 'sent', $5)",
+        "insert into sends (tenant_id, id, month, contact_id, state, decided_at, provider) values ($1, $2, $3, $4, 'sent', $5, 'smtp')",
     )
     .bind(tenant.id)
     .bind(send)

@@ -10,7 +10,7 @@ use crate::{select, tenant};
 
 async fn send(rig: &Rig, tenant: &Tenant, id: Uuid, contact: Uuid, sent_days_ago: i64) {
     sqlx::query(
-        "insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4, 'sent', $5)",
+        "insert into sends (tenant_id, id, month, contact_id, state, decided_at, provider) values ($1, $2, $3, $4, 'sent', $5, 'smtp')",
     )
     .bind(tenant.id)
     .bind(id)
@@ -108,6 +108,30 @@ async fn a_mail_counts_from_the_time_it_was_sent() {
         select(&rig, &tenant, &json!({"not": {"event": "email.sent", "within_days": 30}})).await,
         [people[1].id, people[3].id]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_is_delivered_when_reports_count_it() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let people = rig.people(&tenant, 5).await;
+    let changes = [
+        "update sends set provider = 'smtp' where id = $1",
+        "update sends set provider = 'smtp', delivered_at = now() where id = $1",
+        "update sends set provider = 'ses' where id = $1",
+        "update sends set provider = 'ses', delivered_at = now() where id = $1",
+        "update sends set provider = 'ses', delivered_at = now(), bounced_at = now() where id = $1",
+    ];
+    for (change, person) in changes.into_iter().zip(&people) {
+        let id = new_batch_id();
+        send(&rig, &tenant, id, person.id, 5).await;
+        sqlx::query(change).bind(id).execute(&rig.pool).await.unwrap();
+    }
+    let delivered = json!({"event": "email.delivered"});
+    assert_eq!(select(&rig, &tenant, &delivered).await, [people[0].id, people[1].id, people[3].id]);
+    // A relay's late report does not change when its mail was delivered.
+    let lately = json!({"event": "email.delivered", "within_days": 3});
+    assert_eq!(select(&rig, &tenant, &lately).await, [people[3].id]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -297,6 +297,16 @@ async fn a_message_beyond_the_servers_size_is_not_offered_to_it() {
 }
 
 #[tokio::test]
+async fn an_extension_behind_many_others_counts() {
+    let others = "250-X-EXTENSION of no use\r\n".repeat(100);
+    let ehlo = Box::leak(format!("250-test\r\n{others}250 SIZE 10000").into_boxed_str());
+    let server = Server::offering(ehlo, |_, _, _: &str| Act::Usual).await;
+    let pool = Pool::new(settings(&server)).unwrap();
+    let failure = pool.take(&Envelope { size: 10_001, ..envelope() }).await.unwrap_err();
+    assert!(matches!(failure.cause, Cause::TooLarge));
+}
+
+#[tokio::test]
 async fn a_server_without_ehlo_is_greeted_with_helo() {
     let server =
         Server::start(|_, _, e: &str| if e.starts_with("EHLO") { Act::Say("502 5.5.1 what") } else { Act::Usual })

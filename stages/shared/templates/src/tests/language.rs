@@ -77,6 +77,7 @@ fn an_absent_value_is_nothing_and_never_an_error(#[case] source: &str, #[case] p
 #[case("{% # a note %}x", "x")]
 #[case("{{ '}}' }}{{ \"%}\" }}", "}}%}")]
 #[case("{{ \"now\" | date: '%Y' | size }}", "4")]
+#[case("{{ \"Zoë\" | size }}", "3")]
 #[case("{{ '2016-06-13 02:30:00 +0300' | date: '%B %d, %Y' }}", "June 13, 2016")]
 #[case("{{ 'abcdef' | slice: 1, 3 }}{{ 'abc' | slice: -2, 9 }}", "bcdbc")]
 #[case("{{ 7 | divided_by: 2 }} {{ -7 | divided_by: 2 }} {{ 7.0 | divided_by: 2 }} {{ 7 | modulo: 3 }}", "3 -4 3.5 1")]
