@@ -91,6 +91,7 @@ create table tenants (
     paused_at timestamptz,
     pause_actor text,
     pause_reason text,
+    longest_pause_days integer not null default 0 check (longest_pause_days >= 0), -- of those that are over, rounded up: for so long mail may have waited
     resuming boolean not null default false,       -- resumed; some of its batches were set aside and are not yet dispatched again
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),

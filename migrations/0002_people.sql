@@ -101,7 +101,7 @@ create table fields (
 select enable_row_security('fields');
 
 -- Fields that were removed and whose values are still being taken out of contacts. Until then the key is reserved, and no reader shows
--- a value of it: those that go by the definitions do not know it, the others read `fields_shown`.
+-- a value of it: those that go by the definitions do not know it, the others read `removed_keys`.
 create table removed_fields (
     tenant_id uuid not null references tenants (id),
     id uuid not null,                           -- of the field
@@ -112,10 +112,12 @@ create table removed_fields (
 );
 select enable_row_security('removed_fields');
 
-create function fields_shown(of_tenant uuid, fields jsonb) returns jsonb
+-- The keys of removed fields: `fields - (select keys from removed_keys(tenant_id))` is what is shown of a contact's values while they are taken
+-- out. A table becomes part of the statement that asks; a value with a query in it would be planned at each call.
+create function removed_keys(of_tenant uuid) returns table (keys text[])
 language sql stable parallel safe
-as $$ select fields - array(select r.key from removed_fields r where r.tenant_id = of_tenant) $$;
-grant execute on function fields_shown(uuid, jsonb) to postrider_ingress, postrider_stages;
+as $$ select array(select r.key from removed_fields r where r.tenant_id = of_tenant) $$;
+grant execute on function removed_keys(uuid) to postrider_ingress, postrider_stages;
 
 -- A transaction that stores values of a tenant's fields holds them: from a statement before the one that reads the definitions, to its end.
 create function hold_fields(of_tenant uuid) returns void
@@ -283,16 +285,15 @@ create index suppressions_newest on suppressions (tenant_id, created_at desc, id
 create index suppressions_that_expire on suppressions (tenant_id, expires_at) where expires_at is not null;
 select enable_row_security('suppressions');
 
--- True if the recipient left by an act of his own: nobody but the recipient undoes that.
-create function left_by_own_hand(of_tenant uuid, of_address text) returns boolean
+-- The opt-out of an address by an act of the recipient's own: nobody but the recipient undoes that. A table, as `removed_keys`.
+create function own_opt_outs(of_tenant uuid, of_address text) returns table (suppression_id uuid)
 language sql stable parallel safe
 as $$
-    select exists (
-        select from suppressions s
-        where s.tenant_id = of_tenant and s.address = of_address and s.reason = 'unsubscribe' and s.source = 'recipient'
-          and (s.expires_at is null or s.expires_at > now()))
+    select s.id from suppressions s
+    where s.tenant_id = of_tenant and s.address = of_address and s.reason = 'unsubscribe' and s.source = 'recipient'
+      and (s.expires_at is null or s.expires_at > now())
 $$;
-grant execute on function left_by_own_hand(uuid, text) to postrider_ingress, postrider_stages;
+grant execute on function own_opt_outs(uuid, text) to postrider_ingress, postrider_stages;
 
 -- How many suppressions a tenant has, by reason. Suppressions have many writers, so triggers count: each statement appends one
 -- row per reason to a log, which locks nothing and cannot deadlock; the engagement stage folds the log into the totals. A reader

@@ -247,7 +247,7 @@ revoke update, delete on product_events from postrider_ingress;
 
 -- The facts of a merged contact are its survivor's: product events and outcomes, and what the stages have yet to decide. That is copied: its
 -- rows may be locked by a stage that waits for this transaction, and finds nothing left for the merged contact. Segments that the merged
--- contact had entered start nothing for the survivor.
+-- contact had entered, or was passed over for, start nothing for the survivor.
 create function move_merged_facts() returns trigger
 language plpgsql security definer set search_path from current
 as $$
@@ -260,6 +260,10 @@ begin
     where s.tenant_id = new.tenant_id
     order by s.id
     on conflict do nothing;
+    insert into segments_passed (tenant_id, contact_id, passed_at)
+    select p.tenant_id, new.merged_into, p.passed_at
+    from segments_passed p where p.tenant_id = new.tenant_id and p.contact_id = new.id
+    on conflict (tenant_id, contact_id) do update set passed_at = greatest(segments_passed.passed_at, excluded.passed_at);
     insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence, event_id, noted_at)
     select o.tenant_id, o.sequence_id, new.merged_into, o.occurrence, o.event_id, o.noted_at
     from sequences s
@@ -301,8 +305,7 @@ create index trigger_occurrences_by_age on trigger_occurrences (tenant_id, noted
 select enable_row_security('trigger_occurrences');
 revoke update, delete on trigger_occurrences from postrider_ingress;
 
--- The contacts that were in the segment of a sequence's trigger when it was looked at last, and those whose entry starts nothing: the next
--- look takes out who is not in it.
+-- The contacts that were in the segment of a sequence's trigger when it was looked at last.
 create table segment_entries (
     tenant_id uuid not null,
     sequence_id uuid not null,
@@ -311,6 +314,17 @@ create table segment_entries (
 );
 select enable_row_security('segment_entries');
 revoke update, delete on segment_entries from postrider_ingress;
+
+-- Contacts that start nothing by a segment which they are in at the next look: one row each, however many triggers there are. It counts for
+-- the triggers that were looked at last before it.
+create table segments_passed (
+    tenant_id uuid not null,
+    contact_id uuid not null,
+    passed_at timestamptz not null,
+    primary key (tenant_id, contact_id)
+);
+select enable_row_security('segments_passed');
+revoke delete on segments_passed from postrider_ingress;
 
 -- A change of these contacts starts no sequence by the segment that it brings them into. Called at the end of the transaction that changes
 -- them: it waits for a look that is under way, and the next one for the caller's commit.
@@ -325,9 +339,11 @@ declare
         order by s.id);
 begin
     perform pg_advisory_xact_lock(hashtextextended('trigger ' || w.id, 0)) from unnest(of_segments) as w (id);
-    insert into segment_entries (tenant_id, sequence_id, contact_id)
-    select of_tenant, w.id, c.id from unnest(of_segments) as w (id) cross join unnest(contacts) as c (id)
-    on conflict do nothing;
+    -- After the locks, so that it is later than the looks that they waited for.
+    insert into segments_passed (tenant_id, contact_id, passed_at)
+    select of_tenant, c.id, clock_timestamp() from (select distinct id from unnest(contacts) as c (id) order by id) c
+    where cardinality(of_segments) > 0
+    on conflict (tenant_id, contact_id) do update set passed_at = excluded.passed_at;
 end $$;
 grant execute on function pass_over_segments(uuid, uuid[]) to postrider_ingress;
 

@@ -2,7 +2,7 @@
 -- A subquery in the list costs less to begin than a join, and nothing is written out for callers here: most who ask want one contact.
 -- $1 tenant, $2 ids.
 select c.id, c.address, c.external_id, c.first_name, c.last_name, c.title, c.phone, c.company, c.dot_number,
-       fields_shown($1, c.fields) as "fields!", c.timezone, c.locale, c.lifecycle_stage, c.status, c.marketing_status, c.source,
+       c.fields - (select keys from removed_keys($1)) as "fields!", c.timezone, c.locale, c.lifecycle_stage, c.status, c.marketing_status, c.source,
        c.consent_basis, c.consent_at, c.consent_source, c.consent_description, c.consent_evidence as "consent_evidence?: Json<SignUpEvidence>", c.created_at, c.updated_at,
        array(select m.id from contacts m where m.tenant_id = $1 and m.merged_into = c.id order by m.id) as "merged!",
        array(

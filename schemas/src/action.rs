@@ -33,6 +33,10 @@ pub struct UpdateField {
 /// What `update_field` may set beside defined fields.
 pub const CONTACT_FIELDS: [&str; 5] = ["first_name", "last_name", "title", "phone", "company"];
 
+/// The longest text in one of a contact's own columns, in characters, whoever writes it: [`CONTACT_FIELDS`], `lifecycle_stage`, `source`,
+/// `consent_basis`, `consent_source`.
+pub const CONTACT_TEXT_MAX_CHARS: usize = 200;
+
 /// Of `update_lifecycle_stage`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -24,7 +24,7 @@ taken_out as (
 emptied as (
     update import_rows r
     set external_id = null, first_name = null, last_name = null, title = null, phone = null, company = null, lifecycle_stage = null,
-        dot_number = null, timezone = null, locale = null, fields = '{}', tags = null, lists = null, pending = false,
+        dot_number = null, timezone = null, locale = null, fields = '{}', tags = null, lists = null, status = null, pending = false,
         consent_basis = null, consent_at = null
     from looked_at l where r.number = l.number and l.code is not null and l.stops_mail
 ),

@@ -1,10 +1,12 @@
--- Updates known contacts. An empty cell leaves the value; an opt-out is never lifted; `pending` becomes `subscribed` only where the import
+-- Updates known contacts. An empty cell leaves the value; an archived contact is active again, unless its row says that it is archived; an
+-- opt-out is never lifted; `pending` becomes `subscribed` only where the import
 -- states that marketing is allowed and on what basis ($2), and the row does not say `pending`, which takes `subscribed` back. Consent is
 -- taken as a whole, with the import as its evidence: its basis ($3), slug ($4) and description ($5). Consent of a row that is older than
 -- what is known says nothing new, and that of the import alone counts where nothing is known. A row that says nothing new changes nothing.
 with incoming as (
     select c.id, r.first_name, r.last_name, r.title, r.phone, r.company, r.lifecycle_stage, r.dot_number, r.timezone, r.locale,
            r.fields, coalesce(r.consent_basis, $3, c.consent_basis) as consent_basis, coalesce(r.consent_at, now()) as consent_at, r.external_id,
+           c.status = 'archived' and r.status = 'active' as comes_back,
            case
                when r.unsubscribed then 'unsubscribed'
                when r.pending and c.marketing_status = 'subscribed' then 'pending'
@@ -25,6 +27,7 @@ with incoming as (
 ),
 changed as (
     update contacts c set
+        status = case when t.comes_back then 'active' else c.status end,
         external_id = coalesce(t.external_id, c.external_id),
         first_name = coalesce(t.first_name, c.first_name),
         last_name = coalesce(t.last_name, c.last_name),
@@ -59,6 +62,7 @@ changed as (
           or not c.fields @> t.fields
           or t.marketing_status <> c.marketing_status
           or t.states_consent
+          or coalesce(t.comes_back, false)
       )
     returning c.id
 )

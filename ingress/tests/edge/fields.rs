@@ -29,6 +29,10 @@ async fn a_field_is_defined_once_and_its_label_and_fallback_change() {
 #[case("")]
 #[case("email")]
 #[case("first_name")]
+#[case("unsubscribed")]
+#[case("status")]
+#[case("consent_source")]
+#[case("cursor")]
 #[case("plan tier")]
 #[tokio::test]
 async fn a_key_that_is_no_word_or_taken_is_refused(#[case] key: &str) {

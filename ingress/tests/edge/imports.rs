@@ -87,6 +87,23 @@ async fn create_skips_the_known_and_update_the_new() {
 }
 
 #[tokio::test]
+async fn an_archived_contact_comes_back_with_the_import_that_updates_it() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = client.post("/v1/contacts", json!({"email": "old@example.com", "first_name": "Old"})).await;
+    client.delete(&format!("/v1/contacts/{}", id.text("contact_id")), json!({})).await;
+    let csv = "email,first_name\nold@example.com,Old\n";
+    let active = "select count(*) from contacts where status = 'active'";
+    for operation in ["create", "audience_only"] {
+        import(&client, operation, csv).await;
+        assert_eq!(edge.count(active).await, 0, "{operation}");
+    }
+    assert_eq!(counts(&import(&client, "upsert", csv).await), json!({"total_rows": 1, "valid": 1, "updated": 1}));
+    assert_eq!(edge.count(active).await, 1);
+    assert_eq!(counts(&import(&client, "upsert", csv).await), json!({"total_rows": 1, "valid": 1, "unchanged": 1}));
+}
+
+#[tokio::test]
 async fn create_applies_the_opt_outs_of_the_known_and_nothing_else() {
     let edge = Edge::start().await;
     let client = edge.client().await;

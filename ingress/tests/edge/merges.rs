@@ -209,7 +209,13 @@ async fn a_merge_enters_no_segment_anew() {
     .execute(&edge.pool)
     .await
     .unwrap();
+    let passed = "insert into segments_passed (tenant_id, contact_id, passed_at)
+                  select tenant_id, id, now() from contacts where address = 'ann@work.example'";
+    sqlx::query(passed).execute(&edge.pool).await.unwrap();
     merge(&client, &ann, &other).await;
+    let passed = "select count(*) from segments_passed p join contacts c on c.id = p.contact_id
+                  where c.address = 'ann@example.com'";
+    assert_eq!(edge.count(passed).await, 1);
     let entered = "select count(*) from segment_entries e join contacts c on c.id = e.contact_id
                    where c.address = 'ann@example.com'";
     assert_eq!(edge.count(entered).await, 1);

@@ -204,6 +204,30 @@ async fn a_list_without_a_public_name_cannot_be_left_or_joined_here() {
 }
 
 #[tokio::test]
+async fn a_topic_that_was_shown_is_left_however_many_have_come_before_it_since() {
+    let reader = Reader::start().await;
+    let last = reader.topic("Zebras", true).await;
+    assert!(!reader.look().await.contains("at most 100 topics"));
+    sqlx::query(
+        "with topics as (
+             insert into audiences (tenant_id, id, kind, name, public_name)
+             select tenant_id, gen_random_uuid(), 'list', 'topic ' || n, 'Topic ' || n
+             from contacts, generate_series(1, 100) n where id = $1
+             returning tenant_id, id
+         )
+         insert into audience_members (tenant_id, audience_id, contact_id) select tenant_id, id, $1 from topics",
+    )
+    .bind(reader.contact)
+    .execute(&reader.ready.edge.pool)
+    .await
+    .unwrap();
+    let page = reader.look().await;
+    assert!(page.contains("at most 100 topics") && !page.contains("Zebras"), "{page}");
+    reader.submit(&format!("shown={last}&action=save")).await;
+    assert!(!reader.is_in(last).await);
+}
+
+#[tokio::test]
 async fn leaving_everything_is_committed_before_it_is_answered_and_noted_once() {
     let reader = Reader::start().await;
     for _ in 0..2 {

@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use crate::model::{CreditRule, MailTouch};
 
-/// The longest time between the request of a mail outside campaigns and its delivery: that of a sequence may wait as long for room under
-/// the frequency cap as a cap can have days.
+/// The longest time between the request of a mail outside campaigns and its delivery, without a pause of its tenant: that of a sequence may
+/// wait as long for room under the frequency cap as a cap can have days.
 const SEND_TIME_MAX: TimeDelta = TimeDelta::days(4 + DAYS_MAX as i64);
 
 /// The query for the touches of an outcome's contacts before it.
@@ -113,7 +113,9 @@ async fn deliveries(
     let (indexes, tenants, contacts) = columns(queries, &lines);
     let since: Vec<DateTime<Utc>> = lines.iter().map(|line| queries[line.0].deliveries_since).collect();
     let until: Vec<DateTime<Utc>> = lines.iter().map(|line| queries[line.0].occurred_at).collect();
-    let first: Vec<Uuid> = since.iter().map(|at| first_id(*at - SEND_TIME_MAX)).collect();
+    let paused = longest_pauses(&mut *db, &tenants).await?;
+    let wait = |tenant: &Uuid| paused.get(tenant).map_or(SEND_TIME_MAX, |paused| SEND_TIME_MAX + *paused);
+    let first: Vec<Uuid> = since.iter().zip(&tenants).map(|(at, tenant)| first_id(*at - wait(tenant))).collect();
     let last: Vec<Uuid> = until.iter().map(|at| first_id(*at + TimeDelta::milliseconds(1))).collect();
     let months = |ids: &[Uuid]| ids.iter().map(|id| month_of(*id)).collect::<Vec<NaiveDate>>();
     let rows = sqlx::query_file!(
@@ -149,6 +151,17 @@ async fn deliveries(
             Some((index, touch))
         })
         .collect())
+}
+
+/// For how long mail of these tenants may have waited in a pause.
+async fn longest_pauses(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<BTreeMap<Uuid, TimeDelta>> {
+    let rows = sqlx::query!(
+        "select id, longest_pause_days from tenants where id = any ($1) and longest_pause_days > 0",
+        tenants
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, TimeDelta::days(row.longest_pause_days.into()))).collect())
 }
 
 fn tenant_at(queries: &[TouchQuery], index: i32) -> Uuid {

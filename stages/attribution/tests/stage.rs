@@ -89,6 +89,17 @@ async fn mail_that_waited_for_room_under_the_cap_is_credited() {
 }
 
 #[tokio::test]
+async fn mail_that_waited_in_a_pause_is_credited() {
+    let shop = Shop::open().await;
+    let single = shop.single_mail(&shop.people[0], 1).await;
+    let waited = shop.requested(single, 130).await;
+    sqlx::query("update tenants set longest_pause_days = 129").execute(&shop.rig.pool).await.unwrap();
+    let outcome = shop.report_outcome(json!({})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(waited, 1_000_000)]);
+}
+
+#[tokio::test]
 async fn late_facts_use_up_no_rechecks() {
     let shop = Shop::open().await;
     let mail = shop.mail(&shop.people[0], 5).await;

@@ -112,8 +112,9 @@ impl Occurrences {
         if !is_ours.fetch_one(&mut *tx).await? {
             return Ok(());
         }
+        // The time after the lock, which an import may have held until now: what it passes over counts for this look and for no other.
         let now = sqlx::query!(
-            r#"select now() as "now!", set_config('statement_timeout', $1, true)"#,
+            r#"select clock_timestamp() as "now!", set_config('statement_timeout', $1, true)"#,
             self.look_max.as_millis().to_string()
         );
         let now = now.fetch_one(&mut *tx).await?.now;
@@ -221,8 +222,8 @@ impl FieldDate {
     }
 }
 
-/// Notes the contacts that are in the segment and were not at the last look, and forgets those that are not in it any more. The first
-/// look only sees who is in it.
+/// Notes the contacts that are in the segment and were not at the last look, but for those that were passed over since, and forgets those
+/// that are not in it any more. The first look only sees who is in it.
 async fn note_entries(db: &mut PgConnection, sequence: &Triggered) -> sqlx::Result<()> {
     let Some(segment) = sequence.config.0.get("segment_id").and_then(Value::as_str).and_then(|id| id.parse().ok())
     else {
@@ -244,6 +245,8 @@ async fn note_entries(db: &mut PgConnection, sequence: &Triggered) -> sqlx::Resu
     query.push(" insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence) select ");
     query.push_bind(sequence.tenant_id).push(", ").push_bind(sequence.id);
     query.push(", contact_id, gen_random_uuid()::text from entered where ").push_bind(sequence.swept_at.is_some());
+    query.push(" and not exists (select from segments_passed p where p.tenant_id = ").push_bind(sequence.tenant_id);
+    query.push(" and p.contact_id = entered.contact_id and p.passed_at > ").push_bind(sequence.swept_at).push(")");
     query.push(" and now() >= coalesce(").push_bind(sequence.enroll_from).push(", '-infinity')");
     query.push(" and now() < coalesce(").push_bind(sequence.enroll_until).push(", 'infinity')");
     query.build().execute(db).await.map(drop)

@@ -97,6 +97,12 @@ async fn of_a_paused_tenant_nothing_is_fenced_after_the_answer_others_go_on_and_
     );
 
     run(&rig, &["resume", "tenant", &tenant.to_string()]);
+    let waited: i32 = sqlx::query_scalar("select longest_pause_days from tenants where id = $1")
+        .bind(tenant)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(waited, 1, "rounded up");
     rig.status(campaign, "sent", PATIENCE).await;
     assert_eq!(rig.sink.counts(&addresses).await, vec![1; 6_000]);
     eventually("the transactional mail", PATIENCE, || async {

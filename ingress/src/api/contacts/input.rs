@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Datelike, SecondsFormat, TimeDelta, Utc};
 use schemars::JsonSchema;
-use schemas::{MarketingStatus, parse_id};
+use schemas::{MarketingStatus, action::CONTACT_TEXT_MAX_CHARS, parse_id};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -19,8 +19,7 @@ use crate::{
     },
 };
 
-/// Of a contact's names, phone, company and other short texts, whoever writes them.
-pub(crate) const TEXT_MAX_CHARS: usize = 200;
+const LOCALE_MAX_CHARS: usize = 50;
 const DESCRIPTION_MAX_CHARS: usize = 1_000;
 const AUDIENCES_MAX: usize = 100;
 /// Longest id of a contact in the product, in characters.
@@ -39,11 +38,11 @@ const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Consent {
-    #[schemars(length(max = TEXT_MAX_CHARS))]
+    #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
     pub basis: Option<String>,
     /// Since 1900, and not in the future.
     pub at: Option<GivenTime>,
-    #[schemars(length(max = TEXT_MAX_CHARS))]
+    #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
     pub source: Option<String>,
     #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     pub description: Option<String>,
@@ -86,8 +85,8 @@ impl Consent {
     }
 
     fn check(&self, faults: &mut Faults) {
-        faults.optional("consent.basis", self.basis.as_deref(), TEXT_MAX_CHARS);
-        faults.optional("consent.source", self.source.as_deref(), TEXT_MAX_CHARS);
+        faults.optional("consent.basis", self.basis.as_deref(), CONTACT_TEXT_MAX_CHARS);
+        faults.optional("consent.source", self.source.as_deref(), CONTACT_TEXT_MAX_CHARS);
         faults.optional("consent.description", self.description.as_deref(), DESCRIPTION_MAX_CHARS);
         let fault = self.at.and_then(|at| check_consent_time(at.0).err());
         faults.require(fault.is_none(), "consent.at", "out_of_range", "must be since 1900, and not in the future");
@@ -139,41 +138,41 @@ macro_rules! contact_body {
         $(#[$about])*
         pub(crate) struct $body {
             $($own)*
-            #[schemars(length(max = TEXT_MAX_CHARS))]
+            #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub first_name: Patch<String>,
-            #[schemars(length(max = TEXT_MAX_CHARS))]
+            #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub last_name: Patch<String>,
-            #[schemars(length(max = TEXT_MAX_CHARS))]
+            #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub title: Patch<String>,
-            #[schemars(length(max = TEXT_MAX_CHARS))]
+            #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub phone: Patch<String>,
-            #[schemars(length(max = TEXT_MAX_CHARS))]
+            #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub company: Patch<String>,
             #[schemars(range(min = 1, max = i64::MAX))]
             pub dot_number: Patch<i64>,
             /// An IANA time zone, such as Europe/Paris.
             pub timezone: Patch<String>,
             /// A language tag, such as en or pt-BR.
-            #[schemars(length(max = TEXT_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
+            #[schemars(length(max = LOCALE_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
             pub locale: Patch<String>,
-            #[schemars(length(max = TEXT_MAX_CHARS))]
+            #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub lifecycle_stage: Patch<String>,
-            #[schemars(length(max = TEXT_MAX_CHARS))]
+            #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub source: Patch<String>,
         }
 
         impl $body {
             fn check_columns(&self, faults: &mut Faults) {
-                for (path, patch, max_chars) in [
-                    ("first_name", &self.first_name, TEXT_MAX_CHARS),
-                    ("last_name", &self.last_name, TEXT_MAX_CHARS),
-                    ("title", &self.title, TEXT_MAX_CHARS),
-                    ("phone", &self.phone, TEXT_MAX_CHARS),
-                    ("company", &self.company, TEXT_MAX_CHARS),
-                    ("lifecycle_stage", &self.lifecycle_stage, TEXT_MAX_CHARS),
-                    ("source", &self.source, TEXT_MAX_CHARS),
+                for (path, patch) in [
+                    ("first_name", &self.first_name),
+                    ("last_name", &self.last_name),
+                    ("title", &self.title),
+                    ("phone", &self.phone),
+                    ("company", &self.company),
+                    ("lifecycle_stage", &self.lifecycle_stage),
+                    ("source", &self.source),
                 ] {
-                    faults.one_line(path, line(patch).unwrap_or_default(), max_chars);
+                    faults.one_line(path, line(patch).unwrap_or_default(), CONTACT_TEXT_MAX_CHARS);
                 }
                 let number = self.dot_number.value().copied();
                 check_words(faults, line(&self.timezone), line(&self.locale), number);
@@ -381,7 +380,7 @@ pub(crate) fn is_locale(text: &str) -> bool {
     (2..=3).contains(&language.len())
         && language.bytes().all(|byte| byte.is_ascii_alphabetic())
         && parts.all(|part| (2..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_alphanumeric()))
-        && text.len() <= TEXT_MAX_CHARS
+        && text.len() <= LOCALE_MAX_CHARS
 }
 
 fn check_fields(values: &Map<String, Value>, defined: &BTreeMap<String, FieldType>, faults: &mut Faults) {
@@ -427,7 +426,7 @@ mod tests {
     fn every_fault_of_a_contact_is_named() {
         let error = create(json!({
             "email": "nobody",
-            "first_name": "x".repeat(101),
+            "first_name": "x".repeat(201),
             "timezone": "Mars/Olympus",
             "locale": "e",
             "dot_number": 0,

@@ -152,7 +152,7 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
     }
     let contact = found.ok_or_else(|| ApiError::not_found("contact"))?;
     let left_by_own_hand =
-        sqlx::query_scalar!(r#"select left_by_own_hand($1, $2) as "left!""#, tenant, contact.address)
+        sqlx::query_scalar!(r#"select exists (select from own_opt_outs($1, $2)) as "left!""#, tenant, contact.address)
             .fetch_one(db)
             .await?;
     Ok(ContactBeforeChange {

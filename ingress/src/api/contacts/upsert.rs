@@ -105,7 +105,7 @@ async fn find(
                           as "merged_addresses!",
                       array(select m.external_id from contacts m
                             where m.tenant_id = $1 and m.merged_into = c.id and m.external_id is not null)
-                          as "merged_external_ids!", left_by_own_hand($1, c.address) as "left_by_own_hand!"
+                          as "merged_external_ids!", exists (select from own_opt_outs($1, c.address)) as "left_by_own_hand!"
                from contacts c
                where c.tenant_id = $1 and c.id in (
                    select coalesce(merged_into, id) from contacts where tenant_id = $1 and address = any ($2)

@@ -38,7 +38,7 @@ impl ExportFormat {
 }
 
 /// The column of the cursor, in both forms.
-const CURSOR: &str = "cursor";
+pub(super) const CURSOR: &str = "cursor";
 
 /// Writes the header line of CSV.
 pub(super) fn write_header<R: ExportRow>(format: ExportFormat, out: &mut Vec<u8>) -> Result<(), ApiError> {

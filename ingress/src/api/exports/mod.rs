@@ -23,7 +23,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::{
-    format::{ExportFormat, write_header, write_rows},
+    format::{CURSOR, ExportFormat, write_header, write_rows},
     rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
 use crate::{
@@ -40,6 +40,11 @@ const SLICE_ROWS: i64 = 500;
 pub(super) const WRITING_MAX: TimeDelta = TimeDelta::minutes(10);
 /// The types of answers.
 const FILES: &[&str] = &[ExportFormat::Csv.content_type(), ExportFormat::Ndjson.content_type()];
+
+/// The columns of an export of contacts.
+pub(super) fn contact_columns() -> impl Iterator<Item = &'static str> {
+    ExportedContact::columns().chain([CURSOR])
+}
 
 /// The routes.
 pub(crate) fn routes() -> Routes {

@@ -105,7 +105,7 @@ exported! {
         updated_at: Time,
     }
     r#"select c.id as contact_id, c.external_id, c.address as email, c.first_name, c.last_name, c.title, c.phone, c.company,
-              c.dot_number, c.timezone, c.locale, c.lifecycle_stage, fields_shown($1, c.fields) as "fields!", c.status,
+              c.dot_number, c.timezone, c.locale, c.lifecycle_stage, c.fields - (select keys from removed_keys($1)) as "fields!", c.status,
               c.marketing_status, c.source, c.consent_basis, c.consent_at, c.consent_source, c.consent_description, c.opted_in_at, m.lists as "lists!",
               m.tags as "tags!", c.created_at, c.updated_at
        from (select * from contacts where tenant_id = $1 and id > $2 and status in ('active', 'archived') order by id limit $3) c

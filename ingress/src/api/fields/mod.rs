@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::references;
+use super::{imports::header::is_reserved_name, references};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::Time, read,
     read_page, resource, types::Words, write,
@@ -25,41 +25,6 @@ const LIST_MAX_ITEMS: usize = 100;
 const COUNTED_MAX: i64 = 10_000;
 /// Fields one tenant may define.
 const FIELDS_MAX: i64 = 200;
-/// Names that contacts, imports and exports use themselves: an export imports as the same contacts.
-const RESERVED: &[&str] = &[
-    "email",
-    "email_address",
-    "e_mail",
-    "mail",
-    "first_name",
-    "last_name",
-    "title",
-    "phone",
-    "company",
-    "dot_number",
-    "timezone",
-    "locale",
-    "lifecycle_stage",
-    "tags",
-    "list",
-    "lists",
-    "fields",
-    "unsubscribed",
-    "marketing_status",
-    "suppression_reason",
-    "consent_basis",
-    "consent_at",
-    "external_id",
-    "contact_id",
-    "status",
-    "source",
-    "consent_source",
-    "consent_description",
-    "opted_in_at",
-    "created_at",
-    "updated_at",
-    "cursor",
-];
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -316,7 +281,7 @@ struct FieldCreated {
 async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     faults.require(is_key(&body.key), "key", "invalid", "must match [a-z][a-z0-9_]{0,49}");
-    faults.require(!is_reserved(&body.key), "key", "reserved", "is a name that contacts have already");
+    faults.require(!is_reserved_name(&body.key), "key", "reserved", "is a name that contacts have already");
     faults.title("label", &body.label, LABEL_MAX_CHARS);
     faults.optional("fallback", body.fallback.as_deref(), FALLBACK_MAX_CHARS);
     faults.finish()?;
@@ -362,12 +327,6 @@ fn is_key(key: &str) -> bool {
     (1..=50).contains(&key.len())
         && key.starts_with(|first: char| first.is_ascii_lowercase())
         && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-}
-
-/// Import headers ignore underscores, so a key that differs by them only would shadow a column.
-fn is_reserved(key: &str) -> bool {
-    let plain = |text: &str| text.replace('_', "");
-    RESERVED.iter().any(|name| plain(name) == plain(key))
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -488,6 +447,6 @@ mod tests {
     #[test]
     fn keys_are_lower_case_words_that_contacts_do_not_use_themselves() {
         assert!(is_key("plan_2") && !is_key("2plan") && !is_key("Plan") && !is_key("") && !is_key(&"a".repeat(51)));
-        assert!(is_reserved("email") && is_reserved("firstname") && !is_reserved("plan"));
+        assert!(is_reserved_name("email") && is_reserved_name("firstname") && !is_reserved_name("plan"));
     }
 }

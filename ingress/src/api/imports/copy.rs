@@ -8,7 +8,7 @@ use super::row::ImportRow;
 
 /// The statement the bytes belong to.
 pub const STATEMENT: &str = "copy import_rows (number, address, new_id, contact_id, first_name, last_name, title, phone, company, \
-    lifecycle_stage, dot_number, timezone, locale, fields, tags, lists, unsubscribed, pending, suppression_reason, consent_basis, consent_at, external_id) \
+    lifecycle_stage, dot_number, timezone, locale, fields, tags, lists, status, unsubscribed, pending, suppression_reason, consent_basis, consent_at, external_id) \
     from stdin";
 
 /// Between names; cannot occur in one.
@@ -69,6 +69,7 @@ fn encode_row(row: ImportRow, line: &mut String) {
     for names in [row.tags, row.lists] {
         cell(line, (!names.is_empty()).then(|| names.join(NAME_SEPARATOR)).as_deref(), '\t');
     }
+    cell(line, Some(if row.archived { "archived" } else { "active" }), '\t');
     for is_so in [row.unsubscribed, row.pending] {
         cell(line, Some(if is_so { "t" } else { "f" }), '\t');
     }
@@ -120,10 +121,10 @@ mod tests {
         };
         let text = pieces([row]).concat();
         let cells: Vec<&str> = text.trim_end_matches('\n').split('\t').collect();
-        assert_eq!(cells.len(), 22);
+        assert_eq!(cells.len(), 23);
         assert_eq!(text.matches('\n').count(), 1);
         assert_eq!((cells[0], cells[1], cells[4]), ("2", "ann@example.com", "a\\tb\\\\N\\nc"));
-        assert_eq!((cells[5], cells[13], cells[14], cells[16]), ("\\N", "{}", "x\u{1f}y", "f"));
+        assert_eq!((cells[5], cells[13], cells[14], cells[17]), ("\\N", "{}", "x\u{1f}y", "f"));
     }
 
     #[test]

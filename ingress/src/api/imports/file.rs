@@ -7,8 +7,8 @@ use schemas::{Address, address::ADDRESS_MAX_BYTES};
 
 use crate::pipeline::{body::IMPORT_BODY_MAX_BYTES, error::ApiError};
 
-/// The longest cell, in bytes: but for those that hold many values, which the longest row bounds.
-pub(super) const CELL_MAX_BYTES: usize = 8 * 1024;
+/// The longest name of a column, in bytes. A cell is as long as its column's values may be.
+const HEADER_NAME_MAX_BYTES: usize = 8 * 1024;
 /// Most columns of a file.
 const COLUMNS_MAX: usize = 500;
 /// The longest row, in bytes, quotes and delimiters included.
@@ -109,8 +109,9 @@ impl<'a> CsvFile<'a> {
             .from_reader(self.text.as_bytes());
         let header = reader.headers().map_err(|_| fault(1, "unreadable", "the header cannot be read"))?;
         let names: Vec<String> = header.iter().map(str::to_owned).collect();
-        if names.iter().any(|name| name.len() > CELL_MAX_BYTES) {
-            return Err(fault(1, "oversize_field", &format!("a cell may have at most {CELL_MAX_BYTES} bytes")));
+        if names.iter().any(|name| name.len() > HEADER_NAME_MAX_BYTES) {
+            let detail = format!("the name of a column may have at most {HEADER_NAME_MAX_BYTES} bytes");
+            return Err(fault(1, "oversize_field", &detail));
         }
         Ok((names, CsvRows { reader, record: csv::StringRecord::new(), number: 1 }))
     }
@@ -125,7 +126,7 @@ pub struct CsvRows<'a> {
 }
 
 impl CsvRows<'_> {
-    /// The next row and its number: as a spreadsheet counts, so the header is row 1. Blank lines are not counted.
+    /// The next row and its number. The header is row 1, a row of several lines is one, and an empty line is none.
     ///
     /// # Errors
     /// 400 with the line for a row that cannot be read.
@@ -296,7 +297,7 @@ mod tests {
     #[case::header(format!("email{}\n", ",x".repeat(COLUMNS_MAX)), "too_many_columns", "line 1")]
     #[case::row(format!("email\n\na@b.co{}\n", ",".repeat(COLUMNS_MAX)), "too_many_columns", "line 3")]
     #[case::wide_row(format!("email\na@b.co,\"{}\"", "x\n".repeat(RECORD_MAX_BYTES / 2)), "oversize_row", "line 2")]
-    #[case::long_name(format!("email,{}\n", "x".repeat(CELL_MAX_BYTES + 1)), "oversize_field", "line 1")]
+    #[case::long_name(format!("email,{}\n", "x".repeat(HEADER_NAME_MAX_BYTES + 1)), "oversize_field", "line 1")]
     fn a_record_is_refused_by_its_size_with_its_line(#[case] text: String, #[case] code: &str, #[case] line: &str) {
         let error = open(&text).and_then(|file| file.rows().map(drop)).unwrap_err();
         assert_eq!(error.fields[0].code, code, "{error:?}");

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::file::{fault, shown};
-use crate::{api::fields::FieldType, pipeline::error::ApiError};
+use crate::{
+    api::{exports::contact_columns, fields::FieldType},
+    pipeline::error::ApiError,
+};
 
 /// What a column is read into.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub enum Column {
     List,
     /// Names of lists.
     Lists,
+    /// Whether the contact is archived: of an export only.
+    Status,
     /// Whether the contact has left.
     Unsubscribed,
     /// `marketing_status`
@@ -78,18 +83,20 @@ impl CsvHeader {
             defined.iter().map(|(key, kind)| (plain(key), (key, *kind))).collect();
         let mut columns: Vec<Option<Column>> = Vec::with_capacity(names.len());
         let mut seen = HashSet::with_capacity(names.len());
-        // Beside the column with all fields no other means one: it is an export, whose own columns may be called like an older field.
-        let has_fields = names.iter().any(|name| plain(name) == "fields");
+        // As an export writes the values of fields: no other column of an export is one of them, whatever a field is named.
+        let is_exported = names.iter().any(|name| plain(name) == "fields");
         for name in names {
             let word = plain(name);
             // Of several fields that are spelled alike, the one that is named exactly.
-            let field = || defined.get_key_value(name).map(|(key, kind)| (key, *kind)).or(fields.get(&word).copied());
+            let field = || {
+                let exact = defined.get_key_value(name).map(|(key, kind)| (key, *kind));
+                exact.or(fields.get(&word).copied()).filter(|_| !(is_exported && has_export_column(&word)))
+            };
             let column = match word.as_str() {
                 "fields" => Some(Column::Fields(defined.clone())),
-                word => builtin(word).or_else(|| {
-                    let (key, kind) = field().filter(|_| !has_fields)?;
-                    Some(Column::Field { key: key.clone(), kind })
-                }),
+                // Other files call other things so.
+                "status" if is_exported => Some(Column::Status),
+                word => builtin(word).or_else(|| field().map(|(key, kind)| Column::Field { key: key.clone(), kind })),
             };
             let is_repeated = match &column {
                 Some(_) => columns.contains(&column),
@@ -139,6 +146,16 @@ fn builtin(word: &str) -> Option<Column> {
     })
 }
 
+/// Whether no field can have this name, because an import or an export of contacts has a column of it.
+pub(in crate::api) fn is_reserved_name(name: &str) -> bool {
+    let word = plain(name);
+    builtin(&word).is_some() || has_export_column(&word)
+}
+
+fn has_export_column(word: &str) -> bool {
+    contact_columns().any(|column| plain(column) == word)
+}
+
 fn plain(name: &str) -> String {
     name.chars().filter(|c| !c.is_whitespace() && *c != '-' && *c != '_').flat_map(char::to_lowercase).collect()
 }
@@ -177,10 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_column_with_all_fields_no_other_means_a_field() {
-        let header = header(&["email", "fields", "plan_tier"]).unwrap();
-        assert!(matches!(header.columns[1], Some(Column::Fields(_))));
-        assert_eq!(header.columns[2], None);
+    fn a_column_of_an_export_is_no_field_beside_the_column_of_fields() {
+        let defined = BTreeMap::from(["source", "plan"].map(|key| (key.to_owned(), FieldType::String)));
+        let ignored = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            CsvHeader::read(&names, &defined).unwrap().ignored()
+        };
+        assert_eq!(ignored(&["email", "fields", "source", "plan"]), ["source"]);
+        assert!(ignored(&["email", "source", "plan"]).is_empty());
     }
 
     #[rstest]

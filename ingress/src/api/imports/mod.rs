@@ -54,7 +54,7 @@ pub(crate) fn routes() -> Routes {
                 "Staged, validated and committed before the answer, in one transaction. Bad rows are reported and \
                  skipped; the last duplicate wins, but an opt-out or a suppression in any of them counts; an empty cell leaves the value; no suppression or opt-out is ever \
                  lifted. A file that cannot be read (no header, an unclosed quote, a column twice, more than 500 \
-                 columns, a row over 1 MB) is a 400 that names the line. A reported value is cut \
+                 columns, a name of one over 8 KB, a row over 1 MB) is a 400 that names the line. A reported value is cut \
                  short, and left empty when an address is in it. A `create` applies the opt-outs of contacts that \
                  are known. A row whose `external_id` another contact has, or whose contact has another one, is a bad row; of \
                  one that says `unsubscribed` or has a `suppression_reason`, that counts all the same, and is among the \
@@ -147,7 +147,8 @@ struct CreateImport {
     /// `lifecycle_stage`, `dot_number`, `timezone`, `locale`; `tags` and `lists` (names with `;` between them or a JSON array), `list` (one
     /// name); `unsubscribed`, `marketing_status` (`subscribed` says nothing, `pending` that the contact has not agreed yet, `unsubscribed` is
     /// an opt-out), `suppression_reason`, `consent_basis`, `consent_at`; each defined field by its key, and `fields` (a JSON object of
-    /// values by key). So the CSV of `/v1/exports/contacts` can be imported. Columns of other names are ignored.
+    /// values by key). So the CSV of `/v1/exports/contacts` can be imported; beside `fields`, `status` says whether a contact is archived.
+    /// Columns of other names are ignored.
     csv: String,
     #[schemars(length(max = NAME_MAX_CHARS))]
     name: Option<String>,

@@ -5,31 +5,31 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 use ledger::suppressions::SuppressionReason;
 use schemars::JsonSchema;
-use schemas::{Address, MarketingStatus, text::check_line};
+use schemas::{Address, MarketingStatus, action::CONTACT_TEXT_MAX_CHARS, text::check_line};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
-    file::{CELL_MAX_BYTES, quoted, shown},
+    file::{quoted, shown},
     header::{Column, CsvHeader, TextColumn},
 };
 use crate::{
     api::{
-        contacts::{EXTERNAL_ID_MAX_CHARS, TEXT_MAX_CHARS, check_consent_time, is_locale, is_timezone},
+        contacts::{EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone},
         exports::format::unescaped,
         fields::{FieldType, parse_boolean},
     },
     pipeline::{json, validate::AUDIENCE_NAME_MAX},
 };
 
-/// Most lists or tags of one row.
-const NAMES_MAX: usize = 1_000;
+/// Most names in a cell that somebody wrote: more are a sign that the file has another delimiter.
+const WRITTEN_NAMES_MAX: usize = 100;
 
 /// What is wrong with a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "ImportError")]
 pub struct RowFault {
-    /// The row, as a spreadsheet counts.
+    /// The row. The header is row 1, and empty lines are not counted.
     pub row: u64,
     /// The column's name in the file.
     pub column: String,
@@ -72,6 +72,8 @@ pub struct ImportRow {
     pub tags: Vec<String>,
     /// Names.
     pub lists: Vec<String>,
+    /// The row says the contact is archived.
+    pub archived: bool,
     /// The row says the contact has left.
     pub unsubscribed: bool,
     /// The row says the contact has not agreed to marketing yet.
@@ -106,7 +108,7 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Resu
         let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
             continue;
         };
-        let read = checked_cell(column, cell).and_then(|cell| row.take(column, cell));
+        let read = checked_line(cell).and_then(|cell| row.take(column, cell));
         if let Err(code) = read {
             faults.push(fault(name, code, cell));
         }
@@ -120,7 +122,7 @@ impl ImportRow {
         match column {
             Column::Email => self.address = Address::parse(cell).map_err(schemas::AddressError::code)?.into_string(),
             Column::ExternalId => self.external_id = Some(short(cell, EXTERNAL_ID_MAX_CHARS)?),
-            Column::Text(which) => *self.text_mut(*which) = Some(short(cell, TEXT_MAX_CHARS)?),
+            Column::Text(which) => *self.text_mut(*which) = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
             Column::DotNumber => {
                 self.dot_number = Some(cell.parse().ok().filter(|number| *number > 0).ok_or("not_a_positive_integer")?);
             }
@@ -129,6 +131,7 @@ impl ImportRow {
             Column::Tags => self.tags = names(cell)?,
             Column::List => self.lists.push(name(cell)?),
             Column::Lists => self.lists.extend(names(cell)?),
+            Column::Status => self.archived = cell == "archived",
             Column::Unsubscribed => self.unsubscribed |= parse_boolean(cell).ok_or("not_a_boolean")?,
             Column::MarketingStatus => {
                 match MarketingStatus::parse(&cell.to_ascii_lowercase()).ok_or("unknown_status")? {
@@ -141,7 +144,7 @@ impl ImportRow {
                 self.suppression_reason =
                     Some(SuppressionReason::parse(&cell.to_ascii_lowercase()).ok_or("unknown_reason")?);
             }
-            Column::ConsentBasis => self.consent_basis = Some(short(cell, TEXT_MAX_CHARS)?),
+            Column::ConsentBasis => self.consent_basis = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
             Column::ConsentAt => {
                 let at = time(cell).ok_or("not_a_time")?;
                 check_consent_time(at)?;
@@ -176,12 +179,6 @@ fn checked(cell: &str, good: bool, code: &'static str) -> Result<String, &'stati
     if good { Ok(cell.to_owned()) } else { Err(code) }
 }
 
-/// A cell that is not longer than its column may be.
-fn checked_cell<'a>(column: &Column, cell: &'a str) -> Result<&'a str, &'static str> {
-    let holds_many = matches!(column, Column::Fields(_) | Column::Tags | Column::Lists);
-    if cell.len() > CELL_MAX_BYTES && !holds_many { Err("oversize_field") } else { checked_line(cell) }
-}
-
 fn checked_line(text: &str) -> Result<&str, &'static str> {
     check_line(text).map(|()| text).map_err(schemas::text::TextError::code)
 }
@@ -200,7 +197,7 @@ fn names(cell: &str) -> Result<Vec<String>, &'static str> {
     };
     let parts = parts.into_iter().map(str::trim).filter(|part| !part.is_empty());
     let names: Vec<String> = parts.map(name).collect::<Result<_, _>>()?;
-    if names.len() > NAMES_MAX { Err("too_many") } else { Ok(names) }
+    if exported.is_none() && names.len() > WRITTEN_NAMES_MAX { Err("too_many") } else { Ok(names) }
 }
 
 /// Values of fields: a JSON object, as an export writes them.
@@ -332,6 +329,16 @@ mod tests {
     fn a_bad_cell_is_named_with_row_column_and_code(#[case] cells: &[&str], #[case] column: &str, #[case] code: &str) {
         let faults = read_cells(cells).unwrap_err();
         assert_eq!((faults[0].row, faults[0].column.as_str(), faults[0].code), (2, column, code));
+    }
+
+    #[test]
+    fn a_cell_may_be_as_long_as_an_export_writes_it_and_a_longer_one_is_a_fault_of_its_row() {
+        let names: Vec<String> = (0..=WRITTEN_NAMES_MAX).map(|at| format!("{at} {}", "x".repeat(90))).collect();
+        let exported = serde_json::to_string(&names).unwrap();
+        assert_eq!(read_cells(&["a@b.co", "", "", "", &exported]).unwrap().tags, names);
+        let fault = |cells: &[&str]| read_cells(cells).unwrap_err().remove(0).code;
+        assert_eq!(fault(&["a@b.co", "", "", "", &names.join(";")]), "too_many");
+        assert_eq!(fault(&["a@b.co", &"x".repeat(1_000_000)]), "too_long");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use runtime::outbound::TargetRules;
 use schemars::JsonSchema;
-use schemas::action::{Action, CONTACT_FIELDS, Decode, UpdateField};
+use schemas::action::{Action, CONTACT_FIELDS, CONTACT_TEXT_MAX_CHARS, Decode, UpdateField};
 use schemas::delay;
 use schemas::{Address, DelayUnit, StepType};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -298,8 +298,8 @@ fn check_field(path: &str, update: &UpdateField, known: &ValidationContext<'_>, 
         match &update.value {
             Value::Null => {}
             Value::String(text) => {
-                faults.text(&value, text, NAME_MAX);
-                faults.one_line(&value, text, NAME_MAX);
+                faults.text(&value, text, CONTACT_TEXT_MAX_CHARS);
+                faults.one_line(&value, text, CONTACT_TEXT_MAX_CHARS);
             }
             _ => faults.add(value, "wrong_type", "must be a string or null"),
         }

@@ -254,7 +254,7 @@ async fn check(ctx: &mut RequestContext, name: &str, kind: SnippetKind, texts: &
         }
         faults
     })?;
-    if faults.is_empty() { Ok(()) } else { Err(ApiError::validation(faults)) }
+    if faults.is_empty() { Ok(()) } else { Err(content::refused(faults)) }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

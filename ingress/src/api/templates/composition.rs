@@ -164,7 +164,7 @@ pub(crate) async fn compose_template(
     let label = snippets::label(&written.texts(), &stored) + &content::fields_label(&known);
     let written = written.clone();
     ctx.run_blocking(label, move || TemplateComposer { written: &written, kind, stored: &stored, known: &known }.run())?
-        .map_err(ApiError::validation)
+        .map_err(content::refused)
 }
 
 /// Notes which snippets, in which versions, a content holds.

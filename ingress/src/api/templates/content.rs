@@ -7,7 +7,7 @@ use schemas::text::TextError;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
-use templates::{CheckedTemplate, KnownFields, Part, TemplateFault, TemplateKind, TemplateSource};
+use templates::{CheckedTemplate, FaultCode, KnownFields, Part, TemplateFault, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
 use crate::{
@@ -157,13 +157,19 @@ impl ContentWarning {
     }
 }
 
+/// The refusal of a text with these faults: 400, or 503 where only a busy machine explains one.
+pub(crate) fn refused(faults: Vec<FieldFault>) -> ApiError {
+    let is_late = faults.iter().any(|fault| fault.code == FaultCode::TimedOut.as_str());
+    if is_late { ApiError::unavailable() } else { ApiError::validation(faults) }
+}
+
 /// Faults as callers see them: each with its part, line and column.
 pub(crate) fn refusal(faults: &[TemplateFault], path: Option<&'static str>) -> ApiError {
     let fault = |fault: &TemplateFault| match path {
         Some(path) => FieldFault::new(path, fault.code.as_str(), format!("{} {}", fault.part, place(fault))),
         None => field_fault(fault, "body_html"),
     };
-    ApiError::validation(faults.iter().map(fault).collect())
+    refused(faults.iter().map(fault).collect())
 }
 
 /// A fault at the field it is in; `body` is the one with the body.
@@ -174,4 +180,19 @@ pub(crate) fn field_fault(fault: &TemplateFault, body: &'static str) -> FieldFau
 
 fn place(fault: &TemplateFault) -> String {
     format!("line {} column {}: {}", fault.line, fault.column, fault.detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_that_a_busy_machine_could_not_read_may_come_again() {
+        let status = |code: FaultCode| {
+            let fault =
+                TemplateFault { part: Part::BodyHtml, line: 1, column: 1, code, detail: "took too long".to_owned() };
+            refusal(&[fault], None).status
+        };
+        assert_eq!((status(FaultCode::TimedOut).as_u16(), status(FaultCode::TooComplex).as_u16()), (503, 400));
+    }
 }

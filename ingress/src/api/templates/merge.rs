@@ -48,7 +48,7 @@ pub(crate) struct MergeContact {
 pub(crate) async fn contacts(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<MergeContact>> {
     let rows = sqlx::query!(
         r#"select id, status = 'active' as "is_active!", address, first_name, last_name, title, phone, company, timezone, locale,
-                  lifecycle_stage, dot_number, fields_shown($1, fields) as "fields!"
+                  lifecycle_stage, dot_number, fields - (select keys from removed_keys($1)) as "fields!"
            from contacts where tenant_id = $1 and id = any ($2) and status <> 'erased' order by id"#,
         tenant,
         ids,

@@ -11,6 +11,7 @@ use runtime::trace;
 use schemars::JsonSchema;
 use schemas::{
     Address, RequestAnnounced, RequestKind,
+    action::CONTACT_TEXT_MAX_CHARS,
     messages::{MailOptions, TransactionalPayload},
 };
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
-    contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, TEXT_MAX_CHARS, named},
+    contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
     mail_options::{
         COPIES_MAX, CopyRecipient, HEADERS_MAX, METADATA_MAX, MailTracking, OptionFields, TAG_MAX, TAGS_MAX,
     },
@@ -88,13 +89,13 @@ struct SendTransactional {
     contact_id: Option<Id>,
     /// Default: the tenant's default sender.
     sender_profile_id: Option<Id>,
-    #[schemars(with = "Option<Line<TEXT_MAX_CHARS>>")]
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
     first_name: Option<String>,
-    #[schemars(with = "Option<Line<TEXT_MAX_CHARS>>")]
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
     last_name: Option<String>,
-    #[schemars(with = "Option<Line<TEXT_MAX_CHARS>>")]
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
     title: Option<String>,
-    #[schemars(with = "Option<Line<TEXT_MAX_CHARS>>")]
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
     phone: Option<String>,
     /// The display name in From. Default: the sender's.
     #[schemars(with = "Option<Name<NAME_MAX>>")]
@@ -273,7 +274,7 @@ fn validate_with(body: SendTransactional, mut faults: Faults) -> Result<ValidReq
         ("title", &body.title),
         ("phone", &body.phone),
     ] {
-        faults.one_line(path, text.as_deref().unwrap_or_default(), TEXT_MAX_CHARS);
+        faults.one_line(path, text.as_deref().unwrap_or_default(), CONTACT_TEXT_MAX_CHARS);
     }
     let options = OptionFields {
         from_name: body.from_name,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use axum::response::{IntoResponse, Response};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderValue, StatusCode, header};
-use ledger::preferences::{Recipient, Topic};
+use ledger::preferences::{Recipient, TOPICS_MAX, Topic};
 use sha2::{Digest, Sha256};
 use url::Url;
 
@@ -183,9 +183,10 @@ impl PageWriter {
     fn topics_form(&self, topics: &[Topic]) -> String {
         let texts = &self.texts.preferences;
         let items: Vec<String> = topics.iter().map(topic).collect();
+        let more = if topics.len() < TOPICS_MAX { String::new() } else { format!("<p>{}</p>\n", texts.more_topics) };
         format!(
             "<form method=\"post\"><fieldset aria-describedby=\"choose\"><legend>{}</legend><p id=\"choose\">{}</p>\n\
-             <ul>\n{}\n</ul></fieldset>\n<button type=\"submit\" name=\"action\" value=\"save\">{}</button></form>",
+             <ul>\n{}\n</ul>\n{more}</fieldset>\n<button type=\"submit\" name=\"action\" value=\"save\">{}</button></form>",
             texts.topics,
             texts.choose,
             items.join("\n"),

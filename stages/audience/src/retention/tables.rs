@@ -149,6 +149,15 @@ pub const RULES: &[RetentionRule] = &[
              where s.tenant_id = t.id and s.updated_at < $1
                and (s.trigger_type <> 'segment_entered' or s.trigger_config is null or s.status = 'archived'))",
     ),
+    // Once every trigger by a segment was looked at since.
+    RetentionRule::of_tenant(
+        "segments_passed",
+        Keep::Days(1),
+        "r.passed_at < $1 and not exists (
+             select from sequences s
+             where s.tenant_id = t.id and s.trigger_type = 'segment_entered' and s.trigger_config is not null
+               and s.status in ('active', 'paused') and s.triggers_swept_at < r.passed_at)",
+    ),
     // Of a list or tag that is removed: nothing asks for them from then on.
     RetentionRule::of_tenant(
         "audience_members",

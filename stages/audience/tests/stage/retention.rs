@@ -420,6 +420,35 @@ async fn rig_campaign(rig: &Rig) -> Uuid {
 }
 
 #[tokio::test]
+async fn who_was_passed_over_is_kept_until_every_trigger_was_looked_at() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    for (status, looked_days_ago) in [("paused", 4), ("archived", 9)] {
+        sqlx::query(
+            "insert into sequences (tenant_id, id, product, environment, name, status, trigger_type, trigger_config, triggers_swept_at)
+             values ($1, gen_random_uuid(), 'shop', 'production', 'S', $2, 'segment_entered', '{}', now() - make_interval(days => $3))",
+        )
+        .bind(tenant.id)
+        .bind(status)
+        .bind(looked_days_ago)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    }
+    sqlx::query(
+        "insert into segments_passed (tenant_id, contact_id, passed_at)
+         select $1, gen_random_uuid(), now() - make_interval(days => days) from unnest('{0,3,5}'::int[]) days",
+    )
+    .bind(tenant.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    sweep_all(&rig, &[]).await;
+    let young = "select count(*) from segments_passed where passed_at > now() - interval '4 days'";
+    assert_eq!((rig.number("select count(*) from segments_passed").await, rig.number(young).await), (2, 2));
+}
+
+#[tokio::test]
 async fn segment_entries_of_a_trigger_that_is_gone_are_deleted() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

@@ -84,7 +84,7 @@ impl Marketing {
         let rows = sqlx::query!(
             "select w.tenant_id as \"tenant_id!\", w.id as \"id!\"
              from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, address)
-             where left_by_own_hand(w.tenant_id, w.address)",
+             where exists (select from own_opt_outs(w.tenant_id, w.address))",
             &tenants,
             &contacts,
             &column(&items, |item| item.person.address.clone()),

@@ -78,10 +78,13 @@ pub(crate) async fn leave(
     contact: &LockedContact,
     send_id: Option<Uuid>,
 ) -> sqlx::Result<OptOut> {
-    let has_left =
-        sqlx::query_scalar!(r#"select left_by_own_hand($1, $2) as "has_left!""#, contact.tenant_id, contact.address)
-            .fetch_one(&mut *db)
-            .await?;
+    let has_left = sqlx::query_scalar!(
+        r#"select exists (select from own_opt_outs($1, $2)) as "has_left!""#,
+        contact.tenant_id,
+        contact.address
+    )
+    .fetch_one(&mut *db)
+    .await?;
     let changed = mark_unsubscribed(&mut *db, &[contact]).await?;
     let new =
         NewSuppression::new(contact.tenant_id, contact.address.clone(), SuppressionReason::Unsubscribe, "recipient");

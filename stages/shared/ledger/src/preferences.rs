@@ -50,8 +50,8 @@ pub struct ConsentEvidence<'a> {
     pub user_agent: Option<&'a str>,
 }
 
-/// Most topics on one page. Those that the contact is in come first: who is in more leaves some, and sees the others.
-const TOPICS_MAX: i64 = 100;
+/// Most topics on one page. Its form has a limit too.
+pub const TOPICS_MAX: usize = 100;
 
 /// Finds the recipient of a send, or `named`, the contact its link names, where the ledger does not keep the send any more. `None` for an
 /// unknown send without a named contact, and for an erased contact.
@@ -82,8 +82,19 @@ pub async fn recipient(
     .await
 }
 
-/// The topics a contact is in, by name, and then those it has left. Lists the contact was never on are not shown.
+/// The topics a contact is in or has left, by name, as many as a page shows. Lists the contact was never on are not shown.
 pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Vec<Topic>> {
+    topics_among(db, tenant, contact, &[], TOPICS_MAX).await
+}
+
+/// The first of the topics, or of those that are named.
+async fn topics_among(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contact: Uuid,
+    named: &[Uuid],
+    limit: usize,
+) -> sqlx::Result<Vec<Topic>> {
     sqlx::query_as!(
         Topic,
         r#"select a.id, a.public_name as "name!", a.public_description as description, m.contact_id is not null as "joined!"
@@ -91,10 +102,12 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
            left join audience_members m on m.tenant_id = $1 and m.audience_id = a.id and m.contact_id = $2
            left join topic_opt_outs d on d.tenant_id = $1 and d.audience_id = a.id and d.contact_id = $2
            where a.tenant_id = $1 and a.public_name is not null and a.deleted_at is null and (m.contact_id is not null or d.contact_id is not null)
-           order by m.contact_id is null, lower(a.public_name), a.id limit $3"#,
+             and (cardinality($3::uuid[]) = 0 or a.id = any ($3))
+           order by lower(a.public_name), a.id limit $4"#,
         tenant,
         contact,
-        TOPICS_MAX,
+        named,
+        i64::try_from(limit).unwrap_or(i64::MAX),
     )
     .fetch_all(db)
     .await
@@ -117,7 +130,8 @@ pub async fn choose(
     // the topics along.
     let Some(person) = people::lock_person(&mut *db, tenant, contact).await? else { return Ok(false) };
     let contact = person.survivor().id;
-    let topics = topics(&mut *db, tenant, contact).await?;
+    // Those that were shown, and not the first of now: a topic may have come before them since.
+    let topics = topics_among(&mut *db, tenant, contact, shown, shown.len()).await?;
     let of = |joined: bool, wanted: bool| -> Vec<Uuid> {
         let asked = |id: &Uuid| shown.contains(id) && chosen.contains(id) == wanted;
         topics.iter().filter(|topic| topic.joined == joined && asked(&topic.id)).map(|topic| topic.id).collect()

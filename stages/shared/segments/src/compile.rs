@@ -287,7 +287,8 @@ const DELIVERED_AT: &str = "counted_delivered_at(f.provider, f.state, f.decided_
 /// How long after its launch something may still happen to a send whose campaign is complete, or that has none.
 const LATE_DAYS: i32 = 8;
 
-/// The oldest id and month that can matter. Mail of a sequence may also wait for room under the tenant's frequency cap.
+/// The oldest id and month that can matter. Mail may also have waited in a pause of the tenant, and that of a sequence for room under its
+/// frequency cap.
 fn push_floor(query: &mut Query, tenant: Uuid, days: i32) {
     let recent = |query: &mut Query, what: &str| {
         query.push(format_args!("(select min({what}) from campaigns k where k.tenant_id = ")).push_bind(tenant);
@@ -298,7 +299,8 @@ fn push_floor(query: &mut Query, tenant: Uuid, days: i32) {
     let since = |query: &mut Query| {
         push_days_ago(query, days);
         query
-            .push(" - make_interval(days => coalesce((select t.frequency_cap_days from tenants t where t.id = ")
+            .push(" - make_interval(days => coalesce((")
+            .push("select coalesce(t.frequency_cap_days, 0) + t.longest_pause_days from tenants t where t.id = ")
             .push_bind(tenant);
         query.push("), 0))");
     };

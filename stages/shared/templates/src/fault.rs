@@ -71,7 +71,7 @@ schemas::named_enum! {
         HtmlInvalid = "html_invalid",
         /// Reading the template takes more steps or memory than allowed.
         TooComplex = "too_complex",
-        /// Reading the template took too long, which only a busy machine explains: another time it can be read.
+        /// Reading the template took too long: only a busy machine explains it, so the same template may be read another time.
         TimedOut = "timed_out",
         /// A snippet that does not exist, or does not have what the part needs.
         UnknownSnippet = "unknown_snippet",

@@ -187,9 +187,14 @@ fn default(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     Ok(instead.map_or_else(|| input.to_value(), ValueView::to_value))
 }
 
+/// The size of a text: its characters, not its bytes.
+pub(super) fn characters(text: &ScalarCow<'_>) -> i64 {
+    i64::try_from(text.to_kstr().chars().count()).unwrap_or(i64::MAX)
+}
+
 fn size(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     let size = match (input.as_scalar(), input.as_array(), input.as_object()) {
-        (Some(scalar), ..) => i64::try_from(scalar.to_kstr().chars().count()).unwrap_or(i64::MAX),
+        (Some(scalar), ..) => characters(&scalar),
         (_, Some(array), _) => array.size(),
         (.., Some(object)) => object.size(),
         _ => 0,

@@ -64,12 +64,11 @@ impl Locals {
 
     /// A captured name holds escaped text. If it could hold a plain value too, printing it could not be safe and right.
     fn is_ambiguous(&self, name: &str) -> bool {
-        // `event` is a product's data in the mail of sequences; a name of one's own in other templates.
-        name == "event"
-            || self.assigned.contains(name)
+        self.assigned.contains(name)
             || self.loops.contains(name)
             || BARE_FIELDS.contains(&name)
             || BARE_OTHERS.contains(&name)
+            || name == "event"
     }
 }
 

@@ -10,6 +10,7 @@ use liquid::model::{DisplayCow, KString, KStringCow, ScalarCow, State, Value, Va
 use runtime::{Budget, Spent};
 use serde_json::{Map, Value as Json};
 
+use super::filters::characters;
 use super::fixed::Fixed;
 use super::limits::{VALUE_DEPTH, text_steps};
 use super::merge::{Contact, Links, MergeData};
@@ -232,13 +233,25 @@ fn missing<'a>() -> ValueCow<'a> {
 }
 
 fn tail<'a>(value: &'a Value, rest: &[ScalarCow<'_>]) -> ValueCow<'a> {
-    try_find(value, rest).map_or_else(missing, |found| if found.is_nil() { missing() } else { found })
+    found(value, rest).map_or_else(missing, |found| if found.is_nil() { missing() } else { found })
+}
+
+/// What stands at the end of a path. Of a text, liquid's `size` counts the bytes.
+fn found<'a>(value: &'a dyn ValueView, path: &[ScalarCow<'_>]) -> Option<ValueCow<'a>> {
+    if let Some((property, owner)) = path.split_last()
+        && property.to_kstr() == "size"
+        && let Some(owner) = try_find(value, owner)
+        && let Some(text) = owner.as_scalar()
+    {
+        return Some(ValueCow::Owned(Value::scalar(characters(&text))));
+    }
+    try_find(value, path)
 }
 
 /// A text field. An empty one is missing.
 fn borrowed<'a>(text: Option<&'a String>, rest: &[ScalarCow<'_>]) -> ValueCow<'a> {
     match text {
-        Some(text) if !text.is_empty() => try_find(text, rest).unwrap_or_else(missing),
+        Some(text) if !text.is_empty() => found(text, rest).unwrap_or_else(missing),
         _ => missing(),
     }
 }

@@ -55,9 +55,9 @@ async fn read(
     group: &[AttemptQuery],
 ) -> sqlx::Result<(HashMap<SubscriptionKey, Arc<SubscriptionState>>, HashSet<(Uuid, Uuid)>)> {
     let keys: Vec<SubscriptionKey> = group.iter().map(|query| query.key).collect::<BTreeSet<_>>().into_iter().collect();
-    let states = store::read_subscriptions(by_key, &keys).await?;
     let events: Vec<(SubscriptionKey, Uuid)> = group.iter().map(|query| (query.key, query.event_id)).collect();
-    let bodies = store::events_with_bodies(by_key, &events).await?;
+    let read = tokio::try_join!(store::read_subscriptions(by_key, &keys), store::events_with_bodies(by_key, &events));
+    let (states, bodies) = read?;
     Ok((states.into_iter().map(|row| ((row.tenant_id, row.id), Arc::new(row))).collect(), bodies))
 }
 

@@ -22,6 +22,7 @@ pub(super) const TEXTS: PageTexts = PageTexts {
         topics: "Themen",
         choose: "Kreuzen Sie an, was Sie erhalten möchten.",
         no_topics: "Es gibt keine Themen zur Auswahl.",
+        more_topics: "Diese Seite zeigt höchstens 100 Themen. Schreiben Sie dem Absender wegen weiterer, oder melden Sie sich unten von allem ab.",
         save: "Auswahl speichern",
         saved: "Ihre Auswahl ist gespeichert.",
         everything: "Alle Werbe-E-Mails",

@@ -22,6 +22,7 @@ pub(super) const TEXTS: PageTexts = PageTexts {
         topics: "Topics",
         choose: "Tick what you would like to get.",
         no_topics: "There are no topics to choose from.",
+        more_topics: "This page shows at most 100 topics. Write to the sender about others, or unsubscribe from everything below.",
         save: "Save choices",
         saved: "Your choices are saved.",
         everything: "All marketing email",

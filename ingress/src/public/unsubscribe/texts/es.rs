@@ -22,6 +22,7 @@ pub(super) const TEXTS: PageTexts = PageTexts {
         topics: "Temas",
         choose: "Marque lo que desea recibir.",
         no_topics: "No hay temas para elegir.",
+        more_topics: "Esta página muestra 100 temas como máximo. Escriba al remitente sobre los demás o dese de baja de todo más abajo.",
         save: "Guardar preferencias",
         saved: "Sus preferencias se han guardado.",
         everything: "Todos los correos publicitarios",

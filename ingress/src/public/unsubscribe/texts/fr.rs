@@ -22,6 +22,7 @@ pub(super) const TEXTS: PageTexts = PageTexts {
         topics: "Thèmes",
         choose: "Cochez ce que vous souhaitez recevoir.",
         no_topics: "Il n’y a aucun thème à choisir.",
+        more_topics: "Cette page affiche 100 thèmes au plus. Écrivez à l’expéditeur pour les autres, ou désabonnez-vous de tout ci-dessous.",
         save: "Enregistrer mes choix",
         saved: "Vos choix sont enregistrés.",
         everything: "Tous les e-mails publicitaires",

@@ -61,6 +61,8 @@ pub(super) struct Preferences {
     pub(super) topics: &'static str,
     pub(super) choose: &'static str,
     pub(super) no_topics: &'static str,
+    /// There may be more topics than the page shows.
+    pub(super) more_topics: &'static str,
     pub(super) save: &'static str,
     pub(super) saved: &'static str,
     pub(super) everything: &'static str,

@@ -212,6 +212,23 @@ async fn as_many_days_as_a_rule_may_name_reach_back_to_every_mail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mail_that_waited_in_a_pause_counts_from_the_time_it_was_sent() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let people = rig.people(&tenant, 1).await;
+    let id = id_of(40);
+    partition(&rig, month_of(id)).await;
+    send(&rig, &tenant, id, people[0].id, 1).await;
+    sqlx::query("update tenants set longest_pause_days = 39 where id = $1")
+        .bind(tenant.id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let rule = json!({"event": "email.sent", "within_days": 7});
+    assert_eq!(select(&rig, &tenant, &rule).await, [people[0].id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn mail_that_waited_for_the_frequency_cap_counts_from_the_time_it_was_sent() {
     let rig = Rig::new().await;
     let tenant = tenant(&rig).await;

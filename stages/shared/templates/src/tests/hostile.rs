@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::html::close;
+use super::super::parts::Scanned;
 use super::*;
 
 fn render_fault(html: &str) -> RenderFault {
@@ -32,6 +34,17 @@ fn a_thousand_nested_indexes_are_refused() {
 fn a_thousand_elsif_are_refused() {
     let html = format!("{{% if email %}}{}{{% endif %}}", "{% elsif email %}".repeat(1_000));
     assert_eq!(check(&template(&html), &KnownFields::default()).unwrap_err()[0].code, FaultCode::NestingTooDeep);
+}
+
+#[test]
+fn a_machine_that_stands_still_is_no_fault_of_the_template() {
+    let limits = TemplateLimits::default();
+    let late = || Budget::new(runtime::Limits { time: Duration::ZERO, ..limits.reading() });
+    let html = "x".repeat(64 * 1024);
+    let faults = Scanned::of(&template(&html), &limits, &late()).err().unwrap();
+    assert_eq!(faults[0].code, FaultCode::TimedOut);
+    assert_eq!(close(&html, None, &late()).err(), Some(RenderFault::DeadlineExceeded));
+    assert_eq!(close(&"<b>x</b>".repeat(1_600), None, &late()).err(), Some(RenderFault::DeadlineExceeded));
 }
 
 #[test]
