@@ -223,8 +223,13 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply,
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, store::survivor_of_path(ctx).await?);
-    ApiReply::single(record::one(ctx.db(), tenant, id).await?)
+    let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
+    let contact = record::one(ctx.db(), tenant, id).await?;
+    if !contact.is_merged() {
+        return ApiReply::single(contact);
+    }
+    let survivor = store::survivor(ctx.db(), tenant, id).await?;
+    ApiReply::single(record::one(ctx.db(), tenant, survivor).await?)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -146,6 +146,13 @@ pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -
     Ok(contacts.collect())
 }
 
+impl ContactView {
+    /// True if another contact stands for it.
+    pub(super) fn is_merged(&self) -> bool {
+        self.status == "merged"
+    }
+}
+
 /// One contact.
 pub(super) async fn one(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<ContactView, ApiError> {
     records(db, tenant, &[id]).await?.into_iter().next().ok_or_else(|| ApiError::not_found("contact"))
