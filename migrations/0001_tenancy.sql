@@ -91,7 +91,7 @@ create table tenants (
     paused_at timestamptz,
     pause_actor text,
     pause_reason text,
-    longest_pause_days integer not null default 0 check (longest_pause_days >= 0), -- of those that are over, rounded up: for so long mail may have waited
+    pauses tstzmultirange not null default '{}', -- those that are over: mail may have waited in them; see `launched_since`
     resuming boolean not null default false,       -- resumed; some of its batches were set aside and are not yet dispatched again
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
@@ -104,6 +104,20 @@ create index tenants_paused on tenants (paused_at) where paused_at is not null;
 create index tenants_resuming on tenants (id) where resuming;
 grant select, insert, update on tenants to postrider_ingress;
 grant select, insert, update, delete on tenants to postrider_stages;
+
+-- Since when mail may have been launched that left at this time or later, where only pauses of its tenant kept it. One that ended before
+-- counts if later pauses fill the time since then.
+create function launched_since(pauses tstzmultirange, sent_since timestamptz) returns timestamptz
+language sql stable parallel safe
+as $$
+    select sent_since - coalesce(sum(p.ended_at - p.began_at), '0')
+    from (
+        select lower(p) as began_at, upper(p) as ended_at,
+               coalesce(sum(upper(p) - lower(p)) over (order by upper(p) desc rows between unbounded preceding and 1 preceding), '0') as later
+        from unnest(pauses) p
+    ) p
+    where p.ended_at >= sent_since - p.later
+$$;
 
 -- One link per (product, environment, the product's own tenant id). Several products may share one tenant.
 create table tenant_links (

@@ -323,33 +323,45 @@ create table segments_passed (
     passed_at timestamptz not null,
     primary key (tenant_id, contact_id)
 );
+-- Looks and retention. Never join the table by contact: with young statistics the planner may take this index for it, and read all of a
+-- tenant's rows for each contact.
+create index segments_passed_by_age on segments_passed (tenant_id, passed_at);
 select enable_row_security('segments_passed');
 revoke delete on segments_passed from postrider_ingress;
 
 -- A change of these contacts starts no sequence by the segment that it brings them into. Called at the end of the transaction that changes
--- them: it waits for a look that is under way, and the next one for the caller's commit.
+-- them: it waits for looks at the tenant's triggers that are under way, and no other begins before the caller's commit.
 create function pass_over_segments(of_tenant uuid, contacts uuid[]) returns void
 language plpgsql
 as $$
-declare
-    of_segments uuid[] := array(
-        select s.id from sequences s
+begin
+    if not exists (
+        select from sequences s
         where s.tenant_id = of_tenant and s.trigger_type = 'segment_entered' and s.trigger_config is not null
           and s.status in ('active', 'paused')
-        order by s.id);
-begin
-    perform pg_advisory_xact_lock(hashtextextended('trigger ' || w.id, 0)) from unnest(of_segments) as w (id);
-    -- After the locks, so that it is later than the looks that they waited for.
+    ) then
+        return;
+    end if;
+    perform pg_advisory_xact_lock(hashtextextended('triggers ' || of_tenant, 0));
+    -- After the lock, and later than every look before it, though a clock was set back since.
     insert into segments_passed (tenant_id, contact_id, passed_at)
-    select of_tenant, c.id, clock_timestamp() from (select distinct id from unnest(contacts) as c (id) order by id) c
-    where cardinality(of_segments) > 0
-    on conflict (tenant_id, contact_id) do update set passed_at = excluded.passed_at;
+    select of_tenant, c.id, l.passed_at
+    from (
+        select greatest(clock_timestamp(), max(s.triggers_swept_at) + interval '1 microsecond') as passed_at
+        from sequences s
+        where s.tenant_id = of_tenant and s.trigger_type = 'segment_entered' and s.trigger_config is not null
+          and s.status in ('active', 'paused')
+        having count(*) > 0
+    ) l
+    cross join (select distinct w.id from unnest(contacts) as w (id)) c
+    order by c.id
+    on conflict (tenant_id, contact_id) do update set passed_at = greatest(segments_passed.passed_at, excluded.passed_at);
 end $$;
 grant execute on function pass_over_segments(uuid, uuid[]) to postrider_ingress;
 
 -- Occurrences of new contacts and new members, a statement for each statement that makes them. A transaction that sets
 -- `app.starts_nothing`, as an import does, notes none: no look at a row is made for it. Contacts that the engine makes for transactional and
--- one-off mail start nothing.
+-- one-off mail, and for tests of campaigns, start nothing.
 create function note_created_starts() returns trigger
 language plpgsql security definer set search_path from current set plan_cache_mode = auto
 as $$
@@ -365,7 +377,7 @@ begin
     select a.tenant_id, s.id, a.id, 'created'
     from (select distinct a.tenant_id from added a) t
     cross join lateral sequences_started_by(t.tenant_id, 'contact_created') s
-    join added a on a.tenant_id = t.tenant_id and coalesce(a.source, '') not in ('transactional', 'message')
+    join added a on a.tenant_id = t.tenant_id and coalesce(a.source, '') not in ('transactional', 'message', 'campaign_test')
     on conflict do nothing;
     return null;
 end $$;

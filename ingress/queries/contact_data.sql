@@ -1,4 +1,4 @@
--- What is held about a person beside the contact itself, one page in the order of kind and id. $1 tenant, $2 the contact and those that
+-- What is held about a person beside the contact itself, one page or slice in the order of kind and id. $1 tenant, $2 the contact and those that
 -- were merged into it, $3 their addresses, $4 and $5 the last kind and id of the page before, $6 how many.
 -- The data of a request is left out: a reset link or a code in it is as good as a password.
 -- Each kind is found by its index over the contact or the address; mail of campaigns as erasure finds it, campaign by campaign.
@@ -28,6 +28,13 @@ found as (
     select 'enrollment', e.id, to_jsonb(e) - '{tenant_id,claim_token}'::text[]
     from enrollments e
     where e.tenant_id = $1 and e.contact_id = any ($2) and ('enrollment', e.id) > ($4, $5)
+    union all
+    select 'message', m.id, jsonb_build_object('subject', t.subject, 'created_at', m.created_at, 'due_at', m.due_at)
+    from messages m
+    join contents t on t.tenant_id = m.tenant_id and t.id = m.content_id
+    where m.tenant_id = $1
+      and m.id in (select r.message_id from message_recipients r where r.tenant_id = $1 and r.contact_id = any ($2))
+      and ('message', m.id) > ($4, $5)
     union all
     select 'outcome', o.id, to_jsonb(o) - 'tenant_id' from outcomes o
     where o.tenant_id = $1 and o.contact_id = any ($2) and ('outcome', o.id) > ($4, $5)

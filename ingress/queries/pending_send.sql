@@ -1,5 +1,7 @@
--- The request that a send will come from. $1 tenant, $2 send, $3 most mails of a batch in the priority lane. Served by primary keys.
--- The requests of an array share a batch, by their ids. A larger batch takes the bulk lane.
+-- The request that a send will come from. $1 tenant, $2 send, $3 most mails of a batch in the priority lane, $4 and $5 batch and ordinal of the
+-- send, $6 what stands for the address of an erased copy. Served by primary keys.
+-- The requests of an array share a batch, by their ids. A larger batch takes the bulk lane. The request of a copy has the id of the batch, which
+-- no other request shares then; its address is that of the mail.
 select 'transactional' as "message_kind!: MessageKind", classification_of(c.kind) as "classification!: Classification",
        case when (r.options ->> 'is_bulk')::boolean
                  or exists (select from requests o
@@ -16,7 +18,8 @@ left join lateral (
     select c.kind from contents c where c.tenant_id = $1 and c.id = (r.payload ->> 'content_id')::uuid offset 0
 ) c on true
 left join lateral template_version_of($1, (r.payload ->> 'content_id')::uuid) t on true
-where r.tenant_id = $1 and r.id = $2 and r.kind = 'transactional'
+where r.tenant_id = $1 and r.id in ($2, $4) and r.kind = 'transactional'
+  and (r.id = $2 or r.options -> 'copies' -> ($5::integer - 1) ->> 'address' <> $6::text)
 union all
 select case when m.is_test then 'test' else 'one_off' end, m.classification, 'priority', m.id, null, null, p.contact_id,
        c.address, m.content_id, m.sender_id, r.state = 'rejected', r.outcome, r.received_at, r.handled_at, q.sequence_id, q.enrollment_id, q.step_id, r.options

@@ -47,16 +47,6 @@ pub struct Settings {
     /// as they come. `trusted-proxies` have no such limit. 0 switches the limit off.
     #[arg(long, env = "POSTRIDER_HTTP_CONNECTIONS_PER_ADDRESS", default_value_t = 1_000)]
     pub http_connections_per_address: usize,
-    /// Calls over the bus (`mail.v1.api.…`) each ingress process carries out at once; more are answered 503 `unavailable`.
-    #[arg(long, env = "POSTRIDER_BUS_CALLS", default_value_t = 256)]
-    pub bus_calls: usize,
-    /// Calls over the bus of one product and environment at once; more are answered 503 `unavailable`.
-    #[arg(long, env = "POSTRIDER_BUS_CALLS_PER_PRODUCT", default_value_t = 64)]
-    pub bus_calls_per_product: usize,
-    /// Direct requests (`mail.v1.request.…`) each ingress process carries out at once: so many arrays and single transactional ones, as
-    /// many of the other kinds, and two launches.
-    #[arg(long, env = "POSTRIDER_BUS_INTAKE_WORKERS", default_value_t = 4)]
-    pub bus_intake_workers: usize,
     /// Networks of the proxies in front of the ingress, as CIDRs, comma-separated. Only these are believed when they say for whom they
     /// ask (`X-Forwarded-For`, `Forwarded`).
     #[arg(long, env = "POSTRIDER_TRUSTED_PROXIES", value_delimiter = ',')]

@@ -40,6 +40,12 @@ pub fn batch_id_due(at: DateTime<Utc>) -> Uuid {
     SendId(Uuid::new_v7(due)).batch()
 }
 
+/// The smallest id of a time: ids begin with their millisecond.
+#[must_use]
+pub fn first_id(at: DateTime<Utc>) -> Uuid {
+    Uuid::from_u128(u128::from(at.timestamp_millis().max(0).unsigned_abs()) << 80)
+}
+
 /// Why a text is not an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("not a UUID in its canonical lower-case form")]
@@ -158,6 +164,14 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!(SendId(one).ordinal(), 0);
         assert_eq!(SendId(one).made_at().timestamp_millis(), due.timestamp_millis());
+    }
+
+    #[test]
+    fn ids_made_later_are_greater() {
+        let now = Utc::now();
+        let id = new_id();
+        assert!(first_id(now - chrono::TimeDelta::milliseconds(1)) < id);
+        assert!(id < first_id(now + chrono::TimeDelta::minutes(1)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The contracts: ids, states, addresses, subjects, one type per bus message, tokens and the compliance gate.
+//! The contracts: ids, states, addresses, subjects, one type per bus message, and tokens.
 //!
 //! Nothing here talks to a server. Every other crate depends on this one; it depends on none of ours.
 

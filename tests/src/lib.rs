@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a rig that cannot go on fails its test")]
 
 pub mod client;
+pub mod files;
 pub mod http_load;
 pub mod ledger;
 pub mod measure;

@@ -133,3 +133,8 @@ pub fn run(args: &[&str], env: &BTreeMap<String, String>) -> String {
     assert!(output.status.success(), "postrider {args:?} failed: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
+
+/// The JSON lines a command printed.
+pub fn lines(output: &str) -> Vec<Value> {
+    output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}

@@ -19,6 +19,9 @@ use crate::{
 pub const STAGES: [&str; 8] =
     ["audience", "compliance", "rendering", "delivery", "engagement", "attribution", "webhooks", "sequencing"];
 
+/// Clicks that come within seconds of the mail, and without a person's browser, are a scanner's.
+pub const BROWSER: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:128.0) Gecko/20100101 Firefox/128.0";
+
 /// A running installation.
 pub struct Rig {
     /// Processes by name; dropped (killed) first.
@@ -55,9 +58,18 @@ impl Rig {
         Self { _database: Some(database), ..rig }
     }
 
-    /// On servers of its own, for tests that break them.
+    /// On servers of its own, for tests that break them. They outlive a killed server and no power cut.
     pub async fn private() -> Self {
-        let servers = Servers::start(&ServerOptions::ephemeral()).await.unwrap();
+        Self::on(&ServerOptions::unsynced()).await
+    }
+
+    /// On servers of its own that wait for the disk as in production, for benchmarks.
+    pub async fn measured() -> Self {
+        Self::on(&ServerOptions::ephemeral()).await
+    }
+
+    async fn on(options: &ServerOptions) -> Self {
+        let servers = Servers::start(options).await.unwrap();
         servers.create_database("postrider").await.unwrap();
         let (nats_url, database_url) = (servers.nats_url(), servers.local_database_url("postrider"));
         runtime::Database::migrate(&SecretString::from(database_url.clone())).await.unwrap();
@@ -175,6 +187,33 @@ impl Rig {
             assert_eq!(answer["counts"]["invalid"], 0, "{answer}");
         }
         (self.list_id(&name).await, addresses)
+    }
+
+    /// What a query counts.
+    pub async fn number(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// Makes something by a call that answers 201; answers its id, which is in this field.
+    pub async fn made(&self, path: &str, body: Value, id: &str) -> String {
+        self.client.post(path, body).await.expect(201)[id].as_str().unwrap().to_owned()
+    }
+
+    /// A template for transactional mail; answers its id.
+    pub async fn transactional_template(&self) -> String {
+        let body = json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"});
+        self.made("/v1/templates", body, "template_id").await
+    }
+
+    /// Follows the link in the mail to an address, as a browser would.
+    pub async fn click(&self, address: &str) {
+        let messages = self.sink.messages_to(address).await;
+        let html = messages[0]["html"].as_str().unwrap();
+        let at = html.find("/t/c/").unwrap();
+        let start = html[..at].rfind("http").unwrap();
+        let end = html[at..].find('"').map(|end| at + end).unwrap();
+        let answer = self.client.http().get(&html[start..end]).header("user-agent", BROWSER).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 302);
     }
 
     /// The id of the list with this name.

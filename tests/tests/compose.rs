@@ -4,28 +4,17 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
     process::Command,
 };
 
-use pipeline::process::run;
+use pipeline::{
+    files::{root, text, words_with_prefix, yaml},
+    process::run,
+};
 use runtime::streams::STREAMS;
 use serde_json::{Map, Value};
 
 const ADMIN_PORT: &str = "9100";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-fn text(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-fn yaml(path: &str) -> Value {
-    serde_saphyr::from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
 
 fn services() -> Map<String, Value> {
     yaml("docker-compose.yml")["services"].as_object().unwrap().clone()
@@ -49,14 +38,6 @@ fn subcommand(service: &Value) -> Option<Vec<String>> {
 /// What `postrider <command> --help` says.
 fn help(command: &[&str]) -> String {
     run(&[command, &["--help"]].concat(), &BTreeMap::new())
-}
-
-/// The words of a text that begin so, each once.
-fn words_with_prefix(text: &str, prefix: &str) -> BTreeSet<String> {
-    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .filter(|word| word.starts_with(prefix) && word.len() > prefix.len())
-        .map(str::to_owned)
-        .collect()
 }
 
 /// The environment variables a subcommand reads.

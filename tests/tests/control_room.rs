@@ -5,10 +5,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
 };
 
+use pipeline::files::{root, text, words_with_prefix, yaml};
 use runtime::{
     metric::{self, Metric},
     streams::STREAMS,
@@ -18,18 +19,6 @@ use serde_json::Value;
 /// What Prometheus adds to every series, and its name for a bucket's bound.
 const OF_EVERY_SERIES: &[&str] = &["job", "instance", "service", "le"];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-fn text(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-fn yaml(path: &str) -> Value {
-    serde_saphyr::from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
 /// The files of a directory, in the order of their names.
 fn files(directory: &str) -> Vec<String> {
     let entries = fs::read_dir(root().join(directory)).unwrap_or_else(|error| panic!("{directory}: {error}"));
@@ -37,14 +26,6 @@ fn files(directory: &str) -> Vec<String> {
         entries.map(|entry| format!("{directory}/{}", entry.unwrap().file_name().to_string_lossy())).collect();
     names.sort();
     names
-}
-
-/// The words of a text that begin so, each once.
-fn words_with_prefix(text: &str, prefix: &str) -> BTreeSet<String> {
-    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .filter(|word| word.starts_with(prefix) && word.len() > prefix.len())
-        .map(str::to_owned)
-        .collect()
 }
 
 /// Every metric the program has, by name.

@@ -5,8 +5,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
 };
+
+use pipeline::files::root;
 
 /// Words of a private language, each with the word of the field.
 const BANNED: &[(&str, &str)] = &[
@@ -78,10 +79,6 @@ const NAMES_OF_EVERY_CRATE: &[(&str, &str)] = &[
     ("Settings", "what an operator can set: `delivery::Settings`"),
     ("StartError", "why it did not start: `mcp::StartError`"),
 ];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
 
 /// The production sources below a directory, by path. Tests have names of their own.
 fn sources(directory: &str, found: &mut BTreeMap<String, String>) {

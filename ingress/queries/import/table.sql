@@ -19,6 +19,9 @@ create temporary table import_rows (
     unsubscribed boolean not null,
     pending boolean not null,
     suppression_reason text,
+    suppression_scope text,                     -- null: that of the reason
+    suppression_note text,
+    suppression_expires_at timestamptz,
     consent_basis text,
     consent_at timestamptz,
     external_id text,

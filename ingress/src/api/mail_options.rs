@@ -1,4 +1,5 @@
-//! What a caller may set for one mail beside its content: From name, Reply-To, header fields, tags, metadata, tracking.
+//! What a caller may set for one mail beside its content: copies, the due time, From name, Reply-To, header fields, tags,
+//! metadata, tracking.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -52,6 +52,10 @@ const RETRY_AFTER: &str = "Retry-After";
 const HTTP_HEADERS: [&str; 2] = [RETRY_AFTER, "Idempotency-Replayed"];
 const ERROR: &str = "Nats-Service-Error";
 const ERROR_CODE: &str = "Nats-Service-Error-Code";
+/// Calls each ingress process carries out at once, and those of one product and environment among them. More are answered 503
+/// `unavailable`.
+const CALLS_MAX: usize = 256;
+const CALLS_PER_PRODUCT_MAX: usize = 64;
 /// Pause before the service is announced again when NATS was away.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -84,7 +88,7 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
     let api = Arc::new(BusApi {
         router: routes::router(Arc::clone(ingress)),
         ingress: Arc::clone(ingress),
-        calls: Shares::new(ingress.settings.bus_calls, ingress.settings.bus_calls_per_product),
+        calls: Shares::new(CALLS_MAX, CALLS_PER_PRODUCT_MAX),
         prefix: ingress.bus.prefixed(SUBJECT),
     });
     let mut listeners = futures::stream::FuturesUnordered::new();

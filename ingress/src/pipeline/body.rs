@@ -17,7 +17,7 @@ use super::{
 pub const BODY_MAX_BYTES: usize = 1024 * 1024;
 /// The longest body of an import, in bytes.
 pub const IMPORT_BODY_MAX_BYTES: usize = 32 * 1024 * 1024;
-/// The longest body of a one-off message, in bytes: 15 MB of attachments in base64, and the message.
+/// The longest body of a one-off message or of transactional mail, in bytes: 15 MB of attachments in base64, and the rest.
 pub const MESSAGE_BODY_MAX_BYTES: usize = 24 * 1024 * 1024;
 
 /// The longest call over the bus, and the longest answer to one, in bytes: what one message of the bus may carry.

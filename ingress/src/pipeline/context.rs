@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use runtime::{AuditRecord, Publication, audit};
 use schemas::{RequestAnnounced, parse_id, subjects};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -110,6 +110,20 @@ impl RequestContext {
     /// Writes into the audit log, in the transaction of the request. `subject` and `detail` carry ids and codes only.
     pub async fn audit(&mut self, action: &str, subject: &str, detail: Value) -> sqlx::Result<()> {
         self.audit_each(action, vec![(subject.to_owned(), detail)]).await
+    }
+
+    /// Writes a change into the audit log with the names of the fields that are marked; nothing if none is.
+    pub async fn audit_changed<const N: usize>(
+        &mut self,
+        action: &str,
+        subject: &str,
+        fields: [(&str, bool); N],
+    ) -> sqlx::Result<()> {
+        let changed: Vec<&str> = fields.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        self.audit(action, subject, json!({"fields": changed})).await
     }
 
     /// Writes one kind of action into the audit log, for each subject with its detail.

@@ -50,6 +50,7 @@ pub use later::{Awaited, OutcomeWaiter};
 pub(crate) use one_or_many::{OneOrMany, one_or_many};
 pub(crate) use page::resource;
 pub use page::{ListPage, Resource, time};
+pub(crate) use patch::is_in_range;
 pub use patch::{GivenTime, Id, Patch};
 pub(crate) use perform::{WRITE_STATEMENT_MAX, WouldAnswer, announce};
 pub use reply::ApiReply;

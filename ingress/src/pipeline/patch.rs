@@ -47,7 +47,7 @@ impl GivenTime {
 }
 
 /// Whether a time lies in the years that callers may name.
-pub(super) fn is_in_range(at: DateTime<Utc>) -> bool {
+pub(crate) fn is_in_range(at: DateTime<Utc>) -> bool {
     (1..=9999).contains(&at.year())
 }
 

@@ -348,6 +348,18 @@ impl Client {
             .unwrap()
     }
 
+    /// A request without credentials, as from a browser that follows a link or submits a form.
+    pub async fn ask(&self, method: Method, path: &str, form: &str) -> Answer {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("user-agent", "Test/1.0")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(Body::from(form.to_owned()))
+            .unwrap();
+        self.send(request).await
+    }
+
     pub async fn send(&self, request: Request<Body>) -> Answer {
         send(&self.router, request).await
     }

@@ -305,6 +305,15 @@ async fn an_import_passes_over_the_segments_of_triggers() {
     assert_eq!(passed, ["changed@example.com", "new@example.com"], "once, however many triggers there are");
     client.post("/v1/imports", json!({"csv": "email,company\nlate@example.com,Cid\n", "start_sequences": true})).await;
     assert_eq!(edge.count("select count(*) from segments_passed").await, 2, "it may start sequences");
+    // Postgres has a table of a few thousand locks for all tenants.
+    let mut tx = edge.pool.begin().await.unwrap();
+    sqlx::query("select pass_over_segments(tenant_id, array_agg(id)) from contacts group by tenant_id")
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+    let locks = "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()";
+    let locks: i64 = sqlx::query_scalar(locks).fetch_one(&mut *tx).await.unwrap();
+    assert_eq!(locks, 1, "one, however many triggers there are");
 }
 
 #[tokio::test]

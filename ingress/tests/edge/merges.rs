@@ -432,6 +432,52 @@ async fn a_person_reads_everything_that_is_held_page_by_page() {
 }
 
 #[tokio::test]
+async fn all_that_is_held_about_a_person_comes_in_one_answer() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    let other = make(&client, json!({"email": "ann@work.example"})).await;
+    merge(&client, &ann, &other).await;
+    let bob = make(&client, json!({"email": "bob@example.com"})).await;
+    client.post("/v1/suppressions", json!({"email": "ann@work.example", "reason": "hard_bounce"})).await;
+    // More than two slices.
+    sqlx::query(
+        "insert into product_events (tenant_id, id, product, contact_id, name, occurred_at)
+         select $1, gen_random_uuid(), 'crm', case when n > 450 then $2::uuid else $3::uuid end, 'event_' || n, now()
+         from generate_series(1, 460) n",
+    )
+    .bind(client.tenant)
+    .bind(&bob)
+    .bind(&ann)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    // The id of what was merged leads there, too.
+    let answer = client.get(&format!("/v1/contacts/{other}/data")).await;
+    assert_eq!((answer.status.as_u16(), answer.header("content-type")), (200, "application/x-ndjson"));
+    let text = String::from_utf8(answer.bytes).unwrap();
+    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let head = lines.next().unwrap();
+    assert_eq!(
+        (&head["contact"]["contact_id"], &head["merged_addresses"]),
+        (&json!(ann), &json!(["ann@work.example"]))
+    );
+    assert_eq!(head["suppressions"][0]["reason"], "hard_bounce");
+    let records: Vec<Value> = lines.collect();
+    let mut names: Vec<&str> = records.iter().map(|record| record["data"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 450, "nobody else's");
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 450, "each once");
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'contact.data_read'").await, 1);
+    let page = client.post(&format!("/v1/contacts/{ann}/data"), json!({})).await.body;
+    assert_eq!(page["records"].as_array().unwrap()[..], records[..200], "what the pages have");
+    let key = edge.key(PRODUCT, Environment::Production, &["contacts:read", "contacts:write"]).await;
+    let refused = Client { key, ..client }.get(&format!("/v1/contacts/{ann}/data")).await;
+    assert_eq!(refused.refusal(), (403, "missing_scope:contacts:data"));
+}
+
+#[tokio::test]
 async fn what_is_held_needs_a_scope_and_leaves_data_of_requests_out() {
     let edge = Edge::start().await;
     let client = edge.client().await;

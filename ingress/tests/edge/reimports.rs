@@ -1,4 +1,4 @@
-//! `/v1/imports` of what `/v1/exports/contacts` writes.
+//! `/v1/imports` of what `/v1/exports` writes: contacts and suppressions.
 
 use schemas::Environment;
 use serde_json::{Map, Value, json};
@@ -13,19 +13,32 @@ async fn import(client: &Client, csv: &str) -> Answer {
     answer
 }
 
-/// What a tenant's contacts are, without what each tenant has of its own.
-async fn exported(client: &Client) -> Vec<Value> {
-    let lines = String::from_utf8(client.get("/v1/exports/contacts?format=ndjson").await.bytes).unwrap();
+async fn import_suppressions(client: &Client, csv: &str) -> Value {
+    client.post(PATH, json!({"csv": csv, "operation": "suppression_import"})).await.body
+}
+
+/// The rows of an export, without what each tenant has of its own.
+async fn rows(client: &Client, of: &str, own: &[&str]) -> Vec<Value> {
+    let lines = String::from_utf8(client.get(&format!("/v1/exports/{of}?format=ndjson")).await.bytes).unwrap();
     let mut rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for row in &mut rows {
-        for own in
-            ["contact_id", "cursor", "created_at", "updated_at", "source", "consent_source", "consent_description"]
-        {
-            row.as_object_mut().unwrap().remove(own);
+        for own in own {
+            row.as_object_mut().unwrap().remove(*own);
         }
     }
-    rows.sort_by_key(|row| row["email"].to_string());
+    rows.sort_by_key(|row| (row["email"].to_string(), row["reason"].to_string()));
     rows
+}
+
+/// What a tenant's contacts are.
+async fn exported(client: &Client) -> Vec<Value> {
+    let own = ["contact_id", "cursor", "created_at", "updated_at", "source", "consent_source", "consent_description"];
+    rows(client, "contacts", &own).await
+}
+
+/// What a tenant's suppressions are.
+async fn suppressed(client: &Client) -> Vec<Value> {
+    rows(client, "suppressions", &["suppression_id", "cursor", "created_at", "source", "send_id"]).await
 }
 
 #[tokio::test]
@@ -60,6 +73,97 @@ async fn an_export_of_contacts_imports_as_the_same_contacts() {
     assert_eq!(exported(&other).await, exported(&client).await);
     let again = import(&client, &csv).await;
     assert_eq!(again.body["counts"]["unchanged"], 4, "{}", again.body);
+}
+
+#[tokio::test]
+async fn an_export_of_suppressions_imports_as_the_same_suppressions() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let other = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    // A field of the tenant's own is no column of such a file.
+    let field = json!({"key": "send_id", "label": "Send", "type": "number"});
+    assert_eq!(other.post("/v1/fields", field).await.status, 201);
+    for suppression in [
+        json!({"email": "ann@example.com", "reason": "unsubscribe"}),
+        json!({"email": "ann@example.com", "reason": "complaint", "note": "=asked,\nand \"again\""}),
+        json!({"email": "bob@example.com", "reason": "hard_bounce"}),
+        json!({"email": "cid@example.com", "scope": "marketing", "expires_at": "2099-01-02T03:04:05Z", "note": "a\\b\tc"}),
+        json!({"email": "+dan@example.com", "reason": "import", "scope": "marketing"}),
+    ] {
+        let made = client.post("/v1/suppressions", suppression).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+    }
+    // Of soft bounces, and one that has expired.
+    sqlx::query(
+        "insert into suppressions (tenant_id, id, address, reason, scope, source, send_id, expires_at)
+         values ($1, gen_random_uuid(), 'eve@example.com', 'invalid', 'marketing', 'engagement', gen_random_uuid(),
+                 now() + interval '9 days'),
+                ($1, gen_random_uuid(), 'fay@example.com', 'manual', 'all', 'api', null, now() - interval '1 day')",
+    )
+    .bind(client.tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let csv = String::from_utf8(client.get("/v1/exports/suppressions").await.bytes).unwrap();
+    let before = suppressed(&client).await;
+    let counts = |answer: &Value| {
+        ["total_rows", "valid", "created", "unchanged", "skipped", "duplicates", "invalid", "suppressed"]
+            .map(|count| answer["counts"][count].as_i64().unwrap())
+    };
+    let answer = import_suppressions(&other, &csv).await;
+    assert_eq!(counts(&answer), [7, 7, 6, 0, 1, 0, 0, 5], "{answer}");
+    let in_force: Vec<Value> = before.iter().filter(|row| row["email"] != "fay@example.com").cloned().collect();
+    assert_eq!(in_force.len(), 6);
+    assert_eq!(suppressed(&other).await, in_force);
+    let again = import_suppressions(&client, &csv).await;
+    assert_eq!(counts(&again), [7, 7, 0, 6, 1, 0, 0, 5], "{again}");
+    assert_eq!(suppressed(&client).await, before);
+}
+
+#[tokio::test]
+async fn a_row_of_suppressions_weakens_none_and_is_refused_for_terms_that_there_are_not() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/suppressions", json!({"email": "ann@example.com"})).await;
+    let csv = "email,reason,scope,note,expires_at\n\
+               ann@example.com,manual,marketing,,2099-01-01\n\
+               bob@example.com,because,,,\n\
+               bob@example.com,,half,,\n\
+               bob@example.com,,,,soon\n\
+               bob@example.com,complaint,marketing,,\n\
+               cid@example.com,,all,,2099-01-01\n\
+               cid@example.com,,marketing,later,\n\
+               cid@example.com,,,,2001-01-01\n";
+    let answer = import_suppressions(&client, csv).await;
+    assert_eq!(answer["status"], "completed_with_errors");
+    let errors: Vec<(&Value, &Value, &Value)> = answer["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|error| (&error["row"], &error["column"], &error["code"]))
+        .collect();
+    assert_eq!(
+        json!(errors),
+        json!([
+            [3, "reason", "unknown_reason"],
+            [4, "scope", "unknown_scope"],
+            [5, "expires_at", "not_a_time"],
+            [6, "scope", "not_allowed"],
+        ])
+    );
+    let counts = &answer["counts"];
+    assert_eq!(
+        json!([counts["valid"], counts["created"], counts["unchanged"], counts["duplicates"], counts["skipped"]]),
+        json!([2, 1, 1, 2, 0])
+    );
+    let expected = [
+        json!({"email": "ann@example.com", "reason": "manual", "scope": "all", "note": null, "expires_at": null}),
+        json!({"email": "cid@example.com", "reason": "import", "scope": "all", "note": "later", "expires_at": null}),
+    ];
+    assert_eq!(suppressed(&client).await, expected);
+    // In a file of contacts these columns say nothing.
+    let contacts = import(&client, "email,reason,scope\nann@example.com,because,half\n").await;
+    assert_eq!(contacts.body["ignored_columns"], json!(["reason", "scope"]));
 }
 
 #[tokio::test]

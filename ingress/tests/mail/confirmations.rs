@@ -1,7 +1,6 @@
 //! Double opt-in: who is asked, what confirms, and what does not.
 
-use axum::body::Body;
-use http::{Method, Request};
+use http::Method;
 use ledger::confirmations::{ConfirmationSettings, SendConfirmations};
 use rstest::rstest;
 use runner::Sweep;
@@ -11,10 +10,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{
-    common::{Answer, send},
-    fixtures::Ready,
-};
+use crate::{common::Answer, fixtures::Ready};
 
 /// A person who signed up and got the mail.
 struct SignedUp {
@@ -45,17 +41,6 @@ impl SignedUp {
     fn path_of(&self, tenant: Uuid, purpose: Purpose) -> String {
         let token = self.ready.edge.ingress.tokens.seal(purpose, tenant, self.send, self.contact.as_bytes());
         format!("/c/{token}")
-    }
-
-    async fn ask(&self, method: Method, path: &str, body: &str) -> Answer {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("user-agent", "Test/1.0")
-            .header("content-type", "application/x-www-form-urlencoded")
-            .body(Body::from(body.to_owned()))
-            .unwrap();
-        send(&self.ready.client.router, request).await
     }
 
     async fn contact(&self) -> Value {
@@ -93,12 +78,12 @@ async fn a_person_confirms_once_and_the_proof_is_kept() {
     assert_eq!((&before["marketing_status"], &before["confirmation"]["state"]), (&json!("pending"), &json!("pending")));
     assert_eq!(before["confirmation"]["send_id"], json!(person.send));
     assert!(before["confirmation"]["expires_at"].is_string(), "{before}");
-    let page = person.ask(Method::GET, &person.path(), "").await;
+    let page = person.ready.client.ask(Method::GET, &person.path(), "").await;
     assert_eq!(page.status, 200);
     let shown = html(&page);
     assert!(shown.contains("Acme &lt;b&gt;") && shown.contains("a…@example.com") && !shown.contains("ann@"), "{shown}");
     for _ in 0..2 {
-        let answer = person.ask(Method::POST, &person.path(), "confirm=yes").await;
+        let answer = person.ready.client.ask(Method::POST, &person.path(), "confirm=yes").await;
         assert_eq!(answer.status, 200);
         assert!(html(&answer).contains("You are subscribed"));
     }
@@ -132,12 +117,12 @@ async fn scanners_that_follow_the_link_confirm_nobody() {
         (Method::POST, "List-Unsubscribe=One-Click", 400),
     ];
     for (method, body, status) in asked {
-        let answer = person.ask(method.clone(), &person.path(), body).await;
+        let answer = person.ready.client.ask(method.clone(), &person.path(), body).await;
         assert_eq!(answer.status, status, "{method} {body}");
         assert_eq!((person.status().await.as_str(), person.confirmed().await), ("pending", 0), "{method} {body}");
     }
     let query = format!("{}?confirm=yes", person.path());
-    assert_eq!(person.ask(Method::GET, &query, "").await.status, 200);
+    assert_eq!(person.ready.client.ask(Method::GET, &query, "").await.status, 200);
     assert_eq!(person.status().await, "pending");
 }
 
@@ -167,7 +152,7 @@ async fn a_link_brings_nobody_back(#[case] change: &'static str, #[case] status:
     sqlx::raw_sql(change).execute(&person.ready.edge.pool).await.unwrap();
     let before = person.status().await;
     for method in [Method::GET, Method::POST] {
-        let answer = person.ask(method.clone(), &person.path(), "confirm=yes").await;
+        let answer = person.ready.client.ask(method.clone(), &person.path(), "confirm=yes").await;
         assert_eq!(answer.status, status, "{method}");
         assert!(html(&answer).contains("not valid any more"));
     }
@@ -188,11 +173,11 @@ async fn a_link_of_another_kind_or_tenant_confirms_nobody() {
     ];
     for path in forged {
         for method in [Method::GET, Method::POST] {
-            assert_eq!(person.ask(method, &path, "confirm=yes").await.status, 404, "{path}");
+            assert_eq!(person.ready.client.ask(method, &path, "confirm=yes").await.status, 404, "{path}");
         }
     }
     let as_unsubscribe = person.path().replace("/c/", "/u/");
-    assert_eq!(person.ask(Method::POST, &as_unsubscribe, "confirm=yes").await.status, 404);
+    assert_eq!(person.ready.client.ask(Method::POST, &as_unsubscribe, "confirm=yes").await.status, 404);
     assert_eq!((person.status().await.as_str(), person.confirmed().await), ("pending", 0));
 }
 
@@ -202,7 +187,7 @@ async fn an_erased_person_is_not_confirmed_and_leaves_no_confirmation() {
     let erased = person.ready.client.delete(&format!("/v1/contacts/{}", person.contact), json!({"erase": true})).await;
     assert_eq!(erased.status, 200, "{}", erased.body);
     for method in [Method::GET, Method::POST] {
-        assert_eq!(person.ask(method, &person.path(), "confirm=yes").await.status, 404);
+        assert_eq!(person.ready.client.ask(method, &person.path(), "confirm=yes").await.status, 404);
     }
     let edge = &person.ready.edge;
     assert_eq!(edge.count("select count(*) from confirmations").await, 0);
@@ -218,7 +203,7 @@ async fn a_merged_contacts_link_confirms_no_other_address() {
     let merge = client.post(&format!("/v1/contacts/{kept}/merge"), json!({"contact_id": person.contact})).await;
     assert_eq!(merge.body["contact"]["marketing_status"], json!("pending"), "{}", merge.body);
     assert_eq!(merge.body["contact"]["confirmation"]["state"], json!("pending"), "the address that is left is asked");
-    assert_eq!(person.ask(Method::POST, &person.path(), "confirm=yes").await.status, 410);
+    assert_eq!(person.ready.client.ask(Method::POST, &person.path(), "confirm=yes").await.status, 410);
     assert_eq!(sweep(&person.ready).await, 1);
     let to = "select count(*) from requests where payload ->> 'address' = 'ann@work.example'";
     assert_eq!((person.ready.edge.count(to).await, person.confirmed().await), (1, 0));
@@ -244,7 +229,7 @@ async fn a_mail_is_asked_for_again_within_limits() {
     );
     let unknown = client.post(&format!("/v1/contacts/{}/confirmation", schemas::new_id()), json!({})).await;
     assert_eq!(unknown.refusal(), (404, "contact_not_found"));
-    person.ask(Method::POST, &person.path(), "confirm=yes").await;
+    person.ready.client.ask(Method::POST, &person.path(), "confirm=yes").await;
     assert_eq!(client.post(&path, json!({})).await.refusal(), (409, "consent_not_pending"));
 }
 

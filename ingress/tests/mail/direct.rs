@@ -298,6 +298,29 @@ async fn an_array_is_accepted_but_for_its_bad_items_each_told_with_its_place() {
     assert_eq!(publisher.count("select count(*) from requests").await, 2);
 }
 
+#[tokio::test]
+async fn items_of_a_published_array_bring_their_files_and_a_bad_one_costs_its_item() {
+    let publisher = Publisher::new().await;
+    let template = publisher.ready.template(json!({})).await;
+    let with_file = |content: &str| {
+        let mut item = transactional(&template, "ann@example.com");
+        item["attachments"] = json!([{"filename": "a.txt", "content_base64": content}]);
+        item
+    };
+    let mut foreign = with_file("SGVsbG8=");
+    foreign["product_tenant_id"] = json!("nobody");
+    let array = json!([with_file("SGVsbG8="), with_file("!"), transactional(&template, "bob@example.com"), foreign]);
+    publisher.publish("transactional", array, "m-1").await;
+    publisher.settled().await;
+    let refused: Vec<(Option<u32>, String)> =
+        publisher.rejections().await.into_iter().map(|event| (event.data.index, event.data.refusal.code)).collect();
+    let expected = [(1, "validation_failed"), (3, "tenant_not_found")];
+    assert_eq!(refused, expected.map(|(index, code)| (Some(index), code.to_owned())));
+    assert_eq!(publisher.count("select count(*) from requests").await, 2);
+    let stored = "select count(*) from message_attachments a join requests r on r.id = a.message_id";
+    assert_eq!(publisher.count(stored).await, 1);
+}
+
 #[rstest]
 #[case::too_many(501, "too_many")]
 #[case::none(0, "empty")]

@@ -487,6 +487,26 @@ async fn erasing_the_only_recipient_erases_what_was_written_to_him() {
 }
 
 #[tokio::test]
+async fn a_persons_data_has_the_messages_to_the_person() {
+    let world = World::waiting(SHORT).await;
+    let due = chrono::Utc::now() + chrono::TimeDelta::days(20);
+    for to in ["ann@example.com", "bob@example.com"] {
+        let sent = world.post(json!({"scheduled_at": due.to_rfc3339(), "to": [{"email": to}], "subject": to})).await;
+        assert_eq!(sent.status, 202, "{}", sent.body);
+    }
+    let contact: Uuid = sqlx::query_scalar("select id from contacts where address = 'ann@example.com'")
+        .fetch_one(&world.edge.pool)
+        .await
+        .unwrap();
+    let held = world.client.post(&format!("/v1/contacts/{contact}/data"), json!({})).await.body;
+    let records = held["records"].as_array().unwrap();
+    let messages: Vec<&Value> = records.iter().filter(|record| record["kind"] == "message").collect();
+    assert_eq!(messages.len(), 1, "{held}");
+    assert_eq!(messages[0]["data"]["subject"], "ann@example.com");
+    assert!(messages[0]["data"]["due_at"].is_string(), "{held}");
+}
+
+#[tokio::test]
 async fn a_scheduled_message_waits_with_its_attachments_until_cancelled() {
     let world = World::waiting(SHORT).await;
     let due = chrono::Utc::now() + chrono::TimeDelta::days(20);

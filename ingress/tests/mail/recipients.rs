@@ -8,8 +8,7 @@ use std::{
     },
 };
 
-use axum::body::Body;
-use http::{Method, Request};
+use http::Method;
 use rstest::rstest;
 use schemas::{
     subjects::stream,
@@ -24,10 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{
-    common::{Answer, send},
-    fixtures::{Ready, first_on, open_streams},
-};
+use crate::fixtures::{Ready, first_on, open_streams};
 
 struct Mailed {
     ready: Ready,
@@ -49,17 +45,6 @@ impl Mailed {
 
     fn click(&self, url: &str) -> String {
         self.ready.edge.ingress.tokens.seal(Purpose::Click, self.ready.client.tenant, self.send, &click_rest(2, url))
-    }
-
-    async fn ask(&self, method: Method, path: &str, body: &str) -> Answer {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("user-agent", "Test/1.0")
-            .header("content-type", "application/x-www-form-urlencoded")
-            .body(Body::from(body.to_owned()))
-            .unwrap();
-        send(&self.ready.client.router, request).await
     }
 
     async fn opted_out(&self) -> i64 {
@@ -94,7 +79,7 @@ impl Mailed {
 #[tokio::test]
 async fn a_pixel_is_an_image_nobody_keeps_and_an_open() {
     let mailed = Mailed::start().await;
-    let answer = mailed.ask(Method::GET, &format!("/t/o/{}", mailed.token(Purpose::Open)), "").await;
+    let answer = mailed.ready.client.ask(Method::GET, &format!("/t/o/{}", mailed.token(Purpose::Open)), "").await;
     assert_eq!((answer.status.as_u16(), answer.header("content-type")), (200, "image/gif"));
     assert!(answer.bytes.starts_with(b"GIF89a") && answer.header("cache-control").contains("no-store"));
     assert!(!answer.headers.contains_key("set-cookie"));
@@ -108,7 +93,7 @@ async fn a_pixel_is_an_image_nobody_keeps_and_an_open() {
 async fn a_click_leads_to_the_signed_address_and_is_noted() {
     let mailed = Mailed::start().await;
     let url = "https://shop.example/a?b=c&d=%20e#f";
-    let answer = mailed.ask(Method::GET, &format!("/t/c/{}", mailed.click(url)), "").await;
+    let answer = mailed.ready.client.ask(Method::GET, &format!("/t/c/{}", mailed.click(url)), "").await;
     assert_eq!((answer.status.as_u16(), answer.header("location")), (302, url));
     assert_eq!(answer.header("referrer-policy"), "no-referrer");
     let (_, signal) = first_on(&mailed.ready.edge, stream::SIGNALS).await;
@@ -124,11 +109,11 @@ async fn a_head_request_is_answered_alike_and_notes_nothing() {
         (click.clone(), 302),
         (format!("/u/{}", mailed.token(Purpose::Unsubscribe)), 200),
     ] {
-        let answer = mailed.ask(Method::HEAD, &path, "").await;
+        let answer = mailed.ready.client.ask(Method::HEAD, &path, "").await;
         assert_eq!((answer.status.as_u16(), answer.bytes.len()), (status, 0), "{path}");
     }
     // The next signal is the first: the ones before left none.
-    mailed.ask(Method::GET, &click, "").await;
+    mailed.ready.client.ask(Method::GET, &click, "").await;
     assert_eq!(first_on(&mailed.ready.edge, stream::SIGNALS).await.1["kind"], json!("clicked"));
     assert_eq!((mailed.signals().await, mailed.opted_out().await), (1, 0));
 }
@@ -161,9 +146,13 @@ async fn a_token_that_is_forged_cut_or_for_another_purpose_is_a_404(
         if path == "/u/" { &[Method::GET, Method::HEAD, Method::POST] } else { &[Method::GET, Method::HEAD] };
     for method in methods {
         for token in &bad {
-            assert_eq!(mailed.ask(method.clone(), &format!("{path}{token}"), "").await.status, 404, "{method} {token}");
+            assert_eq!(
+                mailed.ready.client.ask(method.clone(), &format!("{path}{token}"), "").await.status,
+                404,
+                "{method} {token}"
+            );
         }
-        assert_ne!(mailed.ask(method.clone(), &format!("{path}{good}"), "").await.status, 404);
+        assert_ne!(mailed.ready.client.ask(method.clone(), &format!("{path}{good}"), "").await.status, 404);
     }
 }
 
@@ -174,7 +163,7 @@ async fn a_token_that_is_forged_cut_or_for_another_purpose_is_a_404(
 #[tokio::test]
 async fn a_signed_target_that_is_no_web_address_is_not_followed(#[case] url: &str) {
     let mailed = Mailed::start().await;
-    assert_eq!(mailed.ask(Method::GET, &format!("/t/c/{}", mailed.click(url)), "").await.status, 404);
+    assert_eq!(mailed.ready.client.ask(Method::GET, &format!("/t/c/{}", mailed.click(url)), "").await.status, 404);
 }
 
 #[tokio::test]
@@ -190,13 +179,13 @@ async fn an_unsubscribe_link_works_longer_than_the_ledger_keeps_its_send() {
         edge.ingress.tokens.seal(Purpose::Unsubscribe, mailed.ready.client.tenant, mailed.send, contact.as_bytes());
     sqlx::query("delete from sends").execute(&edge.pool).await.unwrap();
     for _ in 0..2 {
-        let left = mailed.ask(Method::POST, &format!("/u/{token}"), "List-Unsubscribe=One-Click").await;
+        let left = mailed.ready.client.ask(Method::POST, &format!("/u/{token}"), "List-Unsubscribe=One-Click").await;
         assert_eq!((left.status.as_u16(), mailed.opted_out().await), (200, 1));
     }
     assert_eq!(edge.count("select count(*) from notices where type = 'email.unsubscribed'").await, 1);
     // A token of before names its send alone.
     let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
-    assert_eq!(mailed.ask(Method::POST, &path, "List-Unsubscribe=One-Click").await.status, 404);
+    assert_eq!(mailed.ready.client.ask(Method::POST, &path, "List-Unsubscribe=One-Click").await.status, 404);
 }
 
 #[tokio::test]
@@ -205,7 +194,7 @@ async fn looking_at_the_unsubscribe_page_changes_nothing() {
     sqlx::query("update tenants set org_name = 'Acme & <Sons>'").execute(&mailed.ready.edge.pool).await.unwrap();
     let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
     for query in ["", "?List-Unsubscribe=One-Click", "?confirm=yes"] {
-        let answer = mailed.ask(Method::GET, &format!("{path}{query}"), "").await;
+        let answer = mailed.ready.client.ask(Method::GET, &format!("{path}{query}"), "").await;
         let html = String::from_utf8(answer.bytes.clone()).unwrap();
         assert_eq!((answer.status.as_u16(), answer.header("content-type")), (200, "text/html; charset=utf-8"));
         assert!(html.contains("<form method=\"post\">") && html.contains("Acme &amp; &lt;Sons&gt;"), "{html}");
@@ -224,7 +213,7 @@ async fn a_post_has_opted_out_before_it_is_answered(#[case] body: &str, #[case] 
     let mailed = Mailed::start().await;
     let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
     for _ in 0..2 {
-        let answer = mailed.ask(Method::POST, &path, body).await;
+        let answer = mailed.ready.client.ask(Method::POST, &path, body).await;
         assert_eq!((answer.status.as_u16(), mailed.opted_out().await), (200, 1));
         assert!(String::from_utf8(answer.bytes).unwrap().contains("You are unsubscribed"));
     }
@@ -244,7 +233,7 @@ async fn an_unsubscribe_that_waits_for_an_import_leaves_its_batch_to_other_mail(
     let mut import = pool.begin().await.unwrap();
     sqlx::query("select 1 from contacts for update").fetch_all(&mut *import).await.unwrap();
     let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
-    let asked = mailed.ask(Method::POST, &path, "List-Unsubscribe=One-Click");
+    let asked = mailed.ready.client.ask(Method::POST, &path, "List-Unsubscribe=One-Click");
     let beside = async {
         until("the batch is held", async || {
             let free = "select count(*) from (select from batches for no key update skip locked) b";
@@ -269,7 +258,8 @@ async fn an_unsubscribe_that_waits_for_an_import_leaves_its_batch_to_other_mail(
 #[tokio::test]
 async fn a_post_that_is_neither_the_button_nor_one_click_is_refused(#[case] body: &str) {
     let mailed = Mailed::start().await;
-    let answer = mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), body).await;
+    let answer =
+        mailed.ready.client.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), body).await;
     let html = String::from_utf8(answer.bytes).unwrap();
     assert_eq!((answer.status.as_u16(), mailed.opted_out().await), (400, 0));
     assert!(html.contains("Nothing was changed") && html.contains("<form method=\"post\">"), "{html}");
@@ -293,7 +283,7 @@ async fn an_opt_out_is_committed_with_its_fact_while_the_bus_is_away(
     let mailed = Mailed { ready, send };
     let path = format!("{path}{}", mailed.token(purpose));
     for _ in 0..2 {
-        assert_eq!(mailed.ask(Method::POST, &path, body).await.status, 200);
+        assert_eq!(mailed.ready.client.ask(Method::POST, &path, body).await.status, 200);
     }
     assert_eq!(mailed.opted_out().await, 1);
     assert_eq!(mailed.facts().await, [(method.to_owned(), "Test/1.0".to_owned())]);
@@ -315,7 +305,11 @@ async fn an_opt_out_is_committed_with_its_fact_while_the_bus_is_away(
 async fn an_opt_out_that_cannot_be_stored_is_not_confirmed() {
     let mailed = Mailed::start().await;
     sqlx::query("revoke all on suppressions from postrider_ingress").execute(&mailed.ready.edge.pool).await.unwrap();
-    let answer = mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), "confirm=yes").await;
+    let answer = mailed
+        .ready
+        .client
+        .ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), "confirm=yes")
+        .await;
     assert!(answer.status.is_server_error() && !answer.header("retry-after").is_empty(), "{}", answer.status);
     assert!(String::from_utf8(answer.bytes).unwrap().contains("not yet"));
     assert_eq!((mailed.opted_out().await, mailed.signals().await), (0, 0));
@@ -330,7 +324,7 @@ async fn a_link_that_is_posted_many_times_at_once_keeps_no_other_request_waiting
     let links =
         [("/u/", Purpose::Unsubscribe, "List-Unsubscribe=One-Click"), ("/p/", Purpose::Preferences, "action=leave")];
     let posts = links.map(|(path, purpose, body)| (format!("{path}{}", mailed.token(purpose)), body));
-    let posts = (0..40).map(|n| mailed.ask(Method::POST, &posts[n % 2].0, posts[n % 2].1));
+    let posts = (0..40).map(|n| mailed.ready.client.ask(Method::POST, &posts[n % 2].0, posts[n % 2].1));
     let mut posts = std::pin::pin!(futures::future::join_all(posts));
     let others = async {
         mailed.ready.edge.until_waiting(1).await;
@@ -363,7 +357,7 @@ async fn a_link_that_is_posted_without_end_keeps_nobody_of_its_batch_waiting() {
     sqlx::query("select from batches for update").execute(&mut *held).await.unwrap();
     let answered = AtomicUsize::new(0);
     let posts = (0..40).map(|_| async {
-        assert_eq!(mailed.ask(Method::POST, &paths[0], "confirm=yes").await.status, 200);
+        assert_eq!(mailed.ready.client.ask(Method::POST, &paths[0], "confirm=yes").await.status, 200);
         answered.fetch_add(1, Ordering::Relaxed);
     });
     let others = async {
@@ -373,7 +367,7 @@ async fn a_link_that_is_posted_without_end_keeps_nobody_of_its_batch_waiting() {
             mailed.ready.edge.until_waiting(1).await;
             held.rollback().await.unwrap();
         };
-        let (other, ()) = tokio::join!(mailed.ask(Method::POST, &paths[1], "confirm=yes"), release);
+        let (other, ()) = tokio::join!(mailed.ready.client.ask(Method::POST, &paths[1], "confirm=yes"), release);
         assert_eq!(other.status, 200);
         answered.load(Ordering::Relaxed)
     };
@@ -386,7 +380,7 @@ async fn a_token_works_for_its_own_tenant_only() {
     let mailed = Mailed::start().await;
     let other = mailed.ready.edge.client_for("crm", mailed.ready.client.environment, "tenant-2").await;
     let token = mailed.ready.edge.ingress.tokens.seal(Purpose::Unsubscribe, other.tenant, mailed.send, b"");
-    assert_eq!(mailed.ask(Method::POST, &format!("/u/{token}"), "confirm=yes").await.status, 404);
+    assert_eq!(mailed.ready.client.ask(Method::POST, &format!("/u/{token}"), "confirm=yes").await.status, 404);
     assert_eq!(mailed.opted_out().await, 0);
 }
 
@@ -435,8 +429,11 @@ async fn a_signal_names_the_other_end_of_the_connection_and_no_header() {
 #[tokio::test]
 async fn a_huge_post_is_refused_and_does_nothing() {
     let mailed = Mailed::start().await;
-    let answer =
-        mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), &"x".repeat(20_000)).await;
+    let answer = mailed
+        .ready
+        .client
+        .ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), &"x".repeat(20_000))
+        .await;
     assert_eq!((answer.status.as_u16(), mailed.opted_out().await), (413, 0));
 }
 
@@ -446,8 +443,8 @@ async fn signals_of_one_send_are_bounded_and_all_answered() {
     let open = format!("/t/o/{}", mailed.token(Purpose::Open));
     let click = format!("/t/c/{}", mailed.click("https://shop.example/"));
     for _ in 0..40 {
-        assert_eq!(mailed.ask(Method::GET, &open, "").await.status, 200);
-        assert_eq!(mailed.ask(Method::GET, &click, "").await.status, 302);
+        assert_eq!(mailed.ready.client.ask(Method::GET, &open, "").await.status, 200);
+        assert_eq!(mailed.ready.client.ask(Method::GET, &click, "").await.status, 302);
     }
     let tasks = &mailed.ready.edge.ingress.tasks;
     tasks.close();

@@ -85,15 +85,19 @@ async fn the_type_of_its_template_says_what_a_mail_is(#[case] template_type: &st
     assert_eq!((&send["email_type"], &send["lane"]), (&json!(email_type), &json!("priority")));
 }
 
+#[rstest]
+#[case::plain(json!([]))]
+#[case::with_files(file("SGVsbG8="))]
 #[tokio::test]
-async fn a_mail_of_a_large_array_waits_in_the_bulk_lane() {
+async fn a_mail_of_a_large_array_waits_in_the_bulk_lane(#[case] attachments: Value) {
     let ready = Ready::start().await;
     open_streams(&ready.edge).await;
     let template = ready.template(json!({})).await;
     for (count, lane) in [(50, "priority"), (51, "bulk")] {
-        let messages: Vec<Value> =
-            (0..count).map(|at| json!({"template_id": template, "email": format!("c{at}@example.com")})).collect();
+        let message = |at: i32| json!({"template_id": template, "email": format!("c{at}@example.com"), "attachments": attachments});
+        let messages: Vec<Value> = (0..count).map(message).collect();
         let answer = ready.client.post(BATCH, json!({"messages": messages})).await;
+        assert_eq!(answer.body["accepted"], count, "{}", answer.body);
         let send_id = answer.body["results"][0]["send_id"].as_str().unwrap().to_owned();
         let send = ready.client.get(&format!("/v1/sends/{send_id}")).await.body["send"].clone();
         assert_eq!(send["lane"], json!(lane), "{count} messages");
@@ -263,9 +267,18 @@ async fn an_erased_persons_scheduled_mail_and_copies_are_taken_back() {
     };
     let eve = |role: &str| json!({"address": "eve@example.com", "role": role});
     assert_eq!(request(&own).await.0, "rejected");
-    assert_eq!(request(&others).await, ("accepted".to_owned(), Some(json!([eve("cc")]))));
-    let place = json!({"address": "erased@example.com", "role": "bcc"});
-    assert_eq!(request(&message).await, ("accepted".to_owned(), Some(json!([place, eve("bcc")]))));
+    for (id, role) in [(&others, "cc"), (&message, "bcc")] {
+        let place = json!({"address": "erased@example.com", "role": role});
+        assert_eq!(request(id).await, ("accepted".to_owned(), Some(json!([place, eve(role)]))));
+    }
+    let copies = ready.client.get(&format!("/v1/sends/{others}")).await.body["send"]["copies"].clone();
+    let batch = parse_id(&others).unwrap();
+    let shown = |place: usize| (copies[place]["send_id"].clone(), copies[place]["email"].clone());
+    let expected = [(0, "bob"), (2, "eve")]
+        .map(|(place, name)| (json!(SendId::of(batch, place).0), json!(format!("{name}@example.com"))));
+    assert_eq!([shown(0), shown(1)], expected);
+    let erased = format!("/v1/sends/{}", SendId::of(batch, 1).0);
+    assert_eq!(ready.client.get(&erased).await.refusal(), (404, "send_not_found"));
     ready.edge.finish_erasures().await;
     assert_eq!(ready.edge.count("select count(*) from message_attachments").await, 0);
     let left = "select count(*) from requests r where r::text like '%ann@example.com%' or r::text like '%Annabel%'";
@@ -308,6 +321,17 @@ async fn a_scheduled_mail_shows_the_sends_of_its_copies() {
         };
         let copies = ready.client.get(&format!("/v1/sends/{send}")).await.body["send"]["copies"].clone();
         assert_eq!(copies, json!([copy(0, "ann@example.com", "to"), copy(1, "eve@example.com", "cc")]), "{send}");
+        let path = |place: usize| format!("/v1/sends/{}", copies[place]["send_id"].as_str().unwrap());
+        for (place, email, role) in [(0, "ann@example.com", "to"), (1, "eve@example.com", "cc")] {
+            let shown = ready.client.get(&path(place)).await.body["send"].clone();
+            assert_eq!([&shown["email"], &shown["role"], &shown["copies"]], [&json!(email), &json!(role), &copies]);
+        }
+        let none = format!("/v1/sends/{}", SendId::of(batch, 2).0);
+        assert_eq!(ready.client.get(&none).await.refusal(), (404, "send_not_found"));
+        assert_eq!(ready.client.delete(&path(1), json!({})).await.status, 200);
+        for place in [0, 1] {
+            assert_eq!(ready.client.get(&path(place)).await.body["send"]["state"], "cancelled");
+        }
     }
 }
 
@@ -385,13 +409,93 @@ async fn a_repeat_with_its_key_is_one_request() {
     assert_eq!(month_of(parse_id(&ids[0]).unwrap()), month_of(schemas::new_id()));
 }
 
+/// The one file of a mail.
+fn file(content_base64: &str) -> Value {
+    json!([{"filename": "a.txt", "content_base64": content_base64}])
+}
+
+#[tokio::test]
+async fn a_bad_file_of_a_batch_costs_its_message_only() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let message = |more: Value| {
+        let mut message = json!({"template_id": template, "email": "ann@example.com"});
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        message
+    };
+    let invite = json!({"method": "CANCEL", "content": INVITE});
+    let messages = json!([
+        message(json!({"attachments": file("SGVsbG8="), "calendar": invite})),
+        message(json!({"attachments": file("!")})),
+        message(json!({"calendar": {"method": "REQUEST", "content": INVITE}})),
+        message(json!({"attachments": file("V29ybGQ=")})),
+        message(json!({"attachments": [{"filename": "a.exe", "content_base64": "SGVsbG8="}]})),
+        message(json!({})),
+    ]);
+    let answer = ready.client.post(BATCH, json!({"messages": messages})).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let results = answer.body["results"].as_array().unwrap();
+    let paths: Vec<Option<&str>> = results.iter().map(|result| result["fields"][0]["path"].as_str()).collect();
+    let (content, calendar, name) = ("attachments[0].content_base64", "calendar.content", "attachments[0].filename");
+    assert_eq!(paths, [None, Some(content), Some(calendar), None, Some(name), None]);
+    let send = |place: usize| parse_id(results[place]["send_id"].as_str().unwrap()).unwrap();
+    let stored: Vec<(Uuid, String, Vec<u8>)> = sqlx::query_as(
+        "select a.message_id, a.filename, a.encoded from message_attachments a join requests r on r.id = a.message_id
+         where (r.options->>'has_attachments')::boolean order by a.message_id, a.place",
+    )
+    .fetch_all(&ready.edge.pool)
+    .await
+    .unwrap();
+    let stored_of = |place: usize| -> Vec<&str> {
+        let own = stored.iter().filter(|(id, ..)| *id == SendId(send(place)).batch());
+        own.map(|(_, filename, _)| filename.as_str()).collect()
+    };
+    assert_eq!((stored_of(0), stored_of(3)), (vec!["a.txt", "invite.ics"], vec!["a.txt"]));
+    assert_eq!((stored.len(), stored_of(5).len()), (3, 0));
+    assert!(stored.iter().any(|(id, _, encoded)| *id == send(3) && encoded == b"V29ybGQ=\r\n"));
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 3);
+}
+
+#[tokio::test]
+async fn a_repeated_message_of_a_batch_stores_its_files_once() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let message = |content: &str| json!({"template_id": template, "email": "ann@example.com", "idempotency_key": "k-1", "attachments": file(content)});
+    let twice = json!({"messages": [message("SGVsbG8="), message("SGVsbG8=")]});
+    let first = ready.client.post(BATCH, twice.clone()).await;
+    let again = ready.client.post(BATCH, twice).await;
+    assert_eq!((first.status.as_u16(), &first.body), (202, &again.body));
+    assert_eq!(first.body["results"][0], first.body["results"][1]);
+    let changed = ready.client.post(BATCH, json!({"messages": [message("V29ybGQ=")]})).await;
+    assert_eq!(changed.body["results"][0]["error"], "idempotency_key_reused", "the key is that of the file, too");
+    assert_eq!(ready.edge.count("select count(*) from message_attachments").await, 1);
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 1);
+}
+
+#[tokio::test]
+async fn the_files_of_a_batch_have_fifteen_megabytes_together() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let message = |megabytes: usize| {
+        // Four characters are three bytes.
+        let content = "eHh4".repeat(megabytes * 1024 * 1024 / 3);
+        json!({"template_id": template, "email": "ann@example.com", "attachments": file(&content)})
+    };
+    let together = ready.client.post(BATCH, json!({"messages": [message(9), message(7)]})).await;
+    assert_eq!(together.refusal(), (413, "attachments_too_large"));
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 0);
+    let plain = json!({"template_id": template, "email": "bob@example.com"});
+    let alone = ready.client.post(BATCH, json!({"messages": [message(16), plain]})).await;
+    let results = alone.body["results"].as_array().unwrap();
+    assert_eq!((&results[0]["error"], &results[1]["status"]), (&json!("attachments_too_large"), &json!("scheduled")));
+}
+
 const INVITE: &str = "BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:x\nMETHOD:CANCEL\nBEGIN:VEVENT\nUID:1\nDTSTAMP:20260301T090000Z\n\
     ORGANIZER:mailto:ann@acme.test\nEND:VEVENT\nEND:VCALENDAR";
 
 #[tokio::test]
 async fn the_files_of_a_mail_are_stored_with_its_request() {
     let ready = Ready::start().await;
-    let file = |content: &str| json!([{"filename": "a.txt", "content_base64": content}]);
     let body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com"});
     let with = |change: Value| {
         let mut body = body.clone();

@@ -1,7 +1,8 @@
-//! Reports, from totals and batches.
+//! Reports, from totals and batches; by tags from requests and their sends.
 
+use schemas::{SendId, messages::MailOptions};
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::{PgPool, types::Json};
 use uuid::Uuid;
 
 use crate::{common::Client, fixtures::Ready};
@@ -303,6 +304,130 @@ async fn top_messages_are_campaigns_and_templates_by_human_clicks() {
         })
         .collect();
     assert_eq!(top, [("template", "Receipt", 3, 3), ("campaign", "Spring", 2, 1)]);
+}
+
+/// A mail with these tags, with a send in each of these states: the first is the recipient's, the others are copies'. Answers its id.
+async fn tagged(pool: &PgPool, tenant: Uuid, id: Uuid, tags: &[&str], states: &[&str]) -> Uuid {
+    let options = MailOptions { tags: tags.iter().map(|tag| (*tag).to_owned()).collect(), ..MailOptions::default() };
+    sqlx::query(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, options, state)
+         values ($1, $2, 'crm', 'production', 'transactional', '{}', $3, 'handled')",
+    )
+    .bind(tenant)
+    .bind(id)
+    .bind(Json(options))
+    .execute(pool)
+    .await
+    .unwrap();
+    for (ordinal, state) in (0..).zip(states) {
+        sqlx::query(
+            "insert into sends (tenant_id, id, month, request_id, contact_id, state, decided_at, provider)
+             values ($1, $2, $3, $4, gen_random_uuid(), $5, now(), 'smtp')",
+        )
+        .bind(tenant)
+        .bind(SendId::of(id, ordinal).0)
+        .bind(schemas::month_of(id))
+        .bind(id)
+        .bind(state)
+        .execute(pool)
+        .await
+        .unwrap();
+    }
+    id
+}
+
+/// The report by tags, and of each tag what the caller picks.
+async fn tag_report(client: &Client, query: &str, pick: &[&str]) -> (i64, Vec<(String, Vec<Value>)>) {
+    let answer = client.get(&format!("/v1/analytics/tags{query}")).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let tags = answer.body["tags"].as_array().unwrap().iter();
+    let picked = |tag: &Value| pick.iter().map(|name| tag[*name].clone()).collect::<Vec<Value>>();
+    let tags = tags.map(|tag| (tag["tag"].as_str().unwrap().to_owned(), picked(tag))).collect();
+    (answer.body["tag_count"].as_i64().unwrap(), tags)
+}
+
+#[tokio::test]
+async fn tags_are_reported_with_what_became_of_their_mail() {
+    let ready = Ready::start().await;
+    let (pool, tenant) = (&ready.edge.pool, ready.client.tenant);
+    let other = ready.edge.client_for("crm", ready.client.environment, "tenant-2").await;
+    let now = schemas::new_batch_id;
+    let opened = tagged(pool, tenant, now(), &["receipt", "shop 1"], &["sent", "sent"]).await;
+    let bounced = tagged(pool, tenant, now(), &["receipt"], &["sent"]).await;
+    let confirmed = tagged(pool, tenant, now(), &["receipt"], &["sent"]).await;
+    tagged(pool, tenant, now(), &["reset"], &["failed", "expired", "skipped", "cancelled", "unknown", "queued"]).await;
+    tagged(pool, tenant, now(), &[], &["sent"]).await;
+    tagged(pool, other.tenant, now(), &["theirs", "receipt"], &["sent"]).await;
+    let later = chrono::Utc::now() + chrono::TimeDelta::days(2);
+    tagged(pool, tenant, schemas::ids::batch_id_due(later), &["later"], &["queued"]).await;
+    for (id, change) in [
+        (opened, "opened_at = now(), clicked_at = now(), human_clicked_at = now(), unsubscribed_at = now()"),
+        (bounced, "bounced_at = now(), complained_at = now()"),
+        (
+            confirmed,
+            "provider = 'ses', delivered_at = now(), opened_at = now(), human_opened_at = now(), replied_at = now()",
+        ),
+    ] {
+        let statement = format!("update sends set {change} where id = $1");
+        sqlx::query(sqlx::AssertSqlSafe(statement)).bind(id).execute(pool).await.unwrap();
+    }
+    let decided = ["total", "sent", "delivered", "delivered_confirmed", "failed", "unknown", "skipped", "bounced"];
+    let numbers = |numbers: &[i64]| numbers.iter().map(|number| json!(number)).collect::<Vec<_>>();
+    let reset = ("reset".to_owned(), numbers(&[6, 0, 0, 0, 2, 1, 2, 0]));
+    let expected = vec![
+        reset.clone(),
+        ("receipt".to_owned(), numbers(&[4, 4, 3, 1, 0, 0, 0, 1])),
+        ("shop 1".to_owned(), numbers(&[2, 2, 2, 0, 0, 0, 0, 0])),
+    ];
+    assert_eq!(tag_report(&ready.client, "", &decided).await, (3, expected), "the most used first");
+    let facts = ["complained", "opened", "opened_human", "clicked", "clicked_human", "unsubscribed", "replied"];
+    let facts = &facts;
+    let expected = |facts: &[i64]| (1, vec![("receipt".to_owned(), numbers(facts))]);
+    assert_eq!(tag_report(&ready.client, "?tag=receipt", facts).await, expected(&[1, 2, 1, 1, 1, 1, 1]));
+    assert_eq!(tag_report(&ready.client, "?tag=shop%201", &["sent"]).await.1[0].1, [json!(2)]);
+    assert_eq!(tag_report(&ready.client, "?tag=theirs", &[]).await, (0, Vec::new()));
+    assert_eq!(tag_report(&other, "?tag=receipt", facts).await, expected(&[0; 7]));
+    // Scheduled mail counts at the time when it is due.
+    let to = (later + chrono::TimeDelta::hours(1)).format("%FT%TZ");
+    let from = (later - chrono::TimeDelta::hours(1)).format("%FT%TZ");
+    assert_eq!(
+        tag_report(&ready.client, &format!("?from={from}&to={to}"), &["total", "sent"]).await,
+        (1, vec![("later".to_owned(), numbers(&[1, 0]))])
+    );
+    // A mail is in the report as long as its request is kept.
+    sqlx::query("delete from requests where not options @> '{\"tags\": [\"reset\"]}'").execute(pool).await.unwrap();
+    let year = format!("?from={}", (chrono::Utc::now() - chrono::TimeDelta::days(365)).format("%FT%TZ"));
+    assert_eq!(tag_report(&ready.client, &year, &decided).await, (1, vec![reset]));
+}
+
+#[tokio::test]
+async fn more_tags_than_a_report_holds_are_counted() {
+    let ready = Ready::start().await;
+    let tags: Vec<String> = (0..101).map(|n| format!("order-{n:03}")).collect();
+    let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+    tagged(&ready.edge.pool, ready.client.tenant, schemas::new_batch_id(), &tags, &["sent"]).await;
+    tagged(&ready.edge.pool, ready.client.tenant, schemas::new_batch_id(), &tags[100..], &["sent"]).await;
+    let (count, found) = tag_report(&ready.client, "", &["sent"]).await;
+    assert_eq!((count, found.len()), (101, 100));
+    assert_eq!(found[0], ("order-100".to_owned(), vec![json!(2)]));
+    assert_eq!(found[99], ("order-098".to_owned(), vec![json!(1)]));
+}
+
+#[tokio::test]
+async fn a_tag_that_is_none_is_refused_with_the_windows_faults() {
+    let ready = Ready::start().await;
+    let long = format!("?tag={}", "x".repeat(65));
+    for (query, faults) in [
+        ("?tag=", vec![("tag", "empty")]),
+        (long.as_str(), vec![("tag", "too_long")]),
+        ("?tag=&from=yesterday", vec![("from", "invalid"), ("tag", "empty")]),
+        ("?from=2026-03-02T00:00:00Z&to=2026-03-01T00:00:00Z", vec![("from", "out_of_range")]),
+        ("?tags=receipt", vec![("tags", "unknown_field")]),
+    ] {
+        let answer = ready.client.get(&format!("/v1/analytics/tags{query}")).await;
+        let faults: Vec<_> = faults.into_iter().map(|(path, code)| (path.to_owned(), code.to_owned())).collect();
+        assert_eq!((answer.refusal(), answer.faults()), ((400, "validation_failed"), faults), "{query}");
+    }
 }
 
 /// A report of a year costs what its totals cost, however many sends they count.

@@ -106,11 +106,11 @@ enum CliCommand {
     Health(health::HealthArgs),
     /// Proves that every counter equals a recount of what it counts.
     Recount(recount::RecountArgs),
-    /// Judges opens and clicks anew by the rules of this version.
+    /// Classifies opens and clicks again by the rules of this version.
     Rescore(rescore::RescoreArgs),
-    /// Holds back a stage, a tenant or a campaign.
+    /// Pauses a stage, a tenant or a campaign.
     Pause(pause::PauseArgs),
-    /// Lets go on what was paused.
+    /// Resumes what was paused.
     Resume(pause::ResumeArgs),
     /// Pauses a stage and waits until its processes have finished their work.
     Drain(pause::DrainArgs),
@@ -120,7 +120,7 @@ enum CliCommand {
     Explain(explain::ExplainArgs),
     /// Messages that were set aside.
     Dead(dead::DeadArgs),
-    /// Holds everything that leaves after a database was restored, closes the gap, lets go.
+    /// Pauses everything that leaves after a database was restored, closes the gap, resumes.
     Restore(restore::RestoreArgs),
     /// The log filter of running processes.
     LogLevel(log_level::LogLevelArgs),

@@ -62,6 +62,30 @@ impl AddressesFile {
     }
 }
 
+/// What ingress and stages have in common beside the core.
+#[derive(Debug, clap::Args)]
+struct CommonSettings {
+    #[command(flatten)]
+    quota: QuotaDefaults,
+    #[command(flatten)]
+    confirmations: ConfirmationSettings,
+    #[command(flatten)]
+    addresses: AddressesFile,
+}
+
+impl CommonSettings {
+    fn apply_to_ingress(&self, ingress: &mut ingress::Settings) {
+        ingress.quota = self.quota;
+        ingress.confirmations = self.confirmations;
+    }
+
+    fn apply_to_stages(&self, stages: &mut StageSettings) {
+        stages.delivery.quota = self.quota;
+        stages.audience.quota = self.quota;
+        stages.audience.confirmations = self.confirmations;
+    }
+}
+
 /// `postrider all`
 #[derive(Debug, clap::Args)]
 pub struct AllSettings {
@@ -72,11 +96,7 @@ pub struct AllSettings {
     #[command(flatten)]
     stages: StageSettings,
     #[command(flatten)]
-    quota: QuotaDefaults,
-    #[command(flatten)]
-    confirmations: ConfirmationSettings,
-    #[command(flatten)]
-    addresses: AddressesFile,
+    common: CommonSettings,
 }
 
 /// `postrider ingress`
@@ -87,11 +107,7 @@ pub struct IngressProcess {
     #[command(flatten, next_help_heading = "Ingress")]
     ingress: ingress::Settings,
     #[command(flatten)]
-    quota: QuotaDefaults,
-    #[command(flatten)]
-    confirmations: ConfirmationSettings,
-    #[command(flatten)]
-    addresses: AddressesFile,
+    common: CommonSettings,
 }
 
 /// `postrider stage <name>…`
@@ -107,11 +123,7 @@ pub struct StageProcess {
     #[command(flatten)]
     outbound: OutboundSettings,
     #[command(flatten)]
-    quota: QuotaDefaults,
-    #[command(flatten)]
-    confirmations: ConfirmationSettings,
-    #[command(flatten)]
-    addresses: AddressesFile,
+    common: CommonSettings,
 }
 
 schemas::named_enum! {
@@ -146,41 +158,35 @@ struct Process {
 }
 
 pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
-    settings.stages.delivery.quota = settings.quota;
-    settings.stages.audience.quota = settings.quota;
-    settings.stages.audience.confirmations = settings.confirmations;
-    settings.ingress.quota = settings.quota;
-    settings.ingress.confirmations = settings.confirmations;
+    settings.common.apply_to_stages(&mut settings.stages);
+    settings.common.apply_to_ingress(&mut settings.ingress);
     let process = Process::start(&settings.core, &settings.ingress.outbound, "all", "all").await?;
     start_stages(&process.deps, &settings.stages, StageName::ALL).await?;
     process.beat(StageName::ALL, true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
-    process.announce(&settings.addresses, Some(serving.address))?;
+    process.announce(&settings.common.addresses, Some(serving.address))?;
     process.serve(Some(serving)).await;
     Ok(())
 }
 
 pub async fn run_ingress(mut settings: IngressProcess) -> anyhow::Result<()> {
-    settings.ingress.quota = settings.quota;
-    settings.ingress.confirmations = settings.confirmations;
+    settings.common.apply_to_ingress(&mut settings.ingress);
     let process = Process::start(&settings.core, &settings.ingress.outbound, "ingress", "ingress").await?;
     process.beat(&[], true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
-    process.announce(&settings.addresses, Some(serving.address))?;
+    process.announce(&settings.common.addresses, Some(serving.address))?;
     process.serve(Some(serving)).await;
     Ok(())
 }
 
 pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
-    settings.stages.delivery.quota = settings.quota;
-    settings.stages.audience.quota = settings.quota;
-    settings.stages.audience.confirmations = settings.confirmations;
+    settings.common.apply_to_stages(&mut settings.stages);
     let name = settings.names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join("+");
     let emitter = settings.names.first().map_or("stage", |name| name.as_str());
     let process = Process::start(&settings.core, &settings.outbound, &name, emitter).await?;
     start_stages(&process.deps, &settings.stages, &settings.names).await?;
     process.beat(&settings.names, false);
-    process.announce(&settings.addresses, None)?;
+    process.announce(&settings.common.addresses, None)?;
     process.serve(None).await;
     Ok(())
 }

@@ -64,16 +64,6 @@ pub struct Used {
     pub steps: u64,
 }
 
-impl Used {
-    /// True if this reading, of an input twice as long, cost at most twice as much as `half`, plus a constant: cost growth is
-    /// linear. `steps` and `bytes` are those constants.
-    #[must_use]
-    pub fn at_most_doubles(&self, half: &Self, steps: u64, bytes: usize) -> bool {
-        self.steps <= half.steps.saturating_mul(2).saturating_add(steps)
-            && self.held_bytes <= half.held_bytes.saturating_mul(2).saturating_add(bytes)
-    }
-}
-
 /// Steps between two looks at the clock.
 const STEPS_PER_CLOCK: u64 = 1_024;
 
@@ -242,13 +232,5 @@ mod tests {
         assert!(budget.enter().is_ok());
         drop(outer);
         assert_eq!(budget.used().depth, 2);
-    }
-
-    #[test]
-    fn growth_is_linear_up_to_a_constant() {
-        let of = |steps, held_bytes| Used { steps, held_bytes, ..Used::default() };
-        assert!(of(210, 20).at_most_doubles(&of(100, 10), 10, 0));
-        assert!(!of(400, 20).at_most_doubles(&of(100, 10), 10, 0));
-        assert!(!of(200, 40).at_most_doubles(&of(100, 10), 10, 0));
     }
 }

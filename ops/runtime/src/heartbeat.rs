@@ -85,7 +85,8 @@ impl Heartbeat {
     /// Renews the rows of this process, and deletes rows that were not renewed for a day.
     pub async fn beat(&self, beats: &[Beat]) -> sqlx::Result<()> {
         let mut db = self.by_key.take().await?;
-        // An array of arrays is a matrix in Postgres, so each list travels as one text.
+        // An array of arrays is a matrix in Postgres, so each list travels as one text. Asynchronous commit: what a crash of Postgres loses,
+        // the next heartbeat writes again.
         sqlx::query!(
             "with silent as (
                  delete from heartbeats where (process_id, stage) in (
@@ -95,6 +96,7 @@ impl Heartbeat {
              insert into heartbeats as h (process_id, stage, version, failing_sweeps, settings, name, paused, in_hand)
              select $1, b.stage, $2, array_remove(string_to_array(b.failing, ','), ''), $5, $6, b.paused, b.in_hand
              from unnest($3::text[], $4::text[], $7::bool[], $8::integer[]) as b (stage, failing, paused, in_hand)
+             where set_config('synchronous_commit', 'off', true) = 'off'
              on conflict (process_id, stage) do update
              set seen_at = now(), failing_sweeps = excluded.failing_sweeps, settings = excluded.settings, paused = excluded.paused,
                  in_hand = excluded.in_hand",

@@ -13,9 +13,10 @@ use crate::{
     Policy,
     due::{DueOutcome, load_due},
     model::{self, Credit, CreditRule, WeighedOutcome},
-    totals::{CountedOutcome, CreditedMail, OutcomeTotals, hour_of},
+    totals::{CountedOutcome, CreditedMail, OutcomeTotals},
     touches::{self, TouchQuery},
 };
+use ledger::hours::hour_of;
 use ledger::outcomes::contacts::{self, ContactKeys, MatchedContacts};
 use ledger::outcomes::{Premium, SHARE_WHOLE};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -48,11 +48,6 @@ pub(crate) struct CountedOutcome {
     pub(crate) premium: i64,
     pub(crate) value_cents: i64,
     pub(crate) parts: Vec<CreditedMail>,
-}
-
-/// The hour a moment belongs to.
-pub(crate) fn hour_of(at: DateTime<Utc>) -> DateTime<Utc> {
-    at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at)
 }
 
 /// The amounts to add to the totals.

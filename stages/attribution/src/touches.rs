@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use ledger::frequency::DAYS_MAX;
-use schemas::{MessageKind, SendId, month_of};
+use schemas::{MessageKind, SendId, ids::first_id, month_of};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -113,9 +113,7 @@ async fn deliveries(
     let (indexes, tenants, contacts) = columns(queries, &lines);
     let since: Vec<DateTime<Utc>> = lines.iter().map(|line| queries[line.0].deliveries_since).collect();
     let until: Vec<DateTime<Utc>> = lines.iter().map(|line| queries[line.0].occurred_at).collect();
-    let paused = longest_pauses(&mut *db, &tenants).await?;
-    let wait = |tenant: &Uuid| paused.get(tenant).map_or(SEND_TIME_MAX, |paused| SEND_TIME_MAX + *paused);
-    let first: Vec<Uuid> = since.iter().zip(&tenants).map(|(at, tenant)| first_id(*at - wait(tenant))).collect();
+    let first: Vec<Uuid> = launched_since(&mut *db, &tenants, &since).await?.into_iter().map(first_id).collect();
     let last: Vec<Uuid> = until.iter().map(|at| first_id(*at + TimeDelta::milliseconds(1))).collect();
     let months = |ids: &[Uuid]| ids.iter().map(|id| month_of(*id)).collect::<Vec<NaiveDate>>();
     let rows = sqlx::query_file!(
@@ -153,15 +151,23 @@ async fn deliveries(
         .collect())
 }
 
-/// For how long mail of these tenants may have waited in a pause.
-async fn longest_pauses(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<BTreeMap<Uuid, TimeDelta>> {
-    let rows = sqlx::query!(
-        "select id, longest_pause_days from tenants where id = any ($1) and longest_pause_days > 0",
-        tenants
+/// Since when mail of each tenant may have been requested that was delivered since each time: it may have waited in a pause.
+async fn launched_since(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    since: &[DateTime<Utc>],
+) -> sqlx::Result<Vec<DateTime<Utc>>> {
+    let since: Vec<DateTime<Utc>> = since.iter().map(|at| *at - SEND_TIME_MAX).collect();
+    sqlx::query_scalar!(
+        r#"select coalesce(launched_since(t.pauses, w.since), w.since) as "since!"
+           from unnest($1::uuid[], $2::timestamptz[]) with ordinality as w (tenant_id, since, place)
+           left join tenants t on t.id = w.tenant_id
+           order by w.place"#,
+        tenants,
+        &since
     )
     .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.id, TimeDelta::days(row.longest_pause_days.into()))).collect())
+    .await
 }
 
 fn tenant_at(queries: &[TouchQuery], index: i32) -> Uuid {
@@ -187,21 +193,4 @@ async fn kinds(
     .fetch_all(db)
     .await?;
     Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.kind)).collect())
-}
-
-/// The smallest id of a time: ids begin with their millisecond.
-fn first_id(at: DateTime<Utc>) -> Uuid {
-    Uuid::from_u128(u128::from(at.timestamp_millis().max(0).unsigned_abs()) << 80)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_made_later_are_greater() {
-        let now = Utc::now();
-        let id = schemas::new_id();
-        assert!(first_id(now - TimeDelta::milliseconds(1)) < id && id < first_id(now + TimeDelta::minutes(1)));
-    }
 }

@@ -93,10 +93,18 @@ async fn mail_that_waited_in_a_pause_is_credited() {
     let shop = Shop::open().await;
     let single = shop.single_mail(&shop.people[0], 1).await;
     let waited = shop.requested(single, 130).await;
-    sqlx::query("update tenants set longest_pause_days = 129").execute(&shop.rig.pool).await.unwrap();
-    let outcome = shop.report_outcome(json!({})).await;
-    shop.credit(outcome).await;
-    assert_eq!(shop.credited(outcome).await, [(waited, 1_000_000)]);
+    for (ended, credited) in [("110 days", vec![]), ("1 day", vec![(waited, 1_000_000)])] {
+        sqlx::query(
+            "update tenants set pauses = tstzmultirange(tstzrange(now() - interval '130 days', now() - $1::interval))",
+        )
+        .bind(ended)
+        .execute(&shop.rig.pool)
+        .await
+        .unwrap();
+        let outcome = shop.report_outcome(json!({"source_event_id": ended})).await;
+        shop.credit(outcome).await;
+        assert_eq!(shop.credited(outcome).await, credited, "a pause that ended {ended} ago");
+    }
 }
 
 #[tokio::test]

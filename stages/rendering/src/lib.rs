@@ -60,7 +60,6 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
             intake(Lane::Bulk, settings.rendering_workers, 1),
         ],
     );
-    deps.runner.start_sweep("rendering", Arc::new(stage::PurgeRenditions::new(deps.pool.clone())));
     deps.runner.start_sweep("rendering", Arc::new(stage::PurgeMessages::new(deps.pool.clone())));
     Ok(())
 }

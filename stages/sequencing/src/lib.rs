@@ -43,8 +43,9 @@ const NAME: &str = "sequencing";
 const WORKERS: usize = 2;
 /// Due enrollments of one group.
 const GROUP_MAX: u16 = 500;
-/// The longest statement of a look at a trigger: a segment of a million contacts takes seconds.
-const LOOK_MAX: Duration = Duration::from_secs(60);
+/// The longest statement of a look at a trigger: a segment of a million contacts takes seconds. Shorter than the time that an import has,
+/// which waits for it.
+const LOOK_MAX: Duration = Duration::from_secs(40);
 /// Pause after a sweep that found no due enrollments.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 

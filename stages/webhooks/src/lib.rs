@@ -43,9 +43,6 @@ pub struct Settings {
     /// Most requests in flight from one process. An endpoint that does not answer uses one for `webhook-timeout`.
     #[arg(long, env = "POSTRIDER_WEBHOOK_IN_FLIGHT", default_value_t = 1_000)]
     pub webhook_in_flight: usize,
-    /// A subscription that has only failed for this long is disabled.
-    #[arg(long, env = "POSTRIDER_WEBHOOK_GIVE_UP_AFTER", default_value = "5d", value_parser = humantime::parse_duration)]
-    pub webhook_give_up_after: Duration,
     /// How long events and deliveries are kept, to be shown and replayed with the same bytes.
     #[arg(long, env = "POSTRIDER_WEBHOOK_KEEP", default_value = "30d", value_parser = humantime::parse_duration)]
     pub webhook_keep: Duration,
@@ -59,7 +56,7 @@ const WORKERS: usize = 2;
 /// Starts the stage's workers.
 ///
 /// # Errors
-/// None; all stages have this signature.
+/// Never.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let intake = Intake {
         lane: Lane::Priority,

@@ -32,8 +32,7 @@ impl Sweep for EndDisabledDeliveries {
     }
 }
 
-/// The sweep that deletes expired event bodies, deliveries, replays, totals and leases. Deliveries that wait
-/// stay until they are delivered or dead.
+/// The sweep that deletes expired event bodies, deliveries and replays. Deliveries that wait stay until they are delivered or dead.
 pub(crate) struct PurgeExpired {
     pub pool: PgPool,
     pub keep: Duration,
@@ -52,20 +51,6 @@ impl Sweep for PurgeExpired {
             "delete from webhook_replays where ctid = any(array(
                  select ctid from webhook_replays where status <> 'running' and created_at < now() - make_interval(secs => $1) limit $2))",
             keep,
-            SLICE
-        )
-        .execute(&self.pool)
-        .await?;
-        sqlx::query!(
-            "delete from webhook_totals where ctid = any(array(
-                 select ctid from webhook_totals where hour < now() - interval '7 days' limit $1))",
-            SLICE
-        )
-        .execute(&self.pool)
-        .await?;
-        sqlx::query!(
-            "delete from webhook_leases where ctid = any(array(
-                 select ctid from webhook_leases where lease_until < now() - interval '1 hour' limit $1))",
             SLICE
         )
         .execute(&self.pool)

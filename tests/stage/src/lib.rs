@@ -22,7 +22,7 @@ use schemas::{messages::Message, subjects::stream};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-pub use plan::rows_in_vain;
+pub use plan::{rows_in_vain, scans};
 pub use seed::{Person, Tenant};
 pub use wait::until;
 

@@ -8,9 +8,34 @@ pub fn rows_in_vain(explained: &Value) -> f64 {
     below(&explained[0]["Plan"])
 }
 
+/// How often the plan looked into a table.
+#[must_use]
+pub fn scans(explained: &Value, table: &str) -> u64 {
+    scans_below(&explained[0]["Plan"], table)
+}
+
+fn scans_below(node: &Value, table: &str) -> u64 {
+    let own = if node["Relation Name"] == table { node["Actual Loops"].as_u64().unwrap_or(0) } else { 0 };
+    own + children(node).iter().map(|child| scans_below(child, table)).sum::<u64>()
+}
+
+fn children(node: &Value) -> &[Value] {
+    node.get("Plans").and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
+}
+
 fn below(node: &Value) -> f64 {
     let number = |name: &str| node.get(name).and_then(Value::as_f64).unwrap_or(0.0);
-    let in_vain = number("Rows Removed by Join Filter") + number("Rows Removed by Filter");
-    let own = in_vain * number("Actual Loops").max(1.0);
-    own + node.get("Plans").and_then(Value::as_array).map_or(0.0, |nodes| nodes.iter().map(below).sum())
+    let children = children(node);
+    let removed =
+        (number("Rows Removed by Join Filter") + number("Rows Removed by Filter")) * number("Actual Loops").max(1.0);
+    // A hash or merge join reads both sides whole, and does not say what of it found nobody.
+    let is_whole = matches!(node["Node Type"].as_str(), Some("Hash Join" | "Merge Join"));
+    let largest = children.iter().map(rows).fold(0.0, f64::max);
+    let unmatched = if is_whole { (largest - rows(node)).max(0.0) } else { 0.0 };
+    removed + unmatched + children.iter().map(below).sum::<f64>()
+}
+
+fn rows(node: &Value) -> f64 {
+    let number = |name: &str| node.get(name).and_then(Value::as_f64).unwrap_or(0.0);
+    number("Actual Rows") * number("Actual Loops").max(1.0)
 }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use futures::future::join_all;
-use pipeline::{Rig, eventually};
-use serde_json::{Value, json};
+use pipeline::{Rig, eventually, rig::BROWSER};
+use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
@@ -26,7 +26,6 @@ const TIMES: usize = 2;
 const WAVE: usize = 8;
 const PEOPLE: usize = AFTER.len() * TIMES * 2 * WAVE;
 const WITHIN: Duration = Duration::from_secs(90);
-const BROWSER: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:128.0) Gecko/20100101 Firefox/128.0";
 
 /// What everybody does: reads the campaign's mail, buys, is enrolled; the first of a wave answers.
 struct Life {
@@ -68,7 +67,7 @@ impl Life {
             "outcome.credited",
         ];
         rig.client.post("/v1/webhooks", json!({"url": receiver.url(), "events": events})).await.expect(201);
-        let tag = made(&rig, "/v1/audiences", json!({"kind": "tag", "name": "walked"}), "audience_id").await;
+        let tag = rig.made("/v1/audiences", json!({"kind": "tag", "name": "walked"}), "audience_id").await;
         let sequence = sequence(&rig, &tag).await;
         let html = "<p>Hello {{ first_name }}, <a href=\"https://shop.example/offer\">the offer</a></p>";
         let (list, people) = rig.list_of(PEOPLE, "life", "example.com").await;
@@ -98,7 +97,7 @@ impl Life {
                           "source_event_id": format!("sale to {address}")});
         let outcome = self.rig.client.post("/v1/outcomes", body).await.expect(200)["outcome_id"].clone();
         let body = json!({"sequence_id": self.sequence, "email": format!("walker-of-{address}")});
-        let enrollment = made(&self.rig, "/v1/enrollments", body, "enrollment_id").await;
+        let enrollment = self.rig.made("/v1/enrollments", body, "enrollment_id").await;
         (outcome.as_str().unwrap().to_owned(), enrollment)
     }
 
@@ -154,7 +153,7 @@ impl Life {
         assert_eq!(self.rig.sink.counts(&self.people).await, vec![1; PEOPLE], "the campaign's mail");
         let people = i64::try_from(PEOPLE).unwrap();
         let updated = "select count(*) from contacts where fields->>'plan' = 'pro' and lifecycle_stage = 'customer'";
-        assert_eq!(self.number(updated).await, people);
+        assert_eq!(self.rig.number(updated).await, people);
         let tag: Uuid = self.tag.parse().unwrap();
         let tagged: i64 = sqlx::query_scalar("select count(*) from audience_members where audience_id = $1")
             .bind(tag)
@@ -163,24 +162,16 @@ impl Life {
             .unwrap();
         assert_eq!(tagged, people);
         let steps = "select count(*) from enrollment_steps where outcome = 'done'";
-        assert_eq!(self.number(steps).await, 5 * people);
-        assert_eq!(self.number("select count(*) from enrollment_steps").await, 5 * people);
+        assert_eq!(self.rig.number(steps).await, 5 * people);
+        assert_eq!(self.rig.number("select count(*) from enrollment_steps").await, 5 * people);
     }
-
-    async fn number(&self, query: &'static str) -> i64 {
-        sqlx::query_scalar(query).fetch_one(&self.rig.pool).await.unwrap()
-    }
-}
-
-async fn made(rig: &Rig, path: &str, body: Value, id: &str) -> String {
-    rig.client.post(path, body).await.expect(201)[id].as_str().unwrap().to_owned()
 }
 
 async fn sequence(rig: &Rig, tag: &str) -> String {
-    made(rig, "/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"}), "field_id").await;
+    rig.made("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"}), "field_id").await;
     let template =
         json!({"name": "W", "template_type": "sequence", "subject": "Welcome", "body_html": "<p>Welcome</p>"});
-    let template = made(rig, "/v1/templates", template, "template_id").await;
+    let template = rig.made("/v1/templates", template, "template_id").await;
     let steps = json!([
         {"step_type": "update_field", "action_config": {"field": "fields.plan", "value": "pro"}},
         {"step_type": "update_lifecycle_stage", "action_config": {"stage": "customer"}},
@@ -189,7 +180,7 @@ async fn sequence(rig: &Rig, tag: &str) -> String {
         {"step_type": "create_task", "action_config": {"title": "Call"}},
     ]);
     let body = json!({"name": "Welcome", "sender_profile_id": rig.sender_id, "activate": true, "steps": steps});
-    made(rig, "/v1/sequences", body, "sequence_id").await
+    rig.made("/v1/sequences", body, "sequence_id").await
 }
 
 /// The first link in a mail that leads there.

@@ -23,14 +23,23 @@ const SKIPPED: i32 = 77;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_signs_and_tries_again(#[case] language: &str) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let Some(mut journey) = journey(language, here) else { return };
+    let Some(journey) = journey(language, here) else { return };
     let mut rig = Rig::shared().await;
     rig.start("ingress", &["ingress"]).await;
     let proxy = BusyProxy::start(&rig.base_url).await;
+    take_journey(journey, &proxy.url, rig.client.key(), rig.client.tenant()).await;
+    let attempts = proxy.attempts.lock().unwrap();
+    let of = |attempt: usize, name: &str| attempts[attempt][name].to_str().unwrap().to_owned();
+    assert_eq!(of(0, "idempotency-key"), of(1, "idempotency-key"), "the second attempt acts for the first");
+    assert_ne!(of(0, "x-service-nonce"), of(1, "x-service-nonce"), "a nonce counts once");
+}
+
+/// Runs a journey against a server: it finds the contact that it made, and is refused another.
+pub(crate) async fn take_journey(mut journey: Command, url: &str, key: &str, tenant: &str) {
     journey
-        .env("POSTRIDER_API_URL", &proxy.url)
-        .env("POSTRIDER_API_KEY", rig.client.key())
-        .env("POSTRIDER_API_TENANT", rig.client.tenant())
+        .env("POSTRIDER_API_URL", url)
+        .env("POSTRIDER_API_KEY", key)
+        .env("POSTRIDER_API_TENANT", tenant)
         .stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || journey.output().unwrap()).await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -40,15 +49,11 @@ async fn a_client_signs_and_tries_again(#[case] language: &str) {
         .collect();
     assert_eq!(said["found"], json!([said["created"]]));
     assert_eq!(said["refused"], "validation_failed");
-    let attempts = proxy.attempts.lock().unwrap();
-    let of = |attempt: usize, name: &str| attempts[attempt][name].to_str().unwrap().to_owned();
-    assert_eq!(of(0, "idempotency-key"), of(1, "idempotency-key"), "the second attempt acts for the first");
-    assert_ne!(of(0, "x-service-nonce"), of(1, "x-service-nonce"), "a nonce counts once");
 }
 
 /// What is run; `None`, with a word about it, where the language or its packages are not to be had.
 #[allow(clippy::print_stdout, reason = "says what was skipped")]
-fn journey(language: &str, here: &Path) -> Option<Command> {
+pub(crate) fn journey(language: &str, here: &Path) -> Option<Command> {
     if language == "shell" {
         let mut command = Command::new(here.join("clients/journey.sh"));
         command.env("POSTRIDER", process::binary());

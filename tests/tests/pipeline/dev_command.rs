@@ -9,6 +9,8 @@ use pipeline::{
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::clients;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dev_serves_a_newcomers_first_day_and_leaves_nothing_running() {
     let dir = tempfile::tempdir().unwrap();
@@ -39,7 +41,14 @@ async fn dev_serves_a_newcomers_first_day_and_leaves_nothing_running() {
     }
     assert!(facts["env"]["POSTRIDER_DATABASE_URL"].is_string(), "the settings to start further processes with");
     let text = |name: &str| facts[name].as_str().unwrap();
-    let newcomer = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/newcomer.py");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // In the sandbox, where there are no people but a journey's own.
+    for language in ["python", "typescript"] {
+        if let Some(journey) = clients::journey(language, here) {
+            clients::take_journey(journey, text("base_url"), text("test_key"), text("product_tenant_id")).await;
+        }
+    }
+    let newcomer = here.join("clients/newcomer.py");
     let day = Command::new(newcomer).arg(&ready).arg(process::binary()).output().await.unwrap();
     assert!(day.status.success(), "{}", String::from_utf8_lossy(&day.stderr));
     let metrics = reqwest::get(format!("{}/metrics", text("admin_url"))).await.unwrap().text().await.unwrap();

@@ -144,10 +144,6 @@ async fn two(rig: &mut Rig) -> [String; 2] {
     [first, second["http_addr"].as_str().unwrap().to_owned()]
 }
 
-async fn number(rig: &Rig, sql: &'static str) -> i64 {
-    sqlx::query_scalar(sql).fetch_one(&rig.pool).await.unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_calls_with_one_idempotency_key_at_two_processes_are_one_effect() {
     let mut rig = Rig::shared().await;
@@ -167,7 +163,7 @@ async fn fifty_calls_with_one_idempotency_key_at_two_processes_are_one_effect() 
             "{answer:?}"
         );
     }
-    assert_eq!(number(&rig, "select count(*) from imports").await, 1);
+    assert_eq!(rig.number("select count(*) from imports").await, 1);
     for address in &at {
         let again = call.again().send(&rig, address).await;
         assert_eq!((again.status, again.header("idempotency-replayed"), &again.body), (200, Some("true"), done[0]));
@@ -187,14 +183,14 @@ async fn a_process_killed_between_effect_and_answer_has_acted_once() {
         );
         let unheard = call.shout(&rig, &first).await;
         let sql = "select count(*) from audiences where name like 'Killed %'";
-        eventually("the effect", Duration::from_secs(60), || async { (number(&rig, sql).await > round).then_some(()) })
+        eventually("the effect", Duration::from_secs(60), || async { (rig.number(sql).await > round).then_some(()) })
             .await;
         rig.kill9("ingress");
         drop(unheard);
         let again = call.again().send(&rig, &second).await;
         assert_eq!((again.status, again.header("idempotency-replayed")), (201, Some("true")), "{again:?}");
         assert!(again.body["audience_id"].is_string());
-        assert_eq!(number(&rig, sql).await, round + 1, "no second effect");
+        assert_eq!(rig.number(sql).await, round + 1, "no second effect");
         rig.start("ingress", &["ingress"]).await;
     }
 }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use pipeline::{Rig, eventually, process};
-use serde_json::{Value, json};
-
-fn lines(output: &str) -> Vec<Value> {
-    output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
+use pipeline::{
+    Rig, eventually,
+    process::{self, lines},
+};
+use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_provider_was_answered_200_for_is_a_fact_whoever_is_killed_meanwhile() {

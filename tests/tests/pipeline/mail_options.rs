@@ -242,6 +242,30 @@ async fn a_transactional_mail_carries_its_files_and_its_invite() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_message_of_a_batch_arrives_with_its_own_file() {
+    let mut rig = Rig::shared().await;
+    rig.start_all().await;
+    let template = template(&rig).await;
+    let message = |email: &str, files: Value| json!({"template_id": template, "email": email, "first_name": "Ann", "attachments": files});
+    let messages = json!([
+        message("ann@example.com", json!([{"filename": "ann.txt", "content_base64": "SGVsbG8="}])),
+        message("bob@example.com", json!([{"filename": "bob.txt", "content_base64": "V29ybGQ="}])),
+        message("cid@example.com", json!([])),
+    ]);
+    let answer = rig.client.post("/v1/transactional/batch", json!({"messages": messages})).await.expect(202);
+    assert_eq!(answer["accepted"], 3, "{answer}");
+    for (address, name, content) in [("ann@example.com", "ann.txt", "Hello"), ("bob@example.com", "bob.txt", "World")] {
+        let source = source_to(&rig, address).await;
+        assert_eq!(kinds(&source), ["mixed", "alternative", "plain", "html", "plain"], "{address}");
+        let mail = MessageParser::default().parse(&source).unwrap();
+        let file = &mail.parts[4];
+        assert_eq!((file.attachment_name(), file.contents()), (Some(name), content.as_bytes()), "{address}");
+    }
+    assert_eq!(kinds(&source_to(&rig, "cid@example.com").await), ["alternative", "plain", "html"]);
+    rig.books_balance().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_scheduled_message_leaves_when_it_is_due_with_its_files() {
     let mut rig = Rig::shared().await;
     rig.start_all().await;

@@ -1,11 +1,16 @@
 //! One-off messages, dispatched while the caller waits.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mail_parser::{MessageParser, MimeHeaders};
 use pipeline::{Rig, eventually};
 use serde_json::{Value, json};
+
+use crate::webhooks::receiver::Receiver;
 
 const PATH: &str = "/v1/messages";
 
@@ -128,13 +133,20 @@ async fn after_a_kill_between_commit_and_answer_a_repeat_answers_for_the_same_me
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_of_a_campaign_arrives_marked_and_counts_nowhere() {
-    let mut rig = Rig::shared().await;
+    let mut rig = Rig::shared().await.with("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8");
     rig.start_all().await;
     rig.client
         .post("/v1/suppressions", json!({"email": "left@example.com", "reason": "unsubscribe"}))
         .await
         .expect(201);
     let (list, _) = rig.list_of(1, "reader", "example.com").await;
+    let receiver = Receiver::start().await;
+    rig.client.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["contact.created"]})).await.expect(201);
+    let steps = json!([{"step_type": "wait", "delay_amount": 9, "delay_unit": "days"}]);
+    let welcome = json!({
+        "name": "Welcome", "activate": true, "trigger_type": "contact_created", "trigger_config": {}, "steps": steps,
+    });
+    rig.client.post("/v1/sequences", welcome).await.expect(201);
     let html = "<p>Hello {{ first_name }} <a href=\"https://acme.test/offer\">go</a></p>";
     let campaign = rig.campaign(list, "News for {{ first_name }}", html).await;
     let path = format!("/v1/campaigns/{campaign}/test");
@@ -176,5 +188,20 @@ async fn a_test_of_a_campaign_arrives_marked_and_counts_nowhere() {
     .await
     .unwrap();
     assert_eq!(counted, 0);
+
+    // Its recipients are no new contacts to subscribers and sequences, as the one is that comes after them.
+    rig.client.post("/v1/contacts", json!({"email": "later@example.com"})).await.expect(201);
+    receiver.wait_for_about("contact.created", "email", "later@example.com", Duration::from_secs(60)).await;
+    let created = receiver.told(&BTreeMap::from([("contact.created", ("email", 1))]));
+    let heard_of = |contact: &str| created["contact.created"].contains_key(contact);
+    assert_eq!(to.map(heard_of), [false; 3]);
+    let started: Vec<String> = sqlx::query_scalar(
+        "select c.address from trigger_occurrences o join contacts c on c.tenant_id = o.tenant_id and c.id = o.contact_id",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    assert!(started.iter().any(|contact| contact == "later@example.com"), "{started:?}");
+    assert!(!started.iter().any(|contact| to.contains(&contact.as_str())), "{started:?}");
     rig.books_balance().await;
 }

@@ -17,7 +17,6 @@ use uuid::Uuid;
 use crate::webhooks::receiver::Receiver;
 
 const WITHIN: Duration = Duration::from_secs(90);
-const BROWSER: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:128.0) Gecko/20100101 Firefox/128.0";
 
 /// Counted rarely, or only where something is switched on: they are told, as zero. Who counts them is tested elsewhere.
 const ZERO_HERE: &[&str] = &[
@@ -93,7 +92,7 @@ async fn live(rig: &Rig) {
     .await;
     // An outcome is credited to what was sent before it.
     receiver.wait_for_about("email.sent", "email", "reader@example.com", WITHIN).await;
-    click(rig, "reader@example.com").await;
+    rig.click("reader@example.com").await;
     let outcome = json!({"contact_email": "reader@example.com", "outcome_type": "premium", "premium_amount": 9.5, "source_event_id": "o-1"});
     rig.client.post("/v1/outcomes", outcome).await.expect(200);
 
@@ -113,16 +112,6 @@ async fn enroll(rig: &Rig) {
 }
 
 /// Follows the link in the mail to an address, as a browser would.
-async fn click(rig: &Rig, address: &str) {
-    let messages = rig.sink.messages_to(address).await;
-    let html = messages[0]["html"].as_str().unwrap();
-    let at = html.find("/t/c/").unwrap();
-    let start = html[..at].rfind("http").unwrap();
-    let end = html[at..].find('"').map(|end| at + end).unwrap();
-    let answer = rig.client.http().get(&html[start..end]).header("user-agent", BROWSER).send().await.unwrap();
-    assert_eq!(answer.status().as_u16(), 302);
-}
-
 async fn publish(rig: &Rig, subject: &str) {
     let nats = async_nats::connect(&rig.env["POSTRIDER_NATS_URL"]).await.unwrap();
     let jetstream = async_nats::jetstream::new(nats);

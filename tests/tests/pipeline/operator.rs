@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use pipeline::{Client, Rig, eventually, process};
+use pipeline::{
+    Client, Rig, eventually,
+    process::{self, lines},
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
-
-/// The JSON lines a command printed.
-fn lines(output: &str) -> Vec<Value> {
-    output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 const DEADLINE: Duration = Duration::from_secs(60);
 

@@ -44,19 +44,12 @@ async fn postgres_restarted_under_load_gives_503_with_retry_after_and_then_recov
 async fn requests_accepted_while_nats_is_down_go_out_when_it_is_back() {
     let mut rig = Rig::private().await;
     rig.start_all().await;
-    let template = rig
-        .client
-        .post(
-            "/v1/templates",
-            json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}),
-        )
-        .await
-        .expect(201);
+    let template = rig.transactional_template().await;
     rig.servers().nats().stop().await.unwrap();
     let mut addresses = Vec::new();
     for n in 0..20 {
         let address = format!("nats-{n}@example.com");
-        let body = json!({"template_id": template["template_id"], "email": address});
+        let body = json!({"template_id": template, "email": address});
         rig.client.post("/v1/transactional", body).await.expect(202);
         addresses.push(address);
     }
@@ -106,15 +99,8 @@ async fn a_single_mail_goes_on_soon_after_a_restart_of_nats() {
     let mut rig = Rig::private().await;
     rig.start("front", &["ingress"]).await;
     rig.start("audience", &["stage", "audience"]).await;
-    let template = rig
-        .client
-        .post(
-            "/v1/templates",
-            json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}),
-        )
-        .await
-        .expect(201);
-    let body = json!({"template_id": template["template_id"], "email": "ann@example.com"});
+    let template = rig.transactional_template().await;
+    let body = json!({"template_id": template, "email": "ann@example.com"});
     rig.client.post("/v1/transactional", body).await.expect(202);
     eventually("the announcement to rendering", Duration::from_secs(60), || async {
         let announced: bool = sqlx::query_scalar("select exists (select from batches where announcement = 1)")

@@ -14,22 +14,6 @@ const EACH: usize = 5;
 /// How many of them click.
 const CLICKERS: usize = 6;
 const HTML: &str = r#"<p>Hello {{ first_name }}, <a href="https://shop.example/quote">your quote</a></p>"#;
-const BROWSER: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:128.0) Gecko/20100101 Firefox/128.0";
-
-async fn number(rig: &Rig, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(&rig.pool).await.unwrap()
-}
-
-/// Follows the link in the mail to an address, as a browser would.
-async fn click(rig: &Rig, address: &str) {
-    let messages = rig.sink.messages_to(address).await;
-    let html = messages[0]["html"].as_str().unwrap();
-    let at = html.find("/t/c/").unwrap();
-    let start = html[..at].rfind("http").unwrap();
-    let end = html[at..].find('"').map(|end| at + end).unwrap();
-    let answer = rig.client.http().get(&html[start..end]).header("user-agent", BROWSER).send().await.unwrap();
-    assert_eq!(answer.status().as_u16(), 302);
-}
 
 async fn outcome(rig: &Rig, address: &str, event: &str) -> Uuid {
     let body = json!({
@@ -65,12 +49,12 @@ async fn a_campaign_is_credited_with_what_came_of_it_whoever_is_killed_and_howev
     // Nobody records what recipients do, for now. A click within three seconds of the mail would be a scanner's.
     rig.kill9("engagement");
     eventually("a person's time to pass", Duration::from_secs(60), || async {
-        (number(&rig, "select count(*) from sends where decided_at > now() - interval '4 seconds'").await == 0)
+        (rig.number("select count(*) from sends where decided_at > now() - interval '4 seconds'").await == 0)
             .then_some(())
     })
     .await;
     for address in &addresses[..CLICKERS] {
-        click(&rig, address).await;
+        rig.click(address).await;
     }
 
     // Outcomes come in while their stage is killed, twice.
@@ -89,14 +73,14 @@ async fn a_campaign_is_credited_with_what_came_of_it_whoever_is_killed_and_howev
     }
     let all = i64::try_from(PEOPLE * EACH).unwrap();
     all_credited_by(&rig, "delivered", all).await;
-    assert_eq!(number(&rig, "select count(*) from outcomes where revision <> 1").await, 0, "each exactly once");
+    assert_eq!(rig.number("select count(*) from outcomes where revision <> 1").await, 0, "each exactly once");
     assert_eq!(recount(&rig).0, Vec::<Value>::new());
 
     // The clicks are made known: those outcomes are restated, and nobody else's.
     let clicked = i64::try_from(CLICKERS * EACH).unwrap();
     rig.start("engagement", &["stage", "engagement"]).await;
     all_credited_by(&rig, "human_click", clicked).await;
-    assert_eq!(number(&rig, "select count(*) from outcomes where rule = 'delivered'").await, all - clicked);
+    assert_eq!(rig.number("select count(*) from outcomes where rule = 'delivered'").await, all - clicked);
 
     let report = rig.client.get(&format!("/v1/analytics/campaigns/{campaign}"), &[]).await.expect(200);
     assert_eq!(report["revenue_amount"].to_string(), "20002", "two hundred times 100.01, to the cent");
@@ -120,7 +104,7 @@ async fn another_model_restates_and_a_broken_total_is_found(rig: &Rig, outcome: 
     let arguments = ["tenant", "set", &tenant, r#"attribution:={"model":"linear","delivery_days":0}"#];
     process::run(&arguments, &rig.operator_env());
     eventually("all to be restated", Duration::from_secs(60), || async {
-        (number(rig, "select count(*) from outcomes where model <> 'linear' or rule = 'delivered'").await == 0)
+        (rig.number("select count(*) from outcomes where model <> 'linear' or rule = 'delivered'").await == 0)
             .then_some(())
     })
     .await;

@@ -41,10 +41,6 @@ async fn came_back(rig: &Rig, sends: &[Uuid], seconds_ago: i32) {
     .unwrap();
 }
 
-async fn number(rig: &Rig, sql: &'static str) -> i64 {
-    sqlx::query_scalar(sql).fetch_one(&rig.pool).await.unwrap()
-}
-
 /// Holds the batch of a send: whoever takes its mail in hand stands still over it, and can be killed there.
 async fn hold(rig: &Rig, send: Uuid) -> Transaction<'static, Postgres> {
     let mut held = rig.pool.begin().await.unwrap();
@@ -62,7 +58,7 @@ async fn die_over_it(rig: &mut Rig) {
     eventually("engagement to have the mail in hand", WITHIN, || async {
         let waits =
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        (number(rig, waits).await > 0).then_some(())
+        (rig.number(waits).await > 0).then_some(())
     })
     .await;
     rig.kill9("engagement");
@@ -90,10 +86,10 @@ async fn a_mail_over_which_the_process_dies_is_set_aside_and_fifty_beside_it_are
 
     // A group was taken together, and each of it counts as started.
     die_over_it(&mut rig).await;
-    assert_eq!(number(&rig, "select count(*) from inbound_mails where attempts = 1 and outcome is null").await, 50);
+    assert_eq!(rig.number("select count(*) from inbound_mails where attempts = 1 and outcome is null").await, 50);
     // Each is read alone now: only the one in hand is started once more.
     die_over_it(&mut rig).await;
-    assert_eq!(number(&rig, "select count(*) from inbound_mails where attempts = 2 and outcome is null").await, 1);
+    assert_eq!(rig.number("select count(*) from inbound_mails where attempts = 2 and outcome is null").await, 1);
     sqlx::query("update inbound_mails set due_at = now() + interval '1 hour' where send_id = $1")
         .bind(poison)
         .execute(&rig.pool)
@@ -101,7 +97,7 @@ async fn a_mail_over_which_the_process_dies_is_set_aside_and_fifty_beside_it_are
         .unwrap();
     rig.start("engagement", &["stage", "engagement"]).await;
     eventually("fifty bounces to be recorded", WITHIN, || async {
-        (number(&rig, "select count(*) from inbound_mails where outcome = 'bounced' and head is null").await == 50)
+        (rig.number("select count(*) from inbound_mails where outcome = 'bounced' and head is null").await == 50)
             .then_some(())
     })
     .await;
@@ -117,11 +113,11 @@ async fn a_mail_over_which_the_process_dies_is_set_aside_and_fifty_beside_it_are
     let set_aside =
         "select count(*) from inbound_mails where outcome = 'given_up' and head is not null and due_at is null";
     eventually("the one to be set aside, with its head", WITHIN, || async {
-        (number(&rig, set_aside).await == 1).then_some(())
+        (rig.number(set_aside).await == 1).then_some(())
     })
     .await;
     held.rollback().await.unwrap();
-    assert_eq!(number(&rig, "select count(*) from sends where bounced_at is not null").await, 50);
-    assert_eq!(number(&rig, "select count(*) from suppressions where reason = 'hard_bounce'").await, 50);
+    assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 50);
+    assert_eq!(rig.number("select count(*) from suppressions where reason = 'hard_bounce'").await, 50);
     rig.books_balance().await;
 }

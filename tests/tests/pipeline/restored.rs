@@ -15,8 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const RECIPIENTS: usize = 2_000;
 
 fn run(rig: &Rig, args: &[&str]) -> Vec<Value> {
-    let output = process::run(&[&["--json"], args].concat(), &rig.operator_env());
-    output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    process::lines(&process::run(&[&["--json"], args].concat(), &rig.operator_env()))
 }
 
 /// The program beside the server's own: a dump must not be of another version.
@@ -129,5 +128,5 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
 fn lines_of_failing(rig: &Rig, args: &[&str]) -> Vec<Value> {
     let output = Command::new(process::binary()).arg("--json").args(args).envs(&rig.operator_env()).output().unwrap();
     assert!(!output.status.success());
-    String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    process::lines(&String::from_utf8(output.stdout).unwrap())
 }

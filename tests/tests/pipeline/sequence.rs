@@ -17,10 +17,6 @@ async fn pass_time(rig: &Rig) {
         .unwrap();
 }
 
-async fn made(rig: &Rig, path: &str, body: Value, id: &str) -> String {
-    rig.client.post(path, body).await.expect(201)[id].as_str().unwrap().to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processes() {
     let mut rig = Rig::shared().await.with("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8").with("AUDIENCE_REANNOUNCE", "5s");
@@ -33,17 +29,17 @@ async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processe
         )
         .await
         .expect(201);
-    made(&rig, "/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"}), "field_id").await;
-    let vip = made(&rig, "/v1/audiences", json!({"kind": "tag", "name": "vip"}), "audience_id").await;
-    let list = made(&rig, "/v1/audiences", json!({"kind": "list", "name": "Readers"}), "audience_id").await;
-    let template = made(
-        &rig,
-        "/v1/templates",
-        json!({"name": "W", "template_type": "sequence", "subject": "Welcome {{ first_name }}",
+    rig.made("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"}), "field_id").await;
+    let vip = rig.made("/v1/audiences", json!({"kind": "tag", "name": "vip"}), "audience_id").await;
+    let list = rig.made("/v1/audiences", json!({"kind": "list", "name": "Readers"}), "audience_id").await;
+    let template = rig
+        .made(
+            "/v1/templates",
+            json!({"name": "W", "template_type": "sequence", "subject": "Welcome {{ first_name }}",
                "body_html": "<p>Hello {{ first_name }} of {{ contact.fields.plan }}</p>"}),
-        "template_id",
-    )
-    .await;
+            "template_id",
+        )
+        .await;
     let later = |step: Value| {
         let mut step = step;
         step["delay_amount"] = json!(5);
@@ -64,13 +60,13 @@ async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processe
         {"step_type": "add_suppression", "action_config": {"scope": "marketing", "note": "done"}},
     ]);
     let body = json!({"name": "Welcome", "sender_profile_id": rig.sender_id, "activate": true, "steps": steps});
-    let sequence = made(&rig, "/v1/sequences", body, "sequence_id").await;
+    let sequence = rig.made("/v1/sequences", body, "sequence_id").await;
     let ending = json!([{"step_type": "end_sequence", "action_config": {"reason": "enough"}}, {"step_type": "wait"}]);
     let short =
-        made(&rig, "/v1/sequences", json!({"name": "Short", "activate": true, "steps": ending}), "sequence_id").await;
+        rig.made("/v1/sequences", json!({"name": "Short", "activate": true, "steps": ending}), "sequence_id").await;
     let enroll = |sequence: String, email: &str| json!({"sequence_id": sequence, "email": email, "first_name": "Dora"});
     let enrolled = rig.client.post("/v1/enrollments", enroll(sequence.clone(), "dora@example.org")).await.expect(201);
-    let short = made(&rig, "/v1/enrollments", enroll(short, "emil@example.org"), "enrollment_id").await;
+    let short = rig.made("/v1/enrollments", enroll(short, "emil@example.org"), "enrollment_id").await;
 
     // Through all of it, and the stage is killed again and again.
     let path = format!("/v1/enrollments/{}", enrolled["enrollment_id"].as_str().unwrap());
@@ -165,21 +161,17 @@ async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processe
 async fn who_unsubscribes_by_the_mails_own_link_leaves_the_sequence() {
     let mut rig = Rig::shared().await;
     rig.start_all().await;
-    let template = made(
-        &rig,
-        "/v1/templates",
-        json!({"name": "W", "subject": "Welcome", "body_html": "<p>Hello</p>"}),
-        "template_id",
-    )
-    .await;
+    let template = rig
+        .made("/v1/templates", json!({"name": "W", "subject": "Welcome", "body_html": "<p>Hello</p>"}), "template_id")
+        .await;
     let steps = json!([
         {"step_type": "send_email", "template_id": template},
         {"step_type": "send_email", "template_id": template, "delay_amount": 9, "delay_unit": "days"},
     ]);
     let body = json!({"name": "Welcome", "sender_profile_id": rig.sender_id, "activate": true, "steps": steps});
-    let sequence = made(&rig, "/v1/sequences", body, "sequence_id").await;
+    let sequence = rig.made("/v1/sequences", body, "sequence_id").await;
     let body = json!({"sequence_id": sequence, "email": "dora@example.org"});
-    let enrollment = made(&rig, "/v1/enrollments", body, "enrollment_id").await;
+    let enrollment = rig.made("/v1/enrollments", body, "enrollment_id").await;
     rig.sink.wait(1, 60_000).await;
     let source = rig.sink.messages_to("dora@example.org").await;
     let html = source[0]["html"].as_str().unwrap();
@@ -232,8 +224,7 @@ async fn assert_reported(rig: &Rig, sequence: &str) {
 async fn an_event_starts_a_sequence_whose_mail_says_what_happened() {
     let mut rig = Rig::shared().await;
     rig.start_all().await;
-    let template = made(
-        &rig,
+    let template = rig.made(
         "/v1/templates",
         json!({"name": "W", "template_type": "sequence", "subject": "Your {{ event.properties.plan }}",
                "body_html": "<p>{{ event.name }}: {{ event.properties.order.items | first }}, {{ event.properties.none | default: 'n/a' }}</p>"}),
@@ -248,7 +239,7 @@ async fn an_event_starts_a_sequence_whose_mail_says_what_happened() {
         "name": "Trial", "sender_profile_id": rig.sender_id, "activate": true, "steps": steps, "trigger_type": "event",
         "trigger_config": {"event": "trial_started"}, "exit_on_event": {"event": "paid"},
     });
-    let sequence = made(&rig, "/v1/sequences", body, "sequence_id").await;
+    let sequence = rig.made("/v1/sequences", body, "sequence_id").await;
     rig.client.post("/v1/contacts", json!({"email": "dora@example.org"})).await.expect(201);
     let event = json!({
         "name": "trial_started", "email": "dora@example.org", "source_event_id": "t-1",

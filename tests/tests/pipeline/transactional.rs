@@ -50,21 +50,11 @@ async fn a_transactional_message_is_sent_once_and_its_ledger_row_can_be_followed
 async fn slow_answers_stop_no_other_transactional_mail() {
     let mut rig = Rig::shared().await;
     rig.start_all().await;
-    let template = rig
-        .client
-        .post(
-            "/v1/templates",
-            json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}),
-        )
-        .await
-        .expect(201);
+    let template = rig.transactional_template().await;
     // One by one, so that each keeps a worker of its own until it is answered.
     for number in 1..=6_i64 {
         let email = format!("slow-dot-600s+{number}@example.com");
-        rig.client
-            .post("/v1/transactional", json!({"template_id": template["template_id"], "email": email}))
-            .await
-            .expect(202);
+        rig.client.post("/v1/transactional", json!({"template_id": template, "email": email})).await.expect(202);
         eventually("the slow one to be fenced", Duration::from_secs(60), || async {
             let fenced: i64 = sqlx::query_scalar("select count(*) from sends where state = 'fenced'")
                 .fetch_one(&rig.pool)
@@ -75,7 +65,7 @@ async fn slow_answers_stop_no_other_transactional_mail() {
         .await;
     }
     rig.client
-        .post("/v1/transactional", json!({"template_id": template["template_id"], "email": "ann@example.com"}))
+        .post("/v1/transactional", json!({"template_id": template, "email": "ann@example.com"}))
         .await
         .expect(202);
     eventually("the quick one to arrive", Duration::from_secs(60), || async {
@@ -96,21 +86,11 @@ async fn a_bounced_address_gets_no_transactional_mail_and_an_opted_out_one_does(
             .await
             .expect(201);
     }
-    let template = rig
-        .client
-        .post(
-            "/v1/templates",
-            json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}),
-        )
-        .await
-        .expect(201);
+    let template = rig.transactional_template().await;
     let mut sends = Vec::new();
     for address in ["bounced@example.com", "left@example.com"] {
-        let answer = rig
-            .client
-            .post("/v1/transactional", json!({"template_id": template["template_id"], "email": address}))
-            .await
-            .expect(202);
+        let answer =
+            rig.client.post("/v1/transactional", json!({"template_id": template, "email": address})).await.expect(202);
         sends.push(answer["send_id"].as_str().unwrap().to_owned());
     }
     for (send, state) in sends.iter().zip(["skipped", "sent"]) {

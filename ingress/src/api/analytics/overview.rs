@@ -13,14 +13,9 @@ use super::{
     outcomes::{self, OUTCOMES_NOTE, OutcomeTypeSum, OutcomeTypeTotals, Revenue},
     store::{self, ByReason, DayTotal, RankedMail, TOP},
     totals::{DELIVERED_NOTE, DeliveredBasis, MessageTotals, OPENS_NOTE, RATES_NOTE, Rates, UNTRACKED_NOTE},
-    window::HourWindow,
+    window::{HourWindow, ReportWindow},
 };
-use crate::pipeline::{
-    ApiReply, RequestContext,
-    error::ApiError,
-    page::{OptionalTime, Time},
-    types::counts,
-};
+use crate::pipeline::{ApiReply, RequestContext, error::ApiError, page::OptionalTime, types::counts};
 
 /// The days of the week, in order.
 const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
@@ -47,7 +42,7 @@ pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Re
     let outcomes = store::outcomes(ctx.db(), tenant, &window).await?;
     let report = AnalyticsReport::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
     ApiReply::ok(&AnalyticsOverview {
-        window: ReportWindow { from: window.from.into(), to: window.to.into(), timezone: window.timezone.name() },
+        window: (&window).into(),
         report,
         notes: notes(&window, known.is_none().then_some(zone.as_str())),
     })
@@ -58,14 +53,6 @@ pub(super) struct AnalyticsOverview {
     window: ReportWindow,
     report: AnalyticsReport,
     notes: Vec<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct ReportWindow {
-    from: Time,
-    to: Time,
-    /// The tenant's; its days are those of the report.
-    timezone: &'static str,
 }
 
 fn notes(window: &HourWindow, unknown_zone: Option<&str>) -> Vec<String> {

@@ -1,6 +1,7 @@
-//! What the reports read: totals and batches, never sends.
+//! What the reports read: totals and batches, and sends only for that by tags.
 
 use chrono::{DateTime, NaiveDate, Utc};
+use runtime::plans;
 use schemas::{MessageKind, OutcomeType, WinnerMetric, WinnerReason};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -9,6 +10,8 @@ use super::{outcomes::OutcomeTypeSum, totals::MessageTotals, window::HourWindow}
 
 /// Messages in the list of the best.
 pub(super) const TOP: usize = 10;
+/// Tags in their report.
+pub(super) const TAGS: usize = 100;
 /// Campaigns looked at for it, the newest first.
 pub(super) const CAMPAIGNS_LOOKED_AT: i64 = 200;
 
@@ -186,6 +189,47 @@ pub(super) async fn sequence_triggers(
         .fetch_all(db)
         .await?;
     Ok(rows.into_iter().map(|row| (row.trigger_type, totals!(row))).collect())
+}
+
+/// Mail with a tag.
+#[derive(Debug)]
+pub(super) struct TaggedMail {
+    pub(super) tag: String,
+    /// How many tags the window has.
+    pub(super) tag_count: i64,
+    pub(super) totals: MessageTotals,
+}
+
+/// The tags of the mail that was due within a window, the most used first: at most [`TAGS`], or the one that is asked for.
+pub(super) async fn tags(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    window: &HourWindow,
+    tag: Option<&str>,
+) -> sqlx::Result<Vec<TaggedMail>> {
+    // Sends are kept for longer than requests: those before the first request have no tags any more, and are not read.
+    let first = sqlx::query_scalar!(
+        "select id from requests
+         where tenant_id = $1 and id >= first_id_at($2) and id < first_id_at($3)
+         order by id limit 1",
+        tenant,
+        window.from,
+        window.to,
+    )
+    .fetch_optional(&mut *db)
+    .await?;
+    let Some(first) = first else { return Ok(Vec::new()) };
+    let limit = i64::try_from(TAGS).unwrap_or(i64::MAX);
+    // The planner takes a range of ids for few rows, and would compare each of its requests with each of its sends.
+    plans::many_rows(&mut *db).await?;
+    let rows = sqlx::query_file!("queries/analytics_tags.sql", tenant, first, window.from, window.to, tag, limit)
+        .fetch_all(&mut *db)
+        .await?;
+    plans::few_rows(db).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| TaggedMail { totals: totals!(row), tag_count: row.tag_count, tag: row.tag })
+        .collect())
 }
 
 /// Outcomes that happened within a window.

@@ -2,8 +2,10 @@
 
 use chrono::{DateTime, DurationRound, NaiveDate, TimeDelta, Utc};
 use chrono_tz::Tz;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use crate::pipeline::{Faults, error::ApiError};
+use crate::pipeline::{Faults, error::ApiError, page::Time};
 
 /// Length of the window, where the caller does not say.
 const DEFAULT_DAYS: i64 = 30;
@@ -32,8 +34,21 @@ impl HourWindow {
         now: DateTime<Utc>,
     ) -> Result<Self, ApiError> {
         let mut faults = Faults::default();
-        let to = moment("to", to, &mut faults).unwrap_or(now);
-        let from = moment("from", from, &mut faults).unwrap_or(to - TimeDelta::days(DEFAULT_DAYS));
+        let window = Self::checked(from, to, timezone, now, &mut faults);
+        faults.finish()?;
+        Ok(window)
+    }
+
+    /// As [`Self::new`], with the faults added to those of other parameters.
+    pub(super) fn checked(
+        from: Option<&str>,
+        to: Option<&str>,
+        timezone: Tz,
+        now: DateTime<Utc>,
+        faults: &mut Faults,
+    ) -> Self {
+        let to = moment("to", to, faults).unwrap_or(now);
+        let from = moment("from", from, faults).unwrap_or(to - TimeDelta::days(DEFAULT_DAYS));
         faults.require(from < to, "from", "out_of_range", "must be before `to`");
         faults.require(
             to - from <= TimeDelta::days(DAYS_MAX),
@@ -41,11 +56,10 @@ impl HourWindow {
             "out_of_range",
             "may be at most 366 days before `to`",
         );
-        faults.finish()?;
         let floor = |at: DateTime<Utc>| at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at);
         let end = floor(to);
         let to = if end < to { end + TimeDelta::hours(1) } else { end };
-        Ok(Self { from: floor(from), to, timezone })
+        Self { from: floor(from), to, timezone }
     }
 
     /// The days of the window in its time zone, the first and last perhaps in part.
@@ -61,6 +75,21 @@ impl HourWindow {
         let offset =
             |at: DateTime<Utc>| self.timezone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc();
         [self.from, self.to].into_iter().any(|at| offset(at) % 3_600 != 0)
+    }
+}
+
+/// The window as a report shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReportWindow {
+    from: Time,
+    to: Time,
+    /// The tenant's; its days are those of the report.
+    timezone: &'static str,
+}
+
+impl From<&HourWindow> for ReportWindow {
+    fn from(window: &HourWindow) -> Self {
+        Self { from: window.from.into(), to: window.to.into(), timezone: window.timezone.name() }
     }
 }
 

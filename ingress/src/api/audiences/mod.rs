@@ -226,6 +226,7 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
     if created.rows_affected() == 0 {
         return Err(already_exists());
     }
+    ctx.audit("audience.created", &id.to_string(), json!({"kind": body.kind.as_str()})).await?;
     ApiReply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: body.name.trim() })
 }
 
@@ -252,7 +253,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
     let before = find(ctx).await?;
     let text =
         |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
-    let name = body.name.unwrap_or(before.name);
+    let name = body.name.unwrap_or_else(|| before.name.clone());
     let description = text(&body.description, &before.description);
     let public_name = text(&body.public_name, &before.public_name);
     let public_description = text(&body.public_description, &before.public_description);
@@ -288,6 +289,13 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
     if changed.rows_affected() == 0 {
         return Err(already_exists());
     }
+    let fields = [
+        ("name", name.trim() != before.name),
+        ("description", description != before.description),
+        ("public_name", public_name.as_deref().map(str::trim) != before.public_name.as_deref()),
+        ("public_description", public_description != before.public_description),
+    ];
+    ctx.audit_changed("audience.changed", &id.to_string(), fields).await?;
     ApiReply::single(find(ctx).await?)
 }
 
@@ -428,6 +436,9 @@ async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result
     )
     .fetch_one(ctx.db())
     .await?;
+    if added + removed > 0 {
+        ctx.audit("audience.members_changed", &id.to_string(), json!({"added": added, "removed": removed})).await?;
+    }
     let unknown = names.into_iter().filter(|name| contacts.id(name).is_none());
     let not_found = unknown.map(NamedContact::to_string).collect();
     ApiReply::ok(&MembersChanged { audience_id: id, added, removed, departed, not_found })

@@ -125,6 +125,7 @@ pub(super) async fn change(
             let caller = Arc::clone(&ctx.caller);
             let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
             store::write(ctx.db(), tenant, id, origin, &draft).await?;
+            ctx.audit("campaign.changed", &id.to_string(), json!({})).await?;
             warnings = draft.warnings;
         }
         CampaignChange::Cancel => {

@@ -48,6 +48,7 @@ pub(super) async fn duplicate(ctx: &mut RequestContext, body: DuplicateCampaign)
     let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
     let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
     store::write(ctx.db(), tenant, id, origin, &draft).await?;
+    ctx.audit("campaign.duplicated", &id.to_string(), json!({"from": from})).await?;
     ApiReply::created(&CampaignDuplicated {
         campaign_id: id,
         status: CampaignStatus::Draft,

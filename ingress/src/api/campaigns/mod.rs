@@ -265,6 +265,7 @@ async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) 
     let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
     let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
     store::write(ctx.db(), tenant, id, origin, &draft).await?;
+    ctx.audit("campaign.created", &id.to_string(), json!({})).await?;
     ApiReply::created(&CampaignCreated {
         campaign_id: id,
         status: CampaignStatus::Draft,

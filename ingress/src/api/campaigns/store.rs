@@ -421,8 +421,8 @@ pub(crate) async fn cancel(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .map(drop)
 }
 
-/// Holds a campaign back or lets it go on. Who resumes what the engine has paused takes it on himself: the tripwire is disarmed,
-/// and what missed the window is sent late.
+/// Pauses or resumes a campaign. A caller that resumes what the engine has paused answers for it: the tripwire is disarmed, and what missed
+/// the window is sent late.
 pub(crate) async fn pause(db: &mut PgConnection, tenant: Uuid, id: Uuid, paused: bool) -> sqlx::Result<()> {
     sqlx::query!(
         "update campaigns

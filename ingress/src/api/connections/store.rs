@@ -12,7 +12,7 @@ use crate::{
     pipeline::{
         error::ApiError,
         page::{ListPage, OptionalTime, Time},
-        resource,
+        resource, tenant,
     },
     public::hooks,
 };
@@ -137,9 +137,7 @@ pub(super) async fn find(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
 
 /// How many connections a tenant has. Locks the tenant's row, so that they are made one after the other.
 pub(super) async fn count(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
-    sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
-        .fetch_optional(&mut *db)
-        .await?;
+    tenant::lock_row(db, tenant).await?;
     sqlx::query_scalar!(r#"select count(*) as "count!" from provider_connections where tenant_id = $1"#, tenant)
         .fetch_one(db)
         .await

@@ -1,6 +1,9 @@
-//! `POST /v1/contacts/{id}/data`: everything that is held about a person, for an access request. A POST, because it is written into the
-//! audit log.
+//! `/v1/contacts/{id}/data`: everything that is held about a person, for an access request. POST answers it page by page, GET as one
+//! stream; both write into the audit log.
 
+use std::sync::Arc;
+
+use http::StatusCode;
 use schemars::JsonSchema;
 use schemas::parse_id;
 use serde::{Deserialize, Serialize};
@@ -10,11 +13,16 @@ use uuid::Uuid;
 
 use super::{
     record::{self, ContactView},
-    store::{self, survivor_of_path},
+    store::survivor_of_path,
 };
-use crate::pipeline::{ApiReply, RequestContext, error::ApiError, page::Time};
+use crate::{
+    api::exports::{self, StreamSlice, format::write_line},
+    pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::Time},
+};
 
-/// Records of one page.
+/// In the audit log: what is held about a person was read.
+const DATA_READ: &str = "contact.data_read";
+/// Records of one page, and of a slice of the stream.
 const PAGE_MAX: i64 = 200;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -27,7 +35,7 @@ pub(super) struct ReadContactData {
 /// Something that is held about a person.
 #[derive(Debug, Serialize, JsonSchema)]
 struct DataRecord {
-    #[schemars(extend("enum" = ["confirmation", "enrollment", "outcome", "product_event", "request", "send"]))]
+    #[schemars(extend("enum" = ["confirmation", "enrollment", "message", "outcome", "product_event", "request", "send"]))]
     kind: String,
     id: Uuid,
     /// As it is stored; a mail with its events.
@@ -54,14 +62,21 @@ struct LeftTopic {
     left_at: Time,
 }
 
-/// What is held about a person.
+/// What is held about a person beside the records: the first line of the stream.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct ContactData {
+struct ContactDataHead {
     contact: ContactView,
     /// Addresses of contacts that were merged into this one.
     merged_addresses: Vec<String>,
     suppressions: Vec<DataSuppression>,
     left_topics: Vec<LeftTopic>,
+}
+
+/// What is held about a person.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ContactData {
+    #[serde(flatten)]
+    head: ContactDataHead,
     /// One page, in the order of kind and id.
     records: Vec<DataRecord>,
     /// Give it as `cursor` for the next page; null at the end.
@@ -70,23 +85,97 @@ pub(super) struct ContactData {
 
 /// Answers a page of what is held, and writes that into the audit log.
 pub(super) async fn read_data(ctx: &mut RequestContext, body: ReadContactData) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, survivor_of_path(ctx).await?);
+    let id = survivor_of_path(ctx).await?;
     let (kind, after) = read_cursor(body.cursor.as_deref())?;
+    let (head, first) = read_head(ctx, id).await?;
+    let slice = DataSlice { kind: kind.to_owned(), after, ..first };
+    let records = slice.records(ctx.db()).await?;
+    let next_cursor = slice.following(&records).map(|next| format!("{}.{}", next.kind, next.after));
+    ctx.audit(DATA_READ, &id.to_string(), json!({"records": records.len()})).await?;
+    ApiReply::ok(&ContactData { head, records, next_cursor })
+}
+
+/// Answers all that is held, an object on each line, and writes that into the audit log.
+pub(super) async fn export_data(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let id = survivor_of_path(ctx).await?;
+    let (head, slice) = read_head(ctx, id).await?;
+    let mut first = Vec::new();
+    write_line(&head, &mut first)?;
+    let (records, next) = slice.read(ctx.db()).await?;
+    first.extend_from_slice(&records);
+    let (actor, detail) = (ctx.caller.actor(), json!({"all": true}));
+    exports::note_begun(&ctx.ingress, ctx.tenant, &actor, DATA_READ, &id.to_string(), detail).await?;
+    let rest = exports::stream_slices(Arc::clone(&ctx.ingress), next);
+    Ok(ApiReply::stream(StatusCode::OK, exports::NDJSON, first, rest))
+}
+
+/// The records of a person after a kind and id.
+struct DataSlice {
+    tenant: Uuid,
+    /// The contact and those that were merged into it.
+    contacts: Vec<Uuid>,
+    addresses: Vec<String>,
+    kind: String,
+    after: Uuid,
+}
+
+impl DataSlice {
+    async fn records(&self, db: &mut PgConnection) -> sqlx::Result<Vec<DataRecord>> {
+        sqlx::query_file_as!(
+            DataRecord,
+            "queries/contact_data.sql",
+            self.tenant,
+            &self.contacts,
+            &self.addresses,
+            self.kind.as_str(),
+            self.after,
+            PAGE_MAX,
+        )
+        .fetch_all(db)
+        .await
+    }
+
+    /// The slice after these records; `None` after the last one.
+    fn following(self, records: &[DataRecord]) -> Option<Self> {
+        let is_full = i64::try_from(records.len()).is_ok_and(|found| found == PAGE_MAX);
+        let last = records.last().filter(|_| is_full)?;
+        Some(Self { kind: last.kind.clone(), after: last.id, ..self })
+    }
+}
+
+impl StreamSlice for DataSlice {
+    fn tenant(&self) -> Uuid {
+        self.tenant
+    }
+
+    async fn read(self, db: &mut PgConnection) -> Result<(Vec<u8>, Option<Self>), ApiError> {
+        let records = self.records(db).await?;
+        let mut written = Vec::new();
+        for record in &records {
+            write_line(record, &mut written)?;
+        }
+        Ok((written, self.following(&records)))
+    }
+}
+
+/// What is held beside the records, and the first slice of these. It locks nothing: the stream is a read.
+async fn read_head(ctx: &mut RequestContext, id: Uuid) -> Result<(ContactDataHead, DataSlice), ApiError> {
+    let tenant = ctx.tenant;
     let contact = record::one(ctx.db(), tenant, id).await?;
-    let merged = store::merged(ctx.db(), tenant, id).await?;
-    let (mut ids, merged_addresses): (Vec<Uuid>, Vec<String>) = merged.into_iter().unzip();
-    ids.push(id);
+    let merged = sqlx::query!(
+        "select id, address from contacts where tenant_id = $1 and merged_into = $2 and status <> 'erased' order by id",
+        tenant,
+        id
+    );
+    let merged = merged.fetch_all(ctx.db()).await?;
+    let (mut contacts, merged_addresses): (Vec<Uuid>, Vec<String>) =
+        merged.into_iter().map(|row| (row.id, row.address)).unzip();
+    contacts.push(id);
     let addresses: Vec<String> = merged_addresses.iter().cloned().chain([contact.email.clone()]).collect();
     let suppressions = suppressions(ctx.db(), tenant, &addresses).await?;
-    let left_topics = left_topics(ctx.db(), tenant, &ids).await?;
-    let records =
-        sqlx::query_file_as!(DataRecord, "queries/contact_data.sql", tenant, &ids, &addresses, kind, after, PAGE_MAX)
-            .fetch_all(ctx.db())
-            .await?;
-    let is_full = i64::try_from(records.len()).is_ok_and(|found| found == PAGE_MAX);
-    let next_cursor = records.last().filter(|_| is_full).map(|last| format!("{}.{}", last.kind, last.id));
-    ctx.audit("contact.data_read", &id.to_string(), json!({"records": records.len()})).await?;
-    ApiReply::ok(&ContactData { contact, merged_addresses, suppressions, left_topics, records, next_cursor })
+    let left_topics = left_topics(ctx.db(), tenant, &contacts).await?;
+    let head = ContactDataHead { contact, merged_addresses, suppressions, left_topics };
+    Ok((head, DataSlice { tenant, contacts, addresses, kind: String::new(), after: Uuid::nil() }))
 }
 
 /// The kind and id after which the page begins.

@@ -40,8 +40,8 @@ pub(super) async fn erase(
 }
 
 /// Takes back accepted requests that are not handled yet, and the contact's copies of others': handled after this, they would make the
-/// contact anew. What they hold is erased in slices. Of a one-off message each recipient is a contact already, and a copy is known by its
-/// place, which stays. Served by the indexes over the addresses.
+/// contact anew. What they hold is erased in slices. The place of a copy stays: the sends of the others are known by theirs. Served by the
+/// indexes over the addresses.
 async fn take_back_requests(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<()> {
     sqlx::query!(
         "update requests set state = 'rejected', outcome = 'contact_erased', handled_at = now(), announce_after = null
@@ -53,10 +53,10 @@ async fn take_back_requests(db: &mut PgConnection, tenant: Uuid, address: &str) 
     .await?;
     sqlx::query!(
         r#"update requests r set options = jsonb_set(r.options, '{copies}', (
-               select coalesce(jsonb_agg(case
+               select jsonb_agg(case
                    when copy ->> 'address' = $2 then jsonb_build_object('address', $3::text, 'role', copy -> 'role')
                    else copy
-               end order by place) filter (where r.kind = 'message' or copy ->> 'address' <> $2), '[]')
+               end order by place)
                from jsonb_array_elements(r.options -> 'copies') with ordinality as copies (copy, place)
            ))
            where r.tenant_id = $1 and r.state = 'accepted' and r.options ? 'copies'

@@ -30,7 +30,7 @@ use self::{
     upsert::Upserted,
 };
 use crate::{
-    api::{audiences::kind::AudienceKind, fields},
+    api::{audiences::kind::AudienceKind, exports, fields},
     pipeline::{
         ApiReply, Doc, Faults, GivenTime, Id, NoParameters, RequestContext, Routes,
         doc::{AT, ID},
@@ -133,11 +133,23 @@ pub(crate) fn routes() -> Routes {
                 "readContactData",
                 "Everything that is held about a person",
                 "For an access request: the contact, its suppressions and left topics, and page by page its \
-                 enrollments, outcomes, product events, transactional requests without their data, mails with their events, \
-                 and how consent was confirmed. Each page is written into the audit log. `GET /v1/sends/{id}/source` has the text of a mail.",
+                 enrollments, outcomes, product events, transactional requests without their data, one-off messages, mails with their \
+                 events, and how consent was confirmed. Each page is written into the audit log. `GET /v1/sends/{id}/source` has the text of a mail.",
             )
             .example(json!({}))
             .answer::<ContactData>(200, "A page")
+            .refuses(404, &["contact_not_found"]),
+        )
+        .get(
+            "/v1/contacts/{id}/data",
+            read("contacts:data", data::export_data),
+            Doc::new(
+                "exportContactData",
+                "Everything that is held about a person, at once",
+                "What `POST` answers page by page, as one stream of lines: the first has the contact, its suppressions and left \
+                 topics, each other one a record, in the order of kind and id. Written into the audit log.",
+            )
+            .files(200, "An object on each line", &[exports::NDJSON])
             .refuses(404, &["contact_not_found"]),
         )
         .post(
@@ -320,7 +332,9 @@ async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiRepl
         ctx.audit("contact.erased", &id.to_string(), json!({})).await?;
         return erased(id, false);
     }
-    store::archive(ctx.db(), tenant, id).await?;
+    if store::archive(ctx.db(), tenant, id).await? {
+        ctx.audit("contact.archived", &id.to_string(), json!({})).await?;
+    }
     ApiReply::ok(&ContactRemoved { contact_id: id, status: "archived", erasure: None })
 }
 

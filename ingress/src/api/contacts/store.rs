@@ -230,8 +230,8 @@ pub(super) async fn release_external_id(
     .map(drop)
 }
 
-/// Archives. Harmless to repeat.
-pub(crate) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+/// Archives. `false`: it was archived before.
+pub(crate) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
     sqlx::query!(
         "update contacts set status = 'archived', updated_at = now() where tenant_id = $1 and id = $2 and status <> 'archived'",
         tenant,
@@ -239,5 +239,5 @@ pub(crate) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sq
     )
     .execute(db)
     .await
-    .map(drop)
+    .map(|done| done.rows_affected() == 1)
 }

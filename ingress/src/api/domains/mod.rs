@@ -176,6 +176,9 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
     };
     let already_existed = !store::insert(ctx.db(), tenant, &new).await?;
     let row = store::by_name(ctx.db(), tenant, &name).await?.ok_or_else(ApiError::internal)?;
+    if !already_existed {
+        ctx.audit("domain.created", &row.id.to_string(), json!({})).await?;
+    }
     if ctx.ingress.settings.warmup_new_domains && !already_existed {
         ledger::warmup::begin(ctx.db(), tenant, row.id).await?;
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::pipeline::page::ListPage;
+use crate::pipeline::{page::ListPage, tenant};
 
 /// The index that lets only one tenant have a proven name.
 const PROVEN_ONCE: &str = "domains_proven_once";
@@ -96,9 +96,7 @@ pub(crate) async fn proven_elsewhere(db: &mut PgConnection, tenant: Uuid, domain
 
 /// How many domains of a tenant wait for their proof. Locks the tenant's row, so that they are claimed one after the other.
 pub(crate) async fn count_pending(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
-    sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
-        .fetch_optional(&mut *db)
-        .await?;
+    tenant::lock_row(db, tenant).await?;
     sqlx::query_scalar!(
         r#"select count(*) as "count!" from domains where tenant_id = $1 and status = 'pending'"#,
         tenant

@@ -136,7 +136,9 @@ struct EnrollmentEnded {
 /// Ends an enrollment. Harmless to repeat; one that is over stays as it ended.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
-    store::exit(ctx.db(), tenant, id).await?;
+    if store::exit(ctx.db(), tenant, id).await? {
+        ctx.audit("enrollment.exited", &id.to_string(), json!({})).await?;
+    }
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
     ApiReply::ok(&EnrollmentEnded { enrollment_id: id, status: row.status, exit_reason: row.exit_reason })
 }

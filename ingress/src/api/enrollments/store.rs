@@ -156,8 +156,8 @@ pub(crate) async fn newest_send(db: &mut PgConnection, tenant: Uuid, enrollment:
     .await
 }
 
-/// Ends an enrollment at the caller's word. One that is over stays as it is. A step that is being taken is waited for.
-pub(super) async fn exit(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+/// Ends an enrollment at the caller's word. `false`: it was over, and stays as it is. A step that is being taken is waited for.
+pub(super) async fn exit(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
     sqlx::query!(
         "update enrollments
          set status = 'exited', exit_reason = 'manual', next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
@@ -167,5 +167,5 @@ pub(super) async fn exit(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
     )
     .execute(db)
     .await
-    .map(drop)
+    .map(|done| done.rows_affected() == 1)
 }

@@ -58,12 +58,16 @@ pub(super) fn write_rows<R: ExportRow>(format: ExportFormat, rows: &[R], out: &m
                 let cells = R::columns().chain([CURSOR]).map(|column| cell(&value[column]));
                 write_record(cells.map(|cell| cell.into_owned()), &mut line_writer(out))?;
             }
-            ExportFormat::Ndjson => {
-                serde_json::to_writer(&mut *out, &value).map_err(|error| ApiError::unexpected(&error))?;
-                out.push(b'\n');
-            }
+            ExportFormat::Ndjson => write_line(&value, out)?,
         }
     }
+    Ok(())
+}
+
+/// Writes an object as a line of NDJSON.
+pub(in crate::api) fn write_line(object: &impl Serialize, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    serde_json::to_writer(&mut *out, object).map_err(|error| ApiError::unexpected(&error))?;
+    out.push(b'\n');
     Ok(())
 }
 

@@ -8,7 +8,7 @@ pub(super) mod format;
 mod link;
 mod rows;
 
-use std::{io, sync::Arc};
+use std::{future::Future, io, marker::PhantomData, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use http::StatusCode;
 use runtime::plans::AccessPattern;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -38,8 +38,10 @@ use crate::{
 const SLICE_ROWS: i64 = 500;
 /// No transaction that writes what a caller reads by its time takes longer.
 pub(super) const WRITING_MAX: TimeDelta = TimeDelta::minutes(10);
+/// The type of answers with a JSON object on each line.
+pub(super) const NDJSON: &str = ExportFormat::Ndjson.content_type();
 /// The types of answers.
-const FILES: &[&str] = &[ExportFormat::Csv.content_type(), ExportFormat::Ndjson.content_type()];
+const FILES: &[&str] = &[ExportFormat::Csv.content_type(), NDJSON];
 
 /// The columns of an export of contacts.
 pub(super) fn contact_columns() -> impl Iterator<Item = &'static str> {
@@ -211,6 +213,40 @@ impl ExportCursor {
     }
 }
 
+/// What a stream reads in a transaction of its own.
+pub(super) trait StreamSlice: Send + Sized + 'static {
+    /// The tenant.
+    fn tenant(&self) -> Uuid;
+
+    /// Reads the slice. Answers it as it is sent, and the slice after it; `None` after the last one.
+    fn read(self, db: &mut PgConnection) -> impl Future<Output = Result<(Vec<u8>, Option<Self>), ApiError>> + Send;
+}
+
+/// A slice of an export in its form.
+struct FormattedSlice<R> {
+    slice: ExportSlice,
+    format: ExportFormat,
+    row: PhantomData<fn() -> R>,
+}
+
+impl<R: ExportRow> StreamSlice for FormattedSlice<R> {
+    fn tenant(&self) -> Uuid {
+        self.slice.tenant
+    }
+
+    /// Of the rows that it has, the wanted ones are answered, which may be none.
+    async fn read(self, db: &mut PgConnection) -> Result<(Vec<u8>, Option<Self>), ApiError> {
+        let Self { slice, format, row } = self;
+        let mut rows = R::slice(db, slice).await?;
+        let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= slice.limit);
+        let next = rows.last().filter(|_| is_full).map(|last| ExportSlice { after: last.cursor(), ..slice });
+        rows.retain(|row| row.is_wanted(slice));
+        let mut written = Vec::new();
+        write_rows(format, &rows, &mut written)?;
+        Ok((written, next.map(|slice| Self { slice, format, row })))
+    }
+}
+
 /// The tenant, the form and the beginning of an export.
 struct ExportTerms {
     tenant: Uuid,
@@ -254,56 +290,42 @@ async fn begin_export<R: ExportRow>(
         write_header::<R>(format, &mut first)?;
     }
     let slice = ExportSlice { tenant, after: after.unwrap_or(ExportCursor::START), since, limit: SLICE_ROWS };
-    let (rows, next) = read_slice::<R>(db, slice).await?;
-    write_rows(format, &rows, &mut first)?;
-    note_begun(ingress, tenant, actor, R::NAME, after.is_some()).await?;
-    let rest = slices::<R>(Arc::clone(ingress), format, next);
-    Ok(ApiReply::stream(StatusCode::OK, format.content_type(), first, rest))
+    let (rows, next) = FormattedSlice::<R> { slice, format, row: PhantomData }.read(db).await?;
+    first.extend_from_slice(&rows);
+    let detail = json!({"continued": after.is_some()});
+    note_begun(ingress, tenant, actor, "export.begin", R::NAME, detail).await?;
+    Ok(ApiReply::stream(StatusCode::OK, format.content_type(), first, stream_slices(Arc::clone(ingress), next)))
 }
 
 /// Writes into the audit log who takes what out. A transaction of its own, because that of a read writes nothing; committed before the first
 /// row leaves.
-async fn note_begun(
+pub(super) async fn note_begun(
     ingress: &Ingress,
     tenant: Uuid,
     actor: &str,
+    action: &str,
     subject: &str,
-    continued: bool,
+    detail: Value,
 ) -> Result<(), ApiError> {
     let mut db = ingress.by_key.take().await?;
-    let detail = json!({"continued": continued});
-    write_audit_log(&mut db, Some(tenant), actor, "export.begin", vec![(subject.to_owned(), detail)]).await?;
+    write_audit_log(&mut db, Some(tenant), actor, action, vec![(subject.to_owned(), detail)]).await?;
     db.put_back();
     Ok(())
 }
 
-/// The wanted rows of a slice, which may be none of those it has, and the slice after it; `None` after the last one.
-async fn read_slice<R: ExportRow>(
-    db: &mut PgConnection,
-    slice: ExportSlice,
-) -> sqlx::Result<(Vec<R>, Option<ExportSlice>)> {
-    let mut rows = R::slice(db, slice).await?;
-    let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= slice.limit);
-    let next = rows.last().filter(|_| is_full).map(|last| ExportSlice { after: last.cursor(), ..slice });
-    rows.retain(|row| row.is_wanted(slice));
-    Ok((rows, next))
-}
-
 /// The slices after the first. A fault breaks the transfer off, so that no caller takes half an export for all of it.
-fn slices<R: ExportRow>(
+pub(super) fn stream_slices<S: StreamSlice>(
     ingress: Arc<Ingress>,
-    format: ExportFormat,
-    slice: Option<ExportSlice>,
+    slice: Option<S>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
     stream::try_unfold(slice, move |slice| {
         let ingress = Arc::clone(&ingress);
         async move {
             let Some(slice) = slice else { return Ok(None) };
-            let mut tx = begin_read(&ingress, AccessPattern::Scan, slice.tenant).await.map_err(io::Error::other)?;
-            let (rows, next) = read_slice::<R>(tx.db(), slice).await.map_err(io::Error::other)?;
+            let mut tx = begin_read(&ingress, AccessPattern::Scan, slice.tenant()).await.map_err(io::Error::other)?;
+            let read = slice.read(tx.db()).await;
             drop(tx);
-            let mut written = Vec::new();
-            write_rows(format, &rows, &mut written).map_err(|error| io::Error::other(error.code.into_owned()))?;
+            let (written, next) = read.map_err(|error| io::Error::other(error.code.into_owned()))?;
             Ok(Some((Bytes::from(written), next)))
         }
     })

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::{imports::header::is_reserved_name, references};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::Time, read,
-    read_page, resource, types::Words, write,
+    read_page, resource, tenant, types::Words, write,
 };
 
 const LABEL_MAX_CHARS: usize = 100;
@@ -25,6 +25,8 @@ const LIST_MAX_ITEMS: usize = 100;
 const COUNTED_MAX: i64 = 10_000;
 /// Fields one tenant may define.
 const FIELDS_MAX: i64 = 200;
+/// `Retry-After` while the values of a removed field are taken out, in seconds.
+const RETRY_REMOVING: u64 = 60;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -287,9 +289,7 @@ async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply,
     faults.finish()?;
     let (tenant, id) = (ctx.tenant, new_id());
     // The tenant's row is locked, so that fields are counted and made one after the other.
-    sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
-        .fetch_optional(ctx.db())
-        .await?;
+    tenant::lock_row(ctx.db(), tenant).await?;
     let count = sqlx::query_scalar!(r#"select count(*) as "count!" from fields where tenant_id = $1"#, tenant);
     if count.fetch_one(ctx.db()).await? >= FIELDS_MAX {
         return Err(
@@ -316,10 +316,11 @@ async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply,
         body.key,
     );
     if being_removed.fetch_one(ctx.db()).await? {
-        return Err(ApiError::busy("field_being_removed").detail(
+        return Err(ApiError::conflict("field_being_removed").retry_after(RETRY_REMOVING).detail(
             "the values of a removed field with this key are still being taken out; try again in a few minutes",
         ));
     }
+    ctx.audit("field.created", &id.to_string(), json!({"key": body.key})).await?;
     ApiReply::created(&FieldCreated { field_id: id, key: body.key, created_at: created_at.into() })
 }
 
@@ -361,6 +362,8 @@ async fn change(ctx: &mut RequestContext, body: ChangeField) -> Result<ApiReply,
     if changed.rows_affected() == 0 {
         return Err(ApiError::not_found("field"));
     }
+    let fields = [("label", body.label.is_some()), ("fallback", body.fallback.is_given())];
+    ctx.audit_changed("field.changed", &id.to_string(), fields).await?;
     ApiReply::single(find(ctx).await?)
 }
 

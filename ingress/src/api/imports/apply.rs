@@ -1,10 +1,12 @@
-//! The rows into Postgres: one COPY, then set-based statements, in the transaction of the act.
+//! The rows into Postgres: one COPY, then set-based statements, in the transaction of the request.
 
+use chrono::{DateTime, Utc};
 use ledger::{
     confirmations::{self, ConfirmationSettings},
     suppressions::{self, NewSuppression, SuppressionReason},
 };
 use runtime::plans;
+use schemas::action::SuppressionScope;
 use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
@@ -12,6 +14,7 @@ use super::{
     ImportCompliance, ImportOperation,
     copy::{self, EncodedRows},
     file::quoted,
+    reader::ImportReport,
     row::RowFault,
 };
 use crate::{
@@ -44,9 +47,23 @@ const UPDATE: &str = include_str!("../../../queries/import/update.sql");
 const AUDIENCES: &str = include_str!("../../../queries/import/audiences.sql");
 const EXTERNAL_IDS: &str = include_str!("../../../queries/import/external_ids.sql");
 const MEMBERS: &str = include_str!("../../../queries/import/members.sql");
-/// Suppressions that rows ask for, in the order of their keys, so that two writers cannot wait for each other.
-const SUPPRESSED: &str = "select address, suppression_reason from import_rows
-    where suppression_reason is not null and address > $1 order by address limit $2";
+/// Suppressions that rows ask for, in the order of their keys, so that two writers cannot wait for each other. Not those that are over.
+const SUPPRESSED: &str =
+    "select number, address, suppression_reason, suppression_scope, suppression_note, suppression_expires_at
+    from import_rows
+    where suppression_reason is not null and (address, suppression_reason, number) > ($1, $2, $3)
+      and (suppression_expires_at is null or suppression_expires_at > now())
+    order by address, suppression_reason, number limit $4";
+/// Of a list of suppressions: how many are over by the file, and how many of the addresses are under a suppression in force.
+const OUTCOME_OF_LIST: &str = "select count(*) filter (where r.ends_at <= now()),
+       count(distinct r.address) filter (where exists (
+           select from suppressions s
+           where s.tenant_id = $1 and s.address = r.address and (s.expires_at is null or s.expires_at > now())
+       ))
+    from (
+        select address, max(coalesce(suppression_expires_at, 'infinity')) as ends_at
+        from import_rows group by address, suppression_reason
+    ) r";
 /// Suppressions written by one statement.
 const SUPPRESSIONS_AT_ONCE: usize = 20_000;
 const OUTCOME: &str = include_str!("../../../queries/import/outcome.sql");
@@ -73,6 +90,26 @@ pub(super) struct ImportOutcome {
     pub faults: Vec<RowFault>,
 }
 
+/// A suppression that a row asks for.
+#[derive(sqlx::FromRow)]
+struct RowSuppression {
+    number: i64,
+    address: String,
+    suppression_reason: String,
+    suppression_scope: Option<String>,
+    suppression_note: Option<String>,
+    suppression_expires_at: Option<DateTime<Utc>>,
+}
+
+impl RowSuppression {
+    fn into_new(self, tenant: Uuid) -> Option<NewSuppression> {
+        let reason = SuppressionReason::parse(&self.suppression_reason)?;
+        let new = NewSuppression::new(tenant, self.address, reason, "import");
+        let scope = self.suppression_scope.as_deref().and_then(SuppressionScope::parse).unwrap_or(new.scope);
+        Some(NewSuppression { scope, note: self.suppression_note, expires_at: self.suppression_expires_at, ..new })
+    }
+}
+
 /// Takes the rows into a table of their own. Each piece is freed as soon as Postgres has it.
 pub(super) async fn load(db: &mut PgConnection, rows: EncodedRows) -> sqlx::Result<()> {
     if rows.is_empty() {
@@ -94,20 +131,19 @@ pub(super) async fn leave_out_fields(db: &mut PgConnection, keys: &[String]) -> 
     once("update import_rows set fields = fields - $1").bind(keys).execute(db).await.map(drop)
 }
 
-/// Carries an import of so many loaded rows out, without those that are overridden.
+/// Carries an import of loaded rows out, without those that are overridden.
 pub(super) async fn apply(
     db: &mut PgConnection,
     terms: ImportTerms<'_>,
-    rows: usize,
-    overridden: &[i64],
+    report: &ImportReport,
 ) -> Result<ImportOutcome, ApiError> {
-    if rows == 0 {
+    if report.valid == 0 {
         return Ok(ImportOutcome::default());
     }
-    prepare(&mut *db, overridden).await?;
+    prepare(&mut *db, report).await?;
     let (faults, taken_out) = check_external_ids(&mut *db, terms).await?;
     plans::checks_keep_their_plans(&mut *db).await?;
-    let rows = i64::try_from(rows - taken_out).unwrap_or(i64::MAX);
+    let rows = i64::try_from(report.valid - taken_out).unwrap_or(i64::MAX);
     let outcome = write(&mut *db, terms, rows).await.map_err(contacts::external_id_race)?;
     plans::plans_are_made_anew(db).await?;
     Ok(ImportOutcome { faults, ..outcome })
@@ -115,17 +151,20 @@ pub(super) async fn apply(
 
 /// Leaves one row for each address, with what stops mail in the others. With an index for either direction of every join, and statistics, no
 /// estimate is wrong enough for a loop over all rows inside a loop over all rows: what is known of a tenant's contacts may be hours old.
-async fn prepare(db: &mut PgConnection, overridden: &[i64]) -> sqlx::Result<()> {
-    if !overridden.is_empty() {
-        once(KEEP_OPT_OUTS).execute(&mut *db).await?;
-        once("delete from import_rows where number = any($1)").bind(overridden).execute(&mut *db).await?;
-    }
-    sqlx::raw_sql(
-        "create unique index on import_rows (address); create index on import_rows (contact_id); analyze import_rows",
-    )
-    .execute(db)
-    .await
-    .map(drop)
+async fn prepare(db: &mut PgConnection, report: &ImportReport) -> sqlx::Result<()> {
+    let by_address = if report.has_terms {
+        // All rows stay: the ledger takes the strictest terms of each suppression.
+        "create index on import_rows (address)"
+    } else {
+        if !report.overridden.is_empty() {
+            once(KEEP_OPT_OUTS).execute(&mut *db).await?;
+            let overridden = once("delete from import_rows where number = any($1)").bind(&report.overridden);
+            overridden.execute(&mut *db).await?;
+        }
+        "create unique index on import_rows (address)"
+    };
+    once(by_address).execute(&mut *db).await?;
+    sqlx::raw_sql("create index on import_rows (contact_id); analyze import_rows").execute(db).await.map(drop)
 }
 
 /// Takes out the rows whose `external_id` cannot be their contact's, or leaves of them what stops mail. One that is given away at this very
@@ -162,13 +201,10 @@ async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> sql
         ImportOperation::SuppressionImport => {
             find_only(&mut *db, terms.tenant).await?;
             let created = suppress(&mut *db, terms.tenant).await?;
-            let found = outcome(&mut *db, terms.tenant).await?;
-            return Ok(ImportOutcome {
-                created,
-                unchanged: total - created,
-                suppressed: found.suppressed,
-                ..ImportOutcome::default()
-            });
+            let (skipped, suppressed): (i64, i64) =
+                sqlx::query_as(OUTCOME_OF_LIST).persistent(false).bind(terms.tenant).fetch_one(&mut *db).await?;
+            let unchanged = total - created - skipped;
+            return Ok(ImportOutcome { created, unchanged, skipped, suppressed, ..ImportOutcome::default() });
         }
         ImportOperation::VerificationOnly => {
             let found = outcome(&mut *db, terms.tenant).await?;
@@ -263,16 +299,22 @@ async fn ask_to_confirm(db: &mut PgConnection, terms: ImportTerms<'_>) -> sqlx::
 
 /// Writes the suppressions of the rows; answers how many there were not before. The contacts are locked: they were found or written.
 async fn suppress(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
-    let (mut created, mut last) = (0, String::new());
+    let (mut created, mut last) = (0, (String::new(), String::new(), 0_i64));
     loop {
         let limit = i64::try_from(SUPPRESSIONS_AT_ONCE).unwrap_or(i64::MAX);
-        let rows: Vec<(String, String)> =
-            sqlx::query_as(SUPPRESSED).persistent(false).bind(&last).bind(limit).fetch_all(&mut *db).await?;
+        let rows: Vec<RowSuppression> = sqlx::query_as(SUPPRESSED)
+            .persistent(false)
+            .bind(&last.0)
+            .bind(&last.1)
+            .bind(last.2)
+            .bind(limit)
+            .fetch_all(&mut *db)
+            .await?;
         let is_last = rows.len() < SUPPRESSIONS_AT_ONCE;
-        last = rows.last().map(|(address, _)| address.clone()).unwrap_or_default();
-        let new = rows.into_iter().filter_map(|(address, reason)| {
-            Some(NewSuppression::new(tenant, address, SuppressionReason::parse(&reason)?, "import"))
-        });
+        if let Some(row) = rows.last() {
+            last = (row.address.clone(), row.suppression_reason.clone(), row.number);
+        }
+        let new = rows.into_iter().filter_map(|row| row.into_new(tenant));
         let written = suppressions::suppress(&mut *db, new.collect()).await?;
         created += written.iter().filter(|row| !row.already_existed).count();
         if is_last {

@@ -1,14 +1,15 @@
 //! Rows in the text format of COPY.
 
-use chrono::SecondsFormat;
-use schemas::new_id;
+use chrono::{DateTime, SecondsFormat, Utc};
+use schemas::{action::SuppressionScope, new_id};
 use serde_json::Value;
 
 use super::row::ImportRow;
 
 /// The statement the bytes belong to.
 pub const STATEMENT: &str = "copy import_rows (number, address, new_id, contact_id, first_name, last_name, title, phone, company, \
-    lifecycle_stage, dot_number, timezone, locale, fields, tags, lists, status, unsubscribed, pending, suppression_reason, consent_basis, consent_at, external_id) \
+    lifecycle_stage, dot_number, timezone, locale, fields, tags, lists, status, unsubscribed, pending, suppression_reason, consent_basis, consent_at, external_id, \
+    suppression_scope, suppression_note, suppression_expires_at) \
     from stdin";
 
 /// Between names; cannot occur in one.
@@ -75,8 +76,12 @@ fn encode_row(row: ImportRow, line: &mut String) {
     }
     cell(line, row.suppression_reason.map(|reason| reason.as_str()), '\t');
     cell(line, row.consent_basis.as_deref(), '\t');
-    cell(line, row.consent_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true)).as_deref(), '\t');
-    cell(line, row.external_id.as_deref(), '\n');
+    let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
+    cell(line, row.consent_at.map(time).as_deref(), '\t');
+    cell(line, row.external_id.as_deref(), '\t');
+    cell(line, row.scope.map(SuppressionScope::as_str), '\t');
+    cell(line, row.note.as_deref(), '\t');
+    cell(line, row.expires_at.map(time).as_deref(), '\n');
 }
 
 fn cell(line: &mut String, text: Option<&str>, end: char) {
@@ -121,7 +126,7 @@ mod tests {
         };
         let text = pieces([row]).concat();
         let cells: Vec<&str> = text.trim_end_matches('\n').split('\t').collect();
-        assert_eq!(cells.len(), 23);
+        assert_eq!(cells.len(), 26);
         assert_eq!(text.matches('\n').count(), 1);
         assert_eq!((cells[0], cells[1], cells[4]), ("2", "ann@example.com", "a\\tb\\\\N\\nc"));
         assert_eq!((cells[5], cells[13], cells[14], cells[17]), ("\\N", "{}", "x\u{1f}y", "f"));

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::file::{fault, shown};
+use super::{
+    ImportOperation,
+    file::{fault, shown},
+};
 use crate::{
     api::{exports::contact_columns, fields::FieldType},
     pipeline::error::ApiError,
@@ -37,6 +40,12 @@ pub enum Column {
     MarketingStatus,
     /// Why the address is suppressed.
     SuppressionReason,
+    /// Which mail a suppression withholds: of a list of suppressions only, as the note and the end.
+    SuppressionScope,
+    /// The tenant's note on a suppression.
+    SuppressionNote,
+    /// When a suppression ends.
+    SuppressionEnd,
     /// On what basis the contact may be mailed.
     ConsentBasis,
     /// Since when.
@@ -71,6 +80,10 @@ pub struct CsvHeader {
     pub columns: Vec<Option<Column>>,
     /// The names as written in the file.
     pub names: Vec<String>,
+    /// What the import does with the rows.
+    pub operation: ImportOperation,
+    /// Each row is a suppression with terms of its own: an address may have several, by reason.
+    pub has_terms: bool,
 }
 
 impl CsvHeader {
@@ -78,25 +91,34 @@ impl CsvHeader {
     ///
     /// # Errors
     /// 400 with the line for a name that is there twice, or without an address column.
-    pub fn read(names: &[String], defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
+    pub fn read(
+        names: &[String],
+        defined: &BTreeMap<String, FieldType>,
+        operation: ImportOperation,
+    ) -> Result<Self, ApiError> {
         let fields: BTreeMap<String, (&String, FieldType)> =
             defined.iter().map(|(key, kind)| (plain(key), (key, *kind))).collect();
         let mut columns: Vec<Option<Column>> = Vec::with_capacity(names.len());
         let mut seen = HashSet::with_capacity(names.len());
         // As an export writes the values of fields: no other column of an export is one of them, whatever a field is named.
         let is_exported = names.iter().any(|name| plain(name) == "fields");
+        let is_list = operation == ImportOperation::SuppressionImport;
+        let has_terms = is_list && names.iter().any(|name| suppression_term(&plain(name)).is_some());
         for name in names {
             let word = plain(name);
             // Of several fields that are spelled alike, the one that is named exactly.
             let field = || {
                 let exact = defined.get_key_value(name).map(|(key, kind)| (key, *kind));
-                exact.or(fields.get(&word).copied()).filter(|_| !(is_exported && has_export_column(&word)))
+                exact.or(fields.get(&word).copied()).filter(|_| !(has_terms || is_exported && has_export_column(&word)))
             };
             let column = match word.as_str() {
                 "fields" => Some(Column::Fields(defined.clone())),
                 // Other files call other things so.
                 "status" if is_exported => Some(Column::Status),
-                word => builtin(word).or_else(|| field().map(|(key, kind)| Column::Field { key: key.clone(), kind })),
+                word => suppression_term(word)
+                    .filter(|_| has_terms)
+                    .or_else(|| builtin(word))
+                    .or_else(|| field().map(|(key, kind)| Column::Field { key: key.clone(), kind })),
             };
             let is_repeated = match &column {
                 Some(_) => columns.contains(&column),
@@ -110,7 +132,14 @@ impl CsvHeader {
         if !columns.contains(&Some(Column::Email)) {
             return Err(fault(1, "missing_column", "there is no email column"));
         }
-        Ok(Self { columns, names: names.to_vec() })
+        Ok(Self { columns, names: names.to_vec(), operation, has_terms })
+    }
+
+    /// The name that a column has in the file.
+    #[must_use]
+    pub fn name_of(&self, column: &Column) -> &str {
+        let place = self.columns.iter().position(|known| known.as_ref() == Some(column));
+        place.and_then(|place| self.names.get(place)).map_or("", String::as_str)
     }
 
     /// The names of the columns that are not read.
@@ -146,6 +175,17 @@ fn builtin(word: &str) -> Option<Column> {
     })
 }
 
+/// What a column says of a suppression, in a list of them, as an export of suppressions names it.
+fn suppression_term(word: &str) -> Option<Column> {
+    Some(match word {
+        "reason" => Column::SuppressionReason,
+        "scope" => Column::SuppressionScope,
+        "note" => Column::SuppressionNote,
+        "expiresat" => Column::SuppressionEnd,
+        _ => return None,
+    })
+}
+
 /// Whether no field can have this name, because an import or an export of contacts has a column of it.
 pub(in crate::api) fn is_reserved_name(name: &str) -> bool {
     let word = plain(name);
@@ -168,7 +208,8 @@ mod tests {
 
     fn header(names: &[&str]) -> Result<CsvHeader, ApiError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        CsvHeader::read(&names, &BTreeMap::from([("plan_tier".to_owned(), FieldType::String)]))
+        let defined = BTreeMap::from([("plan_tier".to_owned(), FieldType::String)]);
+        CsvHeader::read(&names, &defined, ImportOperation::Upsert)
     }
 
     #[test]
@@ -185,7 +226,7 @@ mod tests {
     fn fields_that_are_spelled_alike_are_distinguished_by_their_keys() {
         let defined = ["a_b", "ab"].map(|key| (key.to_owned(), FieldType::String));
         let names = ["email", "a_b", "ab"].map(str::to_owned);
-        let header = CsvHeader::read(&names, &BTreeMap::from(defined)).unwrap();
+        let header = CsvHeader::read(&names, &BTreeMap::from(defined), ImportOperation::Upsert).unwrap();
         let keys = header.columns[1..].iter().map(|column| match column {
             Some(Column::Field { key, .. }) => key.as_str(),
             _ => "",
@@ -198,10 +239,24 @@ mod tests {
         let defined = BTreeMap::from(["source", "plan"].map(|key| (key.to_owned(), FieldType::String)));
         let ignored = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            CsvHeader::read(&names, &defined).unwrap().ignored()
+            CsvHeader::read(&names, &defined, ImportOperation::Upsert).unwrap().ignored()
         };
         assert_eq!(ignored(&["email", "fields", "source", "plan"]), ["source"]);
         assert!(ignored(&["email", "source", "plan"]).is_empty());
+    }
+
+    #[rstest]
+    #[case(ImportOperation::Upsert, &["email", "reason"], &[])]
+    #[case(ImportOperation::SuppressionImport, &["email", "reason"], &["source"])]
+    #[case(ImportOperation::SuppressionImport, &["email", "suppression_reason"], &[])]
+    fn terms_of_suppressions_are_read_in_a_list_of_them_only(
+        #[case] operation: ImportOperation,
+        #[case] names: &[&str],
+        #[case] ignored: &[&str],
+    ) {
+        let defined = BTreeMap::from(["reason", "source"].map(|key| (key.to_owned(), FieldType::String)));
+        let names: Vec<String> = names.iter().chain(&["source"]).map(|name| (*name).to_owned()).collect();
+        assert_eq!(CsvHeader::read(&names, &defined, operation).unwrap().ignored(), ignored);
     }
 
     #[rstest]

@@ -58,7 +58,8 @@ pub(crate) fn routes() -> Routes {
                  short, and left empty when an address is in it. A `create` applies the opt-outs of contacts that \
                  are known. A row whose `external_id` another contact has, or whose contact has another one, is a bad row; of \
                  one that says `unsubscribed` or has a `suppression_reason`, that counts all the same, and is among the \
-                 created and updated.",
+                 created and updated. A `suppression_import` skips suppressions that have expired, and weakens none \
+                 that is in force; a `scope` that its reason cannot have makes a bad row.",
             )
             .example(json!({"name": "first", "csv": "email,first_name\nann@example.com,Ann\n"}))
             .answer::<ImportSummary>(200, "Imported")
@@ -86,7 +87,7 @@ schemas::named_enum! {
         /// Both.
         #[default]
         Upsert = "upsert",
-        /// The addresses become suppressions; contacts stay as they are.
+        /// The addresses become suppressions, with the terms of their rows; contacts stay as they are.
         SuppressionImport = "suppression_import",
         /// Lists and tags of known contacts only.
         AudienceOnly = "audience_only",
@@ -149,6 +150,10 @@ struct CreateImport {
     /// an opt-out), `suppression_reason`, `consent_basis`, `consent_at`; each defined field by its key, and `fields` (a JSON object of
     /// values by key). So the CSV of `/v1/exports/contacts` can be imported; beside `fields`, `status` says whether a contact is archived.
     /// Columns of other names are ignored.
+    ///
+    /// With `suppression_import` also `reason` (as `suppression_reason`), `scope` (`all`, `marketing`; else that of the reason), `note` and
+    /// `expires_at` (else for good): so the CSV of `/v1/exports/suppressions` can be imported, but for its `source`, its mail and its times of
+    /// creation. Each row of such a file is a suppression, also several of one address by reason; of one the strictest terms count.
     csv: String,
     #[schemars(length(max = NAME_MAX_CHARS))]
     name: Option<String>,
@@ -251,8 +256,7 @@ async fn prepare(context: PreparationContext, body: CreateImport) -> Result<Prep
     // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
     let reading = move || {
         let mut rows = EncodedRows::default();
-        reader::read(&csv, &defined, rows_max, |row| rows.take(operation.complete(row)))
-            .map(|report| (report, rows, defined))
+        reader::read(&csv, &defined, operation, rows_max, |row| rows.take(row)).map(|report| (report, rows, defined))
     };
     let (report, rows, defined) = tokio::task::spawn_blocking(reading).await??;
     let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
@@ -280,7 +284,7 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
         compliance: &compliance,
         confirmations: &confirmations,
     };
-    let outcome = apply::apply(ctx.db(), terms, report.valid, &report.overridden).await?;
+    let outcome = apply::apply(ctx.db(), terms, &report).await?;
     if !start_sequences && report.valid > 0 && operation != ImportOperation::VerificationOnly {
         pass_over_segments(ctx.db(), tenant).await?;
     }
@@ -324,6 +328,10 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
     )
     .execute(ctx.db())
     .await?;
+    let detail = json!({
+        "operation": operation.as_str(), "status": status, "created": created, "updated": updated, "suppressed": suppressed,
+    });
+    ctx.audit("import.created", &id.to_string(), detail).await?;
     let (operation, status) = (operation.as_str().to_owned(), status.to_owned());
     ApiReply::ok(&ImportSummary { import_id: id, name, operation, status, source_slug, summary, duration_ms })
 }

@@ -6,6 +6,7 @@ use http::StatusCode;
 use runtime::Budget;
 
 use super::{
+    ImportOperation,
     file::{CsvFile, LIMITS, spent},
     header::CsvHeader,
     row::{self, ImportRow, RowFault},
@@ -29,8 +30,10 @@ fn hold(budget: &Budget, bytes: usize) -> Result<(), ApiError> {
 pub struct ImportReport {
     /// Rows after the header.
     pub total_rows: usize,
-    /// Addresses with a good row.
+    /// Addresses with a good row; in a list of suppressions with terms, suppressions.
     pub valid: usize,
+    /// True for a list of suppressions with terms: of each the strictest terms of its rows count.
+    pub has_terms: bool,
     /// Numbers of the good rows that count no more, because a later one for the same address does: the file's duplicates. Of these only
     /// what stops mail counts.
     pub overridden: Vec<i64>,
@@ -50,10 +53,11 @@ pub struct ImportReport {
 pub fn read(
     text: &str,
     defined: &BTreeMap<String, FieldType>,
+    operation: ImportOperation,
     rows_max: usize,
     keep: impl FnMut(ImportRow) -> usize,
 ) -> Result<ImportReport, ApiError> {
-    read_within(&Budget::new(LIMITS), text, defined, rows_max, keep)
+    read_within(&Budget::new(LIMITS), text, defined, operation, rows_max, keep)
 }
 
 /// Reads a file like [`read`], within `budget`.
@@ -61,15 +65,17 @@ fn read_within(
     budget: &Budget,
     text: &str,
     defined: &BTreeMap<String, FieldType>,
+    operation: ImportOperation,
     rows_max: usize,
     mut keep: impl FnMut(ImportRow) -> usize,
 ) -> Result<ImportReport, ApiError> {
     let file = CsvFile::open(text, budget)?;
     let (names, mut rows) = file.rows()?;
     hold(budget, names.iter().map(|name| name.len() + NAME_WEIGHT).sum())?;
-    let header = CsvHeader::read(&names, defined)?;
+    let header = CsvHeader::read(&names, defined, operation)?;
     let mut widest = 0;
-    let mut report = ImportReport { ignored_columns: header.ignored(), ..ImportReport::default() };
+    let (ignored_columns, has_terms) = (header.ignored(), header.has_terms);
+    let mut report = ImportReport { ignored_columns, has_terms, ..ImportReport::default() };
     let mut latest: HashMap<String, i64> = HashMap::new();
     while let Some((number, record)) = rows.next_row()? {
         report.total_rows += 1;
@@ -91,9 +97,9 @@ fn read_within(
                 report.errors.extend(faults.into_iter().take(room));
             }
             Ok(row) => {
-                let (address, number) = (row.address.clone(), row.number);
-                let weight = address.len() + ADDRESS_WEIGHT;
-                let before = latest.insert(address, number);
+                let (key, number) = (row.key(has_terms), row.number);
+                let weight = key.len() + ADDRESS_WEIGHT;
+                let before = latest.insert(key, number);
                 if before.is_none() {
                     hold(budget, weight)?;
                 }
@@ -119,7 +125,7 @@ mod tests {
             rows.push(row);
             0
         };
-        read(text, &BTreeMap::new(), rows_max, keep).map(|report| (report, rows))
+        read(text, &BTreeMap::new(), ImportOperation::Upsert, rows_max, keep).map(|report| (report, rows))
     }
 
     #[test]
@@ -143,7 +149,9 @@ mod tests {
         let budget = Budget::new(LIMITS);
         let text = String::from_utf8_lossy(bytes);
         let mut rows = EncodedRows::default();
-        let _ = read_within(&budget, &text, &BTreeMap::new(), 50_000, |row| rows.take(row));
+        // The operation with the most columns.
+        let operation = ImportOperation::SuppressionImport;
+        let _ = read_within(&budget, &text, &BTreeMap::new(), operation, 50_000, |row| rows.take(row));
         budget.used()
     }
 
@@ -188,6 +196,8 @@ mod tests {
             b"tags",
             b"unsubscribed",
             b"consent_at",
+            b"reason",
+            b"expires_at",
             b",",
             b";",
             b"\t",

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 use ledger::suppressions::SuppressionReason;
 use schemars::JsonSchema;
-use schemas::{Address, MarketingStatus, action::CONTACT_TEXT_MAX_CHARS, text::check_line};
+use schemas::{
+    Address, MarketingStatus,
+    action::{CONTACT_TEXT_MAX_CHARS, SuppressionScope},
+    text::check_line,
+};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -18,8 +22,9 @@ use crate::{
         contacts::{EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone},
         exports::format::unescaped,
         fields::{FieldType, parse_boolean},
+        suppressions::NOTE_MAX_CHARS,
     },
-    pipeline::{json, validate::AUDIENCE_NAME_MAX},
+    pipeline::{is_in_range, json, validate::AUDIENCE_NAME_MAX},
 };
 
 /// Most names in a cell that somebody wrote: more are a sign that the file has another delimiter.
@@ -80,6 +85,12 @@ pub struct ImportRow {
     pub pending: bool,
     /// The row says the address is suppressed.
     pub suppression_reason: Option<SuppressionReason>,
+    /// Of a suppression; `None`: that of its reason.
+    pub scope: Option<SuppressionScope>,
+    /// Of a suppression.
+    pub note: Option<String>,
+    /// Of a suppression; `None`: it is for good.
+    pub expires_at: Option<DateTime<Utc>>,
     /// As in `contacts`.
     pub consent_basis: Option<String>,
     /// As in `contacts`.
@@ -108,10 +119,16 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Resu
         let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
             continue;
         };
-        let read = checked_line(cell).and_then(|cell| row.take(column, cell));
-        if let Err(code) = read {
+        // A note may have several lines.
+        let checked = if *column == Column::SuppressionNote { Ok(cell) } else { checked_line(cell) };
+        if let Err(code) = checked.and_then(|cell| row.take(column, cell)) {
             faults.push(fault(name, code, cell));
         }
+    }
+    let row = header.operation.complete(row);
+    let unfit = row.scope.zip(row.suppression_reason).filter(|(scope, reason)| !reason.may_have(*scope));
+    if let Some((scope, _)) = unfit {
+        faults.push(fault(header.name_of(&Column::SuppressionScope), "not_allowed", scope.as_str()));
     }
     if faults.is_empty() { Ok(row) } else { Err(faults) }
 }
@@ -131,7 +148,7 @@ impl ImportRow {
             Column::Tags => self.tags = names(cell)?,
             Column::List => self.lists.push(name(cell)?),
             Column::Lists => self.lists.extend(names(cell)?),
-            Column::Status => self.archived = cell == "archived",
+            Column::Status => self.archived = cell.eq_ignore_ascii_case("archived"),
             Column::Unsubscribed => self.unsubscribed |= parse_boolean(cell).ok_or("not_a_boolean")?,
             Column::MarketingStatus => {
                 match MarketingStatus::parse(&cell.to_ascii_lowercase()).ok_or("unknown_status")? {
@@ -143,6 +160,21 @@ impl ImportRow {
             Column::SuppressionReason => {
                 self.suppression_reason =
                     Some(SuppressionReason::parse(&cell.to_ascii_lowercase()).ok_or("unknown_reason")?);
+            }
+            Column::SuppressionScope => {
+                self.scope = Some(SuppressionScope::parse(&cell.to_ascii_lowercase()).ok_or("unknown_scope")?);
+            }
+            Column::SuppressionNote => {
+                let note = short(cell, NOTE_MAX_CHARS)?;
+                // All that a request may have in a note.
+                self.note = Some(checked(&note, !note.contains('\0'), "control_character")?);
+            }
+            Column::SuppressionEnd => {
+                let at = time(cell).ok_or("not_a_time")?;
+                if !is_in_range(at) {
+                    return Err("out_of_range");
+                }
+                self.expires_at = Some(at);
             }
             Column::ConsentBasis => self.consent_basis = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
             Column::ConsentAt => {
@@ -157,6 +189,14 @@ impl ImportRow {
             Column::Fields(defined) => self.fields.extend(fields(cell, defined)?),
         }
         Ok(())
+    }
+
+    /// What the file has one of: an address, or one suppression of it.
+    pub(super) fn key(&self, has_terms: bool) -> String {
+        match self.suppression_reason.filter(|_| has_terms) {
+            Some(reason) => format!("{}\n{}", self.address, reason.as_str()),
+            None => self.address.clone(),
+        }
     }
 
     fn text_mut(&mut self, which: TextColumn) -> &mut Option<String> {
@@ -219,11 +259,11 @@ fn time(cell: &str) -> Option<DateTime<Utc>> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::*;
+    use super::{super::ImportOperation, *};
     use rstest::rstest;
     use serde_json::json;
 
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 17] = [
         "email",
         "first_name",
         "dot_number",
@@ -240,11 +280,13 @@ mod tests {
         "lists",
         "marketing_status",
         "fields",
+        "status",
     ];
 
     fn read_cells(cells: &[&str]) -> Result<ImportRow, Vec<RowFault>> {
         let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-        let header = CsvHeader::read(&names, &BTreeMap::from([("seats".to_owned(), FieldType::Number)])).unwrap();
+        let defined = BTreeMap::from([("seats".to_owned(), FieldType::Number)]);
+        let header = CsvHeader::read(&names, &defined, ImportOperation::Upsert).unwrap();
         read(2, &csv::StringRecord::from(cells.to_vec()), &header)
     }
 
@@ -293,10 +335,11 @@ mod tests {
             r#"["x","y"]"#,
             "Pending",
             r#"{"seats":3}"#,
+            "Archived",
         ]);
         let exported = exported.unwrap();
         assert_eq!((exported.address.as_str(), exported.first_name.as_deref()), ("+ann@example.com", Some("=Ann")));
-        assert_eq!((exported.phone.as_deref(), exported.pending), (Some("+4930"), true));
+        assert_eq!((exported.phone.as_deref(), exported.pending, exported.archived), (Some("+4930"), true, true));
         assert_eq!((exported.tags.join(" "), exported.lists.join(" ")), ("a;b c".into(), "news x y".into()));
         assert_eq!(Value::Object(exported.fields), json!({"seats": 3}));
         let bare = read_cells(&["ann@example.com", "", "", ""]).unwrap();
@@ -343,6 +386,6 @@ mod tests {
 
     #[test]
     fn a_row_longer_than_the_header_is_a_fault() {
-        assert_eq!(read_cells(&["a@b.co"; 17]).unwrap_err()[0].code, "too_many_cells");
+        assert_eq!(read_cells(&["a@b.co"; NAMES.len() + 1]).unwrap_err()[0].code, "too_many_cells");
     }
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::pipeline::{
     auth::keys::Caller,
     page::{ListPage, OptionalTime, Time},
-    resource,
+    resource, tenant,
 };
 
 /// Characters at the end of a key that are not shown in lists: of the random ones, four are.
@@ -174,9 +174,7 @@ pub(super) struct CallingKey {
 /// Locks the tenant's row, so that its keys are made one after the other, and then the calling key, so that no other request replaces or
 /// revokes it meanwhile. `None` for a product on the bus, which has no key.
 pub(super) async fn lock_caller(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CallingKey>> {
-    sqlx::query!("select 1 as one from tenants where id = $1 for no key update", tenant)
-        .fetch_optional(&mut *db)
-        .await?;
+    tenant::lock_row(db, tenant).await?;
     sqlx::query_as!(
         CallingKey,
         r#"select expires_at, revoked_at is null and (expires_at is null or expires_at > clock_timestamp()) as "is_live!"

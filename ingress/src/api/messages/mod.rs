@@ -1,12 +1,12 @@
 //! `POST /v1/messages`: a one-off message to a few recipients, sent while the caller waits.
 //!
 //! Accepting it is one transaction, like every write: contacts, content, recipients, attachments, request. Then the stages send it,
-//! and the answer waits for the outcome ([`dispatch`]). Subject and bodies are sent as written: they are not Liquid templates.
+//! and the answer waits for the [`outcome`]. Subject and bodies are sent as written: they are not Liquid templates.
 //! One-off messages are operational mail: no footer, no unsubscribe headers, no tracking of opens and clicks.
 
 pub(crate) mod attachment;
-mod dispatch;
 pub(crate) mod draft;
+mod outcome;
 mod rate;
 pub(crate) mod store;
 
@@ -42,7 +42,7 @@ pub(crate) fn routes() -> Routes {
         MESSAGE_BODY_MAX_BYTES,
         |context, body| Box::pin(prepare(context, body)),
         send,
-        dispatch::outcome,
+        outcome::outcome,
     );
     Routes::new().post(
         "/v1/messages",
@@ -63,7 +63,7 @@ pub(crate) fn routes() -> Routes {
             "html": "<p>Please find it attached.</p>", "message_class": "business",
             "attachments": [{"filename": "note.txt", "content_base64": "SGVsbG8=", "content_type": "text/plain"}],
         }))
-        .answer::<dispatch::MessageSent>(200, "Dispatched: at least one recipient was accepted")
+        .answer::<outcome::MessageSent>(200, "Dispatched: at least one recipient was accepted")
         .answer::<MessageScheduled>(202, "Stored until `scheduled_at`")
         .refuses(403, &["domain_not_verified"])
         .refuses(413, &["attachments_too_large"])
@@ -97,8 +97,10 @@ async fn inspect_attachments(
         drop(db);
         rate::check(&recent, MessageKind::OneOff, limit)?;
     }
-    attachment::admit(tenant).await?;
-    attachment::inspect(&context.ingress.reader, &context.caller.product, uploads).await
+    let (files, inspection) =
+        attachment::inspect(&context.ingress.reader, &context.caller.product, tenant, uploads).await?;
+    inspection.keep();
+    Ok(files)
 }
 
 async fn send(ctx: &mut RequestContext, prepared: PreparedMessage) -> Result<ApiReply, ApiError> {
@@ -179,7 +181,7 @@ pub(crate) async fn accept(
     let new = NewMessage { id, draft, contacts: &contacts, metered: open };
     store::insert_message(ctx.db(), tenant, &new).await?;
     store::insert_request(ctx, &new).await?;
-    store::insert_attachments(ctx.db(), tenant, new.id, attachments).await?;
+    store::insert_attachments(ctx.db(), tenant, vec![(new.id, attachments)]).await?;
     trace::keep(ctx.db(), tenant, new.id).await?;
     meter(ctx, &new).await?;
     if draft.due_at().is_none() {

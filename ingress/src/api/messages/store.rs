@@ -23,8 +23,12 @@ pub(super) struct NewMessage<'a> {
     pub(super) metered: usize,
 }
 
+/// The source of a contact that a test of a campaign made. Not `test`, which products write themselves.
+const TEST_SOURCE: &str = "campaign_test";
+
 /// The contact of each recipient, in order; missing contacts are inserted with a pending consent: they get this mail and no
-/// marketing.
+/// marketing. What a test makes is no event and starts no sequence. An upsert, an import or an enrollment makes it a contact as any that
+/// is known from one-off mail only; it does not count as created then either.
 pub(super) async fn find_or_create_contacts(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -33,10 +37,11 @@ pub(super) async fn find_or_create_contacts(
     let addresses: Vec<String> =
         draft.recipients.iter().map(|recipient| recipient.address.as_str().to_owned()).collect();
     let ids: Vec<Uuid> = addresses.iter().map(|_| schemas::new_id()).collect();
+    let source = if draft.kind == MessageKind::Test { TEST_SOURCE } else { "message" };
     // In the order of the unique key, so that two messages to the same new contacts do not deadlock.
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, dot_number, marketing_status, source)
-         select $1, w.id, w.address, $4, 'pending', 'message'
+         select $1, w.id, w.address, $4, 'pending', $5
          from unnest($2::uuid[], $3::text[]) as w (id, address)
          where not exists (select from contacts c where c.tenant_id = $1 and c.address = w.address)
          order by w.address
@@ -45,6 +50,7 @@ pub(super) async fn find_or_create_contacts(
         &ids,
         &addresses,
         draft.dot_number,
+        source,
     )
     .execute(&mut *db)
     .await?;
@@ -121,30 +127,44 @@ pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &Ne
     insert_recipients(db, tenant, new).await
 }
 
-/// Stores the attachments of a mail, whose request is stored.
+/// Stores the attachments of mails, whose requests are stored, in one statement.
 pub(crate) async fn insert_attachments(
     db: &mut PgConnection,
     tenant: Uuid,
-    mail: Uuid,
-    attachments: Vec<ValidAttachment>,
+    mails: Vec<(Uuid, Vec<ValidAttachment>)>,
 ) -> sqlx::Result<()> {
-    for (place, ValidAttachment { filename, media_type, content_id, encoded }) in attachments.into_iter().enumerate() {
-        sqlx::query!(
-            "insert into message_attachments (tenant_id, message_id, place, filename, media_type, content_id, encoded)
-             values ($1, $2, $3, $4, $5, $6, $7)",
-            tenant,
-            mail,
-            i16::try_from(place).unwrap_or(i16::MAX),
-            filename,
-            media_type,
-            content_id,
-            // Moved, so that it is freed once the statement has its copy: sending makes another.
-            { encoded },
-        )
-        .execute(&mut *db)
-        .await?;
+    let (mut ids, mut places, mut filenames) = (Vec::new(), Vec::<i16>::new(), Vec::new());
+    let (mut media_types, mut content_ids, mut encoded) = (Vec::new(), Vec::new(), Vec::new());
+    for (mail, attachments) in mails {
+        for (place, attachment) in (0..).zip(attachments) {
+            ids.push(mail);
+            places.push(place);
+            filenames.push(attachment.filename);
+            media_types.push(attachment.media_type);
+            content_ids.push(attachment.content_id);
+            encoded.push(attachment.encoded);
+        }
     }
-    Ok(())
+    if ids.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        "insert into message_attachments (tenant_id, message_id, place, filename, media_type, content_id, encoded)
+         select $1, w.message_id, w.place, w.filename, w.media_type, w.content_id, w.encoded
+         from unnest($2::uuid[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::bytea[])
+             as w (message_id, place, filename, media_type, content_id, encoded)",
+        tenant,
+        &ids,
+        &places,
+        &filenames,
+        &media_types as &[&str],
+        &content_ids as &[Option<String>],
+        // Moved, so that they are freed once the statement has its copy: sending makes another.
+        { encoded } as _,
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }
 
 async fn insert_recipients(db: &mut PgConnection, tenant: Uuid, new: &NewMessage<'_>) -> sqlx::Result<()> {

@@ -153,6 +153,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSegment) -> Result<ApiRepl
         return Err(name_taken());
     }
     store::set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
+    ctx.audit("segment.created", &id.to_string(), json!({})).await?;
     ApiReply::created(&SegmentCreated { segment_id: id, name })
 }
 
@@ -231,11 +232,17 @@ async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiRepl
         None => faults.finish().map(|()| None)?,
     };
     let name = body.name.as_deref().map_or(before.name.as_str(), str::trim);
-    let description = body.description.into_option().unwrap_or(before.description);
+    let description = body.description.into_option().unwrap_or_else(|| before.description.clone());
     let stored = body.rule.as_ref().unwrap_or(&before.rule);
     if !store::update(ctx.db(), tenant, id, name, description.as_deref(), stored).await? {
         return Err(name_taken());
     }
+    let fields = [
+        ("name", name != before.name),
+        ("description", description != before.description),
+        ("rule", *stored != before.rule),
+    ];
+    ctx.audit_changed("segment.changed", &id.to_string(), fields).await?;
     if let Some(rule) = rule {
         store::set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
         check_users(ctx, id).await?;
@@ -265,5 +272,6 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let references = references::to_segment(ctx.db(), tenant, id).await?;
     references::refuse("segment", references, "change them, or wait until they are over")?;
     store::delete(ctx.db(), tenant, id).await?;
+    ctx.audit("segment.removed", &id.to_string(), json!({})).await?;
     SegmentDeleted::reply(id)
 }

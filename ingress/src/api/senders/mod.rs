@@ -144,6 +144,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply
         created_at: Utc::now().into(),
     };
     store::insert(ctx.db(), tenant, domain.id, &new).await?;
+    ctx.audit("sender.created", &new.id.to_string(), json!({"domain_id": domain.id})).await?;
     ApiReply::ok(&SenderCreated { sender_id: new.id, already_existed: false })
 }
 
@@ -155,13 +156,11 @@ async fn save(ctx: &mut RequestContext, before: &SenderIdentity, wanted: &Sender
         ("physical_address", before.physical_address != wanted.physical_address),
         ("status", before.status != wanted.status),
     ];
-    let changed: Vec<&str> = fields.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect();
-    if !changed.is_empty() {
+    if fields.iter().any(|(_, differs)| *differs) {
         let tenant = ctx.tenant;
         store::update(ctx.db(), tenant, wanted).await?;
-        ctx.audit("sender.changed", &wanted.id.to_string(), json!({"fields": changed})).await?;
     }
-    Ok(())
+    Ok(ctx.audit_changed("sender.changed", &wanted.id.to_string(), fields).await?)
 }
 
 fn address_required() -> ApiError {

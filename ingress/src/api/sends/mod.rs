@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{
     Classification, Lane, MessageKind, SendId, SendState, SkipReason,
-    messages::{MailOptions, RecipientRole},
+    messages::{ERASED_COPY, MailOptions, RecipientRole},
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -99,7 +99,7 @@ pub(crate) async fn find_send(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> 
         return Ok(SendRecord { copies, ..SendRecord::of(row, events) });
     }
     // Accepted and not resolved yet: the caller has its id, so it is there.
-    let pending = store::pending(db, tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
+    let mut pending = store::pending(db, tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
     let options = pending.options.as_ref().map(|Json(options)| options.clone()).unwrap_or_default();
     let recipients = match (options.copies.is_empty(), pending.message_id) {
         (true, _) => Vec::new(),
@@ -107,9 +107,13 @@ pub(crate) async fn find_send(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> 
         (false, None) => {
             let copies = options.copies.iter().map(|copy| Some(copy.address.as_str().to_owned()));
             let all = std::iter::once(pending.email.clone()).chain(copies);
-            (0..).map(|ordinal| SendId::of(SendId(id).batch(), ordinal).0).zip(all).collect()
+            let sends = (0..).map(|ordinal| SendId::of(SendId(id).batch(), ordinal).0).zip(all);
+            sends.filter(|(_, email)| email.as_deref() != Some(ERASED_COPY)).collect()
         }
     };
+    if let Some((_, email)) = recipients.iter().find(|(send, _)| *send == id) {
+        pending.email.clone_from(email);
+    }
     let record = SendRecord::of_pending(id, pending);
     let state = record.summary.state;
     let copies = recipients.into_iter().map(|(send_id, email)| SendCopy {

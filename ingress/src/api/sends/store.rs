@@ -4,7 +4,7 @@ use chrono::{DateTime, NaiveDate, Utc};
 use schemas::{
     Classification, Lane, MessageKind, SendId, SendState,
     ids::PROMPT_BATCH_MAX,
-    messages::{MailOptions, RecipientRole},
+    messages::{ERASED_COPY, MailOptions, RecipientRole},
 };
 use serde_json::Value;
 use sqlx::{PgConnection, types::Json};
@@ -80,6 +80,7 @@ pub(crate) struct PendingSendRow {
     pub(crate) template_id: Option<Uuid>,
     pub(crate) template_version: Option<i32>,
     pub(crate) contact_id: Option<Uuid>,
+    /// Of a copy of transactional mail: the address of the mail.
     pub(crate) email: Option<String>,
     pub(crate) content_id: Option<Uuid>,
     pub(crate) sender_id: Option<Uuid>,
@@ -200,11 +201,22 @@ pub(crate) async fn events(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .await
 }
 
-/// The request a send will come from: a transactional one has the send's id, a message names it among its recipients.
+/// The request a send will come from: a transactional one has the send's id, or that of its batch and the send among its copies; a message
+/// names it among its recipients.
 pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<PendingSendRow>> {
-    sqlx::query_file_as!(PendingSendRow, "queries/pending_send.sql", tenant, id, PROMPT_BATCH_MAX as i64)
-        .fetch_optional(db)
-        .await
+    let send = SendId(id);
+    sqlx::query_file_as!(
+        PendingSendRow,
+        "queries/pending_send.sql",
+        tenant,
+        id,
+        PROMPT_BATCH_MAX as i64,
+        send.batch(),
+        i32::from(send.ordinal()),
+        ERASED_COPY,
+    )
+    .fetch_optional(db)
+    .await
 }
 
 /// The contact with this address.

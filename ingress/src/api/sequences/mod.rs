@@ -170,6 +170,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiRep
         .map(|(step, step_order)| StepCreated { step_id: step.id, step_order, step_type: step.step_type })
         .collect();
     let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
+    ctx.audit("sequence.created", &format!("sequence:{id}"), json!({"status": status})).await?;
     ApiReply::created(&SequenceCreated { sequence_id: id, status, steps })
 }
 
@@ -342,6 +343,12 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiRep
         ctx.audit("sequence.steps_changed", &format!("sequence:{id}"), detail).await?;
     }
     store::update(ctx.db(), tenant, id, &changes).await?;
+    let fields = [
+        ("name", changes.name.is_some()),
+        ("description", changes.description.is_some()),
+        ("sender_profile_id", sender.is_some()),
+    ];
+    ctx.audit_changed("sequence.changed", &format!("sequence:{id}"), fields).await?;
     if let Some(to) = changes.status {
         ctx.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
             .await?;

@@ -24,7 +24,7 @@ pub(super) const GAP_MAX_MINUTES: i32 = 5_256_000;
 pub(super) const TRIGGER_CONFIG: &str = "\
 What starts the sequence by itself, by `trigger_type`: event `{event, properties?}` (an event of `POST /v1/events` with this name, and \
 with exactly these values of up to five properties); contact_created `{}` (a contact that is new, other than from transactional or \
-one-off mail); list_joined `{list_id}`; tag_added `{tag_id}`; segment_entered `{segment_id}` (a contact that was not in it before; looked at \
+one-off mail or a test of a campaign); list_joined `{list_id}`; tag_added `{tag_id}`; segment_entered `{segment_id}` (a contact that was not in it before; looked at \
 every five minutes); field_date `{field, offset_days?, yearly?, at?}` (a date field: so many days after it, or before it if negative, at \
 09:00 or `at` in the contact's, else the tenant's time zone). An import starts nothing unless it has `start_sequences`, but dates that it brings count. Without a config the sequence is started by \
 enrollments only, and `trigger_type` is a label.";

@@ -198,6 +198,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSnippet) -> Result<ApiRepl
     let id = store::insert(ctx.db(), tenant, kind.as_str(), &body.name, &texts).await?.ok_or_else(|| {
         ApiError::conflict("snippet_already_exists").detail("a snippet or a layout of this name exists")
     })?;
+    ctx.audit("snippet.created", &id.to_string(), json!({"kind": kind.as_str()})).await?;
     ApiReply::created(&SnippetSaved { snippet_id: id, name: body.name, version: 1, outdated_templates: 0 })
 }
 
@@ -329,6 +330,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSnippet) -> Result<ApiRepl
         check(ctx, &snippet.name, kind, &texts).await?;
         version += 1;
         store::insert_version(ctx.db(), tenant, id, version, &texts).await?;
+        ctx.audit("snippet.changed", &id.to_string(), json!({"version": version})).await?;
     }
     let outdated_templates = store::outdated_templates(ctx.db(), tenant, id, version).await?;
     ApiReply::ok(&SnippetSaved { snippet_id: id, name: snippet.name, version, outdated_templates })

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-const NOTE_MAX_CHARS: usize = 1_000;
+pub(super) const NOTE_MAX_CHARS: usize = 1_000;
 const MANY_MAX: usize = 1_000;
 
 /// The routes.

@@ -221,6 +221,7 @@ async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<ApiRep
     let content_id = store::insert_composed(ctx.db(), tenant, &template_type, &composed).await?;
     let id = store::insert(ctx.db(), tenant, &name, &template_type, &status, content_id, &composed).await?;
     testdata::replace(ctx.db(), tenant, id, &sets).await?;
+    ctx.audit("template.created", &id.to_string(), json!({"template_type": template_type})).await?;
     let test_data_misfits = testdata::misfits(&sets, &composed.checked.variables);
     let warnings = ContentWarning::all(composed.checked.warnings);
     ApiReply::created(&TemplateSaved { template_id: id, status, version: 1, warnings, test_data_misfits })
@@ -299,6 +300,13 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiRep
     if is_given {
         testdata::replace(ctx.db(), tenant, id, &sets).await?;
     }
+    let fields = [
+        ("name", name != row.name),
+        ("content", written != old),
+        ("status", status != row.status),
+        ("test_data", is_given),
+    ];
+    ctx.audit_changed("template.changed", &id.to_string(), fields).await?;
     saved.answer(id, status, &sets)
 }
 
@@ -362,6 +370,7 @@ async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiE
         let composed = compose_template(ctx, &written, content::kind(&row.template_type)).await?;
         saved = insert_version(ctx, &row, composed).await?;
         store::update(ctx.db(), tenant, id, &row.name, &row.status, saved.version, saved.content_id).await?;
+        ctx.audit("template.refreshed", &id.to_string(), json!({"version": saved.version})).await?;
     }
     let sets = testdata::of_template(ctx.db(), tenant, id).await?;
     saved.answer(id, row.status, &sets)
@@ -379,9 +388,12 @@ async fn refuse_in_use(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiErro
 async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     // What is about to name it comes before, or finds it archived.
-    store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
     refuse_in_use(ctx, id).await?;
     store::archive(ctx.db(), tenant, id).await?;
+    if row.status != "archived" {
+        ctx.audit("template.archived", &id.to_string(), json!({})).await?;
+    }
     TemplateArchived::reply(id)
 }
 

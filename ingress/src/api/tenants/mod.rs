@@ -121,7 +121,9 @@ async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<ApiReply, Ap
     }
     let tenant = match linked {
         Some(tenant) => {
-            link.refresh(ctx.db(), tenant).await?;
+            if link.refresh(ctx.db(), tenant).await? {
+                ctx.audit("tenant.link_changed", &tenant.to_string(), json!({})).await?;
+            }
             tenant
         }
         None => {
@@ -199,12 +201,13 @@ impl TenantLink<'_> {
         Ok(tenant)
     }
 
-    /// A repeated link brings names and owner up to date; the tenant's own only while no other product shares it.
-    async fn refresh(&self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-        sqlx::query!(
+    /// A repeated link brings names and owner up to date; the tenant's own only while no other product shares it. `true`: they differed.
+    async fn refresh(&self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<bool> {
+        let changed = sqlx::query!(
             "update tenant_links
              set owner_email = $4, org_name = coalesce($5, org_name), producer_name = coalesce($6, producer_name), updated_at = now()
-             where product = $1 and environment = $2 and product_tenant_id = $3",
+             where product = $1 and environment = $2 and product_tenant_id = $3
+               and (owner_email, org_name, producer_name) is distinct from ($4, coalesce($5, org_name), coalesce($6, producer_name))",
             self.product,
             self.environment.as_str(),
             self.product_tenant_id,
@@ -222,7 +225,7 @@ impl TenantLink<'_> {
             self.org_name,
         )
         .execute(db)
-        .await
-        .map(drop)
+        .await?;
+        Ok(changed.rows_affected() == 1)
     }
 }

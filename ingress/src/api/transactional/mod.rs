@@ -25,7 +25,7 @@ use super::{
     },
     messages::{
         attachment::{
-            self, ATTACHMENTS_MAX, NewAttachment, ValidAttachment,
+            self, ATTACHMENTS_MAX, Inspection, NewAttachment, Upload, ValidAttachment,
             calendar::{self, CalendarInvite},
         },
         store::insert_attachments,
@@ -33,13 +33,16 @@ use super::{
     senders::store::Readiness,
     templates::merge,
 };
-use crate::pipeline::{
-    ApiReply, Doc, Faults, Id, PreparationContext, RequestContext, Routes,
-    doc::ID,
-    error::ApiError,
-    types::{CustomHeaders, Email, Line, MailMetadata, Name},
-    validate::NAME_MAX,
-    write_with_files,
+use crate::{
+    pipeline::{
+        ApiReply, Doc, Faults, Id, PreparationContext, RequestContext, Routes,
+        doc::ID,
+        error::ApiError,
+        types::{CustomHeaders, Email, Line, MailMetadata, Name},
+        validate::NAME_MAX,
+        write_with_files,
+    },
+    state::Ingress,
 };
 
 /// The request's line, which its idempotency key is bound to.
@@ -139,7 +142,7 @@ struct TransactionalAccepted {
     status: &'static str,
 }
 
-/// A valid request; template and sender are not checked yet.
+/// A valid request; template, sender and the content of its files are not checked yet.
 #[derive(Debug)]
 struct ValidRequest {
     template_id: Uuid,
@@ -152,6 +155,10 @@ struct ValidRequest {
     phone: Option<String>,
     data: Map<String, Value>,
     options: Option<MailOptions>,
+    /// Its files that are not looked into yet.
+    uploads: Vec<Upload>,
+    /// Its files that may be sent, and its invite, which is the last of them.
+    attachments: Vec<ValidAttachment>,
 }
 
 /// A request to store.
@@ -159,6 +166,7 @@ struct ValidRequest {
 struct NewRequest {
     payload: TransactionalPayload,
     options: Option<MailOptions>,
+    attachments: Vec<ValidAttachment>,
 }
 
 impl NewRequest {
@@ -169,6 +177,26 @@ impl NewRequest {
 }
 
 impl ValidRequest {
+    /// Looks into its files. No connection to Postgres is held meanwhile. The caller keeps the inspection when the mail is decided.
+    ///
+    /// # Errors
+    /// 400 for files that are not passed on, 429 beyond the hourly limit of the tenant, 503 when there is no time to look.
+    async fn inspect_files(
+        &mut self,
+        ingress: &Ingress,
+        product: &str,
+        tenant: Uuid,
+    ) -> Result<Option<Inspection>, ApiError> {
+        let uploads = std::mem::take(&mut self.uploads);
+        if uploads.is_empty() {
+            return Ok(None);
+        }
+        let (files, inspection) = attachment::inspect(&ingress.reader, product, tenant, uploads).await?;
+        let invite = std::mem::take(&mut self.attachments);
+        self.attachments = files.into_iter().chain(invite).collect();
+        Ok(Some(inspection))
+    }
+
     fn into_request(mut self, send_id: Uuid, address: Address, content_id: Uuid, sender_id: Uuid) -> NewRequest {
         if let Some(options) = &mut self.options {
             // A contact that is named by an id has its address only now.
@@ -186,33 +214,20 @@ impl ValidRequest {
             sender_id,
             data: self.data,
         };
-        NewRequest { payload, options: self.options }
+        NewRequest { payload, options: self.options, attachments: self.attachments }
     }
 }
 
-/// A valid request with its attachments.
-type PreparedRequest = Result<(ValidRequest, Vec<ValidAttachment>), ApiError>;
-
-/// Validates a request, and looks into its attachments.
-async fn prepare(context: PreparationContext, mut body: SendTransactional) -> PreparedRequest {
-    let mut faults = Faults::default();
-    let uploads = attachment::uploads(&mut faults, body.attachments.take().unwrap_or_default())?;
-    let invite = body.calendar.take().and_then(|invite| calendar::check(&mut faults, invite));
-    let mut valid = validate_with(body, faults)?;
-    let mut attachments = Vec::new();
-    if !uploads.is_empty() {
-        attachment::admit(context.tenant).await?;
-        attachments = attachment::inspect(&context.ingress.reader, &context.caller.product, uploads).await?;
-    }
-    attachments.extend(invite);
-    if !attachments.is_empty() {
-        valid.options.get_or_insert_default().has_attachments = true;
-    }
-    Ok((valid, attachments))
+/// Validates a request, and looks into its files.
+async fn prepare(context: PreparationContext, body: SendTransactional) -> Result<ValidRequest, ApiError> {
+    let mut valid = validate(body)?;
+    let inspection = valid.inspect_files(&context.ingress, &context.caller.product, context.tenant).await?;
+    inspection.into_iter().for_each(Inspection::keep);
+    Ok(valid)
 }
 
-async fn send(ctx: &mut RequestContext, prepared: PreparedRequest) -> Result<ApiReply, ApiError> {
-    let (valid, attachments) = prepared?;
+async fn send(ctx: &mut RequestContext, prepared: Result<ValidRequest, ApiError>) -> Result<ApiReply, ApiError> {
+    let valid = prepared?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     let (content_id, sender) = store::find_content_and_sender(ctx.db(), tenant, &valid).await?;
     let content_id = content_id.ok_or_else(template_not_found)?;
@@ -221,11 +236,12 @@ async fn send(ctx: &mut RequestContext, prepared: PreparedRequest) -> Result<Api
     let send_id = MailOptions::batch_id(valid.options.as_ref());
     let request = valid.into_request(send_id, address, content_id, sender_id);
     store::insert_request(ctx.db(), tenant, &caller, &request).await?;
-    insert_attachments(ctx.db(), tenant, send_id, attachments).await?;
+    let is_due_later = request.due_at().is_some();
+    insert_attachments(ctx.db(), tenant, vec![(send_id, request.attachments)]).await?;
     trace::keep(ctx.db(), tenant, send_id).await?;
     // Its contact and its send are written by the audience stage.
     ctx.commits_no_facts();
-    if request.due_at().is_some() {
+    if is_due_later {
         // A sweep announces it when it is due.
         return accepted(send_id);
     }
@@ -254,17 +270,11 @@ fn ready(found: Option<Readiness>, named: Option<Uuid>) -> Result<Uuid, ApiError
     Ok(sender.id)
 }
 
-/// A valid request of an array, which has no files: these are looked into before the transaction of the request begins.
+/// A valid request, alone or of an array. Its files are looked into next.
 fn validate(body: SendTransactional) -> Result<ValidRequest, ApiError> {
     let mut faults = Faults::default();
-    let alone = "a mail with files is sent alone, by POST /v1/transactional";
-    faults.require(body.attachments.is_none(), "attachments", "not_allowed", alone);
-    faults.require(body.calendar.is_none(), "calendar", "not_allowed", alone);
-    validate_with(body, faults)
-}
-
-/// A valid request, but for its files. `faults`: those that were found in these.
-fn validate_with(body: SendTransactional, mut faults: Faults) -> Result<ValidRequest, ApiError> {
+    let uploads = attachment::uploads(&mut faults, body.attachments.unwrap_or_default())?;
+    let invite = body.calendar.and_then(|invite| calendar::check(&mut faults, invite));
     let template_id = faults.required("template_id", body.template_id);
     let names = ContactNames { contact_id: body.contact_id, email: body.email, external_id: body.external_id };
     let contact = names.check("", &mut faults);
@@ -291,7 +301,10 @@ fn validate_with(body: SendTransactional, mut faults: Faults) -> Result<ValidReq
         Some(NamedContact::Address(address)) => Some(address),
         _ => None,
     };
-    let options = options.validate(&mut faults, to);
+    let mut options = options.validate(&mut faults, to);
+    if !uploads.is_empty() || invite.is_some() {
+        options.get_or_insert_default().has_attachments = true;
+    }
     if let Some(data) = &body.data {
         merge::check_data("data", data, &mut faults);
     }
@@ -306,5 +319,7 @@ fn validate_with(body: SendTransactional, mut faults: Faults) -> Result<ValidReq
         phone: body.phone,
         data: body.data.unwrap_or_default(),
         options,
+        uploads,
+        attachments: invite.into_iter().collect(),
     })
 }

@@ -146,6 +146,7 @@ pub(super) async fn test(ctx: &mut RequestContext, _: NoFields) -> Result<ApiRep
     )
     .execute(ctx.db())
     .await?;
+    ctx.audit("webhook.tested", &format!("webhook:{id}"), json!({"event_id": event})).await?;
     let delivery_id = Event::delivery_of(id, event);
     ApiReply::accepted(&WebhookTested { subscription_id: id, delivery_id, event_id: event })
 }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use self::{secret::SigningSecret, store::WebhookSubscription, target::SubscriptionRequest};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::ResourcePage,
-    read, read_page, status_answer, types::Line, write,
+    read, read_page, status_answer, tenant, types::Line, write,
 };
 
 /// Active subscriptions one product may have for a tenant.
@@ -260,7 +260,7 @@ async fn create(ctx: &mut RequestContext, body: CreateWebhook) -> Result<ApiRepl
 /// made one after the other, and a statement of its own counts, which sees what was committed while this waited.
 async fn check_limits(ctx: &mut RequestContext) -> Result<(), ApiError> {
     let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
-    store::lock_tenant(ctx.db(), tenant).await?;
+    tenant::lock_row(ctx.db(), tenant).await?;
     let count = store::count(ctx.db(), tenant, &product).await?;
     if count.active >= ACTIVE_MAX || count.kept >= KEPT_MAX {
         return Err(ApiError::conflict("subscription_limit_reached")
@@ -329,7 +329,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<ApiRepl
     // The tenant's row before the subscription's, as when one is made. Whether this resumes is only known under the lock.
     if wished == Some(SubscriptionStatus::Active) {
         let tenant = ctx.tenant;
-        store::lock_tenant(ctx.db(), tenant).await?;
+        tenant::lock_row(ctx.db(), tenant).await?;
     }
     let row = lock(ctx, id).await?;
     if row.status == SubscriptionStatus::Disabled {

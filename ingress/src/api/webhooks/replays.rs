@@ -14,6 +14,9 @@ use crate::pipeline::{
     resource,
 };
 
+/// `Retry-After` while another replay runs, in seconds.
+const RETRY_RUNNING: u64 = 60;
+
 /// A period whose events are delivered again.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct WebhookReplay {
@@ -81,7 +84,9 @@ pub(super) async fn start(ctx: &mut RequestContext, body: ReplayWebhook) -> Resu
     .fetch_one(ctx.db())
     .await?;
     if running {
-        return Err(ApiError::busy("replay_in_progress").detail("one replay at a time: wait until it is completed"));
+        return Err(ApiError::conflict("replay_in_progress")
+            .retry_after(RETRY_RUNNING)
+            .detail("one replay at a time: wait until it is completed"));
     }
     sqlx::query!(
         "insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at) values ($1, $2, $3, $4, $5, $4)",

@@ -59,14 +59,6 @@ pub(super) struct SubscriptionChange<'a> {
     pub(super) description: Option<Option<&'a str>>,
 }
 
-/// Locks the tenant's row: active subscriptions are counted under it.
-pub(super) async fn lock_tenant(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    sqlx::query_scalar!("select id from tenants where id = $1 for no key update", tenant)
-        .fetch_optional(db)
-        .await
-        .map(drop)
-}
-
 /// Served by `webhook_subscriptions_newest`.
 pub(super) async fn count(db: &mut PgConnection, tenant: Uuid, product: &str) -> sqlx::Result<SubscriptionCount> {
     sqlx::query_as!(

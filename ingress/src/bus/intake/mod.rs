@@ -35,6 +35,8 @@ use crate::{
 
 /// The stage's name: in durables, dead letters and metrics.
 pub(super) const NAME: &str = "ingress";
+/// Arrays and single transactional requests that each ingress process handles at once, and as many of the other kinds.
+const WORKERS: usize = 4;
 /// Launches handled at once: each counts an audience.
 const LAUNCHES: usize = 2;
 /// Deliveries after which an internal error, or a conflict that may end by itself, is final. One less than the runner's limit, beyond which
@@ -54,13 +56,12 @@ pub(crate) fn start(ingress: &Arc<Ingress>) {
     let router = routes::router(Arc::clone(ingress));
     let stage =
         Arc::new(DirectRequestStage { ingress: Arc::clone(ingress), router, dead_letters: Arc::clone(&dead_letters) });
-    let workers = ingress.settings.bus_intake_workers;
     let intakes = kind::INTAKE_QUEUES.iter().map(|queue| Intake {
         lane: queue.lane,
         stream: stream::REQUESTS,
         durable: format!("{NAME}-{}", queue.name),
         subjects: queue.kinds.iter().map(|kind| format!("{}.*.*.{kind}", direct::SUBJECT)).collect(),
-        workers: if queue.lane == Lane::Bulk { LAUNCHES } else { workers.max(1) },
+        workers: if queue.lane == Lane::Bulk { LAUNCHES } else { WORKERS },
         coalesce: 1,
     });
     ingress.runner.start(stage, intakes.collect());

@@ -14,7 +14,7 @@ use super::{
     reject,
 };
 
-const INTERVAL: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(10);
 /// Requests handled in one run, over all subjects. The next run follows at once while there are more.
 const RUN_MAX: u64 = 1_000;
 

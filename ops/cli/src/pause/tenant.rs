@@ -27,7 +27,8 @@ pub(super) async fn set_paused(
         sqlx::query!(
             "update tenants set paused_at = case when $2 then now() end, pause_actor = case when $2 then $3::text end,
                                 pause_reason = case when $2 then $4::text end, resuming = not $2, updated_at = now(),
-                                longest_pause_days = greatest(longest_pause_days, ceil(extract(epoch from now() - paused_at) / 86400)::integer)
+                                pauses = case when $2 then pauses
+                                         else pauses + tstzmultirange(tstzrange(paused_at, greatest(paused_at, now()))) end
              where id = $1",
             id,
             paused,

@@ -52,7 +52,7 @@ enum RestoreCommand {
         #[arg(long, value_name = "WHY")]
         reason: Option<String>,
     },
-    /// Lets go. What is open then is sent.
+    /// Resumes. What is open then is sent.
     Release {
         /// How the gap was closed, for the audit log.
         #[arg(long, value_name = "WHY")]

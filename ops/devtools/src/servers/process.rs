@@ -128,12 +128,6 @@ impl<P: Program> Server<P> {
         let inner = Arc::clone(&self.inner);
         blocking(move || inner.kill()).await
     }
-
-    /// Stops and starts it: same port, same data. Returns when it answers.
-    pub async fn restart(&self) -> Result<(), ServersError> {
-        self.stop().await?;
-        self.start().await
-    }
 }
 
 impl<P: Program> Inner<P> {

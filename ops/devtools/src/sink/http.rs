@@ -1,4 +1,4 @@
-//! The inbox over HTTP. The routes stand in the crate's documentation.
+//! The inbox over HTTP. The routes stand in [`super`]'s documentation.
 
 use std::sync::Arc;
 use std::time::Duration;

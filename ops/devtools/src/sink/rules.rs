@@ -1,4 +1,4 @@
-//! Scripted answers by rule. The format stands in the crate's documentation.
+//! Scripted answers by rule. The format stands in [`super`]'s documentation.
 
 use std::time::Duration;
 

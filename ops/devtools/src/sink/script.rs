@@ -1,4 +1,4 @@
-//! Scripts in local parts: `defer-451@…`, `drop-after-dot@…`. The table stands in the crate's documentation.
+//! Scripts in local parts: `defer-451@…`, `drop-after-dot@…`. The table stands in [`super`]'s documentation.
 
 use std::time::Duration;
 

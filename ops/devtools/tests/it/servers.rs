@@ -80,8 +80,10 @@ async fn a_restart_and_a_crash_keep_ports_and_data() {
     let before = (servers.nats_url(), servers.database_url("ledger"));
     let pids = (servers.nats().pid(), servers.postgres().pid());
 
-    servers.nats().restart().await.unwrap();
-    servers.postgres().restart().await.unwrap();
+    servers.nats().stop().await.unwrap();
+    servers.postgres().stop().await.unwrap();
+    servers.nats().start().await.unwrap();
+    servers.postgres().start().await.unwrap();
     assert_eq!((messages(&servers).await, rows(&servers).await), (1, 1));
 
     servers.nats().kill9().await.unwrap();

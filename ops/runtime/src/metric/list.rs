@@ -70,7 +70,7 @@ metric_set! {
         StageReceivedTotal = "mail_stage_received_total" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages a stage finished with.
         StageHandledTotal = "mail_stage_handled_total"
-            [stage: PART, lane: LANE, outcome: one_of!["done", "retried", "dead_lettered"]] from Emitter::Runner,
+            [stage: PART, lane: LANE, outcome: one_of!["done", "retried", "busy", "dead_lettered"]] from Emitter::Runner,
         /// Messages a stage published, and whose storage was confirmed.
         StagePublishedTotal = "mail_stage_published_total" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages that were delivered again.

@@ -149,14 +149,15 @@ pub const RULES: &[RetentionRule] = &[
              where s.tenant_id = t.id and s.updated_at < $1
                and (s.trigger_type <> 'segment_entered' or s.trigger_config is null or s.status = 'archived'))",
     ),
-    // Once every trigger by a segment was looked at since.
+    // Once every trigger by a segment was looked at since; `least` leaves out the null of a tenant that has none.
     RetentionRule::of_tenant(
         "segments_passed",
         Keep::Days(1),
-        "r.passed_at < $1 and not exists (
-             select from sequences s
+        "r.passed_at < least($1, (
+             select min(s.triggers_swept_at) from sequences s
              where s.tenant_id = t.id and s.trigger_type = 'segment_entered' and s.trigger_config is not null
-               and s.status in ('active', 'paused') and s.triggers_swept_at < r.passed_at)",
+               and s.status in ('active', 'paused')))
+         order by r.passed_at",
     ),
     // Of a list or tag that is removed: nothing asks for them from then on.
     RetentionRule::of_tenant(
@@ -199,6 +200,12 @@ pub const RULES: &[RetentionRule] = &[
     RetentionRule::of_all("paces", Keep::Days(1), "r.updated_at < $1 order by r.updated_at"),
     // Every stage deletes its own rows when handling ends: the rest are of processes that died with messages that never came again.
     RetentionRule::of_all("message_starts", Keep::Days(2), "r.started_at < $1 order by r.started_at"),
+    // Priority mail has its outcome within two days; this is well past that.
+    RetentionRule::of_all("renditions", Keep::Days(4), "r.created_at < $1 order by r.created_at"),
+    RetentionRule::of_all("webhook_totals", Keep::Days(7), "r.hour < $1 order by r.hour"),
+    // One row for each endpoint at most: looked through in the order of their key, as an index of a time that is set every few seconds
+    // would cost more.
+    RetentionRule::of_all("webhook_leases", Keep::Days(1), "r.lease_until < $1 order by r.subscription_id"),
 ];
 
 /// Tables whose stage deletes their rows itself, when they are used up or shortly after.
@@ -211,7 +218,6 @@ pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("launch_audiences", "audience, when the campaign is complete"),
     ("campaign_paces", "audience, when the campaign is complete"),
     ("message_attachments", "rendering, after 4 days"),
-    ("renditions", "rendering, after 4 days"),
     ("delivery_sessions", "delivery, when the process is long gone"),
     ("soft_bounces", "engagement, after the window they count in, which is a setting"),
     ("suppression_changes", "engagement, folded into totals"),
@@ -225,8 +231,6 @@ pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("webhook_queue", "webhooks, when a delivery is over"),
     ("webhook_dead", "with its delivery"),
     ("webhook_replays", "webhooks, after webhook-keep"),
-    ("webhook_leases", "webhooks, an hour after they ran out"),
-    ("webhook_totals", "webhooks, after 7 days"),
     ("enrollment_checks", "sequencing, when they are handled"),
 ];
 

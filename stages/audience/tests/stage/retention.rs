@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use audience::retention::{KEPT, MONTHLY, RULES, Retention, RetentionSettings, SWEPT_BY_THEIR_STAGE};
 use runner::Sweep;
+use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgPool, Row};
-use stage_rig::{Rig, Tenant, settings};
+use stage_rig::{Rig, Tenant, rows_in_vain, settings};
 use uuid::Uuid;
 
 fn sweep(rig: &Rig, arguments: &[&str]) -> Retention {
@@ -266,7 +267,7 @@ async fn a_tenant_may_choose_a_shorter_retention_and_no_longer_one() {
 }
 
 /// A row of each table that is kept for a fixed time, or by `inbound-keep`: of this `tenant`, written `at` this time.
-const USED_UP: [(&str, &str); 7] = [
+const USED_UP: [(&str, &str); 10] = [
     (
         "message_starts",
         "(stream, consumer, sequence, published_at, starts, started_at) select 's', 'c', number, now(), 1, at",
@@ -295,6 +296,9 @@ const USED_UP: [(&str, &str); 7] = [
         "pending_facts",
         "(tenant_id, id, reason, send_id, occurred_at, dropped_at) select tenant, gen_random_uuid(), 'unknown_send', tenant, now(), at",
     ),
+    ("renditions", "(tenant_id, send_id, rendered, created_at) select tenant, gen_random_uuid(), '', at"),
+    ("webhook_totals", "(hour, outcome, shard, count) select at, 'delivered', number, 1"),
+    ("webhook_leases", "(subscription_id, holder, lease_until) select gen_random_uuid(), tenant, at"),
 ];
 
 #[tokio::test]
@@ -327,8 +331,8 @@ async fn what_is_used_up_is_kept_for_its_time_and_not_longer() {
         let count = AssertSqlSafe(format!("select count(*) from {table}"));
         left.push(sqlx::query_scalar::<_, i64>(count).fetch_one(&rig.pool).await.unwrap());
     }
-    // 2 days, 7 days, a day, 90 days; and 7 days by setting, with the one that waits.
-    assert_eq!(left, [2, 3, 1, 4, 4, 4, 3]);
+    // 2 days, 7 days, a day, 90 days; 7 days by setting, with the one that waits; 4 days, 7 days, a day.
+    assert_eq!(left, [2, 3, 1, 4, 4, 4, 3, 2, 3, 1]);
 }
 
 /// Makes the partitions of a month.
@@ -446,6 +450,29 @@ async fn who_was_passed_over_is_kept_until_every_trigger_was_looked_at() {
     sweep_all(&rig, &[]).await;
     let young = "select count(*) from segments_passed where passed_at > now() - interval '4 days'";
     assert_eq!((rig.number("select count(*) from segments_passed").await, rig.number(young).await), (2, 2));
+}
+
+#[tokio::test]
+async fn who_is_kept_for_a_trigger_is_not_read_at_each_run() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    for sql in [
+        "insert into sequences (tenant_id, id, product, environment, name, status, trigger_type, trigger_config, triggers_swept_at)
+         values ($1, $1, 'shop', 'production', 'S', 'paused', 'segment_entered', '{}', now() - interval '3 days')",
+        "insert into segments_passed (tenant_id, contact_id, passed_at)
+         select $1, gen_random_uuid(), now() - interval '2 days' from generate_series(1, 5000)",
+    ] {
+        sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
+    }
+    let rule = RULES.iter().find(|rule| rule.table == "segments_passed").unwrap();
+    let statement = rule.statement().replace("$1", "(now() - interval '1 day')").replace("$2", "2000");
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json) {statement}")))
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    let in_vain = rows_in_vain(&plan);
+    assert!(in_vain < 1_000.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    assert_eq!(rig.number("select count(*) from segments_passed").await, 5_000);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use schemas::{Cleared, Lane, Resolved, SendId, new_batch_id, subjects::stream};
+use schemas::{Cleared, Lane, Resolved, SendId, messages::ERASED_COPY, new_batch_id, subjects::stream};
 use serde_json::json;
 use stage_rig::{Rig, until};
 use uuid::Uuid;
@@ -234,6 +234,53 @@ async fn a_mail_of_a_large_array_takes_the_bulk_lane_with_its_copies() {
             .unwrap();
         assert_eq!(found, (lane.to_owned(), 2));
     }
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erased_copy_leaves_the_others_their_sends() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let request = rig.transactional_request(&tenant, "ann@example.org", |_| {}).await;
+    let copy = |address: &str| json!({"address": address, "role": "bcc"});
+    sqlx::query("update requests set options = $1")
+        .bind(json!({"copies": [copy("bob@example.org"), copy(ERASED_COPY), copy("eve@example.org")]}))
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let batch = request.request_id;
+    rig.ring(&[request], "1").await;
+    start(&rig, &[]).await;
+    all_handled(&rig, 1).await;
+    let sends: Vec<(Uuid, String)> =
+        sqlx::query_as("select s.id, c.address from sends s join contacts c on c.id = s.contact_id order by s.id")
+            .fetch_all(&rig.pool)
+            .await
+            .unwrap();
+    let expected = [(0, "ann"), (1, "bob"), (3, "eve")];
+    assert_eq!(sends, expected.map(|(ordinal, name)| (SendId::of(batch, ordinal).0, format!("{name}@example.org"))));
+    assert_eq!(rig.number("select count(*) from contacts").await, 3);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_goes_to_the_contact_that_exists() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    let request = rig.transactional_request(&tenant, "new@example.org", |_| {}).await;
+    sqlx::query("update requests set options = $1")
+        .bind(json!({"copies": [{"address": people[0].address.as_str(), "role": "bcc"}]}))
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    rig.ring(&[request], "1").await;
+    start(&rig, &[]).await;
+    all_handled(&rig, 1).await;
+    assert_eq!(rig.number("select count(*) from contacts").await, 2);
+    let copied: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from sends order by id offset 1").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(copied, [people[0].id]);
     rig.assert_books().await;
 }
 

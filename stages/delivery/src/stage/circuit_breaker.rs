@@ -1,6 +1,6 @@
 //! The circuit breaker of a provider route. It opens when the provider is unreachable or refuses us as a whole: no recipient
 //! is to blame, so no send fails and nothing is tried for a while. Each route has its own circuit breaker: a tenant's broken
-//! connection does not stop other tenants.
+//! connection does not stop other tenants. After a pause one transaction tries the provider, and the others wait for its answer.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -19,6 +19,9 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// The pauses, unless the provider asks for one.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(15), PAUSE_MAX);
+
+/// How long the others wait before they ask again for the answer of the transaction that tries the provider.
+const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
 /// A provider that serves is reported as often as this.
 const SERVED_PRECISION: TimeDelta = TimeDelta::minutes(1);
@@ -40,6 +43,8 @@ struct BreakerState {
     open_until: Option<Instant>,
     /// The provider itself asked for the last pause.
     is_asked: bool,
+    /// A transaction tries the provider, and has no answer yet.
+    is_trial: bool,
     failures: u32,
     unknowns: u32,
     report: CircuitReport,
@@ -49,7 +54,28 @@ struct BreakerState {
 
 impl BreakerState {
     fn remaining_at(&self, now: Instant) -> Option<Duration> {
-        self.open_until.and_then(|until| until.checked_duration_since(now)).filter(|wait| !wait.is_zero())
+        let open = self.open_until?.checked_duration_since(now).filter(|wait| !wait.is_zero())?;
+        Some(if self.is_trial { open.min(TRIAL_WAIT) } else { open })
+    }
+}
+
+/// What a transaction holds while it tries the provider. Dropped without an answer, for the mail may not leave after all, it lets the next
+/// one try at once.
+#[derive(Debug)]
+pub(crate) struct Passage<'a> {
+    breaker: &'a CircuitBreaker,
+    /// The failures that were counted with this trial. `None`: the circuit is closed, and everybody may pass.
+    trial: Option<u32>,
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        let Some(trial) = self.trial else { return };
+        let mut state = self.breaker.lock();
+        if state.is_trial && state.failures == trial {
+            state.failures -= 1;
+            (state.is_trial, state.open_until, state.report.open_until) = (false, None, None);
+        }
     }
 }
 
@@ -79,6 +105,32 @@ impl CircuitBreaker {
         self.lock().remaining_at(now)
     }
 
+    /// Called right before a mail may leave. As [`Self::remaining`], but after a failure only one transaction passes: each that passes may
+    /// become a mail whose outcome is unknown. For the others the circuit is open for another pause, which ends with its success. If it
+    /// never ends, the next one passes after the pause.
+    ///
+    /// # Errors
+    /// How long to wait before asking again.
+    pub fn enter(&self) -> Result<Passage<'_>, Duration> {
+        self.enter_at(Instant::now())
+    }
+
+    fn enter_at(&self, now: Instant) -> Result<Passage<'_>, Duration> {
+        let mut state = self.lock();
+        if let Some(wait) = state.remaining_at(now) {
+            return Err(wait);
+        }
+        let mut trial = None;
+        if state.failures > 0 {
+            state.failures += 1;
+            let pause = BACKOFF.pause(state.failures);
+            (state.open_until, state.is_asked, state.is_trial) = (Some(now + pause), false, true);
+            state.report.open_until = Some(Utc::now() + pause);
+            trial = Some(state.failures);
+        }
+        Ok(Passage { breaker: self, trial })
+    }
+
     /// Records that the provider failed. Failures of transactions that ran at the same time count once.
     /// `asked` is the wait the provider asked for.
     pub fn record_failure(&self, class: Class, asked: Option<Duration>) -> Duration {
@@ -102,15 +154,17 @@ impl CircuitBreaker {
 
     fn record_failure_at(&self, now: Instant, asked: Option<Duration>) -> (Duration, bool) {
         let mut state = self.lock();
-        if let Some(wait) = state.remaining_at(now) {
+        // That a transaction tries the provider has been counted as a failure.
+        let is_trial = std::mem::take(&mut state.is_trial);
+        if let Some(wait) = state.remaining_at(now).filter(|_| !is_trial) {
             return (wait, false);
         }
+        state.failures += u32::from(!is_trial);
         // The provider's own time is believed, within limits.
         let wait = match asked {
             Some(asked) => asked.clamp(PAUSE_MIN, PAUSE_MAX),
-            None => BACKOFF.pause(state.failures + 1),
+            None => BACKOFF.pause(state.failures),
         };
-        state.failures += 1;
         (state.open_until, state.is_asked) = (Some(now + wait), asked.is_some());
         (wait, true)
     }
@@ -142,7 +196,7 @@ impl CircuitBreaker {
             state.report = CircuitReport { open_until: None, served_at: Some(now), ..state.report };
         }
         if state.failures > 0 {
-            (state.failures, state.open_until) = (0, None);
+            (state.failures, state.open_until, state.is_trial) = (0, None, false);
             drop(state);
             let connection = self.connection.map(tracing::field::display);
             tracing::info!(stage = "delivery", connection, "the relay serves again");
@@ -160,6 +214,12 @@ impl CircuitBreaker {
         self.lock().reported = report;
     }
 
+    /// Ends the pause, as time would.
+    #[cfg(test)]
+    pub fn end_pause(&self) {
+        self.lock().open_until = None;
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, BreakerState> {
         // Plain fields: nothing a panic could leave half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -167,6 +227,7 @@ impl CircuitBreaker {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -204,13 +265,52 @@ mod tests {
     fn after_a_failure_one_unknown_outcome_is_enough() {
         let breaker = CircuitBreaker::default();
         breaker.record_failure(Class::Unreachable, None);
-        // Its pause is over.
-        breaker.lock().open_until = None;
+        breaker.end_pause();
         breaker.record_unknown();
         assert!(breaker.remaining().is_some());
         breaker.record_success();
         breaker.record_unknown();
         assert_eq!(breaker.remaining(), None);
+    }
+
+    #[test]
+    fn after_a_pause_one_transaction_tries_the_provider() {
+        let (breaker, now) = (CircuitBreaker::default(), Instant::now());
+        let wait = |now| breaker.enter_at(now).err();
+        assert!(breaker.enter_at(now).is_ok_and(|_first| wait(now).is_none()), "it has not failed");
+        let (first, _) = breaker.record_failure_at(now, None);
+        let now = now + first;
+        let trial = breaker.enter_at(now).unwrap();
+        assert_eq!(wait(now), Some(TRIAL_WAIT), "its answer may come soon");
+        // It hangs: the next one passes after a longer pause, and the others go on asking.
+        assert_eq!(breaker.remaining_at(now + TRIAL_WAIT), Some(TRIAL_WAIT));
+        let now = now + BACKOFF.pause(2);
+        let next = breaker.enter_at(now).unwrap();
+        drop(trial);
+        assert_eq!(wait(now), Some(TRIAL_WAIT), "an old trial ends no newer one");
+        // It fails, and counts once.
+        assert_eq!(breaker.record_failure_at(now, None), (BACKOFF.pause(3), true));
+        drop(next);
+        assert!(!breaker.record_failure_at(now, None).1);
+        assert_eq!(wait(now), Some(BACKOFF.pause(3)));
+        let now = now + BACKOFF.pause(3);
+        let trial = breaker.enter_at(now).unwrap();
+        breaker.record_success();
+        drop(trial);
+        assert!(breaker.enter_at(now).is_ok_and(|_first| wait(now).is_none()), "it serves again");
+    }
+
+    #[test]
+    fn a_trial_without_an_answer_lets_the_next_one_try_at_once() {
+        let (breaker, now) = (CircuitBreaker::default(), Instant::now());
+        let (first, _) = breaker.record_failure_at(now, None);
+        let now = now + first;
+        for _ in 0..3 {
+            // The fence did not let its mail pass.
+            drop(breaker.enter_at(now).unwrap());
+        }
+        let _trial = breaker.enter_at(now).unwrap();
+        assert_eq!(breaker.record_failure_at(now, None), (BACKOFF.pause(2), true), "only answers count");
     }
 
     #[test]

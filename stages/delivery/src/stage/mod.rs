@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     notifier::OutcomeNotifier,
-    routes::{ProviderRoute, ProviderRoutes},
+    routes::{AdmittedMessages, ProviderRoute, ProviderRoutes},
     sandbox::Capture,
     sources::SourceCache,
     throttling::Sendable,
@@ -59,7 +59,7 @@ use dkim::SigningThreads;
 use ledger::{
     fence::{Ledger, Recorded},
     leases::{ExpireLeases, SERVED_BEFORE},
-    owed::{DueAttempts, find_owed},
+    owed::{DueAttempt, DueAttempts, find_owed},
     warmup::WarmupPermits,
 };
 use smtp::{Pool, PoolCounts, SmtpSettingsError};
@@ -156,8 +156,12 @@ impl Stage for Delivery {
             Ok::<_, StageError>((admitted, parts, due))
         });
         let (admitted, parts, DueAttempts { sendable, withheld }) = read.await?;
-        let (inputs, routes) = (admitted.inputs.as_ref(), admitted.routes.as_slice());
-        let sendable: Vec<Sendable> = sendable.into_iter().map(Sendable::from).collect();
+        let AdmittedMessages { inputs, routes, workers } = admitted;
+        let (inputs, routes) = (inputs.as_ref(), routes.as_slice());
+        // The sends keep the permits to use this worker, each until it is done.
+        let with_permit = |due: DueAttempt| Sendable { worker: workers[due.input].clone(), ..Sendable::from(due) };
+        let sendable: Vec<Sendable> = sendable.into_iter().map(with_permit).collect();
+        drop(workers);
         let outcomes = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
         for change in withheld {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     SendContext,
     attachments::MemoryPermit,
+    routes::WorkerPermit,
     sources::{MessageSource, SourceCache},
     throttling::{PendingPermit, Sendable},
 };
@@ -33,6 +34,8 @@ pub(crate) struct ReadySend {
     pub pending_permit: Option<PendingPermit>,
     /// `Err`: the failure class of a message that cannot be sent.
     pub message: Result<SignedMessage, &'static str>,
+    /// The permit of its connection to use the worker, until it is dropped.
+    pub _worker: Option<Arc<WorkerPermit>>,
     /// Its share of the campaign mails that may be in memory, until it is dropped.
     pub _in_memory: Option<OwnedSemaphorePermit>,
 }
@@ -69,7 +72,7 @@ pub(crate) async fn prepare(
     let mut ready = Vec::with_capacity(chunk.len());
     let mut urgent = false;
     let mut signers = Vec::with_capacity(chunk.len());
-    for Sendable { send, input, recipient, pending_permit } in chunk {
+    for Sendable { send, input, recipient, pending_permit, worker } in chunk {
         let (rendered, part) = (&context.inputs[input], &context.parts[input]);
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
@@ -87,6 +90,7 @@ pub(crate) async fn prepare(
                 signature: String::new(),
                 _memory: memory,
             }),
+            _worker: worker,
             _in_memory: in_memory.as_mut().and_then(|permits| permits.split(1)),
         });
     }

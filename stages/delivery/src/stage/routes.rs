@@ -38,8 +38,13 @@ const CONNECTIONS: u64 = 1_000;
 const CONNECTION_IDLE: Duration = Duration::from_secs(600);
 /// How long a circuit breaker is kept after it was last asked: longer than an open connection, and than any pause.
 const BREAKER_IDLE: Duration = Duration::from_secs(3600);
-/// When a batch is announced again whose connection already uses all the workers it may use, or all connections do.
+/// When a batch is tried again whose connection already uses all the workers it may use, or all connections do.
 const WORKER_WAIT: Duration = Duration::from_secs(3);
+/// Rendered batches of this process that wait on the bus for a worker. Far below `runner::MAX_ACK_PENDING`: more would keep other mail from
+/// being delivered to any worker.
+const WAITING_ON_BUS: usize = 256;
+/// How often the next announcement of such a batch is put off, by twice as long.
+const ANNOUNCED_AGAIN: Duration = Duration::from_secs(30);
 
 /// Wait before a send is tried again that another route of its tenant can take.
 const FALLBACK_WAIT: Duration = Duration::from_secs(1);
@@ -81,13 +86,28 @@ struct WorkerLimits {
     all: Arc<Semaphore>,
 }
 
-/// The permits of one worker, until it is done.
+/// A connection's permit to use a worker, until its last send there is done: other connections' sends may keep the worker for longer.
+#[derive(Debug)]
+pub(crate) struct WorkerPermit {
+    _own: OwnedSemaphorePermit,
+    /// That of all connections together: the worker is one, whatever the number of connections it uses.
+    _all: Arc<OwnedSemaphorePermit>,
+}
+
+/// The permits of one worker, while messages are admitted.
 #[derive(Debug, Default)]
 struct WorkerPermits {
-    /// Those of tenants' connections.
-    own: HashMap<Uuid, OwnedSemaphorePermit>,
-    /// That of all connections together: the worker is one, whatever the number of connections it uses.
-    all: Option<OwnedSemaphorePermit>,
+    of_connections: HashMap<Uuid, Arc<WorkerPermit>>,
+    all: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+/// Why a message may not go now.
+#[derive(Debug, Clone, Copy)]
+enum NotAdmitted {
+    /// The circuit of its route is open for this long.
+    CircuitOpen(Duration),
+    /// Its connection, or all of them, use all the workers they may use.
+    NoWorker,
 }
 
 /// The routes of both lanes. They share no connections, so a campaign cannot delay a password reset.
@@ -140,6 +160,10 @@ pub(crate) struct ProviderRoutes {
     route_settings: RouteSettings,
     /// Limits the workers of the bulk and the priority lane that use tenants' connections at once.
     all_connections: [Arc<Semaphore>; 2],
+    /// Limits the messages that wait on the bus for a worker.
+    on_bus: Arc<Semaphore>,
+    /// Batches that wait on the bus, whose next announcement was put off a moment ago.
+    put_off: Cache<Uuid, ()>,
     platform: LaneRoutes,
     sandbox: LaneRoutes,
     choices: Cache<Uuid, RouteChoice>,
@@ -152,7 +176,8 @@ pub(crate) struct AdmittedMessages<'a> {
     pub inputs: Cow<'a, [Rendered]>,
     /// One route for each input.
     pub routes: Vec<ProviderRoute>,
-    _worker_permits: WorkerPermits,
+    /// The permit of each input's route, if it needs one: its sends keep it.
+    pub workers: Vec<Option<Arc<WorkerPermit>>>,
 }
 
 impl ProviderRoutes {
@@ -181,6 +206,8 @@ impl ProviderRoutes {
             pool,
             vault,
             all_connections: route_settings.workers_of_all.map(|workers| Arc::new(Semaphore::new(workers))),
+            on_bus: Arc::new(Semaphore::new(WAITING_ON_BUS)),
+            put_off: Cache::builder().max_capacity(WAITING_ON_BUS as u64).time_to_live(ANNOUNCED_AGAIN).build(),
             route_settings,
             choices: Cache::builder().max_capacity(CHOICES).time_to_live(CHOICE_LIFE).build(),
             connections: Cache::builder().max_capacity(CONNECTIONS).time_to_idle(CONNECTION_IDLE).build(),
@@ -189,19 +216,32 @@ impl ProviderRoutes {
     }
 
     /// Takes out the messages whose route is unavailable, and postpones their batches until it may be tried again.
+    ///
+    /// # Errors
+    /// [`StageError::Busy`] if all of them only wait for a worker: they are rendered and stay on the bus.
     pub async fn admit<'a>(&self, inputs: &'a [Rendered]) -> Result<AdmittedMessages<'a>, StageError> {
-        let (mut routes, mut going, mut workers) =
-            (Vec::with_capacity(inputs.len()), Vec::new(), WorkerPermits::default());
+        let (mut routes, mut going) = (Vec::with_capacity(inputs.len()), Vec::new());
+        let (mut workers, mut permits) = (Vec::with_capacity(inputs.len()), WorkerPermits::default());
         let mut waiting: BTreeMap<Duration, Vec<&Rendered>> = BTreeMap::new();
+        let mut busy = Vec::new();
         for input in inputs {
             let route = self.find_route(input.tenant_id, input.lane).await?;
-            match route.admission_delay(&mut workers) {
-                Some(wait) => waiting.entry(wait).or_default().push(input),
-                None => {
+            match route.take_worker(&mut permits) {
+                Ok(worker) => {
                     routes.push(route);
+                    workers.push(worker);
                     going.push(input);
                 }
+                Err(NotAdmitted::CircuitOpen(wait)) => waiting.entry(wait).or_default().push(input),
+                Err(NotAdmitted::NoWorker) => busy.push(input),
             }
+        }
+        if !busy.is_empty() {
+            if busy.len() == inputs.len() && self.may_wait_on_bus(busy.len()) {
+                self.put_off_announcements(&busy).await?;
+                return Err(StageError::Busy { reason: "connection_busy", wait: WORKER_WAIT });
+            }
+            waiting.entry(WORKER_WAIT).or_default().extend(busy);
         }
         for (wait, inputs) in &waiting {
             ledger::owed::postpone(&self.pool, inputs, *wait).await?;
@@ -210,7 +250,31 @@ impl ProviderRoutes {
             true => Cow::Borrowed(inputs),
             false => Cow::Owned(going.into_iter().cloned().collect()),
         };
-        Ok(AdmittedMessages { inputs, routes, _worker_permits: workers })
+        Ok(AdmittedMessages { inputs, routes, workers })
+    }
+
+    /// Keeps batches that wait on the bus from being announced and rendered again meanwhile.
+    async fn put_off_announcements(&self, busy: &[&Rendered]) -> Result<(), StageError> {
+        let due: Vec<&Rendered> =
+            busy.iter().copied().filter(|input| !self.put_off.contains_key(&input.batch_id)).collect();
+        if !due.is_empty() {
+            ledger::owed::postpone(&self.pool, &due, ANNOUNCED_AGAIN * 2).await?;
+        }
+        for input in due {
+            self.put_off.insert(input.batch_id, ()).await;
+        }
+        Ok(())
+    }
+
+    /// True if so many more messages may wait on the bus: until they are delivered again.
+    fn may_wait_on_bus(&self, messages: usize) -> bool {
+        let Ok(messages) = u32::try_from(messages) else { return false };
+        let Ok(permits) = self.on_bus.clone().try_acquire_many_owned(messages) else { return false };
+        tokio::spawn(async move {
+            tokio::time::sleep(WORKER_WAIT).await;
+            drop(permits);
+        });
+        true
     }
 
     async fn find_route(&self, tenant: Uuid, lane: Lane) -> Result<ProviderRoute, StageError> {
@@ -290,7 +354,7 @@ impl ProviderRoutes {
         let Some(row) = row else {
             // Removed since the tenant's routes were read.
             self.choices.invalidate(&tenant).await;
-            return Err(StageError::Deferred { reason: "connection_removed" });
+            return Err(StageError::Unavailable { reason: "connection_removed" });
         };
         let kind = ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp);
         // A relay's host stands in the secret, and so does the account with a provider. Sealed, it says nothing to others.
@@ -324,6 +388,12 @@ impl ProviderRoutes {
             Some((*key, breaker, report))
         });
         new.collect()
+    }
+
+    /// The circuit breaker of the platform's relay.
+    #[cfg(test)]
+    pub fn platform_breaker(&self) -> &CircuitBreaker {
+        &self.platform.bulk.breaker
     }
 
     /// Drops the open connections, as when others take their places; answers how many there were.
@@ -418,22 +488,24 @@ impl ProviderRoute {
         if other_serves { wait.min(FALLBACK_WAIT) } else { wait }
     }
 
-    /// How long a message must wait for this route. `None`: it may go, and uses a worker until `workers` is dropped.
-    fn admission_delay(&self, workers: &mut WorkerPermits) -> Option<Duration> {
+    /// Lets a message go through this route now, with its permit to use a worker if it needs one.
+    fn take_worker(&self, permits: &mut WorkerPermits) -> Result<Option<Arc<WorkerPermit>>, NotAdmitted> {
         if let Some(wait) = self.breaker.remaining() {
-            return Some(wait);
+            return Err(NotAdmitted::CircuitOpen(wait));
         }
-        let (Some(id), Some(limits)) = (self.connection, &self.worker_limits) else { return None };
-        if workers.own.contains_key(&id) {
-            return None;
+        let (Some(id), Some(limits)) = (self.connection, &self.worker_limits) else { return Ok(None) };
+        if let Some(permit) = permits.of_connections.get(&id) {
+            return Ok(Some(permit.clone()));
         }
-        let Ok(own) = limits.own.clone().try_acquire_owned() else { return Some(WORKER_WAIT) };
-        if workers.all.is_none() {
-            let Ok(all) = limits.all.clone().try_acquire_owned() else { return Some(WORKER_WAIT) };
-            workers.all = Some(all);
-        }
-        workers.own.insert(id, own);
-        None
+        let take = |limit: &Arc<Semaphore>| limit.clone().try_acquire_owned().map_err(|_| NotAdmitted::NoWorker);
+        let own = take(&limits.own)?;
+        let all = match &permits.all {
+            Some(all) => all.clone(),
+            None => permits.all.insert(Arc::new(take(&limits.all)?)).clone(),
+        };
+        let permit = Arc::new(WorkerPermit { _own: own, _all: all });
+        permits.of_connections.insert(id, permit.clone());
+        Ok(Some(permit))
     }
 }
 

@@ -34,15 +34,9 @@ pub struct Settings {
     /// Connections campaigns may hold to the relay. More raise the rate until the relay or the ledger is the limit.
     #[arg(long, env = "POSTRIDER_SMTP_CONNECTIONS", default_value_t = 256)]
     pub smtp_connections: usize,
-    /// Connections kept for transactional mail, beside those of campaigns. As many groups of it are worked on at once.
+    /// Connections kept for transactional mail, beside those of campaigns. As many groups of it are worked on at once, at least four.
     #[arg(long, env = "POSTRIDER_SMTP_PRIORITY_CONNECTIONS", default_value_t = 16)]
     pub smtp_priority_connections: usize,
-    /// Messages after which a connection is closed and replaced.
-    #[arg(long, env = "POSTRIDER_SMTP_MESSAGES_PER_CONNECTION", default_value_t = 1_000)]
-    pub smtp_messages_per_connection: u32,
-    /// An idle connection is closed after this time.
-    #[arg(long, env = "POSTRIDER_SMTP_IDLE_TIMEOUT", default_value = "60s", value_parser = humantime::parse_duration)]
-    pub smtp_idle_timeout: Duration,
     /// Longest wait for a connection to the relay and for its TLS handshake.
     #[arg(long, env = "POSTRIDER_SMTP_CONNECT_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
     pub smtp_connect_timeout: Duration,
@@ -126,8 +120,6 @@ impl Settings {
         let relay: Relay = self.smtp_url.expose_secret().parse()?;
         let mut smtp = SmtpSettings::new(relay, self.smtp_hello_name.clone().unwrap_or_else(host_name));
         smtp.max_connections = connections;
-        smtp.max_messages_per_connection = self.smtp_messages_per_connection;
-        smtp.idle_timeout = self.smtp_idle_timeout;
         smtp.ca_file.clone_from(&self.smtp_ca_file);
         smtp.timeouts = SmtpTimeouts {
             connect: self.smtp_connect_timeout,
@@ -140,9 +132,10 @@ impl Settings {
     }
 
     /// Groups of transactional messages worked on at once: as many as there are connections, because a worker is free only when the last
-    /// mail of its group is answered. Workers without work take turns at one pull and cost nothing.
+    /// mail of its group is answered. At least four, so that tenants' connections leave one free. Workers without work take turns at one
+    /// pull and cost nothing.
     pub(super) fn priority_workers(&self) -> usize {
-        self.smtp_priority_connections
+        self.smtp_priority_connections.max(4)
     }
 
     /// The settings of tenants' routes. One tenant's connection uses at most half of a lane's workers, and the connections of all tenants
@@ -213,11 +206,16 @@ mod tests {
 
     #[test]
     fn tenants_connections_leave_a_worker_of_each_lane_free() {
-        for (workers, [of_one, of_all]) in [(1, [1, 1]), (2, [1, 1]), (4, [2, 3]), (16, [8, 12])] {
+        // Those of one connection, those of all.
+        for (workers, bulk, priority) in
+            [(1, [1, 1], [2, 3]), (2, [1, 1], [2, 3]), (4, [2, 3], [2, 3]), (16, [8, 12], [8, 12])]
+        {
             let workers = workers.to_string();
             let settings = settings(&["--delivery-workers", &workers, "--smtp-priority-connections", &workers]);
             let routes = settings.route_settings().unwrap();
-            assert_eq!((routes.workers, routes.workers_of_all), ([of_one; 2], [of_all; 2]), "{workers}");
+            assert_eq!([routes.workers[0], routes.workers_of_all[0]], bulk, "{workers}");
+            assert_eq!([routes.workers[1], routes.workers_of_all[1]], priority, "{workers}");
+            assert!(priority[1] < settings.priority_workers(), "{workers}");
         }
     }
 

@@ -1,8 +1,11 @@
 //! Throttling: gives each owed send a pace permit, or defers it.
 
+use std::sync::Arc;
+
 use runtime::Counter;
 use schemas::{Lane, Rendered, SendState};
 
+use super::routes::WorkerPermit;
 use crate::pace::{Feedback, PacePermit, PacePriority, PaceRefusal, Pacer, ThrottleKey};
 use ledger::fence::{Answer, Change, SendAttempt};
 use ledger::owed::DueAttempt;
@@ -19,11 +22,13 @@ pub(crate) struct Sendable {
     pub recipient: usize,
     /// Its permit to start. `None`: the sandbox captures the mail.
     pub pending_permit: Option<PendingPermit>,
+    /// The permit of its connection to use the worker, until it is dropped.
+    pub worker: Option<Arc<WorkerPermit>>,
 }
 
 impl From<DueAttempt> for Sendable {
     fn from(DueAttempt { send, input, recipient }: DueAttempt) -> Self {
-        Self { send, input, recipient, pending_permit: None }
+        Self { send, input, recipient, pending_permit: None, worker: None }
     }
 }
 

@@ -111,9 +111,10 @@ impl Transmitter {
             None => return self.record(Change::released(send, SOON)).await,
         };
         // A mail may have waited for minutes for its slot and its connection, and the circuit may have opened meanwhile.
-        if let Some(wait) = route.breaker.remaining() {
-            return self.record(Change::released(send, route.wait_or_fall_back(wait))).await;
-        }
+        let _passage = match route.breaker.enter() {
+            Ok(passage) => passage,
+            Err(wait) => return self.record(Change::released(send, route.wait_or_fall_back(wait))).await,
+        };
         let (send, fenced_at) = match self.ledger.fence(send.clone()).await {
             Fence::Passed { at, metered_on } => (send.fenced(Some(metered_on)), at),
             Fence::Refused => return None,

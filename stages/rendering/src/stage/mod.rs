@@ -33,7 +33,6 @@ use renditions::{OwnSkeleton, Rendition};
 use templates::{RenderFault, SendLinks};
 
 pub(crate) use one_off::PurgeMessages;
-pub(crate) use renditions::PurgeRenditions;
 
 /// Fault code of a content that does not compile.
 const CONTENT_INVALID: &str = "render_content_invalid";

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use runner::StageError;
 use schemas::{Rendered, RenderedRecipient, SkeletonId};
 use serde_json::Value;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::people::OwedRecipient;
@@ -96,41 +96,4 @@ pub(super) async fn keep(
 
 fn keys<'a>(sends: impl Iterator<Item = &'a OwedRecipient>) -> (Vec<Uuid>, Vec<Uuid>) {
     sends.map(|send| (send.tenant_id, send.send_id.0)).unzip()
-}
-
-/// Deletes old renditions. Priority mail has its outcome within two days; this is well past that.
-pub(crate) struct PurgeRenditions {
-    pool: PgPool,
-}
-
-impl PurgeRenditions {
-    pub(crate) fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-}
-
-/// Most renditions purged in one run. Twenty runs a minute keep up with the fastest sending.
-const PURGE_AT_ONCE: i64 = 10_000;
-
-#[async_trait::async_trait]
-impl runner::Sweep for PurgeRenditions {
-    fn schedule(&self) -> runner::SweepSchedule {
-        runner::SweepSchedule::every("purge_renditions", std::time::Duration::from_secs(60))
-    }
-
-    async fn sweep(&self) -> Result<u64, StageError> {
-        // Served by renditions_by_age.
-        let purged = sqlx::query!(
-            "delete from renditions r using (
-                 select tenant_id, send_id from renditions where created_at < now() - interval '4 days'
-                 order by created_at limit $1 for update skip locked
-             ) as old
-             where r.tenant_id = old.tenant_id and r.send_id = old.send_id",
-            PURGE_AT_ONCE
-        )
-        .execute(&self.pool)
-        .await?
-        .rows_affected();
-        Ok(purged)
-    }
 }

@@ -338,6 +338,25 @@ async fn a_contact_that_enters_a_segment_starts_and_one_that_was_in_it_does_not(
 }
 
 #[tokio::test]
+async fn a_contact_that_a_test_made_enters_a_segment_when_it_agrees() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    world.execute("update contacts set source = 'campaign_test', marketing_status = 'pending'").await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    let segment = segment(&world, json!({"field": "company", "op": "exists"})).await;
+    trigger(&world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
+    world.start(&[]).await;
+    look_again(&world).await;
+    work_at(&world, &people[0], Some("Acme")).await;
+    look_again(&world).await;
+    let noted = "select count(*) from trigger_occurrences";
+    assert_eq!(world.number(noted).await, 0);
+    world.execute("update contacts set marketing_status = 'subscribed'").await;
+    look_again(&world).await;
+    assert_eq!(world.number(noted).await, 1);
+}
+
+#[tokio::test]
 async fn who_is_passed_over_starts_with_a_later_entry_only() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;
@@ -357,6 +376,23 @@ async fn who_is_passed_over_starts_with_a_later_entry_only() {
     let started: Vec<Uuid> =
         sqlx::query_scalar("select contact_id from enrollments").fetch_all(world.pool()).await.unwrap();
     assert_eq!(started, [people[1].id]);
+}
+
+#[tokio::test]
+async fn who_is_passed_over_after_a_clock_was_set_back_starts_nothing() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    let segment = segment(&world, json!({"field": "company", "op": "exists"})).await;
+    trigger(&world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
+    world.start(&[]).await;
+    look_again(&world).await;
+    world.execute("update sequences set triggers_swept_at = now() + interval '1 minute'").await;
+    work_at(&world, &people[0], Some("Acme")).await;
+    world.execute("select pass_over_segments(tenant_id, array_agg(id)) from contacts group by tenant_id").await;
+    world.execute("update sequences set triggers_tried_at = null").await;
+    until("it is seen", async || world.number("select count(*) from segment_entries").await == 1).await;
+    assert_eq!(world.number("select count(*) from trigger_occurrences").await, 0);
 }
 
 #[tokio::test]

@@ -96,7 +96,10 @@ fn stand_back() {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
 
     #[tokio::test(flavor = "multi_thread")]
     async fn no_more_jobs_run_at_once_than_there_are_cores() {
@@ -125,7 +128,8 @@ mod tests {
         });
         let busy: Vec<_> = busy.collect();
         tokio::task::yield_now().await;
-        assert_eq!(threads.run(true, || 7).await, Ok(7));
+        let urgent = tokio::time::timeout(Duration::from_secs(5), threads.run(true, || 7)).await;
+        assert_eq!(urgent.unwrap(), Ok(7));
         drop(release);
         futures::future::join_all(busy).await;
     }

@@ -51,7 +51,8 @@ impl Hours {
 }
 
 /// The hour a moment belongs to.
-pub(crate) fn hour_of(at: DateTime<Utc>) -> DateTime<Utc> {
+#[must_use]
+pub fn hour_of(at: DateTime<Utc>) -> DateTime<Utc> {
     at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at)
 }
 

@@ -2,16 +2,17 @@
 //! read the same send, the fence lets one pass.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
 use chrono::{DateTime, NaiveDate, Utc};
 use runner::StageError;
-use runtime::plans::PreparedPool;
+use runtime::{column, plans::PreparedPool};
 use schemas::{
     CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, OnMiss, Rendered, SendId, SendState,
+    month_of,
 };
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -26,8 +27,10 @@ use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
 const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
 /// The last attempt of mail that was tried before is due exactly at its retry deadline, and is made a little later. Its answer ends the
-/// mail.
+/// mail. Mail that waited past its deadline for something else has no such attempt.
 const LAST_ATTEMPT_GRACE: Duration = Duration::from_secs(60 * 60);
+/// How much later than the deadline the last attempt may be due: its wait is counted from the commit of the answer before.
+const LAST_ATTEMPT_SLACK: Duration = Duration::from_secs(60);
 
 /// An attempt to make, and where its rendered parts are.
 #[derive(Debug)]
@@ -52,9 +55,15 @@ pub struct DueAttempts {
 /// A batch as it was read.
 struct Found {
     context: Arc<BatchContext>,
-    /// The time it waited for, if it did.
-    due_at: Option<DateTime<Utc>>,
     eligibility: BatchEligibility,
+    /// The attempts at its owed sends, each with when it was due if it was deferred.
+    attempts: Vec<(SendAttempt, Option<DateTime<Utc>>)>,
+}
+
+impl Found {
+    fn key(&self) -> BatchKey {
+        (self.context.tenant_id, self.context.batch_id)
+    }
 }
 
 /// Reads the owed sends of these messages; `token` is for their fences. Batches of cancelled campaigns are left to the sweep that ends
@@ -68,51 +77,36 @@ pub async fn find_owed(
     token: Uuid,
     warm: &WarmupPermits,
 ) -> Result<DueAttempts, StageError> {
-    let mut db = by_key.take().await?;
-    let batches = find_batches(&mut db, inputs).await?;
-    let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();
+    let mut asked: BTreeMap<NaiveDate, Vec<(BatchKey, Uuid)>> = BTreeMap::new();
     let mut places: HashMap<Uuid, (usize, usize)> = HashMap::new();
     for (number, input) in inputs.iter().enumerate() {
-        let found = batches
-            .get(&(input.tenant_id, input.batch_id))
-            .ok_or_else(|| StageError::rejected("unknown_batch", input.batch_id))?;
-        if found.eligibility.decide() == GateDecision::Cancel {
-            continue;
-        }
         for (position, recipient) in input.recipients.iter().enumerate() {
             let id = SendId::of(input.batch_id, recipient.ordinal).0;
             if places.insert(id, (number, position)).is_none() {
-                asked.entry(found.context.month).or_default().push((input.tenant_id, id));
+                let batch = (input.tenant_id, input.batch_id);
+                asked.entry(month_of(input.batch_id)).or_default().push((batch, id));
             }
         }
     }
+    let mut db = by_key.take().await?;
+    let mut batches = Vec::new();
+    for (month, sends) in &asked {
+        batches.extend(find_batches(&mut db, *month, sends, token).await?);
+    }
+    let known: HashSet<BatchKey> = batches.iter().map(Found::key).collect();
+    if let Some(((_, unknown), _)) = asked.values().flatten().find(|(batch, _)| !known.contains(batch)) {
+        return Err(StageError::rejected("unknown_batch", unknown));
+    }
     let warmups = find_warmups(&mut db, &batches).await?;
     let mut owed = DueAttempts::default();
-    for (month, sends) in asked {
-        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.into_iter().unzip();
-        let rows = sqlx::query_file!("queries/owed/find_sends.sql", &tenants, &ids, month).fetch_all(&mut *db).await?;
-        for row in rows {
-            let Some(&(input, recipient)) = places.get(&row.id) else { continue };
-            let Some(found) = batches.get(&(inputs[input].tenant_id, inputs[input].batch_id)) else { continue };
-            let send = SendAttempt {
-                id: row.id,
-                contact_id: row.contact_id,
-                token,
-                state: if row.is_deferred { SendState::Deferred } else { SendState::Queued },
-                attempt: row.attempts + 1,
-                doubtful: row.doubtful,
-                route: row.route,
-                metered_on: row.metered_on,
-                // Mail that may be repeated has the same bytes in each attempt.
-                due_at: match found.context.classification {
-                    Classification::Marketing => row.due_at.max(found.due_at),
-                    Classification::Operational | Classification::Transactional => found.due_at,
-                },
-                _permit: None,
-                batch: found.context.clone(),
-            };
+    for Found { eligibility, attempts, .. } in batches {
+        if eligibility.decide() == GateDecision::Cancel {
+            continue;
+        }
+        for (send, due_at) in attempts {
+            let Some(&(input, recipient)) = places.get(&send.id) else { continue };
             let state = send.warming().and_then(|domain| warmups.get(&domain));
-            let withheld = withheld(&send, &found.eligibility).map(Box::new);
+            let withheld = withheld(&send, due_at, &eligibility).map(Box::new);
             match withheld.map_or_else(|| warming(send, state, warm), Err) {
                 Ok(send) => owed.sendable.push(DueAttempt { send, input, recipient }),
                 Err(change) => owed.withheld.push(*change),
@@ -126,12 +120,9 @@ pub async fn find_owed(
 }
 
 /// The warm-ups of the batches' domains, read without a lock: the fence enforces them.
-async fn find_warmups(
-    db: &mut PgConnection,
-    batches: &HashMap<BatchKey, Found>,
-) -> sqlx::Result<HashMap<DomainKey, WarmupState>> {
+async fn find_warmups(db: &mut PgConnection, batches: &[Found]) -> sqlx::Result<HashMap<DomainKey, WarmupState>> {
     let domains: BTreeSet<DomainKey> =
-        batches.values().filter_map(|found| Some((found.context.tenant_id, found.context.warming?))).collect();
+        batches.iter().filter_map(|found| Some((found.context.tenant_id, found.context.warming?))).collect();
     if domains.is_empty() {
         return Ok(HashMap::new());
     }
@@ -156,8 +147,8 @@ fn warming(
     }
 }
 
-/// The change of an owed send that must not be sent.
-fn withheld(send: &SendAttempt, eligibility: &BatchEligibility) -> Option<Change> {
+/// The change of an owed send that must not be sent. `due_at`: when it was due, if it was deferred.
+fn withheld(send: &SendAttempt, due_at: Option<DateTime<Utc>>, eligibility: &BatchEligibility) -> Option<Change> {
     match eligibility.decide() {
         GateDecision::Skip(reason) => return Some(Change::skipped(send.clone(), reason)),
         GateDecision::Paused => return Some(Change::campaign_paused(send.clone())),
@@ -165,7 +156,8 @@ fn withheld(send: &SendAttempt, eligibility: &BatchEligibility) -> Option<Change
         GateDecision::Pass | GateDecision::Cancel | GateDecision::Wait(_) => {}
     }
     let deadline = retry_deadline(send.batch.kind);
-    let grace = if send.attempt > 1 { LAST_ATTEMPT_GRACE } else { Duration::ZERO };
+    let was_due = |at| send.batch.age_at(at) <= deadline.limit() + LAST_ATTEMPT_SLACK;
+    let grace = if send.attempt > 1 && due_at.is_some_and(was_due) { LAST_ATTEMPT_GRACE } else { Duration::ZERO };
     // Yesterday's password reset is of no use. A campaign may be paused for days, and a sequence's mail wait for room under the frequency
     // cap, so their deadline counts from attempts.
     (deadline == RetryDeadline::Prompt && send.batch.age() >= deadline.limit() + grace)
@@ -180,15 +172,28 @@ pub fn retry_deadline(kind: MessageKind) -> RetryDeadline {
     }
 }
 
-async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Result<HashMap<BatchKey, Found>> {
-    let (tenants, ids) = distinct_batches(inputs.iter());
-    let rows = sqlx::query_file!("queries/owed/find_batches.sql", &tenants, &ids).fetch_all(db).await?;
+/// The batches of these sends, which are of one month, with the attempts at those of them that are owed.
+async fn find_batches(
+    db: &mut PgConnection,
+    month: NaiveDate,
+    sends: &[(BatchKey, Uuid)],
+    token: Uuid,
+) -> sqlx::Result<Vec<Found>> {
+    let rows = sqlx::query_file!(
+        "queries/owed/find_owed.sql",
+        &column(sends, |((tenant, _), _)| *tenant),
+        &column(sends, |((_, batch), _)| *batch),
+        &column(sends, |(_, send)| *send),
+        month
+    )
+    .fetch_all(db)
+    .await?;
     let found = rows.into_iter().map(|row| {
         let eligibility = batch_eligibility!(row);
-        let context = BatchContext {
+        let context = Arc::new(BatchContext {
             tenant_id: row.tenant_id,
             batch_id: row.id,
-            month: row.month,
+            month,
             kind: row.kind,
             lane: row.lane,
             classification: row.classification,
@@ -197,8 +202,27 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             has_fallback: row.has_fallback,
             created_at: row.created_at,
             quiet_length: eligibility.quiet.map(|rule| rule.hours.length()).unwrap_or_default(),
+        });
+        let attempt = |(index, id): (usize, &Uuid)| SendAttempt {
+            id: *id,
+            contact_id: row.contact_ids[index],
+            token,
+            state: if row.deferred[index] { SendState::Deferred } else { SendState::Queued },
+            attempt: row.attempts[index] + 1,
+            doubtful: row.doubtful[index],
+            route: row.routes[index],
+            metered_on: row.metered_on[index],
+            // Mail that may be repeated has the same bytes in each attempt.
+            due_at: match row.classification {
+                Classification::Marketing => row.sends_due_at[index].max(row.due_at),
+                Classification::Operational | Classification::Transactional => row.due_at,
+            },
+            _permit: None,
+            batch: Arc::clone(&context),
         };
-        ((row.tenant_id, row.id), Found { context: Arc::new(context), due_at: row.due_at, eligibility })
+        let due_at = row.sends_due_at.iter().copied();
+        let attempts = row.send_ids.iter().enumerate().map(attempt).zip(due_at).collect();
+        Found { context, eligibility, attempts }
     });
     Ok(found.collect())
 }
@@ -210,7 +234,7 @@ fn distinct_batches<'a>(inputs: impl Iterator<Item = &'a Rendered>) -> (Vec<Uuid
     keys.into_iter().unzip()
 }
 
-/// The circuit breaker of their route is open: nothing is read, and the batches are announced again after `wait`.
+/// Their route cannot be taken now: nothing is read, and the batches are announced again after `wait`.
 pub async fn postpone(pool: &PgPool, inputs: &[&Rendered], wait: Duration) -> Result<(), StageError> {
     let (tenants, ids) = distinct_batches(inputs.iter().copied());
     sqlx::query_file!("queries/owed/postpone.sql", &tenants, &ids, wait.as_secs_f64()).execute(pool).await?;

@@ -44,6 +44,12 @@ impl SuppressionReason {
         matches!(self, Self::Manual | Self::Import)
     }
 
+    /// True if a suppression of this reason can have this scope: soft bounces withhold marketing from an address that is invalid for a while.
+    #[must_use]
+    pub fn may_have(self, scope: SuppressionScope) -> bool {
+        scope == self.scope() || self.has_a_choice() || self == Self::Invalid
+    }
+
     /// True if it is about the person, and not about one address: it holds for the contact that the person's contact was merged into, too.
     fn is_about_the_person(self) -> bool {
         match self {

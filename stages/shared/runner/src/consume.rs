@@ -296,7 +296,7 @@ impl<S: Stage> Worker<S> {
         let pulled = work.pulled;
         let Some(_alone) = self.shared.starts.alone().await else {
             tracing::warn!(stage = S::NAME, lane = %self.intake.lane, "a message that is to be handled alone waits for others");
-            self.give_back(pulled, backoff(pulled.deliveries)).await;
+            self.give_back(pulled, backoff(pulled.deliveries), "retried").await;
             return;
         };
         match self.shared.starts.begin(std::slice::from_ref(&pulled.key), starts::ALONE).await.as_deref() {
@@ -407,13 +407,16 @@ impl<S: Stage> Worker<S> {
 
     async fn answer_failure(&self, pulled: &PulledMessage, error: &StageError) {
         let deliveries = pulled.deliveries;
-        if error.is_infrastructure() || (error.is_transient() && deliveries < MAX_DELIVERIES) {
+        if let StageError::Busy { reason, wait } = error {
+            tracing::debug!(stage = S::NAME, lane = %self.intake.lane, deliveries, code = reason, "given back");
+            self.give_back(pulled, *wait, "busy").await;
+        } else if error.is_infrastructure() || (error.is_transient() && deliveries < MAX_DELIVERIES) {
             let delay = backoff(deliveries);
             tracing::warn!(
                 stage = S::NAME, lane = %self.intake.lane, deliveries, delay_ms = delay.as_millis() as u64,
                 code = error.code(), error = %error.chain(), "will be tried again"
             );
-            self.give_back(pulled, delay).await;
+            self.give_back(pulled, delay, "retried").await;
         } else {
             self.set_aside(pulled, error).await;
         }
@@ -426,11 +429,11 @@ impl<S: Stage> Worker<S> {
             stage = S::NAME, lane = %self.intake.lane, deliveries = pulled.deliveries, delay_ms = delay.as_millis() as u64,
             error = runtime::db::describe(error), "its start cannot be recorded; will be tried again"
         );
-        self.give_back(pulled, delay).await;
+        self.give_back(pulled, delay, "retried").await;
     }
 
-    async fn give_back(&self, pulled: &PulledMessage, delay: Duration) {
-        self.count("retried");
+    async fn give_back(&self, pulled: &PulledMessage, delay: Duration, outcome: &'static str) {
+        self.count(outcome);
         pulled.is_answered.store(true, Ordering::Relaxed);
         let _ = pulled.message.ack_with(AckKind::Nak(Some(delay))).await;
     }

@@ -1,5 +1,7 @@
 //! Stage errors: the type answers "retry or reject?".
 
+use std::time::Duration;
+
 use runtime::{BusError, causes, panics::Panicked};
 use thiserror::Error;
 
@@ -23,6 +25,14 @@ pub enum StageError {
     Unavailable {
         /// A code from a bounded set.
         reason: &'static str,
+    },
+    /// All that may work on it at once do. Nothing failed: it stays on the bus, and is delivered again after `wait`.
+    #[error("busy: {reason}")]
+    Busy {
+        /// A code from a bounded set.
+        reason: &'static str,
+        /// Until it is delivered again.
+        wait: Duration,
     },
     /// The input can never be handled: a person must look.
     #[error("rejected: {code}: {detail}")]
@@ -52,7 +62,7 @@ impl StageError {
         match self {
             Self::Ledger(error) => runtime::db::is_transient(error),
             Self::Bus(error) => error.is_transient(),
-            Self::Deferred { .. } | Self::Unavailable { .. } => true,
+            Self::Deferred { .. } | Self::Unavailable { .. } | Self::Busy { .. } => true,
             Self::Rejected { .. } => false,
         }
     }
@@ -69,7 +79,7 @@ impl StageError {
         match self {
             Self::Ledger(_) => "ledger",
             Self::Bus(_) => "bus",
-            Self::Deferred { reason } | Self::Unavailable { reason } => reason,
+            Self::Deferred { reason } | Self::Unavailable { reason } | Self::Busy { reason, .. } => reason,
             Self::Rejected { code, .. } => code,
         }
     }

@@ -17,7 +17,7 @@ pub(crate) fn begin(stage: &'static str, lane: Lane) {
     for counter in [Counter::StageReceivedTotal, Counter::StagePublishedTotal, Counter::StageRedeliveredTotal] {
         counter.add(0, labels);
     }
-    for outcome in ["done", "retried", "dead_lettered"] {
+    for outcome in ["done", "retried", "busy", "dead_lettered"] {
         Counter::StageHandledTotal.add(0, [labels[0], labels[1], ("outcome", outcome)]);
     }
     Counter::StageDeadLetteredTotal.add(0, [labels[0], labels[1], ("reason", "malformed")]);

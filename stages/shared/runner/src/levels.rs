@@ -83,14 +83,16 @@ async fn ledger(pool: &PgPool) -> sqlx::Result<()> {
         Gauge::UnknownSends.set(row.sends as f64, lane);
         Gauge::UnknownOldestSeconds.set(row.oldest.unwrap_or(0.0).max(0.0), lane);
     }
-    let is_paused =
-        sqlx::query_scalar!(r#"select held_at is not null as "is_held!" from ledger"#).fetch_one(&mut *db).await?;
-    Gauge::LedgerPaused.set(f64::from(u8::from(is_paused)), []);
-    let pending = sqlx::query_scalar!(r#"select platform_pending_facts() as "pending!""#).fetch_one(&mut *db).await?;
-    Gauge::PendingFacts.set(pending as f64, []);
-    let confirmations =
-        sqlx::query_scalar!(r#"select platform_confirmations() as "oldest!""#).fetch_one(&mut *db).await?;
-    Gauge::ConfirmationsOldestSeconds.set(confirmations, []);
+    let others = sqlx::query!(
+        r#"select held_at is not null as "is_held!", platform_pending_facts() as "pending_facts!",
+                  platform_confirmations() as "oldest_confirmation!"
+           from ledger"#
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    Gauge::LedgerPaused.set(f64::from(u8::from(others.is_held)), []);
+    Gauge::PendingFacts.set(others.pending_facts as f64, []);
+    Gauge::ConfirmationsOldestSeconds.set(others.oldest_confirmation, []);
     Ok(())
 }
 

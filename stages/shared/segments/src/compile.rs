@@ -297,16 +297,14 @@ fn push_floor(query: &mut Query, tenant: Uuid, days: i32) {
         query.push("))");
     };
     let since = |query: &mut Query| {
+        query.push("(select launched_since(t.pauses, ");
         push_days_ago(query, days);
-        query
-            .push(" - make_interval(days => coalesce((")
-            .push("select coalesce(t.frequency_cap_days, 0) + t.longest_pause_days from tenants t where t.id = ")
-            .push_bind(tenant);
-        query.push("), 0))");
+        query.push(" - make_interval(days => coalesce(t.frequency_cap_days, 0))) from tenants t where t.id = ");
+        query.push_bind(tenant).push(")");
     };
-    query.push(" and f.month >= least(date_trunc('month', (");
+    query.push(" and f.month >= least(date_trunc('month', ");
     since(query);
-    query.push(") at time zone 'UTC')::date, ");
+    query.push(" at time zone 'UTC')::date, ");
     recent(query, "k.month");
     // The first twelve digits of an id are its time in milliseconds since 1970.
     query.push(") and f.id >= least((rpad(lpad(to_hex(greatest(0, extract(epoch from ");

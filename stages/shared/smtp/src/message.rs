@@ -1,6 +1,6 @@
 //! A message that is safe to put after DATA.
 
-use memchr::{memchr, memchr_iter, memmem};
+use memchr::{memmem, memrchr};
 
 /// The longest line RFC 5322 §2.1.1 allows, without its CRLF.
 const MAX_LINE: usize = 998;
@@ -27,6 +27,7 @@ pub enum MalformedMessage {
 pub struct SmtpMessage {
     bytes: Vec<u8>,
     header_length: usize,
+    is_eight_bit: bool,
 }
 
 /// A body is the sender's business: it does not print.
@@ -42,33 +43,19 @@ impl SmtpMessage {
     /// # Errors
     /// [`MalformedMessage`] says which rule they break.
     pub fn new(mut bytes: Vec<u8>) -> Result<Self, MalformedMessage> {
-        let mut line_start = 0;
-        let mut line_feeds = 0;
-        for position in memchr_iter(b'\n', &bytes) {
-            if position == line_start || bytes[position - 1] != b'\r' {
-                return Err(MalformedMessage::BareLineEnd);
-            }
-            if position - 1 - line_start > MAX_LINE {
-                return Err(MalformedMessage::LongLine);
-            }
-            line_start = position + 1;
-            line_feeds += 1;
-        }
-        // Every LF has its CR; as many CRs as LFs means that every CR has its LF.
-        if memchr_iter(b'\r', &bytes).count() != line_feeds {
+        let octets = Octets::of(&bytes);
+        if octets.has_bare_line_end {
             return Err(MalformedMessage::BareLineEnd);
         }
-        if bytes.len() - line_start > MAX_LINE {
-            return Err(MalformedMessage::LongLine);
-        }
-        if memchr(0, &bytes).is_some() {
+        let line_start = last_line_start(&bytes)?;
+        if octets.has_nul {
             return Err(MalformedMessage::Nul);
         }
         if line_start != bytes.len() {
             bytes.extend_from_slice(b"\r\n");
         }
         let header_length = memmem::find(&bytes, b"\r\n\r\n").ok_or(MalformedMessage::NoHeader)? + 2;
-        Ok(Self { bytes, header_length })
+        Ok(Self { bytes, header_length, is_eight_bit: octets.is_eight_bit })
     }
 
     /// The header fields, each with its CRLF, without the empty line.
@@ -92,8 +79,39 @@ impl SmtpMessage {
     /// Whether it holds octets above 127.
     #[must_use]
     pub fn is_eight_bit(&self) -> bool {
-        !self.bytes.is_ascii()
+        self.is_eight_bit
     }
+}
+
+/// What single octets, and pairs of neighbours, say of a message.
+struct Octets {
+    has_bare_line_end: bool,
+    has_nul: bool,
+    is_eight_bit: bool,
+}
+
+impl Octets {
+    /// Looks at all octets at once, without a branch for each: the compiler makes vectors of it.
+    fn of(bytes: &[u8]) -> Self {
+        let ends_bare = bytes.first() == Some(&b'\n') || bytes.last() == Some(&b'\r');
+        let pairs = std::iter::zip(bytes, bytes.get(1..).unwrap_or_default());
+        let unequal =
+            pairs.fold(0, |bare, (&octet, &next)| bare | (u8::from(octet == b'\r') ^ u8::from(next == b'\n')));
+        let nul = bytes.iter().fold(0, |nul, &octet| nul | u8::from(octet == 0));
+        Self { has_bare_line_end: ends_bare || unequal != 0, has_nul: nul != 0, is_eight_bit: !bytes.is_ascii() }
+    }
+}
+
+/// Where the last line begins, if no line is too long. A line that is not must end within the reach of its limit, and all before that are
+/// shorter still: so the last end in reach is looked for, not each.
+fn last_line_start(bytes: &[u8]) -> Result<usize, MalformedMessage> {
+    const REACH: usize = MAX_LINE + 2;
+    let mut start = 0;
+    while bytes.len() - start > MAX_LINE {
+        let reach = &bytes[start..bytes.len().min(start + REACH)];
+        start += memrchr(b'\n', reach).ok_or(MalformedMessage::LongLine)? + 1;
+    }
+    Ok(start + memrchr(b'\n', &bytes[start..]).map_or(0, |end| end + 1))
 }
 
 /// Appends `prefix` (further header fields, complete with CRLFs) and the message to `out`, dot-stuffed (RFC 5321 §4.5.2),
@@ -162,7 +180,25 @@ mod tests {
         assert_eq!(out, b"..a: b\r\n\r\n..\r\n...x\r\ny.\r\n.\r\n");
     }
 
+    /// The rules as the RFC states them, line by line.
+    fn is_well_formed(text: &str) -> bool {
+        let lines: Vec<&str> = text.split("\r\n").collect();
+        lines.iter().all(|line| line.len() <= MAX_LINE && !line.contains(['\r', '\n', '\0']))
+            && lines.iter().rev().skip(1).any(|line| line.is_empty())
+    }
+
     proptest! {
+        #[test]
+        fn what_is_taken_is_what_reading_line_by_line_takes(
+            parts in proptest::collection::vec(
+                prop_oneof!["[a\u{e4}]{0,3}", Just("\r\n".to_owned()), Just("\r\n".to_owned()), "[\r\n\0]?", (996..1001_usize).prop_map(|n| "x".repeat(n))],
+                0..12,
+            ),
+        ) {
+            let text = format!("S: x\r\n\r\n{}", parts.concat());
+            prop_assert_eq!(SmtpMessage::new(text.clone().into_bytes()).is_ok(), is_well_formed(&text));
+        }
+
         #[test]
         fn what_a_server_unstuffs_is_the_message(lines in proptest::collection::vec("[.a]{0,4}", 0..12)) {
             let text = format!("S: x\r\n\r\n{}\r\n", lines.join("\r\n"));

@@ -2,7 +2,7 @@
 //! only the process's sockets, so a slow receiver delays only its own deliveries.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,6 +18,10 @@ use super::{DispatchState, attempt::DeliveryTarget};
 
 /// Deliveries in memory for a silent endpoint. The others wait in the ledger, where they cost nothing.
 const SILENT_AHEAD: usize = 4;
+/// The fewest and the most deliveries that are checked ahead …
+const CHECK_AHEAD: (usize, usize) = (2, 64);
+/// … and for how long that counts. A request that left so long before a change is answered arrives after it all the same.
+const CHECK_VALID: Duration = Duration::from_millis(5);
 
 /// Whether the receiver answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +52,18 @@ pub(crate) struct DeliveryJob {
     pub made_at: Option<DateTime<Utc>>,
 }
 
+/// What the ledger said a moment ago about deliveries that come next.
+#[derive(Debug)]
+pub(crate) struct Check {
+    /// Before the ledger was read.
+    pub asked_at: Instant,
+    pub target: Arc<DeliveryTarget>,
+    /// The events that were asked for and have not been begun since, and whether they have a body.
+    pub has_body: HashMap<Uuid, bool>,
+    /// How many were begun since.
+    pub begun: usize,
+}
+
 /// A subscription whose lease this process holds.
 #[derive(Debug)]
 pub(crate) struct SubscriberEndpoint {
@@ -72,6 +88,7 @@ struct EndpointState {
     failing_since: Option<DateTime<Utc>>,
     presence: Presence,
     active_at: Instant,
+    check: Option<Check>,
 }
 
 impl EndpointState {
@@ -116,6 +133,7 @@ impl SubscriberEndpoint {
             failing_since,
             presence: Presence::Unknown,
             active_at: Instant::now(),
+            check: None,
         };
         Self { tenant_id, id, state: Mutex::new(state), changed: Notify::new() }
     }
@@ -243,9 +261,36 @@ impl SubscriberEndpoint {
         let mut state = self.state();
         if *state.target != target {
             state.target = Arc::new(target);
+            state.check = None;
         }
         state.failing_since = failing_since;
         Arc::clone(&state.target)
+    }
+
+    /// What is known of the event from a check that still counts: the target, and whether it has a body.
+    pub fn take_checked(&self, event: Uuid) -> Option<(Arc<DeliveryTarget>, bool)> {
+        let mut state = self.state();
+        let check = state.check.as_mut().filter(|check| check.asked_at.elapsed() < CHECK_VALID)?;
+        let has_body = check.has_body.remove(&event)?;
+        check.begun += 1;
+        Some((Arc::clone(&check.target), has_body))
+    }
+
+    /// The events to check together: this one, and while attempts follow each other closely those that come next, twice as many as the last
+    /// check served.
+    pub fn events_to_check(&self, event: Uuid) -> Vec<Uuid> {
+        let state = self.state();
+        let recent = state.check.as_ref().filter(|check| check.asked_at.elapsed() < CHECK_VALID * 2);
+        let ahead = recent.map_or(0, |check| (check.begun * 2).clamp(CHECK_AHEAD.0, CHECK_AHEAD.1));
+        std::iter::once(event).chain(state.queue.iter().take(ahead).map(|job| job.event_id)).collect()
+    }
+
+    /// Keeps a check, unless there is a newer one.
+    pub fn keep_check(&self, check: Check) {
+        let mut state = self.state();
+        if state.check.as_ref().is_none_or(|kept| kept.asked_at <= check.asked_at) {
+            state.check = Some(check);
+        }
     }
 
     /// Leaves a delivery to the ledger that was begun and not posted.
@@ -259,6 +304,7 @@ impl SubscriberEndpoint {
     pub fn close(&self) {
         let mut state = self.state();
         state.is_open = false;
+        state.check = None;
         let EndpointState { queue, known, .. } = &mut *state;
         for job in queue.drain(..) {
             known.remove(&job.delivery_id);
@@ -324,6 +370,33 @@ mod tests {
             due_at: DateTime::UNIX_EPOCH,
             made_at: None,
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_check_serves_each_delivery_once_and_for_a_moment() {
+        let endpoint = endpoint();
+        let jobs: Vec<DeliveryJob> = (0..4).map(|_| job(Uuid::now_v7())).collect();
+        for job in &jobs {
+            assert!(endpoint.offer(job.clone(), 4));
+        }
+        let (first, target) = endpoint.next_job(LONGEST).unwrap();
+        assert!(endpoint.take_checked(first.event_id).is_none(), "nothing is known yet");
+        assert_eq!(endpoint.events_to_check(first.event_id), [first.event_id], "the first is alone");
+        let has_body = HashMap::new();
+        endpoint.keep_check(Check { asked_at: Instant::now(), target: Arc::clone(&target), has_body, begun: 0 });
+        let events = endpoint.events_to_check(first.event_id);
+        assert_eq!(events, [0, 1, 2].map(|n: usize| jobs[n].event_id));
+        let has_body = events.into_iter().map(|event| (event, event != jobs[2].event_id)).collect();
+        endpoint.keep_check(Check { asked_at: Instant::now(), target, has_body, begun: 0 });
+        let is_whole = |number: usize| endpoint.take_checked(jobs[number].event_id).map(|(_, has_body)| has_body);
+        assert_eq!(
+            (is_whole(1), is_whole(1)),
+            (Some(true), None),
+            "the same bytes may be posted again: that is read anew"
+        );
+        assert_eq!((is_whole(2), is_whole(3)), (Some(false), None));
+        tokio::time::advance(CHECK_VALID).await;
+        assert_eq!(is_whole(0), None, "what was read has become old");
     }
 
     #[test]

@@ -123,21 +123,22 @@ impl LeaseManager {
         lock(&self.shared.endpoints).values().cloned().collect()
     }
 
-    /// Takes the wanted leases, and notifies the processes that hold the others.
+    /// Takes the wanted leases, and notifies the processes that hold the others. They are wanted until the answer is here: a lease whose
+    /// answer is given up may be committed all the same, and is taken again.
     async fn take_wanted_leases(&mut self) -> sqlx::Result<()> {
         let wanted: Vec<SubscriptionKey> = {
-            let wanted = std::mem::take(&mut *lock(&self.shared.wanted));
+            let mut wanted = lock(&self.shared.wanted);
             let endpoints = lock(&self.shared.endpoints);
-            wanted.into_iter().filter(|(_, id)| !endpoints.contains_key(id)).collect()
+            wanted.retain(|(_, id)| !endpoints.contains_key(id));
+            wanted.iter().copied().collect()
         };
         if wanted.is_empty() {
             return Ok(());
         }
         let since = Instant::now();
         let lease = self.shared.lease();
-        let taken = store::take_leases(&self.shared.pool, &wanted, self.shared.id, lease.as_secs_f64())
-            .await
-            .inspect_err(|_| lock(&self.shared.wanted).extend(&wanted))?;
+        let taken = store::take_leases(&self.shared.pool, &wanted, self.shared.id, lease.as_secs_f64()).await?;
+        lock(&self.shared.wanted).retain(|key| wanted.binary_search(key).is_err());
         let held: BTreeSet<Uuid> = taken.iter().map(|state| state.id).collect();
         for state in taken {
             // The target is unusable. The lease keeps it from being read in every round.
@@ -274,5 +275,52 @@ impl LeaseManager {
         if let Err(error) = within(ANSWER_TIMEOUT, self.release_ended()).await {
             tracing::debug!(error = runtime::db::describe(&error), "leases are not released; they expire");
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use schemas::webhook::{SECRET_PURPOSE, WebhookSecret};
+    use stage_rig::{Rig, settings, until};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lease_whose_answer_is_given_up_is_taken_again() {
+        let rig = Rig::new().await;
+        let (deps, tenant, subscription) = (rig.process(), rig.tenant().await.id, Uuid::now_v7());
+        let secret = WebhookSecret::generate().expose();
+        let secret = deps.vault.seal(tenant, SECRET_PURPOSE, secret.as_bytes()).unwrap();
+        sqlx::query(
+            "insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, secret)
+             values ($1, $2, 'crm', 'production', 'https://x.example/', '{email.sent}', $3)",
+        )
+        .bind(tenant)
+        .bind(subscription)
+        .bind(secret)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        let (results, _results) = mpsc::channel(1);
+        let (queries, _queries) = mpsc::channel(1);
+        let shared = Arc::new(DispatchState::new(&deps, &settings(&[]), results, queries));
+        lock(&shared.wanted).insert((tenant, subscription));
+        let mut manager =
+            LeaseManager { shared: Arc::clone(&shared), runner: deps.runner.clone(), renewed_at: Instant::now() };
+        let mut silence = rig.pool.begin().await.unwrap();
+        sqlx::query("lock table webhook_leases").execute(&mut *silence).await.unwrap();
+        let waiting = "select count(*) from pg_locks where relation = 'webhook_leases'::regclass and not granted";
+        tokio::select! {
+            taken = manager.take_wanted_leases() => panic!("{taken:?}"),
+            () = until("the statement waits", async || rig.number(waiting).await > 0) => {}
+        }
+        silence.commit().await.unwrap();
+        let leases = "select count(*) from webhook_leases";
+        until("the lease is committed unanswered", async || rig.number(leases).await == 1).await;
+        manager.take_wanted_leases().await.unwrap();
+        assert!(lock(&shared.endpoints).contains_key(&subscription), "it delivers");
+        assert!(lock(&shared.wanted).is_empty());
     }
 }

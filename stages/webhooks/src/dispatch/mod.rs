@@ -29,15 +29,19 @@ use runtime::{
 };
 use schemas::{SubscriptionStatus, new_id};
 use sqlx::PgPool;
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::{
+    sync::{Notify, Semaphore, mpsc, oneshot},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::{
     attempt::{AttemptResult, DeliveryTarget, Post, post},
-    endpoint::{DeliveryJob, SubscriberEndpoint},
+    endpoint::{Check, DeliveryJob, SubscriberEndpoint},
     record::{AttemptRecorder, FinishedAttempt},
     schedule::{AttemptOutcome, RetryDecision, RetrySchedule},
+    subscription_reader::AttemptQuery,
 };
 use crate::{Settings, fan_out::FreshDelivery};
 
@@ -83,7 +87,7 @@ pub(crate) struct DispatchState {
     request_work: Notify,
     results: mpsc::Sender<FinishedAttempt>,
     /// Attempts query the current state of their subscription here.
-    queries: mpsc::Sender<subscription_reader::AttemptQuery>,
+    queries: mpsc::Sender<AttemptQuery>,
     shutdown: CancellationToken,
 }
 
@@ -97,27 +101,8 @@ impl Dispatcher {
         let by_key = deps.by_key.bulk(NAME);
         let (results, received) = mpsc::channel(RESULTS);
         let (queries, asked) = mpsc::channel(RESULTS);
-        let shared = Arc::new(DispatchState {
-            id: new_id(),
-            pool: deps.pool.clone(),
-            by_key: by_key.clone(),
-            bus: deps.bus.clone(),
-            vault: Arc::clone(&deps.vault),
-            outbound: deps.outbound.clone(),
-            schedule: RetrySchedule::new(settings.webhook_backoff.clone()),
-            timeout: settings.webhook_timeout,
-            per_endpoint: settings.webhook_in_flight_per_endpoint,
-            slots: Semaphore::new(settings.webhook_in_flight.max(1)),
-            silent_slots: Semaphore::new((settings.webhook_in_flight / 2).max(1)),
-            endpoints: Mutex::default(),
-            wanted: Mutex::default(),
-            ended: Mutex::default(),
-            request_work: Notify::new(),
-            results,
-            queries,
-            shutdown: deps.shutdown.clone(),
-        });
-        deps.runner.spawn(NAME, AttemptRecorder::new(by_key.clone(), settings.webhook_give_up_after).run(received));
+        let shared = Arc::new(DispatchState::new(deps, settings, results, queries));
+        deps.runner.spawn(NAME, AttemptRecorder::new(by_key.clone()).run(received));
         deps.runner.spawn(NAME, subscription_reader::answer_queries(by_key, asked));
         let (keeping, hearing, runner) = (Arc::clone(&shared), Arc::clone(&shared), deps.runner.clone());
         deps.runner.supervise(NAME, move || leases::run(Arc::clone(&keeping), runner.clone()));
@@ -154,6 +139,34 @@ impl Dispatcher {
 }
 
 impl DispatchState {
+    fn new(
+        deps: &Deps,
+        settings: &Settings,
+        results: mpsc::Sender<FinishedAttempt>,
+        queries: mpsc::Sender<AttemptQuery>,
+    ) -> Self {
+        Self {
+            id: new_id(),
+            pool: deps.pool.clone(),
+            by_key: deps.by_key.bulk(NAME),
+            bus: deps.bus.clone(),
+            vault: Arc::clone(&deps.vault),
+            outbound: deps.outbound.clone(),
+            schedule: RetrySchedule::new(settings.webhook_backoff.clone()),
+            timeout: settings.webhook_timeout,
+            per_endpoint: settings.webhook_in_flight_per_endpoint,
+            slots: Semaphore::new(settings.webhook_in_flight.max(1)),
+            silent_slots: Semaphore::new((settings.webhook_in_flight / 2).max(1)),
+            endpoints: Mutex::default(),
+            wanted: Mutex::default(),
+            ended: Mutex::default(),
+            request_work: Notify::new(),
+            results,
+            queries,
+            shutdown: deps.shutdown.clone(),
+        }
+    }
+
     /// How many deliveries one endpoint may have in memory now.
     pub fn capacity(&self) -> usize {
         (IN_MEMORY / lock(&self.endpoints).len().max(1)).clamp(PER_ENDPOINT_MIN, PER_ENDPOINT)
@@ -174,27 +187,38 @@ impl DispatchState {
     }
 
     /// The endpoint's current target from the ledger, and whether the event still has its body there. `None`: nothing may be posted now,
-    /// and the deliveries stay in the queue.
+    /// and the deliveries stay in the queue. What is read serves the deliveries that come next, for a moment: else an endpoint with few
+    /// requests in flight would wait for the ledger as long as for its receiver.
     async fn current_target(
         &self,
         endpoint: &SubscriberEndpoint,
         event_id: Uuid,
         known: Arc<DeliveryTarget>,
     ) -> Option<(Arc<DeliveryTarget>, bool)> {
-        let (answer, state) = oneshot::channel();
-        let query = subscription_reader::AttemptQuery { key: (endpoint.tenant_id, endpoint.id), event_id, answer };
-        self.queries.send(query).await.ok()?;
-        let (state, has_body) = state.await.ok()?;
-        if state.status == SubscriptionStatus::Active {
-            if state.version() == known.version {
-                return Some((known, has_body));
-            }
-            if let Some(target) = state.target(&self.vault) {
-                return Some((endpoint.set_target(target, state.failing_since), has_body));
-            }
+        if let Some(checked) = endpoint.take_checked(event_id) {
+            return Some(checked);
         }
-        endpoint.close();
-        None
+        let asked_at = Instant::now();
+        let events = endpoint.events_to_check(event_id);
+        let (answer, answered) = oneshot::channel();
+        let query = AttemptQuery { key: (endpoint.tenant_id, endpoint.id), events: events.clone(), answer };
+        self.queries.send(query).await.ok()?;
+        let (state, bodies) = answered.await.ok()?;
+        let target = match state.status {
+            SubscriptionStatus::Active if state.version() == known.version => Some(known),
+            SubscriptionStatus::Active => {
+                state.target(&self.vault).map(|target| endpoint.set_target(target, state.failing_since))
+            }
+            _ => None,
+        };
+        let Some(target) = target else {
+            endpoint.close();
+            return None;
+        };
+        let has_body: HashMap<Uuid, bool> =
+            events.into_iter().skip(1).map(|event| (event, bodies.contains(&(endpoint.id, event)))).collect();
+        endpoint.keep_check(Check { asked_at, target: Arc::clone(&target), has_body, begun: 0 });
+        Some((target, bodies.contains(&(endpoint.id, event_id))))
     }
 
     /// Attempts one delivery and gives the result to the recorder.

@@ -67,10 +67,12 @@ impl FinishedAttempt {
     }
 }
 
+/// A subscription that has only failed for this long is disabled.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(5 * 24 * 60 * 60);
+
 /// Records attempts until the channel is closed.
 pub(super) struct AttemptRecorder {
     by_key: PreparedPool,
-    give_up_after: Duration,
     shard: i16,
 }
 
@@ -98,14 +100,15 @@ struct ChangedSubscription {
 }
 
 impl AttemptRecorder {
-    pub fn new(by_key: PreparedPool, give_up_after: Duration) -> Self {
-        Self { by_key, give_up_after, shard: i16::from(rand::random::<u8>() % SHARDS) }
+    pub fn new(by_key: PreparedPool) -> Self {
+        Self { by_key, shard: i16::from(rand::random::<u8>() % SHARDS) }
     }
 
     /// Records attempts in groups, however long that takes. Their deliveries are not attempted again here meanwhile. If the process ends
     /// first, another one attempts them again. A result that cannot be recorded does not affect the others: it is attempted again, too.
     pub async fn run(mut self, finished: mpsc::Receiver<FinishedAttempt>) {
-        let mut groups = GroupCommitter::new(finished, Gathering { most: GROUP_MAX, busy: 0, window: GATHER });
+        let mut groups =
+            GroupCommitter::new(finished, Gathering { most: GROUP_MAX, busy: 0, window: GATHER, enough: GROUP_MAX });
         while let Some(group) = groups.next().await {
             commit_each(&mut self, &group).await;
             for attempt in group {
@@ -116,7 +119,7 @@ impl AttemptRecorder {
 
     async fn record(&self, group: &[FinishedAttempt]) -> sqlx::Result<()> {
         let mut tx = self.by_key.begin().await?;
-        let changed = self.subscription_changes(group).write(&mut tx, self.give_up_after).await?;
+        let changed = Self::subscription_changes(group).write(&mut tx).await?;
         let group = counted(group, &changed);
         record_deliveries(&mut tx, &group).await?;
         self.add_totals(&mut tx, &group).await?;
@@ -126,11 +129,11 @@ impl AttemptRecorder {
         Ok(())
     }
 
-    fn subscription_changes<'a>(&self, group: &'a [FinishedAttempt]) -> SubscriptionChanges<'a> {
+    fn subscription_changes(group: &[FinishedAttempt]) -> SubscriptionChanges<'_> {
         let mut changes = SubscriptionChanges::default();
         let delivered = group.iter().filter(|attempt| attempt.decision == RetryDecision::Delivered);
         let answered: BTreeSet<SubscriberAddress<'_>> = delivered.map(FinishedAttempt::address).collect();
-        let long_ago = Utc::now() - self.give_up_after;
+        let long_ago = Utc::now() - GIVE_UP_AFTER;
         for attempt in group {
             let address = attempt.address();
             let is_news = match (attempt.decision, attempt.endpoint.failing_since()) {
@@ -221,7 +224,7 @@ impl ChangedSubscriptions {
 impl SubscriptionChanges<'_> {
     /// Writes the changes; mostly there are none. Locks the subscriptions' rows in the order of their ids. Returns those that still have
     /// the URL that was posted to.
-    async fn write(&self, db: &mut PgConnection, give_up_after: Duration) -> sqlx::Result<ChangedSubscriptions> {
+    async fn write(&self, db: &mut PgConnection) -> sqlx::Result<ChangedSubscriptions> {
         if self.0.is_empty() {
             return Ok(ChangedSubscriptions::default());
         }
@@ -251,7 +254,7 @@ impl SubscriptionChanges<'_> {
             &column(&changes, |((.., url), _)| (*url).to_owned()),
             &column(&changes, |(_, change)| !change.has_answered),
             &column(&changes, |(_, change)| change.is_gone),
-            give_up_after.as_secs_f64()
+            GIVE_UP_AFTER.as_secs_f64()
         )
         .fetch_all(&mut *db)
         .await?;

@@ -184,8 +184,10 @@ pub(super) struct Setup {
 impl Setup {
     /// Starts it.
     pub(super) async fn start(self) -> Rig {
-        let mut rig =
-            Rig::private().await.with("DKIM_SIGN", if self.relay_signs { "false" } else { "true" }).with("LOG", "warn");
+        let mut rig = Rig::measured()
+            .await
+            .with("DKIM_SIGN", if self.relay_signs { "false" } else { "true" })
+            .with("LOG", "warn");
         if !self.feed {
             sqlx::query("delete from event_feeds").execute(&rig.pool).await.unwrap();
         }

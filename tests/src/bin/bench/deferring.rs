@@ -37,7 +37,7 @@ pub(super) async fn run(recipients: usize, deferring: usize) {
 }
 
 async fn once(recipients: usize, deferring: usize, defers: bool) -> Outcome {
-    let mut rig = Rig::private().await.with("DKIM_SIGN", "false").with("LOG", "warn");
+    let mut rig = Rig::measured().await.with("DKIM_SIGN", "false").with("LOG", "warn");
     rig.start_all().await;
     let list = fill_list(&rig, recipients).await;
     let campaign = rig.campaign(list, "News for {{ first_name }}", &newsletter()).await;

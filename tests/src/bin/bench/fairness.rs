@@ -38,7 +38,7 @@ struct Launched {
 
 pub(super) async fn run(options: Options) {
     // The DKIM keys of tenants made in SQL are none.
-    let mut rig = Rig::private().await.with("DKIM_SIGN", "false").with("LOG", "warn");
+    let mut rig = Rig::measured().await.with("DKIM_SIGN", "false").with("LOG", "warn");
     rig.start_all().await;
     let list = fill_list(&rig, options.large).await;
     let large = rig.campaign(list, "News for {{ first_name }}", &newsletter()).await;

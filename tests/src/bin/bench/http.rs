@@ -11,7 +11,7 @@ use serde_json::json;
 use super::common::{Watch, quantile};
 
 pub(super) async fn run(during: Duration, connections: usize, log: &str) {
-    let mut rig = Rig::private().await.with("LOG", log);
+    let mut rig = Rig::measured().await.with("LOG", log);
     // What it starts stays on the core it is on itself: the ingress knows of one, and has threads for one.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     http_load::pin(std::process::id(), "0");

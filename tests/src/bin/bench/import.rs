@@ -8,7 +8,7 @@ use serde_json::json;
 use super::common::{Watch, fill_list};
 
 pub(super) async fn import(rows: usize) {
-    let mut rig = Rig::private().await.with("LOG", "warn").with("IMPORT_MAX_ROWS", &rows.max(50_000).to_string());
+    let mut rig = Rig::measured().await.with("LOG", "warn").with("IMPORT_MAX_ROWS", &rows.max(50_000).to_string());
     rig.start("ingress", &["ingress"]).await;
     let mut csv = String::from("email,first_name,last_name,company,phone,list,tags\n");
     for n in 0..rows {
@@ -31,7 +31,7 @@ pub(super) async fn import(rows: usize) {
 }
 
 pub(super) async fn launch(contacts: usize) {
-    let mut rig = Rig::private().await.with("LOG", "warn");
+    let mut rig = Rig::measured().await.with("LOG", "warn");
     rig.start("ingress", &["ingress"]).await;
     let list = fill_list(&rig, contacts).await;
     let campaign = rig.campaign(list, "Hello", "<p>Hello {{ first_name }}</p>").await;

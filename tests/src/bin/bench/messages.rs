@@ -17,7 +17,7 @@ pub(super) enum Via {
 }
 
 pub(super) async fn run(count: usize, attachment: usize, via: Via) {
-    let mut rig = Rig::private().await.with("LOG", "warn").with("MESSAGE_RATE_PER_HOUR", "0");
+    let mut rig = Rig::measured().await.with("LOG", "warn").with("MESSAGE_RATE_PER_HOUR", "0");
     rig.start_all().await;
     let client = async_nats::connect(rig.env["POSTRIDER_NATS_URL"].as_str()).await.unwrap();
     // Four letters of base64 for three of content: a text of one letter.

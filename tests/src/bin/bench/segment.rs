@@ -60,7 +60,7 @@ async fn furnish(rig: &Rig, tag: Uuid, campaign: Uuid) {
 }
 
 pub(super) async fn run(contacts: usize) {
-    let mut rig = Rig::private().await.with("LOG", "warn");
+    let mut rig = Rig::measured().await.with("LOG", "warn");
     rig.start("ingress", &["ingress"]).await;
     let list = fill_list(&rig, contacts).await;
     let campaign = rig.campaign(list, "Hello", "<p>Hello</p>").await;

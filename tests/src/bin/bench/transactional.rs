@@ -11,7 +11,7 @@ use serde_json::json;
 use super::common::{Watch, fill_list, newsletter, quantile};
 
 pub(super) async fn run(per_second: u32, seconds: u32, beside_campaign: usize) {
-    let mut rig = Rig::private().await.with("LOG", "warn");
+    let mut rig = Rig::measured().await.with("LOG", "warn");
     rig.start_all().await;
     let template = rig
         .client

@@ -142,7 +142,7 @@ fn at(sorted: &[f64], share: f64) -> f64 {
 
 impl Bench {
     async fn start() -> Self {
-        let mut rig = Rig::private().await.with("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8");
+        let mut rig = Rig::measured().await.with("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8");
         rig.start("webhooks", &["stage", "webhooks"]).await;
         let vault = Vault::new(&MasterKeys::parse(&rig.env["POSTRIDER_MASTER_KEY"]).unwrap()).unwrap();
         Self { rig, hits: Hits::default(), vault }

@@ -50,7 +50,7 @@ use crate::pipeline::{
 
 /// Most attachments of one mail.
 pub(crate) const ATTACHMENTS_MAX: usize = 10;
-/// Most bytes of all attachments of one message, decoded.
+/// Most bytes of all attachments of one message, decoded, and of all messages of one array.
 const TOTAL_MAX_BYTES: usize = 15 * 1024 * 1024;
 /// Memory for looking into attachments, in KiB, over all messages: the decoded files, and what the look holds.
 static INSPECTIONS: LazyLock<Shares> = LazyLock::new(|| Shares::new(INSPECTIONS_KIB, INSPECTIONS_KIB_OF_ONE_PRODUCT));
@@ -103,6 +103,13 @@ impl std::fmt::Debug for Upload {
     }
 }
 
+impl Upload {
+    /// The bytes of the file, decoded.
+    pub(crate) fn decoded_bytes(&self) -> usize {
+        decoded_bytes(&self.base64)
+    }
+}
+
 /// An attachment that may be sent.
 pub(crate) struct ValidAttachment {
     pub(super) filename: String,
@@ -111,6 +118,12 @@ pub(crate) struct ValidAttachment {
     pub(super) content_id: Option<String>,
     /// Base64 in lines, as it goes over the wire.
     pub(super) encoded: Vec<u8>,
+}
+
+impl std::fmt::Debug for ValidAttachment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ValidAttachment({}, {} bytes)", self.media_type, self.encoded.len())
+    }
 }
 
 /// Checks name, type and size, without the content.
@@ -122,11 +135,7 @@ pub(crate) fn uploads(faults: &mut Faults, bodies: Vec<NewAttachment>) -> Result
         faults.add("attachments", "too_many", format!("may have at most {ATTACHMENTS_MAX} files"));
         return Ok(Vec::new());
     }
-    let total: usize = bodies.iter().filter_map(|body| body.content_base64.as_deref()).map(decoded_bytes).sum();
-    if total > TOTAL_MAX_BYTES {
-        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "attachments_too_large")
-            .detail(format!("the attachments may have at most {TOTAL_MAX_BYTES} bytes together, decoded")));
-    }
+    check_total(bodies.iter().filter_map(|body| body.content_base64.as_deref()).map(decoded_bytes).sum())?;
     let mut ids = HashSet::new();
     for (place, id) in bodies.iter().enumerate().filter_map(|(place, body)| Some((place, body.content_id.as_ref()?))) {
         let path = format!("attachments[{place}].content_id");
@@ -138,6 +147,18 @@ pub(crate) fn uploads(faults: &mut Faults, bodies: Vec<NewAttachment>) -> Result
     drop(ids);
     let uploads = bodies.into_iter().enumerate().filter_map(|(place, body)| upload(faults, place, body));
     Ok(uploads.collect())
+}
+
+/// Whether one request may bring so many bytes of files, decoded.
+///
+/// # Errors
+/// 413 `attachments_too_large`.
+pub(crate) fn check_total(bytes: usize) -> Result<(), ApiError> {
+    if bytes <= TOTAL_MAX_BYTES {
+        return Ok(());
+    }
+    Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "attachments_too_large")
+        .detail(format!("the attachments may have at most {TOTAL_MAX_BYTES} bytes together, decoded")))
 }
 
 fn decoded_bytes(base64: &str) -> usize {
@@ -183,32 +204,72 @@ fn type_mismatch(kind: FileKind) -> String {
     format!("must be {} for this extension, with parameters that are true of the file", kind.media_type())
 }
 
+/// A tenant's messages that were looked into since this time.
+type Hour = (Instant, AtomicU32);
+
+/// A message that is counted among those of its tenant that are looked into. Dropped before it is kept, it does not count: nothing came of
+/// it, and it comes again.
+#[derive(Debug)]
+pub(crate) struct Inspection(Option<Arc<Hour>>);
+
+impl Inspection {
+    /// Counts it.
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Inspection {
+    fn drop(&mut self) {
+        if let Some(hour) = &self.0 {
+            hour.1.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Counts a message of a tenant that is to be looked into.
 ///
 /// # Errors
 /// 429 `message_rate_exceeded`: refused ones are not counted among the tenant's messages, so they have a limit of their own.
-pub(crate) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
-    static COUNTS: LazyLock<Cache<Uuid, Arc<(Instant, AtomicU32)>>> =
+async fn admit(tenant: Uuid) -> Result<Inspection, ApiError> {
+    static COUNTS: LazyLock<Cache<Uuid, Arc<Hour>>> =
         LazyLock::new(|| Cache::builder().max_capacity(TENANTS_REMEMBERED).time_to_live(HOUR).build());
     let hour = COUNTS.get_with(tenant, async { Arc::new((Instant::now(), AtomicU32::default())) }).await;
-    let (begun, count) = &*hour;
-    if count.fetch_add(1, Ordering::Relaxed) < INSPECTIONS_PER_HOUR {
-        return Ok(());
+    let counted = hour.1.fetch_add(1, Ordering::Relaxed);
+    let begun = hour.0;
+    let inspection = Inspection(Some(hour));
+    if counted < INSPECTIONS_PER_HOUR {
+        return Ok(inspection);
     }
     Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "message_rate_exceeded")
         .detail(format!("the attachments of at most {INSPECTIONS_PER_HOUR} messages an hour are looked into"))
         .retry_after(HOUR.saturating_sub(begun.elapsed()).as_secs() + 1))
 }
 
-/// Looks into all of them, one after the other.
+/// Looks into the files of a tenant's message. The caller keeps the inspection when the message is decided.
 ///
 /// # Errors
-/// 400 `validation_failed` with every fault, 503 when there is no time to look.
+/// 400 `validation_failed` with every fault, 429 beyond the hourly limit, 503 when there is no time to look.
 pub(crate) async fn inspect(
     reader: &Reader,
     product: &str,
+    tenant: Uuid,
     uploads: Vec<Upload>,
-) -> Result<Vec<ValidAttachment>, ApiError> {
+) -> Result<(Vec<ValidAttachment>, Inspection), ApiError> {
+    let inspection = admit(tenant).await?;
+    match read_all(reader, product, uploads).await {
+        Ok(files) => Ok((files, inspection)),
+        Err(error) => {
+            if !error.status.is_server_error() {
+                inspection.keep();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Looks into all of them, one after the other.
+async fn read_all(reader: &Reader, product: &str, uploads: Vec<Upload>) -> Result<Vec<ValidAttachment>, ApiError> {
     let (mut attachments, mut faults) = (Vec::with_capacity(uploads.len()), Vec::new());
     for (place, upload) in uploads.into_iter().enumerate() {
         let fault = |field: &str, code: &'static str, detail: String| {

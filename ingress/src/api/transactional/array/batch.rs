@@ -13,11 +13,10 @@ use super::{
     ARRAY_MAX, ArrayItems, accept_for_tenant, keys,
 };
 use crate::pipeline::{
-    ApiReply, Doc, Faults, RequestContext, RouteEndpoint,
+    ApiReply, Doc, Faults, PreparationContext, RequestContext, RouteEndpoint,
     doc::ID,
     error::{ApiError, FieldFault},
-    types::without,
-    write_by_key,
+    write_with_files,
 };
 
 pub(in crate::api::transactional) const BATCH_PATH: &str = "/v1/transactional/batch";
@@ -27,9 +26,10 @@ pub(in crate::api::transactional) fn batch_endpoint() -> (RouteEndpoint, Doc) {
     let doc = Doc::new(
         "sendTransactionalBatch",
         "Send up to 500 transactional mails",
-        "Each message is what `POST /v1/transactional` takes, without the tenant and without files, and may have an `idempotency_key` of its \
+        "Each message is what `POST /v1/transactional` takes, without the tenant, and may have an `idempotency_key` of its \
          own: a message is accepted once under its key, in whichever batch, for 24 hours. Messages are accepted or refused \
-         one by one, and `results` answers each in its place; a refused one costs no other. More than 50 mails with one \
+         one by one, and `results` answers each in its place; a refused one, also one with a bad file, costs no other. The \
+         attachments of all messages have at most 15 MB together, decoded. More than 50 mails with one \
          template and sender, copies counted, travel behind mail of their kind, also those that are due later.",
     )
     .example(json!({"messages": [
@@ -37,8 +37,11 @@ pub(in crate::api::transactional) fn batch_endpoint() -> (RouteEndpoint, Doc) {
         {"template_id": ID, "email": "bob@example.com"},
     ]}))
     .answer::<MailBatchAccepted>(202, "Each message is accepted or refused")
-    .refuses(409, &["idempotency_in_progress"]);
-    (write_by_key("email:send_one:create", send_batch), doc)
+    .refuses(409, &["idempotency_in_progress"])
+    .refuses(413, &["attachments_too_large"]);
+    let endpoint =
+        write_with_files("email:send_one:create", |context, body| Box::pin(prepare(context, body)), send_batch);
+    (endpoint, doc)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,7 +53,6 @@ struct SendMailBatch {
 
 /// One message of a batch.
 #[derive(JsonSchema)]
-#[schemars(transform = without(&["attachments", "calendar"]))]
 #[expect(dead_code, reason = "only described: each message is read on its own")]
 struct BatchedMail {
     #[schemars(flatten)]
@@ -95,14 +97,22 @@ impl MailBatchResult {
     }
 }
 
-async fn send_batch(ctx: &mut RequestContext, body: SendMailBatch) -> Result<ApiReply, ApiError> {
+/// Reads and validates the messages, and looks into their files.
+async fn prepare(context: PreparationContext, body: SendMailBatch) -> Result<ArrayItems, ApiError> {
     let mut faults = Faults::default();
     let messages = faults.required("messages", body.messages).unwrap_or_default();
     let is_within = faults.is_empty() && (1..=ARRAY_MAX).contains(&messages.len());
     faults.require(is_within, "messages", "out_of_range", "must be 1 to 500 messages");
     faults.finish()?;
+    let tenant = context.tenant;
+    let mut items = tokio::task::spawn_blocking(move || ArrayItems::of_tenant(messages, tenant)).await?;
+    items.inspect_files(&context.ingress, &context.caller.product).await?;
+    Ok(items)
+}
+
+async fn send_batch(ctx: &mut RequestContext, prepared: Result<ArrayItems, ApiError>) -> Result<ApiReply, ApiError> {
+    let mut items = prepared?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    let mut items = ArrayItems::of_tenant(messages, tenant);
     keys::claim_keys(ctx.db(), caller.lineage, &mut items).await?;
     items.check_requests();
     for announcement in accept_for_tenant(ctx.db(), &caller, tenant, &mut items).await? {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use http::StatusCode;
 use schemas::rejected::Refusal;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -12,8 +11,12 @@ use super::{
     ARRAY_MAX, ArraySummary, RefusedItem,
 };
 use crate::{
-    api::contacts::NamedContact,
-    pipeline::{IdempotencyKey, TenantClaim, body::BODY_MAX_BYTES, error::ApiError, json},
+    api::{
+        contacts::NamedContact,
+        messages::attachment::{self, Inspection, Upload},
+    },
+    pipeline::{IdempotencyKey, TenantClaim, error::ApiError, json},
+    state::Ingress,
 };
 
 /// The field of an item that holds its idempotency key.
@@ -77,13 +80,11 @@ impl ArrayItem {
             Some(Value::String(key)) if IdempotencyKey::is_valid_text(&key) => Some(key),
             Some(_) => return Err(ApiError::invalid(KEY, "invalid", "must be 1 to 255 visible ASCII characters")),
         };
-        // The fingerprint of a single request, so that a repeat of one is recognised.
-        let written = serde_json::to_vec(&fields).map_err(|error| ApiError::unexpected(&error))?;
-        if written.len() > BODY_MAX_BYTES {
-            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large")
-                .detail(format!("a request may have at most {BODY_MAX_BYTES} bytes")));
+        if let Some(key) = key {
+            // The fingerprint of a single request with its files, so that a repeat of one is recognised.
+            let written = serde_json::to_vec(&fields).map_err(|error| ApiError::unexpected(&error))?;
+            self.key = Some(IdempotencyKey::of(&key, METHOD, PATH, &written));
         }
-        self.key = key.map(|key| IdempotencyKey::of(&key, METHOD, PATH, &written));
         self.claim = Some(TenantClaim::take_from(&mut fields)?);
         Ok(fields)
     }
@@ -114,6 +115,17 @@ impl ArrayItem {
                 Err(error) => self.refuse(&error),
             },
             other => self.state = other,
+        }
+    }
+
+    /// The files that are to be looked into.
+    fn uploads(&self) -> &[Upload] {
+        match &self.state {
+            ItemState::Read(read) => match &**read {
+                Ok(valid) => &valid.uploads,
+                Err(_) => &[],
+            },
+            _ => &[],
         }
     }
 
@@ -168,6 +180,35 @@ impl ArrayItems {
             item
         };
         Self(bodies.into_iter().enumerate().map(read).collect())
+    }
+
+    /// True if there are files to look into.
+    pub(super) fn have_uploads(&self) -> bool {
+        self.0.iter().any(|item| !item.uploads().is_empty())
+    }
+
+    /// Looks into the files of items whose tenant is known. A bad file refuses its item only.
+    ///
+    /// # Errors
+    /// 413 for files that are too large together; 503 if a file cannot be read now, so that the array is repeated as a whole.
+    pub(super) async fn inspect_files(&mut self, ingress: &Ingress, product: &str) -> Result<(), ApiError> {
+        attachment::check_total(self.0.iter().flat_map(ArrayItem::uploads).map(Upload::decoded_bytes).sum())?;
+        // They count when all of them are decided: an array that is repeated as a whole does not use up the limit of its repeat.
+        let mut inspections = Vec::new();
+        for item in &mut self.0 {
+            let (Some(tenant), ItemState::Read(read)) = (item.tenant, &mut item.state) else { continue };
+            let Ok(valid) = &mut **read else { continue };
+            let inspected = valid.inspect_files(ingress, product, tenant).await;
+            match inspected {
+                Ok(inspection) => inspections.extend(inspection),
+                Err(error) if error.status.is_server_error() => {
+                    return Err(error.detail(format!("the files of item {}, from 0, cannot be read now", item.index)));
+                }
+                Err(error) => **read = Err(error),
+            }
+        }
+        inspections.into_iter().for_each(Inspection::keep);
+        Ok(())
     }
 
     /// The outcome of each item, in order. An item that repeats an earlier one has its outcome.
@@ -271,7 +312,7 @@ mod tests {
     #[case::bad_key(json!({"product_tenant_id": "t", "idempotency_key": "a b"}), "validation_failed")]
     #[case::bad_address(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "ann"}), "validation_failed")]
     #[case::unknown_field(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co", "x": 1}), "validation_failed")]
-    #[case::files(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co", "attachments": []}), "validation_failed")]
+    #[case::files(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co", "attachments": [{"filename": "a.exe", "content_base64": "QQ=="}]}), "validation_failed")]
     #[case::invite(json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "a@b.co", "calendar": {}}), "validation_failed")]
     fn a_bad_item_is_refused_with_its_index_and_costs_no_other(#[case] bad: Value, #[case] code: &str) {
         let good = json!({"product_tenant_id": "t", "template_id": schemas::new_id(), "email": "ann@example.com"});

@@ -1,9 +1,9 @@
 //! An array of up to 500 transactional requests that an internal system publishes.
 //!
-//! One transaction with one statement for each step, whatever the number. Each request is validated like a single one, by the same
-//! code in the same order. Valid requests are accepted, each other one is refused with its index. Requests with the same content
-//! and sender become one batch: their ids say so. As for single requests on the bus, there is no rate limit, and the compliance
-//! stage checks the send quota.
+//! Files are looked into first. Then it is one transaction with one statement for each step, whatever the number. Each request is validated
+//! like a single one, by the same code in the same order. Valid requests are accepted, each other one is refused with its index. Requests
+//! with the same content and sender become one batch: their ids say so. As for single requests on the bus, there is no rate limit, and the
+//! compliance stage checks the send quota.
 
 mod batch;
 mod item;
@@ -77,6 +77,13 @@ pub(crate) async fn accept_array(
 ) -> Result<ArraySummary, ApiError> {
     let begun = Instant::now();
     let mut items = tokio::task::spawn_blocking(move || ArrayItems::read(bodies)).await?;
+    if items.have_uploads() {
+        // The hourly limit is that of the tenant.
+        let mut db = ingress.pool.acquire().await?;
+        store::find_tenants(&mut db, caller, &mut items).await?;
+        drop(db);
+        items.inspect_files(ingress, &caller.product).await?;
+    }
     let mut tx = ingress.pool.begin().await?;
     store::set_statement_timeout(&mut tx).await?;
     match key.claim(&mut tx, caller.lineage, None, std::time::Duration::ZERO).await? {
@@ -130,22 +137,23 @@ async fn accept_for_tenant(
     if requests.is_empty() {
         return Ok(Vec::new());
     }
-    for NewRequest { payload, options } in &mut requests {
+    for NewRequest { payload, options, .. } in &mut requests {
         if batches.needs_mark((payload.content_id, payload.sender_id), options.is_some()) {
             options.get_or_insert_default().is_bulk = true;
         }
     }
-    store::insert_requests(db, tenant, caller, &requests).await?;
+    store::insert_requests(db, tenant, caller, requests).await?;
     trace::keep_each(db, batches.all().map(|(_, (batch, _))| (tenant, batch))).await?;
     batches.announcements(tenant, &caller.product, caller.environment)
 }
 
 /// The batches of the accepted requests: one for each content and sender, one for each mail with copies, which take the ordinals after its
-/// own, and one for each mail that is due later.
+/// own, one for each mail with files, which are those of its batch, and one for each mail that is due later.
 #[derive(Debug, Default)]
 struct NewBatches {
     shared: BTreeMap<MailSource, (Uuid, u16)>,
-    with_copies: Vec<(MailSource, (Uuid, u16))>,
+    /// Of mails with copies or files.
+    separate: Vec<(MailSource, (Uuid, u16))>,
     /// How many sends there are of each, those that are due later too.
     totals: BTreeMap<MailSource, usize>,
 }
@@ -159,11 +167,14 @@ impl NewBatches {
         let source = (content, sender);
         let sends = options.map_or(1, MailOptions::recipient_count);
         *self.totals.entry(source).or_default() += usize::from(sends);
-        if let Some(options) = options.filter(|options| options.scheduled_at.is_some() || !options.copies.is_empty()) {
+        let is_separate = |options: &&MailOptions| {
+            options.scheduled_at.is_some() || options.has_attachments || !options.copies.is_empty()
+        };
+        if let Some(options) = options.filter(is_separate) {
             let batch = MailOptions::batch_id(Some(options));
             // What is due later is announced by a sweep.
             if options.scheduled_at.is_none() {
-                self.with_copies.push((source, (batch, sends)));
+                self.separate.push((source, (batch, sends)));
             }
             return batch;
         }
@@ -187,7 +198,7 @@ impl NewBatches {
     /// Each batch, and how many sends it has.
     fn all(&self) -> impl Iterator<Item = (MailSource, (Uuid, u16))> {
         let shared = self.shared.iter().map(|(source, batch)| (*source, *batch));
-        shared.chain(self.with_copies.iter().copied())
+        shared.chain(self.separate.iter().copied())
     }
 
     /// One announcement of all that is prompt, and one of the large rest, which does not belong in the prompt queue.
@@ -247,6 +258,10 @@ mod tests {
         let copied = batches.next_send(invoice, sender, Some(&copied));
         assert_eq!(SendId(copied).ordinal(), 0);
         assert!(batches.all().any(|(_, batch)| batch == (copied, 3)));
+        let with_files = MailOptions { has_attachments: true, ..MailOptions::default() };
+        let with_files = [(); 2].map(|()| batches.next_send(invoice, sender, Some(&with_files)));
+        assert_ne!(with_files[0], with_files[1], "files are those of a batch");
+        assert!(with_files.iter().all(|own| batches.all().any(|(_, batch)| batch == (*own, 1))));
         let due = chrono::Utc::now() + chrono::TimeDelta::days(1);
         let later = MailOptions { scheduled_at: Some(due), ..MailOptions::default() };
         let later = batches.next_send(invoice, sender, Some(&later));
@@ -254,14 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn copies_and_due_times_keep_no_array_out_of_the_bulk_lane() {
+    fn copies_files_and_due_times_keep_no_array_out_of_the_bulk_lane() {
         let (invoice, reminder, sender) = (schemas::new_id(), schemas::new_id(), schemas::new_id());
         let due = chrono::Utc::now() + chrono::TimeDelta::days(1);
         let address = schemas::Address::parse("a@example.com").unwrap();
         let copy = MailCopy { address, name: None, role: RecipientRole::Bcc };
         let copied = MailOptions { copies: vec![copy; 49], ..MailOptions::default() };
         let later = MailOptions { scheduled_at: Some(due), ..MailOptions::default() };
-        for (options, count) in [(&later, PROMPT_BATCH_MAX), (&copied, 1)] {
+        let with_files = MailOptions { has_attachments: true, ..MailOptions::default() };
+        for (options, count) in [(&later, PROMPT_BATCH_MAX), (&copied, 1), (&with_files, PROMPT_BATCH_MAX)] {
             let mut batches = NewBatches::default();
             batches.next_send(reminder, sender, Some(options));
             for _ in 0..count {

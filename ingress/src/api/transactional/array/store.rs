@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{super::NewRequest, ArrayItems};
 use crate::{
-    api::senders::store::Readiness,
+    api::{messages::store::insert_attachments, senders::store::Readiness},
     pipeline::{WRITE_STATEMENT_MAX, auth::keys::Caller, check_tenant},
 };
 
@@ -109,13 +109,14 @@ pub(super) async fn find_senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uui
     Ok(senders)
 }
 
-/// Stores requests, each under the id of its send.
+/// Stores requests, each under the id of its send, and their files.
 pub(super) async fn insert_requests(
     db: &mut PgConnection,
     tenant: Uuid,
     caller: &Caller,
-    requests: &[NewRequest],
+    mut requests: Vec<NewRequest>,
 ) -> sqlx::Result<()> {
+    let files = requests.iter_mut().map(|new| (new.payload.send_id, std::mem::take(&mut new.attachments))).collect();
     let ids: Vec<Uuid> = requests.iter().map(|request| request.payload.send_id).collect();
     let payloads: Vec<Json<&TransactionalPayload>> = requests.iter().map(|request| Json(&request.payload)).collect();
     let options: Vec<Option<Json<&MailOptions>>> =
@@ -137,5 +138,6 @@ pub(super) async fn insert_requests(
     )
     .execute(&mut *db)
     .await?;
+    insert_attachments(&mut *db, tenant, files).await?;
     plans::plans_are_made_anew(db).await
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use runner::Sweep;
+use runner::{StageError, Sweep};
 use stage_rig::until;
 
 use super::{
@@ -123,6 +123,11 @@ async fn an_unclear_answer_of_a_provider_leaves_campaign_mail_unknown() {
     world.assert_counters_are_right().await;
 }
 
+/// True if the runner gives the message back, to be delivered again soon.
+fn is_busy(handled: Result<(), StageError>) -> bool {
+    matches!(handled, Err(StageError::Busy { .. }))
+}
+
 #[tokio::test]
 async fn a_slow_connection_uses_only_its_share_of_workers() {
     let world = World::new().await;
@@ -135,7 +140,7 @@ async fn a_slow_connection_uses_only_its_share_of_workers() {
     let stage = world.stage_with(&[&["--provider-allow-hosts", &stand_in.host()], &patient[..]].concat());
     let second_comes = async {
         until("the first to be asked", async || !stand_in.seen().is_empty()).await;
-        stage.deliver(&[&second]).await.unwrap();
+        assert!(is_busy(stage.deliver(&[&second]).await));
     };
     let one = [&first];
     tokio::select! {
@@ -162,7 +167,7 @@ async fn slow_connections_together_leave_a_worker_to_other_mail() {
     let stage = world.stage_with(&[&["--provider-allow-hosts", &stand_in.host()], &patient[..]].concat());
     let others_come = async {
         until("the first to be asked", async || !stand_in.seen().is_empty()).await;
-        stage.deliver(&[&second]).await.unwrap();
+        assert!(is_busy(stage.deliver(&[&second]).await));
         stage.deliver(&[&third]).await.unwrap();
     };
     let one = [&first];
@@ -172,6 +177,71 @@ async fn slow_connections_together_leave_a_worker_to_other_mail() {
     }
     assert_eq!(world.states(&third).await, ["sent"]);
     assert_eq!(stand_in.seen().len(), 1, "the second waits for a worker");
+}
+
+#[tokio::test]
+async fn a_batch_that_waits_for_a_worker_is_not_announced_again() {
+    let mut world = World::new().await;
+    let stand_in = StandIn::playing(vec![Act::Hang]).await;
+    let mut batches = Vec::new();
+    for _ in 0..4 {
+        world.become_another().await;
+        world.connection("postmark", &stand_in.host()).await;
+        batches.push(world.campaign_batch(&["ann@example.com"]).await.1);
+    }
+    // All connections together may use three of four workers.
+    let patient = ["--delivery-workers", "4", "--provider-timeout", "60s"];
+    let stage = world.stage_with(&[&["--provider-allow-hosts", &stand_in.host()], &patient[..]].concat());
+    let announced =
+        "select count(*) from batches where tenant_id = $1 and announce_after > now() + interval '50 seconds'";
+    world.run("update batches set announce_after = now() where tenant_id = $1").await;
+    let last_comes = async {
+        until("the others to be asked", async || stand_in.seen().len() == 3).await;
+        assert!(is_busy(stage.deliver(&[&batches[3]]).await));
+    };
+    let [first, second, third] = [[&batches[0]], [&batches[1]], [&batches[2]]];
+    tokio::select! {
+        _ = stage.deliver(&first) => panic!("the last waited for the first"),
+        _ = stage.deliver(&second) => panic!("the last waited for the second"),
+        _ = stage.deliver(&third) => panic!("the last waited for the third"),
+        () = last_comes => {}
+    }
+    assert_eq!(world.states(&batches[3]).await, ["queued"]);
+    assert_eq!(world.number(announced).await, 1, "it waits as it is, and is not rendered again meanwhile");
+}
+
+#[tokio::test]
+async fn a_slow_connection_keeps_no_permits_of_others_in_its_group() {
+    let mut world = World::new().await;
+    let (slow, fast) = (StandIn::playing(vec![Act::Hang]).await, StandIn::playing(vec![taken()]).await);
+    world.connection("postmark", &slow.host()).await;
+    let (first, second) =
+        (world.transactional_batch("ann@example.com").await, world.transactional_batch("eve@example.com").await);
+    world.become_another().await;
+    world.connection("resend", &fast.host()).await;
+    let mut others = Vec::new();
+    for number in 0..3 {
+        others.push(world.transactional_batch(&format!("bob{number}@example.com")).await);
+    }
+    // Each connection may use two of four workers.
+    let hosts = format!("{},{}", slow.host(), fast.host());
+    let stage = world.stage_with(&["--provider-allow-hosts", &hosts, "--provider-timeout", "60s"]);
+    let further = async {
+        until("the fast ones of both groups", async || fast.seen().len() == 2 && slow.seen().len() == 2).await;
+        until("the further one", async || {
+            stage.deliver(&[&others[2]]).await.is_ok() && world.states(&others[2]).await == ["sent"]
+        })
+        .await;
+    };
+    let groups = [[&first, &others[0]], [&second, &others[1]]];
+    tokio::select! {
+        _ = stage.deliver(&groups[0]) => panic!("the slow one was answered"),
+        _ = stage.deliver(&groups[1]) => panic!("the slow one was answered"),
+        () = further => {}
+    }
+    for batch in &others {
+        assert_eq!(world.states(batch).await, ["sent"]);
+    }
 }
 
 #[tokio::test]
@@ -228,6 +298,8 @@ async fn mail_of_a_dead_provider_takes_the_next_and_comes_back() {
         first.seen().len() > 1
     })
     .await;
+    // One of the two may have tried the first route, and the other waited for its answer.
+    stage.deliver(&[&later]).await.unwrap();
     health.sweep().await.unwrap();
     assert_eq!(world.number(open).await, 0, "its circuit is closed");
     let sent = "select count(*) from sends where tenant_id = $1 and state = 'sent'";

@@ -362,6 +362,23 @@ async fn a_relay_that_never_answers_opens_the_circuit_breaker() {
     world.assert_counters_are_right().await;
 }
 
+#[tokio::test]
+async fn after_a_pause_one_mail_at_a_time_tries_the_relay() {
+    let world = World::new().await;
+    let addresses: Vec<String> = (0..200).map(|number| format!("drop-at-dot+{number}@example.com")).collect();
+    let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let stage = world.stage();
+    let doubted = async || world.states(&batch).await.iter().filter(|state| *state == "unknown").count();
+    stage.deliver(&[&batch]).await.unwrap();
+    for _ in 0..2 {
+        let before = doubted().await;
+        stage.routes.platform_breaker().end_pause();
+        stage.deliver(&[&batch]).await.unwrap();
+        assert!((before..=before + 1).contains(&doubted().await));
+    }
+    world.assert_counters_are_right().await;
+}
+
 /// A relay without extensions that ends each connection instead of answering RCPT.
 async fn relay_without_answers() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -219,12 +219,33 @@ async fn the_last_attempt_of_a_transactional_message_is_made(#[case] address: &s
         .await;
     world
         .run(
-            "update sends set state = 'deferred', reason = 'temporary', attempts = 2, next_attempt_at = now()
+            "update sends set state = 'deferred', reason = 'temporary', attempts = 2, next_attempt_at = now() - interval '1 minute'
              where tenant_id = $1",
         )
         .await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, expected);
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::queued(
+    "update sends set attempts = 1 where tenant_id = $1",
+    "update batches set created_at = now() - interval '24 hours 40 minutes' where tenant_id = $1"
+)]
+#[case::deferred_past_its_deadline(
+    "update sends set state = 'deferred', reason = 'temporary', attempts = 1, next_attempt_at = now() where tenant_id = $1",
+    "update batches set created_at = now() - interval '24 hours 40 minutes', queued = 0, deferred = 1 where tenant_id = $1"
+)]
+#[tokio::test]
+async fn mail_that_waited_past_its_deadline_gets_no_last_attempt(#[case] send: &'static str, #[case] of: &'static str) {
+    let world = World::new().await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    world.run(send).await;
+    world.run(of).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await.state, "expired");
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
     world.assert_counters_are_right().await;
 }
 

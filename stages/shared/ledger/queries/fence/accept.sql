@@ -1,6 +1,6 @@
 -- Fenced sends that a server accepted, if the fence's token still matches, and their facts: what most results are, so it sets no more than
--- they need. A row that has moved meanwhile is left alone. Answers the position of each that moved. Primary key; no indexed column changes, so
--- updates stay HOT.
+-- they need. A row that has moved meanwhile is left alone; what is sent never moves again, so no attempt's fact is written twice. Answers the
+-- position of each that moved. Primary key; no indexed column changes, so updates stay HOT.
 with accepted as (
     update sends s
     set state = 'sent', reason = null, fence_token = null, lease_until = null, decided_at = now(), smtp_code = a.smtp_code,
@@ -17,6 +17,5 @@ with accepted as (
            jsonb_strip_nulls(jsonb_build_object(
                'attempt', m.attempts, 'smtp_code', m.smtp_code, 'enhanced_code', m.enhanced_code, 'response', m.response))
     from accepted m
-    on conflict do nothing
 )
 select position as "position!", coalesce(delivered, false) as "delivered!" from accepted

@@ -25,7 +25,6 @@ with locked as materialized (
            jsonb_strip_nulls(jsonb_build_object(
                'attempt', m.attempts, 'smtp_code', m.smtp_code, 'enhanced_code', m.enhanced_code, 'response', m.response))
     from accepted m
-    on conflict do nothing
 ), rolled as (
     insert into rollups as r (tenant_id, hour, kind, event, shard, count)
     select m.tenant_id, date_trunc('hour', now(), 'UTC'), m.kind, e.event, $12, count(*)

@@ -1,4 +1,4 @@
--- The eligibility of these contacts, read after they were locked.
+-- The eligibility of these contacts, as in `read_fences.sql`: read after they, and tenants with a frequency cap, were locked.
 select s.contact_id as "contact_id!", s.contact_active as "contact_active!", s.marketing_status as "marketing_status!",
        s.hard_bounced as "hard_bounced!", s.complained as "complained!", s.unsubscribed as "unsubscribed!", s.invalid as "invalid!",
        s.suppressed_all as "suppressed_all!", s.suppressed_marketing as "suppressed_marketing!",

@@ -1,4 +1,4 @@
--- The circuit breaker of a route is open: these batches are announced again later.
+-- The circuit breaker of a route is open, or they wait on the bus for a worker: these batches are announced again later.
 update batches b
 set announce_after = now() + make_interval(secs => $3)
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)

@@ -5,7 +5,8 @@
 -- Mail from a template of another type than transactional is marketing (`classification_of`). The product that sends it states that the contact
 -- may be written to, as when it enrolls one: a contact known from mail only is subscribed, unless it was asked to confirm. Of the recipient
 -- of a copy it states nothing.
--- Answers the small batches.
+-- Answers the small batches, with a row for the eligibility of each of their contacts. The statement reads contacts as they were before it; what it
+-- has just subscribed is added. A batch whose contacts were all erased meanwhile is left out: the sweep announces it.
 with wanted as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::uuid[], $6::uuid[], $7::uuid[], $10::uuid[], $11::boolean[])
         as w (tenant_id, request_id, batch_id, month, contact_id, content_id, sender_id, send_id, is_bulk)
@@ -24,8 +25,9 @@ with wanted as (
     from wanted w
     join counted n on n.tenant_id = w.tenant_id and n.batch_id = w.batch_id
     where n.classification = 'marketing' and w.send_id = w.request_id and c.tenant_id = w.tenant_id and c.id = w.contact_id
-      and c.marketing_status = 'pending' and c.source in ('transactional', 'message')
+      and c.marketing_status = 'pending' and c.source in ('transactional', 'message', 'campaign_test')
       and not exists (select from confirmations f where f.tenant_id = c.tenant_id and f.contact_id = c.id)
+    returning c.id
 ), batch as (
     insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
                          announcement, size, queued)
@@ -42,7 +44,12 @@ with wanted as (
     from wanted w
     where r.tenant_id = w.tenant_id and r.id = w.request_id
 )
-select tenant_id as "tenant_id!", batch_id as "batch_id!", content_id as "content_id!", sender_id as "sender_id!",
-       classification as "classification!: Classification", send_ids as "send_ids!", contact_ids as "contact_ids!"
-from counted
-where is_prompt
+select n.tenant_id as "tenant_id!", n.batch_id as "batch_id!", n.content_id as "content_id!", n.sender_id as "sender_id!",
+       n.classification as "classification!: Classification", n.send_ids as "send_ids!", n.contact_ids as "contact_ids!",
+       e.contact_id as "contact_id!", e.contact_active as "contact_active!",
+       case when e.contact_id in (select id from consent) then 'subscribed' else e.marketing_status end as "marketing_status!",
+       e.hard_bounced as "hard_bounced!", e.complained as "complained!", e.unsubscribed as "unsubscribed!", e.invalid as "invalid!",
+       e.suppressed_all as "suppressed_all!", e.suppressed_marketing as "suppressed_marketing!", e.cap_left, e.timezone
+from counted n
+cross join lateral recipient_eligibility(n.tenant_id, n.contact_ids) e
+where n.is_prompt

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use runtime::column;
 use runtime::plans::PreparedPool;
+use schemas::ids::first_id;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -115,11 +116,6 @@ pub async fn rescore(
         progress(&done);
         after = last;
     }
-}
-
-/// The smallest id of a time: ids begin with their milliseconds.
-fn first_id(at: DateTime<Utc>) -> Uuid {
-    Uuid::from_u128(u128::from(at.timestamp_millis().max(0).unsigned_abs()) << 80)
 }
 
 async fn rescore_slice(db: &mut PgConnection, sends: Vec<SendKey>, shard: i16) -> sqlx::Result<RescoreTotals> {

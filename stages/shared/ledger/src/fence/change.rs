@@ -41,7 +41,13 @@ impl BatchContext {
     /// How old it is, for the retry deadline: without the quiet hours that it may have waited through.
     #[must_use]
     pub fn age(&self) -> Duration {
-        (Utc::now() - self.created_at).to_std().unwrap_or_default().saturating_sub(self.quiet_length)
+        self.age_at(Utc::now())
+    }
+
+    /// How old it is at this time, as [`Self::age`].
+    #[must_use]
+    pub fn age_at(&self, at: DateTime<Utc>) -> Duration {
+        (at - self.created_at).to_std().unwrap_or_default().saturating_sub(self.quiet_length)
     }
 }
 

@@ -6,7 +6,7 @@
 //! limit the fences before it in the group may have reached: it comes again with the next group, and no other fence waits for it.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     time::Instant,
 };
 
@@ -153,11 +153,15 @@ impl Commits {
         }
         let (tenants, contacts) = contact_keys(fences.iter());
         let locked = sql::lock_for_fence(db, group, (&tenants, &contacts)).await?;
-        let batches = sql::read_batches(db, &batch_keys(fences.iter())).await?;
-        let capped = batches.values().filter(|batch| batch.capped.is_some()).map(|batch| batch.tenant_id).collect();
+        let (batches, mut recipients) = sql::read_fences(db, fences).await?;
+        let capped: BTreeSet<Uuid> =
+            batches.values().filter(|batch| batch.capped.is_some()).map(|batch| batch.tenant_id).collect();
+        let has_capped = !capped.is_empty();
         let mut meter = Meter::open(db, batches.values(), capped, &self.quota).await?;
-        // After the tenants with a frequency cap were locked: the room that their contacts have cannot change meanwhile.
-        let mut recipients = sql::read_contacts(db, &tenants, &contacts).await?;
+        // Again, after the tenants with a frequency cap were locked: the room that their contacts have cannot change meanwhile.
+        if has_capped {
+            recipients = sql::read_contacts(db, &tenants, &contacts).await?;
+        }
         let mut owed = OwedMail::load(db, capped::mails(fences, &batches, &recipients)).await?;
         let opted_out = gate::find_opted_out(db, &topic_members(fences, &batches)).await?;
         let exited = gate::find_exited(db, &enrolled(fences)).await?;

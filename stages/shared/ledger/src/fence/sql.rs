@@ -13,7 +13,7 @@ use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss,
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::change::Change;
+use super::change::{Change, SendAttempt};
 use crate::hours::BatchKey;
 
 pub(super) async fn lock_for_suppression(
@@ -51,7 +51,7 @@ pub(super) async fn lock_for_fence(
     Ok(locked.into_iter().collect())
 }
 
-/// The eligibility of the contacts, by contact.
+/// The eligibility of the contacts alone, by contact.
 pub(super) async fn read_contacts(
     db: &mut PgConnection,
     tenants: &[Uuid],
@@ -80,12 +80,26 @@ pub(super) struct FenceBatch {
     pub today: NaiveDate,
 }
 
-/// The facts about the batches, and the send limits of their tenants, by batch.
-pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sqlx::Result<HashMap<Uuid, FenceBatch>> {
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
-    let rows = sqlx::query_file!("queries/fence/read_batches.sql", &tenants, &ids).fetch_all(db).await?;
-    let found = rows.into_iter().map(|row| {
-        let batch = FenceBatch {
+/// The facts about the batches of these fences and the send limits of their tenants, by batch; and the eligibility of the contacts, by
+/// contact.
+pub(super) async fn read_fences(
+    db: &mut PgConnection,
+    fences: &[SendAttempt],
+) -> sqlx::Result<(HashMap<Uuid, FenceBatch>, HashMap<Uuid, RecipientEligibility>)> {
+    let rows = sqlx::query_file!(
+        "queries/fence/read_fences.sql",
+        &column(fences, |send| send.batch.tenant_id),
+        &column(fences, |send| send.batch.batch_id),
+        &column(fences, |send| send.contact_id)
+    )
+    .fetch_all(db)
+    .await?;
+    let (mut batches, mut recipients) = (HashMap::new(), HashMap::with_capacity(rows.len()));
+    for row in rows {
+        if let Some(contact) = row.contact_id {
+            recipients.insert(contact, recipient_eligibility!(row, contact_timezone));
+        }
+        batches.entry(row.id).or_insert_with(|| FenceBatch {
             tenant_id: row.tenant_id,
             eligibility: batch_eligibility!(row),
             topic: row.topic_id,
@@ -95,10 +109,9 @@ pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sq
             monthly: row.monthly,
             daily: row.daily,
             today: row.today,
-        };
-        (row.id, batch)
-    });
-    Ok(found.collect())
+        });
+    }
+    Ok((batches, recipients))
 }
 
 /// How a change took place.

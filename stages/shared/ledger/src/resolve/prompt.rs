@@ -32,8 +32,7 @@ pub(super) struct PromptBatch {
     pub(super) notify: Option<String>,
 }
 
-/// The first announcements of these batches. Compliance saves the rendering of mail that is withheld. One look at the recipients here does
-/// the same for a few, so a batch of which all may be mailed goes straight to rendering. The fence decides about each of them in any case.
+/// The first announcements of these batches, whose recipients are read here.
 pub(super) async fn first_announcements(
     db: &mut PgConnection,
     batches: Vec<PromptBatch>,
@@ -46,7 +45,17 @@ pub(super) async fn first_announcements(
     for (tenant, contacts) in contacts {
         eligibility.extend(load_eligibility(db, tenant, &contacts).await?);
     }
-    batches.into_iter().map(|batch| batch.publication(&eligibility)).collect()
+    announce(batches.into_iter(), &eligibility)
+}
+
+/// The first announcements of these batches, by the eligibility of their recipients. Compliance saves the rendering of mail that is withheld.
+/// One look at the recipients here does the same for a few, so a batch of which all may be mailed goes straight to rendering. The fence
+/// decides about each of them in any case.
+pub(super) fn announce(
+    batches: impl Iterator<Item = PromptBatch>,
+    eligibility: &HashMap<BatchKey, RecipientEligibility>,
+) -> Result<Vec<Publication>, StageError> {
+    batches.map(|batch| batch.publication(eligibility)).collect()
 }
 
 impl PromptBatch {

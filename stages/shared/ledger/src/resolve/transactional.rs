@@ -2,7 +2,7 @@
 //! together, with one content and sender, are one batch: the batch is in the send's id, and all of them are handled in one transaction.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -11,14 +11,14 @@ use runtime::{Publication, column, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{
     Classification, MessageKind, RequestAnnounced, SendId,
     ids::PROMPT_BATCH_MAX,
-    messages::{MailOptions, TransactionalPayload},
+    messages::{ERASED_COPY, MailOptions, TransactionalPayload},
     month_of,
 };
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::prompt::{PromptBatch, first_announcements};
-use crate::hours::BatchKey;
+use super::prompt::{PromptBatch, announce};
+use crate::{hours::BatchKey, recipient_eligibility};
 
 /// Sends made in one transaction, about: limits how long its rows are locked.
 const AT_ONCE: usize = 1_000;
@@ -36,9 +36,9 @@ impl Accepted {
         (self.tenant_id, SendId(self.payload.send_id).batch())
     }
 
-    /// The sends it becomes, each with the address of its recipient: the mail, and its copies.
+    /// The sends it becomes, each with the address of its recipient: the mail, and its copies, but for those whose recipient was erased.
     fn sends(&self) -> impl Iterator<Item = (Uuid, &str)> {
-        let copies = (1..).zip(&self.options.copies);
+        let copies = (1..).zip(&self.options.copies).filter(|(_, copy)| copy.address.as_str() != ERASED_COPY);
         let copies = copies.map(|(ordinal, copy)| (SendId::of(self.batch().1, ordinal).0, copy.address.as_str()));
         std::iter::once((self.payload.send_id, self.payload.address.as_str())).chain(copies)
     }
@@ -47,6 +47,13 @@ impl Accepted {
 /// A tenant's address: the key of a contact.
 type ContactKey = (Uuid, String);
 
+/// A contact that exists already.
+struct Known {
+    id: Uuid,
+    /// Which of its fields are empty, in the order of [`Details::fields`].
+    empty: [bool; 4],
+}
+
 /// The contact fields of a request beside the address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Details {
@@ -54,6 +61,12 @@ struct Details {
     last_name: Option<String>,
     title: Option<String>,
     phone: Option<String>,
+}
+
+impl Details {
+    fn fields(&self) -> [&Option<String>; 4] {
+        [&self.first_name, &self.last_name, &self.title, &self.phone]
+    }
 }
 
 /// Resolves requests to sends, and answers their announcements. A request that was handled before is left alone: if its batch was not
@@ -97,43 +110,54 @@ async fn resolve_portion(
 ) -> Result<Vec<Publication>, StageError> {
     // If a crash of Postgres loses this commit, the requests are still accepted, and are announced again.
     let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
-    let accepted = lock(&mut tx, asked).await?;
+    let (accepted, known) = lock(&mut tx, asked).await?;
     let mut publications = Vec::new();
     if !accepted.is_empty() {
-        let contacts = find_or_create(&mut tx, &wanted_contacts(&accepted)).await?;
-        let prompt = write(&mut tx, &accepted, &contacts, reannounce).await?;
-        publications.extend(first_announcements(&mut tx, prompt).await?);
+        let contacts = find_or_create(&mut tx, &accepted, known).await?;
+        publications = write(&mut tx, &accepted, &contacts, reannounce).await?;
     }
     tx.commit().await?;
     Ok(publications)
 }
 
-/// Locks the requests of these batches, and answers those that are to be handled.
-async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<Accepted>, StageError> {
+/// Locks the requests of these batches, and answers those that are to be handled, with the contacts of them that exist; those of copies are
+/// left out.
+async fn lock(
+    db: &mut PgConnection,
+    asked: &BTreeSet<BatchKey>,
+) -> Result<(Vec<Accepted>, HashMap<ContactKey, Known>), StageError> {
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = asked.iter().copied().unzip();
     // Batch by batch in the given order, which is that of tenants and ids; each by its range of the primary key.
     let rows = sqlx::query!(
         r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.state as "state!", r.payload as "payload!",
-                  r.options as "options: Json<MailOptions>"
+                  r.options as "options: Json<MailOptions>", c.id as "contact_id?", c.first_name is null as "no_first_name!",
+                  c.last_name is null as "no_last_name!", c.title is null as "no_title!", c.phone is null as "no_phone!"
            from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, first, last)
            cross join lateral (
-               select q.tenant_id, q.id, q.state, q.payload::text as payload, q.options
+               select q.tenant_id, q.id, q.state, q.payload::text as payload, q.payload ->> 'address' as address, q.options
                from requests q
                where q.tenant_id = w.tenant_id and q.id between w.first and w.last and q.kind = 'transactional'
                order by q.id
                for update
-           ) r"#,
+           ) r
+           left join contacts c on c.tenant_id = r.tenant_id and c.address = r.address"#,
         &tenants,
         &batches,
         &column(&batches, |batch| SendId::last_of(*batch)),
     )
     .fetch_all(db)
     .await?;
-    let (mut accepted, mut found) = (Vec::with_capacity(rows.len()), BTreeSet::new());
+    let (mut accepted, mut known) = (Vec::with_capacity(rows.len()), HashMap::new());
+    let mut found = BTreeSet::new();
     for row in rows {
         found.insert((row.tenant_id, SendId(row.id).batch()));
         if row.state == "accepted" {
-            let payload = serde_json::from_str(&row.payload).map_err(|error| StageError::malformed(&error))?;
+            let payload: TransactionalPayload =
+                serde_json::from_str(&row.payload).map_err(|error| StageError::malformed(&error))?;
+            if let Some(id) = row.contact_id {
+                let empty = [row.no_first_name, row.no_last_name, row.no_title, row.no_phone];
+                known.insert((row.tenant_id, payload.address.as_str().to_owned()), Known { id, empty });
+            }
             let options = row.options.map(|Json(options)| options).unwrap_or_default();
             accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload, options });
         }
@@ -141,17 +165,18 @@ async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<A
     if found.len() < asked.len() {
         return Err(StageError::rejected("unknown_request", "no such transactional request in the ledger"));
     }
-    Ok(accepted)
+    Ok((accepted, known))
 }
 
 /// Each contact once; the fields of an earlier request win over those of a later one.
 fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, Details> {
     let mut wanted: HashMap<ContactKey, Details> = HashMap::with_capacity(accepted.len());
-    for Accepted { tenant_id, payload, options, .. } in accepted {
-        for copy in &options.copies {
-            wanted.entry((*tenant_id, copy.address.as_str().to_owned())).or_default();
+    for request in accepted {
+        for (_, address) in request.sends() {
+            wanted.entry((request.tenant_id, address.to_owned())).or_default();
         }
-        let details = wanted.entry((*tenant_id, payload.address.as_str().to_owned())).or_default();
+        let payload = &request.payload;
+        let details = wanted.entry((request.tenant_id, payload.address.as_str().to_owned())).or_default();
         let fill = |field: &mut Option<String>, given: &Option<String>| {
             if field.is_none() {
                 field.clone_from(given);
@@ -165,30 +190,34 @@ fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, Details> {
     wanted
 }
 
-/// Finds the contacts, creates missing ones, and fills empty fields of existing ones.
+/// The contacts of these requests, of which some are known: finds others, creates missing ones, and fills empty fields of existing ones.
 async fn find_or_create(
     db: &mut PgConnection,
-    wanted: &HashMap<ContactKey, Details>,
+    accepted: &[Accepted],
+    mut known: HashMap<ContactKey, Known>,
 ) -> Result<HashMap<ContactKey, Uuid>, StageError> {
-    let mut found = find(db, wanted).await?;
-    let missing: Vec<_> = wanted.iter().filter(|(key, _)| !found.contains_key(*key)).collect();
+    let wanted = wanted_contacts(accepted);
+    if accepted.iter().any(|request| !request.options.copies.is_empty()) {
+        known = find(db, &wanted).await?;
+    }
+    let missing: Vec<_> = wanted.iter().filter(|(key, _)| !known.contains_key(*key)).collect();
+    let mut created = Vec::new();
     if !missing.is_empty() {
-        let created = create(db, &missing).await?;
-        if created.len() == missing.len() {
-            found.extend(created);
-        } else {
+        created = create(db, &missing).await?;
+        if created.len() < missing.len() {
             // Read again, in a statement of its own: another process has created one at the same moment.
-            found = find(db, wanted).await?;
+            known = find(db, &wanted).await?;
         }
     }
-    Ok(found)
+    fill(db, &wanted, &known).await?;
+    Ok(known.into_iter().map(|(key, contact)| (key, contact.id)).chain(created).collect())
 }
 
-/// The existing contacts. Also fills their empty fields from the requests.
+/// The existing contacts.
 async fn find(
     db: &mut PgConnection,
     wanted: &HashMap<ContactKey, Details>,
-) -> Result<HashMap<ContactKey, Uuid>, StageError> {
+) -> Result<HashMap<ContactKey, Known>, StageError> {
     let rows = sqlx::query!(
         r#"select c.tenant_id, c.id, c.address, c.first_name is null as "no_first_name!", c.last_name is null as "no_last_name!",
                   c.title is null as "no_title!", c.phone is null as "no_phone!"
@@ -197,40 +226,38 @@ async fn find(
         &column(wanted.keys(), |(tenant, _)| *tenant),
         &column(wanted.keys(), |(_, address)| address.clone()),
     )
-    .fetch_all(&mut *db)
+    .fetch_all(db)
     .await?;
-    let mut contacts = HashMap::with_capacity(rows.len());
-    let mut to_fill = Vec::new();
-    for row in rows {
-        let key = (row.tenant_id, row.address);
-        if let Some(details) = wanted.get(&key) {
-            let known = [
-                (row.no_first_name, &details.first_name),
-                (row.no_last_name, &details.last_name),
-                (row.no_title, &details.title),
-                (row.no_phone, &details.phone),
-            ];
-            if known.iter().any(|(empty, given)| *empty && given.is_some()) {
-                to_fill.push((row.tenant_id, row.id, details));
-            }
-        }
-        contacts.insert(key, row.id);
-    }
-    if !to_fill.is_empty() {
-        fill(db, &to_fill).await?;
-    }
-    Ok(contacts)
+    let found = rows.into_iter().map(|row| {
+        let empty = [row.no_first_name, row.no_last_name, row.no_title, row.no_phone];
+        ((row.tenant_id, row.address), Known { id: row.id, empty })
+    });
+    Ok(found.collect())
 }
 
-async fn fill(db: &mut PgConnection, to_fill: &[(Uuid, Uuid, &Details)]) -> Result<(), StageError> {
+/// Fills empty fields of existing contacts from the requests.
+async fn fill(
+    db: &mut PgConnection,
+    wanted: &HashMap<ContactKey, Details>,
+    known: &HashMap<ContactKey, Known>,
+) -> Result<(), StageError> {
+    let to_fill = wanted.iter().filter_map(|(key, details)| {
+        let contact = known.get(key)?;
+        let fills = contact.empty.iter().zip(details.fields()).any(|(empty, given)| *empty && given.is_some());
+        fills.then_some((key.0, contact.id, details))
+    });
+    let to_fill: Vec<(Uuid, Uuid, &Details)> = to_fill.collect();
+    if to_fill.is_empty() {
+        return Ok(());
+    }
     sqlx::query_file!(
         "queries/resolve/fill_contacts.sql",
-        &column(to_fill, |(tenant, ..)| *tenant),
-        &column(to_fill, |(_, id, _)| *id),
-        &column(to_fill, |(.., details)| details.first_name.clone()) as &[Option<String>],
-        &column(to_fill, |(.., details)| details.last_name.clone()) as &[Option<String>],
-        &column(to_fill, |(.., details)| details.title.clone()) as &[Option<String>],
-        &column(to_fill, |(.., details)| details.phone.clone()) as &[Option<String>],
+        &column(&to_fill, |(tenant, ..)| *tenant),
+        &column(&to_fill, |(_, id, _)| *id),
+        &column(&to_fill, |(.., details)| details.first_name.clone()) as &[Option<String>],
+        &column(&to_fill, |(.., details)| details.last_name.clone()) as &[Option<String>],
+        &column(&to_fill, |(.., details)| details.title.clone()) as &[Option<String>],
+        &column(&to_fill, |(.., details)| details.phone.clone()) as &[Option<String>],
     )
     .execute(db)
     .await?;
@@ -264,13 +291,13 @@ async fn create(
     Ok(rows.into_iter().map(|row| ((row.tenant_id, row.address), row.id)).collect())
 }
 
-/// Writes batch and send of each request, and marks it as handled. Answers the priority batches.
+/// Writes batch and send of each request, and marks it as handled. Answers the announcements of the priority batches.
 async fn write(
     db: &mut PgConnection,
     accepted: &[Accepted],
     contacts: &HashMap<ContactKey, Uuid>,
     reannounce: Duration,
-) -> Result<Vec<PromptBatch>, StageError> {
+) -> Result<Vec<Publication>, StageError> {
     let mut sends: Vec<(&Accepted, Uuid, Uuid)> = Vec::with_capacity(accepted.len());
     for request in accepted {
         for (send, address) in request.sends() {
@@ -294,18 +321,22 @@ async fn write(
     )
     .fetch_all(db)
     .await?;
-    let batches = rows.into_iter().map(|row| PromptBatch {
-        tenant_id: row.tenant_id,
-        batch_id: row.batch_id,
-        kind: MessageKind::Transactional,
-        classification: row.classification,
-        content_id: row.content_id,
-        sender_id: row.sender_id,
-        send_ids: row.send_ids,
-        contact_ids: row.contact_ids,
-        notify: None,
-    });
-    Ok(batches.collect())
+    let (mut batches, mut eligibility) = (BTreeMap::new(), HashMap::with_capacity(rows.len()));
+    for row in rows {
+        eligibility.insert((row.tenant_id, row.contact_id), recipient_eligibility!(row, timezone));
+        batches.entry((row.tenant_id, row.batch_id)).or_insert_with(|| PromptBatch {
+            tenant_id: row.tenant_id,
+            batch_id: row.batch_id,
+            kind: MessageKind::Transactional,
+            classification: row.classification,
+            content_id: row.content_id,
+            sender_id: row.sender_id,
+            send_ids: row.send_ids,
+            contact_ids: row.contact_ids,
+            notify: None,
+        });
+    }
+    announce(batches.into_values(), &eligibility)
 }
 
 #[cfg(test)]

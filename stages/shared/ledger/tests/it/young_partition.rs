@@ -8,21 +8,32 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use stage_rig::rows_in_vain;
 use uuid::Uuid;
 
-const FIND_SENDS: &str = include_str!("../../queries/owed/find_sends.sql");
+const FIND_OWED: &str = include_str!("../../queries/owed/find_owed.sql");
 const APPLY: &str = include_str!("../../queries/fence/apply.sql");
 const FENCE: &str = include_str!("../../queries/fence/fence.sql");
 const ACCEPT: &str = include_str!("../../queries/fence/accept.sql");
 const MOVE_COUNTERS: &str = include_str!("../../queries/counters/move_counters.sql");
 const LOCK_BATCHES: &str = include_str!("../../queries/counters/lock_batches.sql");
 const LOCK_FOR_FENCE: &str = include_str!("../../queries/fence/lock_for_fence.sql");
-const READ_BATCHES: &str = include_str!("../../queries/fence/read_batches.sql");
+const READ_FENCES: &str = include_str!("../../queries/fence/read_fences.sql");
 const READ_CONTACTS: &str = include_str!("../../queries/fence/read_contacts.sql");
 const TENANT: Uuid = Uuid::from_u128(1);
+/// A tenant with one batch. Its id is also that of its domain, its sender, its content and the batch.
+const BATCH: &str = "
+    insert into tenants (id, environment, owner_email)
+    values ('00000000-0000-0000-0000-000000000001', 'production', 'owner@example.com');
+    insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token)
+    select id, id, 'example.com', 's', '', '', 't' from tenants;
+    insert into senders (tenant_id, id, domain_id, email, name) select id, id, id, 'ann@example.com', 'Ann' from tenants;
+    insert into contents (tenant_id, id, kind, subject, body_html) select id, id, 'one_off', 'S', '' from tenants;
+    insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, size, queued)
+    select id, id, date_trunc('month', now() at time zone 'utc'), 'one_off', 'priority', 'operational', id, id, 500, 500 from tenants;";
 
 #[tokio::test]
 async fn a_batch_is_read_by_key_in_a_partition_without_statistics() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let mut db = PgConnection::connect(&database.url()).await.unwrap();
+    sqlx::raw_sql(BATCH).execute(&mut db).await.unwrap();
     sqlx::raw_sql(
         "insert into sends (tenant_id, id, month, campaign_id, contact_id)
          select '00000000-0000-0000-0000-000000000001', gen_random_uuid(), date_trunc('month', now() at time zone 'utc'),
@@ -37,7 +48,8 @@ async fn a_batch_is_read_by_key_in_a_partition_without_statistics() {
     let some = "select id, month from sends order by id limit 500";
     let sends: Vec<(Uuid, NaiveDate)> = sqlx::query_as(some).fetch_all(&mut *db).await.unwrap();
     let (ids, months): (Vec<Uuid>, Vec<NaiveDate>) = sends.into_iter().unzip();
-    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json)\n{FIND_SENDS}")))
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json)\n{FIND_OWED}")))
+        .bind(vec![TENANT; ids.len()])
         .bind(vec![TENANT; ids.len()])
         .bind(&ids)
         .bind(months[0])
@@ -46,6 +58,7 @@ async fn a_batch_is_read_by_key_in_a_partition_without_statistics() {
         .unwrap();
     let in_vain = rows_in_vain(&plan);
     assert!(in_vain < 500.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    assert_eq!(plan[0]["Plan"]["Actual Rows"].as_f64(), Some(1.0), "the batch is found: {plan:#}");
 }
 
 /// A statement of the ledger writer: its name, its text, and its arguments for these sends.
@@ -95,6 +108,7 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         "'{}'::uuid[], '{}'::text[], '{}'::text[], '{}'::int8[], 0::int2".to_owned(),
         "'{}'::uuid[], '{}'::date[], '{}'::int2[], '{}'::int8[], '{}'::timestamptz[]".to_owned(),
     ];
+    let read_fences = [tenants, each(&TENANT.to_string(), "uuid"), ids].join(", ");
     vec![
         Prepared { name: "apply", sql: APPLY, arguments: apply.join(", ") },
         Prepared { name: "fence", sql: FENCE, arguments: fence.join(", ") },
@@ -102,7 +116,7 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         Prepared { name: "lock_batches", sql: LOCK_BATCHES, arguments: keys.clone() },
         Prepared { name: "lock_for_fence", sql: LOCK_FOR_FENCE, arguments: [keys.clone(), keys.clone()].join(", ") },
         Prepared { name: "accept", sql: ACCEPT, arguments: accept.join(", ") },
-        Prepared { name: "read_batches", sql: READ_BATCHES, arguments: keys.clone() },
+        Prepared { name: "read_fences", sql: READ_FENCES, arguments: read_fences },
         Prepared { name: "read_contacts", sql: READ_CONTACTS, arguments: keys },
     ]
 }
@@ -122,10 +136,9 @@ async fn the_ledger_writers_statements_go_by_key_in_tables_without_statistics() 
     }
     // As rows would be after a first import and the launch of a first campaign: nobody has analysed them yet.
     let mut filler = PgConnection::connect(&database.url()).await.unwrap();
+    sqlx::raw_sql(BATCH).execute(&mut filler).await.unwrap();
     sqlx::raw_sql(
-        "insert into tenants (id, environment, owner_email)
-         values ('00000000-0000-0000-0000-000000000001', 'production', 'owner@example.com');
-         insert into contacts (tenant_id, id, address)
+        "insert into contacts (tenant_id, id, address)
          select '00000000-0000-0000-0000-000000000001', gen_random_uuid(), n || '@example.com' from generate_series(1, 10000) n;
          insert into sends (tenant_id, id, month, campaign_id, contact_id)
          select tenant_id, id, date_trunc('month', now() at time zone 'utc'), '00000000-0000-0000-0000-000000000002', id from contacts;",

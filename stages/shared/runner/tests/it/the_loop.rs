@@ -29,6 +29,9 @@ const FAILS_ONCE: i32 = 3;
 const SLOW: i32 = 4;
 const PANICS: i32 = 5;
 const WAITS: i32 = 6;
+const BUSY: i32 = 7;
+/// More than the deliveries after which a message that fails is set aside.
+const BUSY_TIMES: usize = 20;
 
 #[derive(Default)]
 struct Toy {
@@ -53,6 +56,11 @@ impl Stage for Toy {
             && self.failures.fetch_add(1, Ordering::SeqCst) == 0
         {
             return Err(StageError::Deferred { reason: "not_yet" });
+        }
+        if inputs.iter().any(|input| input.announcement == BUSY)
+            && self.failures.fetch_add(1, Ordering::SeqCst) < BUSY_TIMES
+        {
+            return Err(StageError::Busy { reason: "busy", wait: Duration::from_millis(5) });
         }
         if inputs.iter().any(|input| input.announcement == SLOW) {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -227,6 +235,17 @@ async fn a_transient_error_brings_the_message_again() {
     rig.holds(stream::CLEARED, 1).await;
     rig.holds(stream::RESOLVED, 0).await;
     assert_eq!(*rig.toy.seen.lock().unwrap(), vec![vec![batch], vec![batch]]);
+    assert_eq!(rig.messages(stream::DEAD).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_waits_for_capacity_is_never_set_aside() {
+    let rig = Rig::new().await;
+    rig.publish(BUSY).await;
+    rig.start(1);
+    rig.holds(stream::CLEARED, 1).await;
+    rig.holds(stream::RESOLVED, 0).await;
+    assert_eq!(rig.toy.seen.lock().unwrap().len(), BUSY_TIMES + 1);
     assert_eq!(rig.messages(stream::DEAD).await, 0);
 }
 

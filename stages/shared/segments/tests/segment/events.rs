@@ -219,13 +219,32 @@ async fn mail_that_waited_in_a_pause_counts_from_the_time_it_was_sent() {
     let id = id_of(40);
     partition(&rig, month_of(id)).await;
     send(&rig, &tenant, id, people[0].id, 1).await;
-    sqlx::query("update tenants set longest_pause_days = 39 where id = $1")
+    let rule = json!({"event": "email.sent", "within_days": 7});
+    assert!(select(&rig, &tenant, &rule).await.is_empty(), "without a pause no mail waits for so long");
+    // Pauses by the days ago when they began and ended.
+    for (pauses, is_read) in [
+        (vec![(40, 1)], true),
+        (vec![(40, 14)], true),
+        (vec![(300, 100)], false),
+        (vec![(300, 100), (2, 1)], false),
+        (vec![(40, 20), (18, 12)], true),
+        (vec![(40, 25), (13, 12)], false),
+    ] {
+        let (began, ended): (Vec<i32>, Vec<i32>) = pauses.iter().copied().unzip();
+        sqlx::query(
+            "update tenants set pauses = (
+                 select range_agg(tstzrange(now() - make_interval(days => w.began), now() - make_interval(days => w.ended)))
+                 from unnest($2::integer[], $3::integer[]) as w (began, ended))
+             where id = $1",
+        )
         .bind(tenant.id)
+        .bind(began)
+        .bind(ended)
         .execute(&rig.pool)
         .await
         .unwrap();
-    let rule = json!({"event": "email.sent", "within_days": 7});
-    assert_eq!(select(&rig, &tenant, &rule).await, [people[0].id]);
+        assert_eq!(!select(&rig, &tenant, &rule).await.is_empty(), is_read, "{pauses:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
