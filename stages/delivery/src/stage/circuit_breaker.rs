@@ -62,13 +62,13 @@ impl BreakerState {
 /// What a transaction holds while it tries the provider. Dropped without an answer, for the mail may not leave after all, it lets the next
 /// one try at once.
 #[derive(Debug)]
-pub(crate) struct Passage<'a> {
+pub(crate) struct BreakerPermit<'a> {
     breaker: &'a CircuitBreaker,
     /// The failures that were counted with this trial. `None`: the circuit is closed, and everybody may pass.
     trial: Option<u32>,
 }
 
-impl Drop for Passage<'_> {
+impl Drop for BreakerPermit<'_> {
     fn drop(&mut self) {
         let Some(trial) = self.trial else { return };
         let mut state = self.breaker.lock();
@@ -111,11 +111,11 @@ impl CircuitBreaker {
     ///
     /// # Errors
     /// How long to wait before asking again.
-    pub fn enter(&self) -> Result<Passage<'_>, Duration> {
+    pub fn enter(&self) -> Result<BreakerPermit<'_>, Duration> {
         self.enter_at(Instant::now())
     }
 
-    fn enter_at(&self, now: Instant) -> Result<Passage<'_>, Duration> {
+    fn enter_at(&self, now: Instant) -> Result<BreakerPermit<'_>, Duration> {
         let mut state = self.lock();
         if let Some(wait) = state.remaining_at(now) {
             return Err(wait);
@@ -128,7 +128,7 @@ impl CircuitBreaker {
             state.report.open_until = Some(Utc::now() + pause);
             trial = Some(state.failures);
         }
-        Ok(Passage { breaker: self, trial })
+        Ok(BreakerPermit { breaker: self, trial })
     }
 
     /// Records that the provider failed. Failures of transactions that ran at the same time count once.

@@ -111,8 +111,8 @@ impl Transmitter {
             None => return self.record(Change::released(send, SOON)).await,
         };
         // A mail may have waited for minutes for its slot and its connection, and the circuit may have opened meanwhile.
-        let _passage = match route.breaker.enter() {
-            Ok(passage) => passage,
+        let _breaker_permit = match route.breaker.enter() {
+            Ok(permit) => permit,
             Err(wait) => return self.record(Change::released(send, route.wait_or_fall_back(wait))).await,
         };
         let (send, fenced_at) = match self.ledger.fence(send.clone()).await {

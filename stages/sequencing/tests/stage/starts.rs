@@ -207,6 +207,15 @@ pub(crate) async fn trigger(world: &World, sequence: Uuid, kind: &str, config: V
     .unwrap();
 }
 
+/// A sequence that starts for who gets a company. Its trigger has been looked at.
+async fn start_for_firms(world: &World) {
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    let segment = segment(world, json!({"field": "company", "op": "exists"})).await;
+    trigger(world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
+    world.start(&[]).await;
+    look_again(world).await;
+}
+
 /// Lets the stage look at every trigger again, and waits until it has.
 async fn look_again(world: &World) {
     world
@@ -342,11 +351,7 @@ async fn a_contact_that_a_test_made_enters_a_segment_when_it_agrees() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;
     world.execute("update contacts set source = 'campaign_test', marketing_status = 'pending'").await;
-    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
-    let segment = segment(&world, json!({"field": "company", "op": "exists"})).await;
-    trigger(&world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
-    world.start(&[]).await;
-    look_again(&world).await;
+    start_for_firms(&world).await;
     work_at(&world, &people[0], Some("Acme")).await;
     look_again(&world).await;
     let noted = "select count(*) from trigger_occurrences";
@@ -360,11 +365,7 @@ async fn a_contact_that_a_test_made_enters_a_segment_when_it_agrees() {
 async fn who_is_passed_over_starts_with_a_later_entry_only() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;
-    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
-    let segment = segment(&world, json!({"field": "company", "op": "exists"})).await;
-    trigger(&world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
-    world.start(&[]).await;
-    look_again(&world).await;
+    start_for_firms(&world).await;
     work_at(&world, &people[0], Some("Acme")).await;
     world.execute("select pass_over_segments(tenant_id, array_agg(id)) from contacts group by tenant_id").await;
     look_again(&world).await;
@@ -382,11 +383,7 @@ async fn who_is_passed_over_starts_with_a_later_entry_only() {
 async fn who_is_passed_over_after_a_clock_was_set_back_starts_nothing() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;
-    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
-    let segment = segment(&world, json!({"field": "company", "op": "exists"})).await;
-    trigger(&world, sequence, "segment_entered", json!({ "segment_id": segment })).await;
-    world.start(&[]).await;
-    look_again(&world).await;
+    start_for_firms(&world).await;
     world.execute("update sequences set triggers_swept_at = now() + interval '1 minute'").await;
     work_at(&world, &people[0], Some("Acme")).await;
     world.execute("select pass_over_segments(tenant_id, array_agg(id)) from contacts group by tenant_id").await;
