@@ -309,14 +309,20 @@ mod tests {
         lock(&shared.wanted).insert((tenant, subscription));
         let mut manager =
             LeaseManager { shared: Arc::clone(&shared), runner: deps.runner.clone(), renewed_at: Instant::now() };
-        let mut silence = rig.pool.begin().await.unwrap();
-        sqlx::query("lock table webhook_leases").execute(&mut *silence).await.unwrap();
-        let waiting = "select count(*) from pg_locks where relation = 'webhook_leases'::regclass and not granted";
+        // Another process takes the lease and does not commit it. (A lock on the table would stop the statement before it is sent.)
+        let mut other = rig.pool.begin().await.unwrap();
+        sqlx::query("insert into webhook_leases (subscription_id, holder, lease_until) values ($1, $1, now())")
+            .bind(subscription)
+            .execute(&mut *other)
+            .await
+            .unwrap();
+        let waiting = "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+                       where not l.granted and a.datname = current_database()";
         tokio::select! {
             taken = manager.take_wanted_leases() => panic!("{taken:?}"),
             () = until("the statement waits", async || rig.number(waiting).await > 0) => {}
         }
-        silence.commit().await.unwrap();
+        other.rollback().await.unwrap();
         let leases = "select count(*) from webhook_leases";
         until("the lease is committed unanswered", async || rig.number(leases).await == 1).await;
         manager.take_wanted_leases().await.unwrap();
