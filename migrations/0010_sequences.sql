@@ -377,7 +377,7 @@ begin
     select a.tenant_id, s.id, a.id, 'created'
     from (select distinct a.tenant_id from added a) t
     cross join lateral sequences_started_by(t.tenant_id, 'contact_created') s
-    join added a on a.tenant_id = t.tenant_id and coalesce(a.source, '') not in ('transactional', 'message', 'campaign_test')
+    join added a on a.tenant_id = t.tenant_id and not is_known_from_mail(a.source)
     on conflict do nothing;
     return null;
 end $$;

@@ -25,8 +25,6 @@ pub struct Gathering {
     pub busy: usize,
     /// How long a group gathers under load: those who were just answered come back within it.
     pub window: Duration,
-    /// A group of this size waits for no more.
-    pub enough: usize,
 }
 
 /// Takes entries out of a queue in groups: what came while the one before was committed, and under load a little more.
@@ -47,7 +45,7 @@ impl<T> GroupCommitter<T> {
 
     /// The next group, asked for when the one before is committed. `None`: nothing will come any more.
     pub async fn next(&mut self) -> Option<Vec<T>> {
-        let Gathering { most, busy, window, enough } = self.gathering;
+        let Gathering { most, busy, window } = self.gathering;
         let asked = Instant::now();
         let mut group = std::mem::take(&mut self.undecided);
         if group.is_empty() {
@@ -62,7 +60,7 @@ impl<T> GroupCommitter<T> {
         }
         if busy == 0 || (self.was_busy && asked.elapsed() < window) {
             let end = Instant::now() + window;
-            while group.len() < enough {
+            while group.len() < most {
                 let room = most - group.len();
                 let Ok(1..) = timeout_at(end, self.queue.recv_many(&mut group, room)).await else { break };
             }
@@ -149,7 +147,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const GATHERING: Gathering = Gathering { most: 4, busy: 2, window: Duration::from_millis(5), enough: 4 };
+    const GATHERING: Gathering = Gathering { most: 4, busy: 2, window: Duration::from_millis(5) };
 
     /// Answers each entry with itself; refuses a group with a 0 in it, fails on a 9 and then does not answer.
     struct Echo(u32);
@@ -175,20 +173,6 @@ mod tests {
         let (mut echo, refused) = (Echo(0), Err(NotCommitted::Refused));
         assert_eq!(commit_each(&mut echo, &[1, 9, 2]).await, [Ok(1), Ok(9), Ok(2)]);
         assert_eq!(commit_each(&mut echo, &[1, 0, 13, 2]).await, [Ok(1), refused, refused, Ok(2)]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_group_that_is_large_enough_does_not_gather() {
-        let (entries, queue) = mpsc::channel(16);
-        let mut groups = GroupCommitter::new(queue, Gathering { enough: 2, ..GATHERING });
-        for entry in 1..6 {
-            entries.send(entry).await.unwrap();
-        }
-        let begun = Instant::now();
-        assert_eq!(groups.next().await, Some(vec![1, 2, 3, 4]));
-        entries.send(6).await.unwrap();
-        assert_eq!(groups.next().await, Some(vec![5, 6]));
-        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]

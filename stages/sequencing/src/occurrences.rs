@@ -249,7 +249,7 @@ fn push_entries(query: &mut QueryBuilder<Postgres>, rule: &CompiledSegment, sequ
     query.push("with inside as materialized (select c.id from ");
     rule.push(query, sequence.tenant_id);
     // A contact that a test of a campaign made enters when it has agreed to something.
-    query.push(" and (c.source is distinct from 'campaign_test' or c.marketing_status <> 'pending')");
+    query.push(" and (not is_made_by_test(c.source) or c.marketing_status <> 'pending')");
     query.push("), gone as (delete from segment_entries where ctid = any (array(select max(w.place) from (");
     query.push("select e.contact_id, e.ctid as place from segment_entries e where e.tenant_id = ");
     query.push_bind(sequence.tenant_id).push(" and e.sequence_id = ").push_bind(sequence.id);

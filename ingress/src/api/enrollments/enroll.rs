@@ -159,11 +159,11 @@ async fn find_or_create(
          set first_name = coalesce(first_name, $3), last_name = coalesce(last_name, $4), title = coalesce(title, $5),
              phone = coalesce(phone, $6), status = 'active', updated_at = now(),
              marketing_status = case
-                 when marketing_status = 'pending' and source in ('transactional', 'message', 'campaign_test')
+                 when marketing_status = 'pending' and is_known_from_mail(source)
                       and not exists (select from confirmations f where f.tenant_id = $1 and f.contact_id = contacts.id)
                  then 'subscribed' else marketing_status end
          where tenant_id = $1 and id = $2
-           and (status = 'archived' or marketing_status = 'pending' and source in ('transactional', 'message', 'campaign_test')
+           and (status = 'archived' or marketing_status = 'pending' and is_known_from_mail(source)
                 or first_name is null and $3::text is not null or last_name is null and $4::text is not null
                 or title is null and $5::text is not null or phone is null and $6::text is not null)",
         tenant,

@@ -21,8 +21,7 @@ const GROUP_MAX: usize = 64;
 /// Requests waiting for a group; more wait their turn.
 const QUEUE: usize = 1_024;
 /// Under load larger groups form and share the cost of a group. Without load, no request waits.
-const GATHERING: Gathering =
-    Gathering { most: GROUP_MAX, busy: 3, window: Duration::from_millis(1), enough: GROUP_MAX };
+const GATHERING: Gathering = Gathering { most: GROUP_MAX, busy: 3, window: Duration::from_millis(1) };
 /// How long a request waits to be admitted. After it, Postgres counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(12);
 

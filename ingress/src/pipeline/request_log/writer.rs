@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{LoggedCall, LoggedTenant, count, names::FieldNames};
 
 /// A group is written when it has so many calls, or has gathered for so long.
-const GATHERING: Gathering = Gathering { most: 500, busy: 0, window: Duration::from_secs(1), enough: 500 };
+const GATHERING: Gathering = Gathering { most: 500, busy: 0, window: Duration::from_secs(1) };
 
 /// Writes until nothing more can come.
 pub(super) async fn run(by_key: PreparedPool, waiting: mpsc::Receiver<LoggedCall>) {

@@ -107,8 +107,7 @@ impl AttemptRecorder {
     /// Records attempts in groups, however long that takes. Their deliveries are not attempted again here meanwhile. If the process ends
     /// first, another one attempts them again. A result that cannot be recorded does not affect the others: it is attempted again, too.
     pub async fn run(mut self, finished: mpsc::Receiver<FinishedAttempt>) {
-        let mut groups =
-            GroupCommitter::new(finished, Gathering { most: GROUP_MAX, busy: 0, window: GATHER, enough: GROUP_MAX });
+        let mut groups = GroupCommitter::new(finished, Gathering { most: GROUP_MAX, busy: 0, window: GATHER });
         while let Some(group) = groups.next().await {
             commit_each(&mut self, &group).await;
             for attempt in group {

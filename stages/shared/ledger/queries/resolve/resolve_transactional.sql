@@ -25,7 +25,7 @@ with wanted as (
     from wanted w
     join counted n on n.tenant_id = w.tenant_id and n.batch_id = w.batch_id
     where n.classification = 'marketing' and w.send_id = w.request_id and c.tenant_id = w.tenant_id and c.id = w.contact_id
-      and c.marketing_status = 'pending' and c.source in ('transactional', 'message', 'campaign_test')
+      and c.marketing_status = 'pending' and is_known_from_mail(c.source)
       and not exists (select from confirmations f where f.tenant_id = c.tenant_id and f.contact_id = c.id)
     returning c.id
 ), batch as (

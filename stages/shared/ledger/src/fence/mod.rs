@@ -53,8 +53,6 @@ const TASK: &str = "ledger_writer";
 const GROUP_MAX: usize = 512;
 /// A group of this size means load.
 const BUSY: usize = 3;
-/// A group of this size is committed at once: to gather more would cost the connections more time than the commits save.
-const ENOUGH: usize = 64;
 /// How long, under load, fences and results are collected into one commit. A lone send never waits.
 pub const WINDOW: Duration = Duration::from_millis(3);
 /// Capacity of the writer's queue; further callers wait.
@@ -196,7 +194,7 @@ impl Ledger {
 }
 
 async fn write(queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Duration) {
-    let mut groups = GroupCommitter::new(queue, Gathering { most: GROUP_MAX, busy: BUSY, window, enough: ENOUGH });
+    let mut groups = GroupCommitter::new(queue, Gathering { most: GROUP_MAX, busy: BUSY, window });
     while let Some(group) = groups.next().await {
         let commit = Box::pin(commit_group(&mut commits, group));
         // Undecided entries start the next group.
