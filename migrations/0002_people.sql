@@ -45,12 +45,12 @@ create index contacts_merged on contacts (tenant_id, merged_into) where merged_i
 create index contacts_archived on contacts (tenant_id, created_at desc, id desc) where status = 'archived';
 select enable_row_security('contacts');
 
--- True if nobody added the contact: a mail that a product or a test of a campaign sent to the address made it.
+-- True if nobody added the contact: a transactional mail, a one-off message or a test of a campaign to its address made it.
 create function is_known_from_mail(source text) returns boolean
-language sql immutable return coalesce(source in ('transactional', 'message', 'campaign_test'), false);
+language sql immutable parallel safe return coalesce(source in ('transactional', 'message', 'campaign_test'), false);
 -- True if a test of a campaign made the contact.
 create function is_made_by_test(source text) returns boolean
-language sql immutable return coalesce(source = 'campaign_test', false);
+language sql immutable parallel safe return coalesce(source = 'campaign_test', false);
 
 -- Double opt-in: contacts that were asked to confirm their consent by a link in mail, and what proves that they did. The mail goes to the
 -- contact's address, which does not change.

@@ -161,6 +161,16 @@ impl Rig {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.unwrap()
     }
 
+    /// How many statements wait for a lock, of whatever role.
+    pub async fn statements_waiting(&self) -> i64 {
+        // Not the wait events of `pg_stat_activity`, which only a session's own role sees.
+        self.number(
+            "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+             where not l.granted and a.datname = current_database()",
+        )
+        .await
+    }
+
     /// Every batch's counters equal a recount of its sends.
     pub async fn assert_books(&self) {
         let faults = recount::faults(&self.pool).await.unwrap();

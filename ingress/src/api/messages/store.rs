@@ -23,7 +23,8 @@ pub(super) struct NewMessage<'a> {
     pub(super) metered: usize,
 }
 
-/// The source of a contact that a test of a campaign made. Not `test`, which products write themselves.
+/// The source of a contact that a test of a campaign made; `is_made_by_test` and `is_known_from_mail` read it. Not `test`, which products
+/// write themselves.
 const TEST_SOURCE: &str = "campaign_test";
 
 /// The contact of each recipient, in order; missing contacts are inserted with a pending consent: they get this mail and no

@@ -2,7 +2,6 @@
 
 use rstest::rstest;
 use serde_json::json;
-use sqlx::{Connection, PgConnection};
 use stage_rig::until;
 use uuid::Uuid;
 
@@ -134,12 +133,8 @@ async fn an_answer_during_a_merge_ends_the_survivors_enrollment() {
         .bind(schemas::month_of(send))
         .execute(world.pool());
     let merged = async {
-        // The stages' role does not see what others wait for.
-        let mut watcher = PgConnection::connect(&world.rig.database.url()).await.unwrap();
         until("the answer waits, or was noted", async || {
-            let waits_or_noted = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')
-                                      or exists (select from enrollment_checks)";
-            sqlx::query_scalar(waits_or_noted).fetch_one(&mut watcher).await.unwrap()
+            world.rig.statements_waiting().await > 0 || world.number("select count(*) from enrollment_checks").await > 0
         })
         .await;
         merge.commit().await.unwrap();

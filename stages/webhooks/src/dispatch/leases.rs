@@ -316,11 +316,9 @@ mod tests {
             .execute(&mut *other)
             .await
             .unwrap();
-        let waiting = "select count(*) from pg_locks l join pg_stat_activity a using (pid)
-                       where not l.granted and a.datname = current_database()";
         tokio::select! {
             taken = manager.take_wanted_leases() => panic!("{taken:?}"),
-            () = until("the statement waits", async || rig.number(waiting).await > 0) => {}
+            () = until("the statement waits", async || rig.statements_waiting().await > 0) => {}
         }
         other.rollback().await.unwrap();
         let leases = "select count(*) from webhook_leases";
