@@ -275,13 +275,17 @@ impl WriteRequest {
             let key_id = caller.lineage;
             let waiting = PendingWrite { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
             if let Some(key) = &key {
-                match key.claim(tx.db(), key_id, in_tenant.then_some(tenant), lease).await? {
-                    KeyClaim::Taken => {}
-                    KeyClaim::Answered(stored) => {
+                match key.claim(tx.db(), key_id, in_tenant.then_some(tenant), lease).await {
+                    Err(error) => {
+                        tx.undo().await;
+                        return Err(error);
+                    }
+                    Ok(KeyClaim::Taken) => {}
+                    Ok(KeyClaim::Answered(stored)) => {
                         tx.rollback().await?;
                         return Ok(replay(stored.open(&ingress.vault, tenant)?));
                     }
-                    KeyClaim::Waiting(reference) => {
+                    Ok(KeyClaim::Waiting(reference)) => {
                         tx.commit().await?;
                         if skips_outcome {
                             return Ok(replayed(committed(reference)));
@@ -425,10 +429,7 @@ async fn commit_or_undo(
             Err(error)
         }
         (Err(error), _) => {
-            // The refusal is the answer even if the rollback fails: the connection is closed then.
-            if tx.rollback().await.is_err() {
-                tracing::debug!("rollback failed; the connection is dropped");
-            }
+            tx.undo().await;
             Err(error)
         }
     }

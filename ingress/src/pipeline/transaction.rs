@@ -34,6 +34,14 @@ impl Tx {
             Self::ByKey(tx) => tx.rollback().await,
         }
     }
+
+    /// Rolls back before a refusal is answered, so that a repeat finds its idempotency key free. The refusal is the answer even if this
+    /// fails: the connection is closed then.
+    pub async fn undo(self) {
+        if self.rollback().await.is_err() {
+            tracing::debug!("rollback failed; the connection is dropped");
+        }
+    }
 }
 
 /// Begins a write, confined to a tenant (nil for what stands above tenants) and bounded in time: one round trip.
