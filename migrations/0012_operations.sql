@@ -176,7 +176,7 @@ as $$
             from (
                 select b.tenant_id, b.campaign_id, b.announcement, b.created_at from batches b
                 where b.lane = l.lane and b.state = s.state and b.state <> 'done'
-                limit 10000
+                limit 100000
             ) q
             group by q.tenant_id, q.campaign_id
         ) t

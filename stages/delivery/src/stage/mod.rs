@@ -10,6 +10,7 @@ mod checks;
 mod circuit_breaker;
 mod health;
 mod notifier;
+mod on_bus;
 mod outcome;
 mod ping;
 mod prepare;

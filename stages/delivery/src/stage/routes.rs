@@ -7,7 +7,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use chrono::{DateTime, Utc};
@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use super::{
     circuit_breaker::{CircuitBreaker, CircuitReport},
+    on_bus::{self, WaitingOnBus},
     prepare,
 };
 use crate::provider::{
@@ -40,12 +41,6 @@ const CONNECTION_IDLE: Duration = Duration::from_secs(600);
 const BREAKER_IDLE: Duration = Duration::from_secs(3600);
 /// When a batch is tried again whose connection already uses all the workers it may use, or all connections do.
 const WORKER_WAIT: Duration = Duration::from_secs(3);
-/// Rendered batches of this process that wait on the bus for a worker. Far below `runner::MAX_ACK_PENDING`: more would keep other mail from
-/// being delivered to any worker.
-const WAITING_ON_BUS: usize = 256;
-/// How often the next announcement of such a batch is put off, by twice as long.
-const ANNOUNCED_AGAIN: Duration = Duration::from_secs(30);
-
 /// Wait before a send is tried again that another route of its tenant can take.
 const FALLBACK_WAIT: Duration = Duration::from_secs(1);
 
@@ -160,10 +155,7 @@ pub(crate) struct ProviderRoutes {
     route_settings: RouteSettings,
     /// Limits the workers of the bulk and the priority lane that use tenants' connections at once.
     all_connections: [Arc<Semaphore>; 2],
-    /// Limits the messages that wait on the bus for a worker.
-    on_bus: Arc<Semaphore>,
-    /// Batches that wait on the bus, whose next announcement was put off a moment ago.
-    put_off: Cache<Uuid, ()>,
+    on_bus: WaitingOnBus,
     platform: LaneRoutes,
     sandbox: LaneRoutes,
     choices: Cache<Uuid, RouteChoice>,
@@ -206,8 +198,7 @@ impl ProviderRoutes {
             pool,
             vault,
             all_connections: route_settings.workers_of_all.map(|workers| Arc::new(Semaphore::new(workers))),
-            on_bus: Arc::new(Semaphore::new(WAITING_ON_BUS)),
-            put_off: Cache::builder().max_capacity(WAITING_ON_BUS as u64).time_to_live(ANNOUNCED_AGAIN).build(),
+            on_bus: WaitingOnBus::default(),
             route_settings,
             choices: Cache::builder().max_capacity(CHOICES).time_to_live(CHOICE_LIFE).build(),
             connections: Cache::builder().max_capacity(CONNECTIONS).time_to_idle(CONNECTION_IDLE).build(),
@@ -237,12 +228,18 @@ impl ProviderRoutes {
             }
         }
         if !busy.is_empty() {
-            if busy.len() == inputs.len() && self.may_wait_on_bus(busy.len()) {
-                self.put_off_announcements(&busy).await?;
+            if busy.len() == inputs.len()
+                && let Some(new) = self.on_bus.enter(&busy, Instant::now())
+            {
+                if !new.is_empty() {
+                    // They are not announced and rendered again meanwhile.
+                    ledger::owed::postpone(&self.pool, &new, on_bus::ANNOUNCED_AGAIN * 2).await?;
+                }
                 return Err(StageError::Busy { reason: "connection_busy", wait: WORKER_WAIT });
             }
             waiting.entry(WORKER_WAIT).or_default().extend(busy);
         }
+        self.on_bus.leave(inputs);
         for (wait, inputs) in &waiting {
             ledger::owed::postpone(&self.pool, inputs, *wait).await?;
         }
@@ -251,30 +248,6 @@ impl ProviderRoutes {
             false => Cow::Owned(going.into_iter().cloned().collect()),
         };
         Ok(AdmittedMessages { inputs, routes, workers })
-    }
-
-    /// Keeps batches that wait on the bus from being announced and rendered again meanwhile.
-    async fn put_off_announcements(&self, busy: &[&Rendered]) -> Result<(), StageError> {
-        let due: Vec<&Rendered> =
-            busy.iter().copied().filter(|input| !self.put_off.contains_key(&input.batch_id)).collect();
-        if !due.is_empty() {
-            ledger::owed::postpone(&self.pool, &due, ANNOUNCED_AGAIN * 2).await?;
-        }
-        for input in due {
-            self.put_off.insert(input.batch_id, ()).await;
-        }
-        Ok(())
-    }
-
-    /// True if so many more messages may wait on the bus: until they are delivered again.
-    fn may_wait_on_bus(&self, messages: usize) -> bool {
-        let Ok(messages) = u32::try_from(messages) else { return false };
-        let Ok(permits) = self.on_bus.clone().try_acquire_many_owned(messages) else { return false };
-        tokio::spawn(async move {
-            tokio::time::sleep(WORKER_WAIT).await;
-            drop(permits);
-        });
-        true
     }
 
     async fn find_route(&self, tenant: Uuid, lane: Lane) -> Result<ProviderRoute, StageError> {
