@@ -1,7 +1,20 @@
 -- Leases that expired after a fence: the body may have left. Mail that is neither of a campaign nor marketing gets one more attempt with the
 -- same bytes, unless its tenant has more than one provider route; the token of the first attempt is kept, in case its answer comes late. Mail that is not tried again does not wait for its
 -- lease if its session is gone ($6 to $7).
-with doubted as (
+with late as (
+    select s.tenant_id, s.id, u.again
+    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $5::bool[]) as u (tenant_id, first, last, again)
+    cross join lateral (
+        select s.tenant_id, s.id from sends s
+        where s.tenant_id = u.tenant_id and s.id between u.first and u.last and s.month = $4 and s.state = 'fenced'
+          and (s.lease_until < now()
+               or (not u.again or s.doubtful > 0)
+                  and exists (select from unnest($6::uuid[], $7::uuid[]) as g (first, last)
+                              where s.fence_token between g.first and g.last))
+        order by s.id
+        for update
+    ) s
+), doubted as (
     update sends s
     set state = case when u.again and s.doubtful = 0 then 'queued' else 'unknown' end,
         doubtful = s.doubtful + 1,
@@ -11,11 +24,8 @@ with doubted as (
         provider = null,
         lease_until = null, next_attempt_at = null,
         decided_at = case when u.again and s.doubtful = 0 then null else now() end
-    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $5::bool[]) as u (tenant_id, first, last, again)
-    where s.tenant_id = u.tenant_id and s.id between u.first and u.last and s.month = $4 and s.state = 'fenced'
-      and (s.lease_until < now()
-           or (not u.again or s.doubtful > 0)
-              and exists (select from unnest($6::uuid[], $7::uuid[]) as g (first, last) where s.fence_token between g.first and g.last))
+    from late u
+    where s.tenant_id = u.tenant_id and s.id = u.id and s.month = $4
     returning s.tenant_id, s.id, s.state, s.attempts
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)

@@ -5,10 +5,12 @@ with tried as (
     select s.id, s.month, w.first as batch_id, s.state, s.reason, s.decided_at, s.reason = any ($5) as again,
            s.fenced_at is null as unmetered
     from unnest($2::uuid[], $3::uuid[], $4::date[]) as w (first, last, month)
-    join sends s on s.tenant_id = $1 and s.id between w.first and w.last and s.month = w.month
-    where s.state in ('failed', 'expired')
-    order by s.id
-    for update of s
+    cross join lateral (
+        select s.id, s.month, s.state, s.reason, s.decided_at, s.fenced_at from sends s
+        where s.tenant_id = $1 and s.id between w.first and w.last and s.month = w.month and s.state in ('failed', 'expired')
+        order by s.id
+        for update
+    ) s
 ), changed as (
     update sends s
     set state = 'queued', reason = null, decided_at = null, next_attempt_at = null, fence_token = null, lease_until = null

@@ -108,12 +108,8 @@ pub async fn load_owed_sends(
         return Ok(owed);
     }
     let first: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
-    let sends = sqlx::query!(
-        "select s.tenant_id, s.id, s.contact_id
-         from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[]) as w (tenant_id, first, last, month)
-         join sends s on s.tenant_id = w.tenant_id and s.id between w.first and w.last and s.month = w.month
-         where s.state = 'queued' or (s.state = 'deferred' and s.next_attempt_at <= now())
-         order by s.tenant_id, s.id",
+    let sends = sqlx::query_file!(
+        "queries/gate/owed_sends.sql",
         &column(batches, |batch| batch.tenant_id),
         &first,
         &column(&first, |batch| SendId::last_of(*batch)),

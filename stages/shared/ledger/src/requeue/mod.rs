@@ -124,10 +124,20 @@ async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::
 /// Makes deferred sends due.
 async fn bring_forward(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid], only: Option<Uuid>) -> sqlx::Result<u64> {
     let moved = sqlx::query!(
-        "update sends s set next_attempt_at = now()
-         from unnest($2::uuid[], $3::uuid[], $4::date[]) as w (first, last, month)
-         where s.tenant_id = $1 and s.id between w.first and w.last and s.month = w.month and s.state = 'deferred'
-           and s.next_attempt_at > now() and ($5::uuid is null or s.id = $5)",
+        "with late as (
+             select s.id, s.month
+             from unnest($2::uuid[], $3::uuid[], $4::date[]) as w (first, last, month)
+             cross join lateral (
+                 select s.id, s.month from sends s
+                 where s.tenant_id = $1 and s.id between w.first and w.last and s.month = w.month and s.state = 'deferred'
+                   and s.next_attempt_at > now() and ($5::uuid is null or s.id = $5)
+                 order by s.id
+                 for update
+             ) s
+         )
+         update sends s set next_attempt_at = now()
+         from late l
+         where s.tenant_id = $1 and s.id = l.id and s.month = l.month",
         tenant,
         batches,
         &column(batches, |batch| SendId::last_of(*batch)),
@@ -142,7 +152,8 @@ async fn bring_forward(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid], on
          where b.tenant_id = $1 and b.id = any($2) and b.state = 'resting'
            and exists (select from sends s
                        where s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'deferred' and s.next_attempt_at <= now()
-                         and s.id between b.id and last_id_of(b.id))",
+                         and s.id between b.id and last_id_of(b.id)
+                       offset 0)",
         tenant,
         batches,
     )

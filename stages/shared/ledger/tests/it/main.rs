@@ -1,6 +1,7 @@
-//! Plans of the ledger's statements on tables without statistics; erasures.
+//! Plans of the ledger's statements; erasures.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod erasures;
+mod large_partition;
 mod young_partition;
 mod young_tables;
