@@ -31,9 +31,10 @@ create table domains (
     constraint domains_published_second_key check (not second_published or second_selector is not null),
     constraint domains_suspended_from_a_status check (suspended_from is null or status = 'suspended')
 );
--- A pending claim does not lock the name; a proven one does. In the sandbox nothing is proven, so nothing is locked.
+-- A claim that was never proven does not lock the name; a proven one does, suspended or not. In the sandbox nothing is proven, so
+-- nothing is locked.
 create unique index domains_proven_once on domains (domain)
-    where status in ('verified', 'degraded', 'suspended') and environment = 'production';
+    where coalesce(suspended_from, status) in ('verified', 'degraded') and environment = 'production';
 create index domains_newest on domains (tenant_id, created_at desc, id desc);
 create index domains_to_check on domains (next_check_at) where next_check_at is not null;
 select enable_row_security('domains');
@@ -65,7 +66,7 @@ as $$
         cross join lateral (
             select d.tenant_id from domains d
             where d.domain = array_to_string((string_to_array(name, '.'))[above.skipped:], '.') and d.environment = 'production'
-              and d.status in ('verified', 'degraded', 'suspended')
+              and coalesce(d.suspended_from, d.status) in ('verified', 'degraded')
             offset 0
         ) d
         where d.tenant_id <> asking

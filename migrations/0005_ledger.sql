@@ -30,6 +30,33 @@ create index requests_newest on requests (tenant_id, received_at desc, id desc);
 create index requests_rejected on requests (tenant_id, received_at desc, id desc) where state = 'rejected';
 select enable_row_security('requests');
 
+-- Whether a launch waits for another of its tenant that is due and older: the stage looks up one audience at a time, and the launches of
+-- one tenant must not keep those of others waiting. One that three announcements did not help is not waited for. Served by
+-- `requests_waiting`.
+create function waits_for_launch(of_tenant uuid, launch_due_at timestamptz, launch uuid) returns boolean
+language sql stable parallel safe
+as $$
+    select exists (
+        select from requests r
+        where r.announce_after is not null and r.tenant_id = of_tenant and r.kind = 'campaign-launch' and r.state = 'accepted'
+          and r.announcements < 3 and (r.due_at, r.id) < (launch_due_at, launch))
+$$;
+grant execute on function waits_for_launch(uuid, timestamptz, uuid) to postrider_ingress, postrider_stages;
+
+-- The options of a request without an address among the recipients of copies. The place stays: it says which send a copy is.
+create function without_copy(options jsonb, address text, erased text) returns jsonb
+language sql immutable parallel safe
+as $$
+    select jsonb_set(options, '{copies}', (
+        select jsonb_agg(case
+            when copy ->> 'address' = address then jsonb_build_object('address', erased, 'role', copy -> 'role')
+            else copy
+        end order by place)
+        from jsonb_array_elements(options -> 'copies') with ordinality as copies (copy, place)
+    ))
+$$;
+grant execute on function without_copy(jsonb, text, text) to postrider_ingress, postrider_stages;
+
 -- Messages and batches -------------------------------------------------------------------------------------------------------
 
 -- One-off messages: a body of its own to up to 50 people, dispatched while the caller waits. Tests of campaigns, too: what would be
@@ -95,7 +122,7 @@ select enable_row_security('message_attachments');
 --   held       the remainder of an A/B test: waits for the winner
 --   timed      waits for its time: the end of quiet hours, or a time of the day in its recipients' zones; waiting at announce_after
 --   waiting    not dispatched yet (the audience stage dispatches, tenants in turn)
---   announced  dispatched; announced again at announce_after until nothing is open
+--   announced  dispatched; announced again at announce_after until nothing is open, in the bulk lane from the fourth time on by dispatch
 --   resting    all that is open is deferred; announced again at announce_after
 --   done       nothing is open
 -- The counters are one number per send state and per fact, kept in the transaction that changes the sends, and equal to a
@@ -214,7 +241,7 @@ create table sends (
     state text not null default 'queued',       -- one of the counters of `batches` from queued to expired
     reason text,                                -- skip reason of skipped, failure class of failed
     attempts smallint not null default 0,
-    doubtful smallint not null default 0,       -- how often it ended in `unknown`
+    doubtful smallint not null default 0,       -- how often it ended in `unknown`, and no answer came later
     fence_token uuid,                           -- of the worker whose fence it is
     -- The token of an attempt whose outcome was unknown and that was repeated: a late acceptance of the first attempt is still evidence.
     doubted_token uuid,

@@ -54,7 +54,7 @@ select enable_row_security('inbound_mails');
 revoke all on inbound_mails from postrider_ingress;
 
 -- Pending facts: reported before the send's own commit, or about a send that is not known. They are tried again with growing
--- pauses for 72 hours, then dropped; a dropped fact stays here for some days more.
+-- pauses for 72 hours, or for one hour if they name no send, then dropped; a dropped fact stays here for some days more.
 create table pending_facts (
     tenant_id uuid not null references tenants (id),
     id uuid not null,                           -- the fact's own id
@@ -72,6 +72,7 @@ create table pending_facts (
     check (send_id is not null or provider is not null and provider_message_id is not null)
 );
 create index pending_facts_due on pending_facts (due_at, id) where due_at is not null;
+create index pending_facts_of_tenant on pending_facts (tenant_id, due_at, id) where due_at is not null;
 create index pending_facts_dropped on pending_facts (dropped_at) where dropped_at is not null;
 select enable_row_security('pending_facts');
 revoke all on pending_facts from postrider_ingress;

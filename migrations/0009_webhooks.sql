@@ -109,8 +109,8 @@ end $$;
 create trigger events_noted after insert on events
     referencing new table as added for each statement execute function note_events();
 
--- New contacts, a thousand to a row: an import makes fifty thousand.
-create function note_contacts() returns trigger
+-- New contacts and notices, a thousand to a row: an import makes fifty thousand contacts.
+create function note_rows() returns trigger
 language plpgsql security definer set search_path from current
 as $$
 begin
@@ -118,27 +118,16 @@ begin
         return null;
     end if;
     insert into outbox (tenant_id, source, ids)
-    select n.tenant_id, 'contacts', array_agg(n.id)
+    select n.tenant_id, tg_argv[0], array_agg(n.id)
     from (select tenant_id, id, (row_number() over (partition by tenant_id) - 1) / 1000 as part from added) n
     where n.tenant_id in (select subscribed_tenants((select array_agg(distinct tenant_id) from added)))
     group by n.tenant_id, n.part;
     return null;
 end $$;
 create trigger contacts_noted after insert on contacts
-    referencing new table as added for each statement execute function note_contacts();
-
-create function note_notices() returns trigger
-language plpgsql security definer set search_path from current
-as $$
-begin
-    insert into outbox (tenant_id, source, ids)
-    select a.tenant_id, 'notices', array_agg(a.id) from added a
-    where a.tenant_id in (select subscribed_tenants((select array_agg(distinct tenant_id) from added)))
-    group by a.tenant_id;
-    return null;
-end $$;
+    referencing new table as added for each statement execute function note_rows('contacts');
 create trigger notices_noted after insert on notices
-    referencing new table as added for each statement execute function note_notices();
+    referencing new table as added for each statement execute function note_rows('notices');
 
 -- A campaign that is done makes a notice by trigger, and so does what the engine itself writes into the audit log.
 create function notice_finished_campaigns() returns trigger
@@ -171,14 +160,18 @@ create trigger audit_noticed after insert on audit_log
 
 -- Suppressions have many writers. One that had expired and is in force again is a new one, and so is one that became stricter. They are noted
 -- for a later replay also while there is no listener.
+create function suppression_data(s suppressions) returns jsonb
+language sql stable
+as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+        'reason', s.reason, 'scope', s.scope, 'source', s.source, 'send_id', s.send_id, 'expires_at', s.expires_at))
+$$;
 create function notice_suppressions() returns trigger
 language plpgsql security definer set search_path from current set plan_cache_mode = auto
 as $$
 begin
     insert into notices (tenant_id, id, type, contact_id, subject_id, data)
-    select s.tenant_id, gen_random_uuid(), tg_argv[0], c.id, s.id,
-           jsonb_strip_nulls(jsonb_build_object(
-               'reason', s.reason, 'scope', s.scope, 'source', s.source, 'send_id', s.send_id, 'expires_at', s.expires_at))
+    select s.tenant_id, gen_random_uuid(), tg_argv[0], c.id, s.id, suppression_data(s)
     from changed s
     left join lateral (
         select c.id from contacts c where c.tenant_id = s.tenant_id and c.address = s.address and c.status <> 'erased' offset 0
@@ -197,8 +190,7 @@ begin
     insert into notices (tenant_id, id, type, contact_id, subject_id, data)
     values (new.tenant_id, gen_random_uuid(), 'suppression.added',
             (select c.id from contacts c where c.tenant_id = new.tenant_id and c.address = new.address and c.status <> 'erased'), new.id,
-            jsonb_strip_nulls(jsonb_build_object(
-                'reason', new.reason, 'scope', new.scope, 'source', new.source, 'send_id', new.send_id, 'expires_at', new.expires_at)));
+            suppression_data(new));
     return null;
 end $$;
 create trigger suppressions_renewed_noticed after update on suppressions

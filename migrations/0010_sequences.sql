@@ -25,8 +25,8 @@ create table sequences (
     triggers_swept_at timestamptz,
     triggers_tried_at timestamptz,
     status text not null check (status in ('draft', 'active', 'paused', 'archived')),
-    -- Set when a sequence is resumed or archived: the sequencing stage has yet to change its enrollments.
-    -- Pausing needs nothing: an enrollment that comes due meanwhile is paused when it is found.
+    -- Set when a sequence is resumed or archived, or its tenant is resumed: the sequencing stage has yet to change its enrollments.
+    -- Pausing needs nothing, nor does suspending a tenant: an enrollment that comes due meanwhile is paused when it is found.
     unapplied_since timestamptz,
     version integer not null default 1,         -- the newest of its steps: what new enrollments go through
     activated_at timestamptz,
@@ -150,6 +150,18 @@ create index enrollments_over on enrollments (tenant_id, sequence_id, status, cr
 create index enrollments_live on enrollments (tenant_id, sequence_id, created_at desc, id desc)
     where status in ('active', 'paused');
 select enable_row_security('enrollments');
+
+-- A tenant that is resumed, or is no longer suspended: what of its sequences came due meanwhile goes on.
+create function resume_enrollments_of_tenant() returns trigger
+language plpgsql security definer set search_path from current
+as $$
+begin
+    update sequences set unapplied_since = now(), updated_at = now() where tenant_id = new.id and status = 'active';
+    return null;
+end $$;
+create trigger tenants_resume_enrollments after update of status, paused_at on tenants
+    for each row when (new.status = 'active' and new.paused_at is null and (old.status <> 'active' or old.paused_at is not null))
+    execute function resume_enrollments_of_tenant();
 
 -- The status of an enrollment as callers see it: while it is live, as its sequence is.
 create function shown_status(enrollment text, sequence text) returns text

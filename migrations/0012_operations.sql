@@ -111,20 +111,37 @@ as $$
     select least((select noted_at from outbox order by id limit 1), (select noted_at from feed_notes order by id limit 1))
 $$;
 
--- `unfanned` is the age of the oldest event that is not yet a delivery, or not yet on the bus.
+-- `unfanned` is the age of the oldest event that is not yet a delivery, or not yet on the bus. The oldest delivery is the oldest of the
+-- first of each subscription, found by jumping along the queue's key.
 create function platform_webhooks() returns table (
     active bigint, failing bigint, due bigint, oldest double precision, unfanned double precision,
     delivered bigint, failed bigint, dead bigint, disabled bigint
 )
 language sql stable security definer set search_path from current
 as $$
-    select s.active, s.failing, q.due, q.oldest, o.unfanned, t.delivered, t.failed, t.dead, t.disabled
+    with recursive heads as (
+        (select q.tenant_id, q.subscription_id, q.due_at from webhook_queue q
+         order by q.tenant_id, q.subscription_id, q.due_at limit 1)
+        union all
+        select n.tenant_id, n.subscription_id, n.due_at
+        from heads h
+        cross join lateral (
+            select q.tenant_id, q.subscription_id, q.due_at from webhook_queue q
+            where (q.tenant_id, q.subscription_id) > (h.tenant_id, h.subscription_id)
+            order by q.tenant_id, q.subscription_id, q.due_at limit 1
+        ) n
+    )
+    select s.active, s.failing, q.due, h.oldest, o.unfanned, t.delivered, t.failed, t.dead, t.disabled
     from (select count(*) as active, count(*) filter (where failing_since < now() - interval '1 hour') as failing
           from webhook_subscriptions where status = 'active') s
-    cross join (select count(*) as due, extract(epoch from now() - min(due_at))::double precision as oldest
-          from (select q.due_at from webhook_queue q
+    cross join (select count(*) as due
+          from (select from webhook_queue q
                 join webhook_subscriptions w on w.tenant_id = q.tenant_id and w.id = q.subscription_id and w.status = 'active'
                 where q.due_at <= now() limit 10000) d) q
+    cross join (select extract(epoch from now() - min(h.due_at))::double precision as oldest
+          from heads h
+          join webhook_subscriptions w on w.tenant_id = h.tenant_id and w.id = h.subscription_id and w.status = 'active'
+          where h.due_at <= now()) h
     cross join (select extract(epoch from now() - oldest_unpublished())::double precision as unfanned) o
     cross join (select coalesce(sum(count) filter (where outcome = 'delivered'), 0)::bigint as delivered,
                        coalesce(sum(count) filter (where outcome = 'failed'), 0)::bigint as failed,
@@ -184,17 +201,40 @@ as $$
     group by l.lane, s.state
 $$;
 
--- Requests that are due and not handled, by kind. Served by `requests_due`: what is due is announced again within ten minutes.
+-- Requests that are due and not handled, by kind: up to 10,000 of each, and the oldest of all, found by jumping from each tenant's first
+-- of a kind to the next along `requests_waiting`.
 create function platform_requests() returns table (kind text, requests bigint, oldest double precision)
 language sql stable security definer set search_path from current set enable_seqscan = off
 as $$
-    select q.kind, count(*), extract(epoch from now() - min(q.due_at))::double precision
-    from (
-        select r.kind, r.due_at from requests r
-        where r.announce_after < now() + interval '11 minutes' and r.state = 'accepted' and r.due_at <= now()
-        limit 10000
-    ) q
-    group by q.kind
+    with recursive heads as (
+        (select r.tenant_id, r.kind, r.due_at from requests r
+         where r.announce_after is not null and r.state = 'accepted'
+         order by r.tenant_id, r.kind, r.due_at limit 1)
+        union all
+        select n.tenant_id, n.kind, n.due_at
+        from heads h
+        cross join lateral (
+            select r.tenant_id, r.kind, r.due_at from requests r
+            where r.announce_after is not null and r.state = 'accepted' and (r.tenant_id, r.kind) > (h.tenant_id, h.kind)
+            order by r.tenant_id, r.kind, r.due_at limit 1
+        ) n
+    )
+    select k.kind, n.requests, extract(epoch from now() - k.oldest)::double precision
+    from (select h.kind, min(h.due_at) as oldest from heads h where h.due_at <= now() group by h.kind) k
+    cross join lateral (
+        select count(*) as requests
+        from (
+            select from heads h
+            cross join lateral (
+                select from requests r
+                where r.announce_after is not null and r.state = 'accepted'
+                  and r.tenant_id = h.tenant_id and r.kind = h.kind and r.due_at <= now()
+                offset 0
+            ) r
+            where h.kind = k.kind and h.due_at <= now()
+            limit 10000
+        ) q
+    ) n
 $$;
 
 -- Sends of the last seven days whose outcome is unknown, by lane; the age is that of the unknown outcome, searched in the oldest twenty

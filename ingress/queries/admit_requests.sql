@@ -32,16 +32,19 @@ with asked as materialized (
     select k.rate_key, k.bucket, least(k.requests, k.allowed) || array_fill(0, array[30]), k.allowed
     from keyed k
     order by k.rate_key
-    -- The counts move on by the time that has passed since, and what is admitted of the group is added to the newest.
+    -- The counts move on by the time that has passed since, and what is admitted of the group is added to the newest. Counts that are
+    -- more than their length away are cleared: they are over, or the database's clock was set back.
     on conflict (key_id) do update set
-        bucket = greatest(w.bucket, excluded.bucket),
+        bucket = case when abs(excluded.bucket - w.bucket) > 31 then excluded.bucket else greatest(w.bucket, excluded.bucket) end,
         allowed = excluded.allowed,
         (counts, was) = (
             select (moved.c[1] + least(excluded.counts[1], greatest(excluded.allowed - moved.total, 0))) || moved.c[2:31], moved.total
             from (
                 select m.c, (select sum(n) from unnest(m.c) n)::integer as total
                 from (
-                    select (array_fill(0, array[least(greatest(excluded.bucket - w.bucket, 0), 31)::integer]) || w.counts)[1:31] as c
+                    select (array_fill(0, array[case when abs(excluded.bucket - w.bucket) > 31 then 31
+                                                     else greatest(excluded.bucket - w.bucket, 0) end::integer])
+                            || w.counts)[1:31] as c
                     offset 0
                 ) m
                 offset 0

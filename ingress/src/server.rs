@@ -14,7 +14,7 @@ use crate::{
     state::Ingress,
 };
 
-/// Longest wait for requests in progress and announcements at shutdown.
+/// Longest wait for requests and calls in progress and announcements at shutdown.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 /// After a failed accept (out of file descriptors, usually), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
     tokio::spawn(async move { notified.reply_inbox.listen(&notified.bus, until).await });
     let (stored, until) = (Arc::clone(&ingress), shutdown.clone());
     tokio::spawn(async move { stored.hooks.carry(stored.bus.clone(), until).await });
-    tokio::spawn(bus::serve(Arc::clone(&ingress), shutdown.clone()));
+    ingress.tasks.spawn(bus::serve(Arc::clone(&ingress), shutdown.clone()));
     bus::intake::start(&ingress);
     tokio::spawn(domains::recheck::run(Arc::clone(&ingress), shutdown.clone()));
     let finished = tokio::spawn(accept_until(listener, ingress, shutdown));

@@ -88,7 +88,7 @@ pub struct Ingress {
     pub settings: Settings,
     /// The API keys in use.
     pub keys: ApiKeys,
-    /// Writes and announcements in progress: awaited at shutdown.
+    /// Writes, calls over the bus and announcements in progress: awaited at shutdown.
     pub tasks: TaskTracker,
     /// Notifies requests that wait for the outcome of their sends.
     pub reply_inbox: ReplyInbox,

@@ -22,8 +22,8 @@ except ImportError:
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# A drain takes up to 25 s, and the ingress waits 5 s before.
-GRACE_MIN = 35
+# A drain takes up to 25 s, what is sent and closed at its end up to 9 s more, and the ingress waits 5 s before.
+GRACE_MIN = 40
 
 faults = []
 

@@ -100,8 +100,7 @@ pub struct UpdateSubscription {
 crate::named_enum! {
     /// Whether a contact is to be in or out.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    pub enum Subscribed {
+    pub wire enum Subscribed {
         /// In.
         Subscribed = "subscribed",
         /// Out.
@@ -123,8 +122,7 @@ pub struct AddSuppression {
 crate::named_enum! {
     /// What a suppression holds for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub enum SuppressionScope {
+    pub wire enum SuppressionScope {
         /// All mail.
         All = "all",
         /// Marketing.

@@ -3,6 +3,7 @@
 //! A send's id is its batch's id with the position in the batch (0..=511) in the low nine bits, and both carry the launch
 //! time. So a send is found by the primary key alone: the batch is a mask away and the month partition is in the
 //! timestamp. A random id would need a second, random unique index, which costs more than half of the insert rate.
+//! The ids of a launch follow from one another: an id from outside proves nothing without a MAC ([`crate::token`]).
 
 use chrono::{DateTime, Datelike, NaiveDate, Utc};
 use thiserror::Error;

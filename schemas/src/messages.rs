@@ -324,6 +324,33 @@ impl Message for InboundAnnounced {
     const SCHEMA: &'static str = "mail.v1.inbound";
 }
 
+/// What a request says of a contact beside its address. Filled into the contact where it has none yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContactDetails {
+    /// The first name.
+    pub first_name: Option<String>,
+    /// The last name.
+    pub last_name: Option<String>,
+    /// The title.
+    pub title: Option<String>,
+    /// The phone number.
+    pub phone: Option<String>,
+}
+
+impl ContactDetails {
+    /// Each with its name.
+    #[must_use]
+    pub fn fields(&self) -> [(&'static str, Option<&str>); 4] {
+        [
+            ("first_name", self.first_name.as_deref()),
+            ("last_name", self.last_name.as_deref()),
+            ("title", self.title.as_deref()),
+            ("phone", self.phone.as_deref()),
+        ]
+    }
+}
+
 /// The payload of a `transactional` request, as stored in `requests.payload`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransactionalPayload {
@@ -331,18 +358,9 @@ pub struct TransactionalPayload {
     pub send_id: Uuid,
     /// The recipient.
     pub address: crate::Address,
-    /// Filled into the contact where it has none yet.
-    #[serde(default)]
-    pub first_name: Option<String>,
-    /// Filled into the contact where it has none yet.
-    #[serde(default)]
-    pub last_name: Option<String>,
-    /// Filled into the contact where it has none yet.
-    #[serde(default)]
-    pub title: Option<String>,
-    /// Filled into the contact where it has none yet.
-    #[serde(default)]
-    pub phone: Option<String>,
+    /// The recipient's other fields.
+    #[serde(flatten)]
+    pub contact: ContactDetails,
     /// The template the caller named.
     pub template_id: Uuid,
     /// The content pinned when the request was accepted.

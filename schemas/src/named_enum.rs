@@ -1,9 +1,15 @@
 //! [`named_enum!`](crate::named_enum): enums whose members have one name each.
 
 /// Makes an enum whose members have one name each, the same in the ledger, the API and metrics. The enum gets `ALL`, `NAMES`,
-/// `as_str` and `parse`.
+/// `as_str` and `parse`. A `wire enum` derives serde's traits, which use the names, too.
 #[macro_export]
 macro_rules! named_enum {
+    ($(#[$meta:meta])* $vis:vis wire enum $enum:ident { $($(#[$doc:meta])* $member:ident = $name:literal,)+ }) => {
+        $crate::named_enum! {
+            $(#[$meta])*
+            $vis enum $enum { $($(#[$doc])* #[serde(rename = $name)] $member = $name,)+ }
+        }
+    };
     ($(#[$meta:meta])* $vis:vis enum $enum:ident { $($(#[$doc:meta])* $member:ident = $name:literal,)+ }) => {
         $(#[$meta])*
         $vis enum $enum { $($(#[$doc])* $member,)+ }
@@ -28,4 +34,24 @@ macro_rules! named_enum {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    named_enum! {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        wire enum Outcome {
+            Done = "done",
+            Abandoned = "given_up",
+        }
+    }
+
+    #[test]
+    fn a_wire_enum_is_written_and_read_by_its_names() {
+        for outcome in Outcome::ALL.iter().copied() {
+            let written = serde_json::json!(outcome);
+            assert_eq!(written, outcome.as_str());
+            assert_eq!(serde_json::from_value::<Outcome>(written).ok(), Some(outcome));
+        }
+    }
 }

@@ -58,6 +58,24 @@ pub fn event(product: &str, environment: Environment, event_type: crate::EventTy
     format!("mail.v1.event.{product}.{environment}.{event_type}")
 }
 
+/// A product's consumer of its events, unless it names another.
+pub const EVENT_CONSUMER: &str = "events";
+/// The longest name of a consumer of events.
+pub const CONSUMER_NAME_MAX: usize = 32;
+
+/// True if a product may name a consumer of its events so.
+#[must_use]
+pub fn is_consumer_name(name: &str) -> bool {
+    (1..=CONSUMER_NAME_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+/// The durable consumer of a product's events with this name. Slugs hold no underscore, so no two products' consumers meet.
+#[must_use]
+pub fn event_consumer(product: &str, environment: &str, name: &str) -> String {
+    format!("{product}_{environment}_{name}")
+}
+
 /// `mail.v1.due.webhooks`: core NATS, in no stream. That deliveries are due to subscriptions which another process holds.
 pub const DELIVERIES_DUE: &str = "mail.v1.due.webhooks";
 
@@ -161,6 +179,16 @@ pub mod header {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_consumers_name_is_one_token_and_no_path_to_another_products() {
+        for good in [EVENT_CONSUMER, "billing-2"] {
+            assert!(is_consumer_name(good), "{good}");
+        }
+        for bad in ["", "a.b", "a_b", "A", "*", ">", &"a".repeat(33)] {
+            assert!(!is_consumer_name(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn only_a_plain_reply_subject_is_notified() {

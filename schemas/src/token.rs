@@ -35,6 +35,8 @@ pub enum Purpose {
     Export,
     /// The return path's local part.
     ReturnPath,
+    /// The Message-ID's local part.
+    MessageId,
 }
 
 impl Purpose {
@@ -47,6 +49,7 @@ impl Purpose {
             Self::Confirm => b"confirm\0",
             Self::Export => b"export\0",
             Self::ReturnPath => b"return-path\0",
+            Self::MessageId => b"message-id\0",
         }
     }
 }
@@ -142,9 +145,7 @@ impl TokenKeys {
     /// that one is gone: what it made opens no more.
     #[must_use]
     pub fn seal_with(&self, key: TokenKeyId, purpose: Purpose, tenant_id: Uuid, send_id: Uuid, rest: &[u8]) -> String {
-        let Some(key) = self.keys.iter().find(|each| each.id == key).or(self.keys.first()) else {
-            return String::new();
-        };
+        let Some(key) = self.maker(key) else { return String::new() };
         let mut payload = Vec::with_capacity(IDS_BYTES + rest.len());
         payload.extend_from_slice(tenant_id.as_bytes());
         payload.extend_from_slice(send_id.as_bytes());
@@ -161,24 +162,13 @@ impl TokenKeys {
         token
     }
 
-    /// A short tag for a send's return path, whose local part has no room for a token. Guessing one lets somebody report a bounce for
-    /// one send he already knows the id of: 64 bits are not guessed.
-    #[must_use]
-    pub fn return_path_tag(&self, send_id: Uuid) -> [u8; 8] {
-        self.keys.first().map_or([0; 8], |key| short_tag(key, send_id))
-    }
-
-    /// Whether a return path's tag was made for this send, with any key of the ring.
-    #[must_use]
-    pub fn checks_return_path_tag(&self, send_id: Uuid, given: [u8; 8]) -> bool {
-        self.keys.iter().any(|key| short_tag(key, send_id).as_slice().ct_eq(&given).into())
-    }
-
     /// The local part of a send's return path: `b-<32 hex digits of the send>-<16 of a MAC>`. Short and lower-case only: a local
-    /// part has 64 octets, and some hosts change its case.
+    /// part has 64 octets, and some hosts change its case. A stranger who guessed the MAC of a send could report its bounce: 64 bits are
+    /// not guessed.
     #[must_use]
     pub fn return_path_local(&self, send_id: Uuid) -> String {
-        format!("b-{}-{}", send_id.simple(), hex::encode(self.return_path_tag(send_id)))
+        let tag = self.keys.first().map_or([0; 8], |key| short_tag(key, Purpose::ReturnPath, send_id));
+        format!("b-{}-{}", send_id.simple(), hex::encode(tag))
     }
 
     /// The send a return path's local part belongs to; `None` when it is not one of ours. Any case.
@@ -189,10 +179,36 @@ impl TokenKeys {
         if id.len() != 32 {
             return None;
         }
-        let send_id = Uuid::try_parse(id).ok()?;
+        self.proven(Purpose::ReturnPath, Uuid::try_parse(id).ok()?, tag)
+    }
+
+    /// The local part of a send's Message-ID: `<send id>.<16 hex digits of a MAC>`. An answer names its mail by it: the ids of a batch
+    /// follow from any of them, the MACs do not. The MAC is not the return path's, since answers show it to their other readers, who may
+    /// not report a bounce. Made with the key of this id, so that it is the same on every attempt.
+    #[must_use]
+    pub fn message_id_local(&self, key: TokenKeyId, send_id: Uuid) -> String {
+        let tag = self.maker(key).map_or([0; 8], |key| short_tag(key, Purpose::MessageId, send_id));
+        format!("{send_id}.{}", hex::encode(tag))
+    }
+
+    /// The send a Message-ID's local part belongs to; `None` when it is not one of ours.
+    #[must_use]
+    pub fn identified_send(&self, local_part: &str) -> Option<Uuid> {
+        let (id, tag) = local_part.split_once('.')?;
+        self.proven(Purpose::MessageId, crate::parse_id(id).ok()?, tag)
+    }
+
+    /// The send, if its short tag was made for it and this purpose, with any key of the ring.
+    fn proven(&self, purpose: Purpose, send_id: Uuid, tag: &str) -> Option<Uuid> {
         let mut given = [0; 8];
         hex::decode_to_slice(tag, &mut given).ok()?;
-        self.checks_return_path_tag(send_id, given).then_some(send_id)
+        let is_ours = self.keys.iter().any(|key| short_tag(key, purpose, send_id).as_slice().ct_eq(&given).into());
+        is_ours.then_some(send_id)
+    }
+
+    /// The key of this id, or the newest if that one is gone.
+    fn maker(&self, id: TokenKeyId) -> Option<&Key> {
+        self.keys.iter().find(|each| each.id == id).or(self.keys.first())
     }
 
     /// Checks a token.
@@ -234,8 +250,8 @@ fn mac_from(key: &[u8; 32]) -> Hmac<Sha256> {
     Hmac::<Sha256>::new(&block)
 }
 
-fn short_tag(key: &Key, send_id: Uuid) -> [u8; 8] {
-    let [a, b, c, d, e, f, g, h, ..] = tag(key, Purpose::ReturnPath, send_id.as_bytes());
+fn short_tag(key: &Key, purpose: Purpose, send_id: Uuid) -> [u8; 8] {
+    let [a, b, c, d, e, f, g, h, ..] = tag(key, purpose, send_id.as_bytes());
     [a, b, c, d, e, f, g, h]
 }
 
@@ -292,6 +308,24 @@ mod tests {
             old.open(Purpose::Open, &rotated.seal(Purpose::Open, tenant, send, b"")),
             Err(TokenError::UnknownKey)
         );
+    }
+
+    #[test]
+    fn a_message_id_proves_its_own_send_only() {
+        let old = TokenKeys::derive(&[[1; 32]]);
+        let rotated = TokenKeys::derive(&[[2; 32], [1; 32]]);
+        let send = crate::SendId::of(crate::new_batch_id(), 3);
+        let local = old.message_id_local(old.newest(), send.0);
+        assert_eq!(rotated.message_id_local(old.newest(), send.0), local, "the same on an attempt after a rotation");
+        assert_eq!(rotated.identified_send(&local), Some(send.0));
+        let (id, tag) = local.split_once('.').unwrap();
+        let neighbour = crate::SendId::of(send.batch(), 4).0;
+        let path = old.return_path_local(send.0);
+        let (_, path_tag) = path.rsplit_once('-').unwrap();
+        for forged in [id.to_owned(), format!("{neighbour}.{tag}"), format!("{id}.{path_tag}"), format!("{id}.")] {
+            assert_eq!(old.identified_send(&forged), None, "{forged}");
+        }
+        assert_eq!(old.returned_send(&format!("b-{}-{tag}", send.0.simple())), None, "it reports no bounce");
     }
 
     proptest! {

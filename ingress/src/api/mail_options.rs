@@ -3,17 +3,19 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::{
     Address,
     messages::{MailCopy, MailOptions, RecipientRole},
 };
 use serde::Deserialize;
+use serde_json::json;
 
+use super::messages::draft::ParsedRecipient;
 use crate::pipeline::{
     Faults,
-    types::{Email, Line},
+    types::{Email, Line, texts},
     validate::NAME_MAX,
 };
 
@@ -34,9 +36,7 @@ const METADATA_KEY_MAX: usize = 40;
 /// Longest value of metadata, in characters.
 pub(crate) const METADATA_VALUE_MAX: usize = 500;
 
-/// How far `scheduled_at` may be in the past: clocks differ, and requests are repeated.
-const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
-/// How far ahead it may be.
+/// How far ahead `scheduled_at` may be.
 const AHEAD_MAX: TimeDelta = TimeDelta::days(30);
 /// Most recipients of copies.
 pub(crate) const COPIES_MAX: usize = 49;
@@ -60,6 +60,36 @@ const RESERVED_HEADERS: [&str; 11] = [
     "x-msys-",
     "x-original-",
 ];
+
+texts! {
+    /// Header fields of a caller: names that are allowed, each with a value of one line.
+    CustomHeaders<MAX> = json!({
+        "type": "object", "maxProperties": MAX,
+        "propertyNames": {
+            "maxLength": HEADER_NAME_MAX,
+            "pattern": format!("^([Xx]-[A-Za-z0-9-]+|{})$", ALLOWED_HEADERS.map(in_any_case).join("|")),
+        },
+        "additionalProperties": {
+            "description": format!("At most {HEADER_VALUE_MAX_BYTES} bytes of UTF-8."),
+            "type": "string", "minLength": 1, "maxLength": HEADER_VALUE_MAX_BYTES,
+            "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$",
+        },
+    }),
+    /// Pairs of texts that come back with what happens to a mail.
+    MailMetadata<MAX> = json!({
+        "type": "object", "maxProperties": MAX,
+        "propertyNames": {"maxLength": METADATA_KEY_MAX, "pattern": "^[A-Za-z0-9_.-]+$"},
+        "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_MAX},
+    }),
+}
+
+/// A pattern for a name that is given in lower case, in upper or lower case.
+fn in_any_case(name: &str) -> String {
+    let either = |c: char| {
+        if c.is_ascii_alphabetic() { format!("[{}{}]", c.to_ascii_uppercase(), c) } else { c.to_string() }
+    };
+    name.chars().map(either).collect()
+}
 
 /// Whether opens and clicks of one mail are tracked.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -108,7 +138,10 @@ impl OptionFields {
         check_metadata(faults, &metadata);
         let tracking = self.tracking.unwrap_or_default();
         let copies = copies(faults, to, [(RecipientRole::Cc, self.cc), (RecipientRole::Bcc, self.bcc)]);
-        let scheduled_at = self.scheduled_at.and_then(|text| due_at(faults, &text, Utc::now()));
+        let now = Utc::now();
+        let due = |text: String| faults.due("scheduled_at", &text, AHEAD_MAX, "is more than 30 days ahead", now);
+        // What is due already is sent at once.
+        let scheduled_at = self.scheduled_at.and_then(due).filter(|at| *at > now);
         let options = MailOptions {
             from_name,
             reply_to,
@@ -123,18 +156,6 @@ impl OptionFields {
         };
         (options != MailOptions::default()).then_some(options)
     }
-}
-
-/// When a mail is due. `None`: at once, or a fault was added.
-fn due_at(faults: &mut Faults, text: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-    const PATH: &str = "scheduled_at";
-    let Ok(at) = DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()) else {
-        faults.add(PATH, "invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)");
-        return None;
-    };
-    faults.require(at >= now - PAST_MAX, PATH, "in_the_past", "is more than five minutes past");
-    faults.require(at <= now + AHEAD_MAX, PATH, "too_far_ahead", "is more than 30 days ahead");
-    Some(at).filter(|at| *at > now)
 }
 
 /// The recipients of copies: each address once, and not that of the mail itself.
@@ -155,18 +176,45 @@ fn copies(
             return Vec::new();
         }
         for (place, recipient) in recipients.into_iter().enumerate() {
-            let path = format!("{role}[{place}].email");
-            let address = faults.required(&path, recipient.email).and_then(|text| faults.address(&path, &text));
-            let name = recipient.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-            faults.one_line(&format!("{role}[{place}].name"), name.as_deref().unwrap_or_default(), NAME_MAX);
-            copies.extend(address.filter(|address| seen.insert(address.clone())).map(|address| MailCopy {
-                address,
-                name,
-                role,
-            }));
+            let named = named_recipient(faults, &format!("{role}[{place}]"), recipient.email, recipient.name);
+            let named = named.filter(|named| seen.insert(named.address.clone()));
+            copies.extend(named.map(|ParsedRecipient { address, name }| MailCopy { address, name, role }));
         }
     }
     copies
+}
+
+/// The recipients in `to`, each address once. `read` reads one of them at its path; `words` is what one and several are called.
+pub(crate) fn recipients<T>(
+    faults: &mut Faults,
+    to: Option<Vec<T>>,
+    most: usize,
+    words: (&str, &str),
+    read: fn(&mut Faults, &str, T) -> Option<ParsedRecipient>,
+) -> Vec<ParsedRecipient> {
+    let Some(to) = faults.required("to", to) else { return Vec::new() };
+    faults.require(!to.is_empty(), "to", "empty", &format!("must name at least one {}", words.0));
+    if to.len() > most {
+        faults.add("to", "too_many", format!("may name at most {most} {}", words.1));
+        return Vec::new();
+    }
+    let mut seen = HashSet::with_capacity(to.len());
+    let read = to.into_iter().enumerate().filter_map(|(place, one)| read(faults, &format!("to[{place}]"), one));
+    read.filter(|recipient| seen.insert(recipient.address.clone())).collect()
+}
+
+/// A recipient with an address and perhaps a name.
+pub(crate) fn named_recipient(
+    faults: &mut Faults,
+    path: &str,
+    email: Option<String>,
+    name: Option<String>,
+) -> Option<ParsedRecipient> {
+    let at = format!("{path}.email");
+    let address = faults.required(&at, email).and_then(|text| faults.address(&at, &text));
+    let name = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+    faults.one_line(&format!("{path}.name"), name.as_deref().unwrap_or_default(), NAME_MAX);
+    Some(ParsedRecipient { address: address?, name })
 }
 
 fn check_headers(faults: &mut Faults, headers: &BTreeMap<String, String>) {
@@ -280,6 +328,19 @@ mod tests {
         #[case] fault: Option<&str>,
     ) {
         assert_eq!(codes(header(name, value)), fault.into_iter().collect::<Vec<_>>());
+    }
+
+    #[rstest]
+    #[case("References", "<a@b.test>")]
+    #[case("references", "<a@b.test>")]
+    #[case("IN-REPLY-TO", "<a@b.test>")]
+    #[case("x-order", "17")]
+    #[case("From", "ceo@bank.test")]
+    #[case("X-A", "1\r\nBcc: all@bank.test")]
+    #[case("X-A", "")]
+    fn the_contract_takes_the_headers_that_are_taken(#[case] name: &str, #[case] value: &str) {
+        let schema = CustomHeaders::<HEADERS_MAX>::json_schema(&mut schemars::SchemaGenerator::default()).to_value();
+        assert_eq!(jsonschema::is_valid(&schema, &json!({name: value})), codes(header(name, value)).is_empty());
     }
 
     #[test]

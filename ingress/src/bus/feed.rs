@@ -14,16 +14,12 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use futures::TryStreamExt;
 use runtime::{Bus, BusError};
 use schemars::JsonSchema;
-use schemas::subjects::stream;
+use schemas::subjects::{CONSUMER_NAME_MAX, EVENT_CONSUMER, event_consumer, is_consumer_name, stream};
 use serde::{Deserialize, Serialize};
 
 use super::call::Publisher;
 use crate::pipeline::{GivenTime, error::ApiError, json};
 
-/// The consumer if the caller names none.
-const DEFAULT: &str = "events";
-/// Longest name of one.
-const NAME_MAX: usize = 32;
 /// Most a product has in one environment.
 const CONSUMERS_MAX: usize = 10;
 /// How long a message may be unacknowledged before it is delivered again.
@@ -36,7 +32,7 @@ const IN_HAND_MAX: i64 = 1_000;
 #[serde(deny_unknown_fields)]
 pub(crate) struct FindConsumer {
     /// Its name. The user's rights say which names it may pull from.
-    #[schemars(length(max = NAME_MAX), regex(pattern = "^[a-z0-9-]+$"), extend("default" = DEFAULT))]
+    #[schemars(length(max = CONSUMER_NAME_MAX), regex(pattern = "^[a-z0-9-]+$"), extend("default" = EVENT_CONSUMER))]
     consumer: Option<String>,
     /// Begins anew with the first event published at or after this time. Left out: goes on where it was; a new one begins with the
     /// oldest event there is.
@@ -65,11 +61,11 @@ pub(crate) struct ConsumerFound {
 pub(super) async fn find_consumer(bus: &Bus, publisher: &Publisher, payload: &[u8]) -> Result<ConsumerFound, ApiError> {
     let fields = if payload.is_empty() { serde_json::Map::new() } else { json::parse(payload)? };
     let asked: FindConsumer = json::decode(fields)?;
-    let name = asked.consumer.as_deref().unwrap_or(DEFAULT);
-    if !is_name(name) {
+    let name = asked.consumer.as_deref().unwrap_or(EVENT_CONSUMER);
+    if !is_consumer_name(name) {
         return Err(ApiError::invalid("consumer", "invalid", "must be 1 to 32 of a-z, 0-9 and dashes"));
     }
-    let durable = format!("{}{name}", prefix_of(publisher));
+    let durable = durable_of(publisher, name);
     let subject = format!("mail.v1.event.{}.{}.>", publisher.product, publisher.environment);
     let events = bus.jetstream().get_stream(bus.prefixed(stream::EVENTS)).await.map_err(unavailable)?;
     let known = events.consumer_info(&durable).await.ok();
@@ -120,7 +116,7 @@ fn moment(since: DateTime<Utc>) -> Result<async_nats::datetime::DateTime, ApiErr
 
 /// Refuses one more than a product may have.
 async fn check_consumer_limit(events: &Stream, publisher: &Publisher) -> Result<(), ApiError> {
-    let prefix = prefix_of(publisher);
+    let prefix = durable_of(publisher, "");
     let names: Vec<String> = events.consumer_names().try_collect().await.map_err(unavailable)?;
     if names.iter().filter(|name| name.starts_with(&prefix)).count() >= CONSUMERS_MAX {
         return Err(ApiError::conflict("consumer_limit_reached").detail(format!("there are {CONSUMERS_MAX} already")));
@@ -128,32 +124,11 @@ async fn check_consumer_limit(events: &Stream, publisher: &Publisher) -> Result<
     Ok(())
 }
 
-/// What the names of a product's consumers begin with: slugs hold no underscore, so no two products' names meet.
-fn prefix_of(publisher: &Publisher) -> String {
-    format!("{}_{}_", publisher.product, publisher.environment)
-}
-
-fn is_name(name: &str) -> bool {
-    (1..=NAME_MAX).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+fn durable_of(publisher: &Publisher, name: &str) -> String {
+    event_consumer(&publisher.product, publisher.environment.as_str(), name)
 }
 
 fn unavailable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ApiError {
     tracing::warn!(error = %BusError::refused(error), "a consumer of events could not be made");
     ApiError::unavailable()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_consumers_name_is_one_token_and_no_path_to_another_products() {
-        for good in ["events", "billing-2"] {
-            assert!(is_name(good), "{good}");
-        }
-        for bad in ["", "a.b", "a_b", "A", "*", ">", &"a".repeat(33)] {
-            assert!(!is_name(bad), "{bad}");
-        }
-    }
 }

@@ -9,12 +9,12 @@ pub(crate) mod calls;
 pub(crate) mod feed;
 pub(crate) mod intake;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use async_nats::service::{ServiceExt, endpoint::Endpoint};
+use async_nats::service::{Service, ServiceExt, endpoint::Endpoint};
 use axum::Router;
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{StreamExt, stream::FuturesUnordered};
 use http::StatusCode;
 use runtime::trace::{self, TraceContext};
 use serde::Serialize;
@@ -32,8 +32,9 @@ use crate::{
     pipeline::{
         Access, ApiReply, Operation, TenantClaim,
         body::{self, BODY_MAX_BYTES, CALL_MAX_BYTES},
+        check_tenant,
         error::ApiError,
-        find_tenant, json,
+        json,
         shares::{Share, Shares},
     },
     routes,
@@ -57,7 +58,9 @@ const ERROR_CODE: &str = "Nats-Service-Error-Code";
 const CALLS_MAX: usize = 256;
 const CALLS_PER_PRODUCT_MAX: usize = 64;
 /// Pause before the service is announced again when NATS was away.
-const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+const RETRY: Duration = Duration::from_secs(1);
+/// Longest wait at shutdown for the calls that have arrived. Without NATS the end of the subscriptions is never seen.
+const STOP_MAX: Duration = Duration::from_secs(1);
 
 /// The answer to a call.
 struct CallAnswer {
@@ -69,21 +72,33 @@ struct CallAnswer {
     error: Option<String>,
 }
 
-/// Offers the API on the bus until shut down. NATS may come later, or go and come back.
+/// Offers the API on the bus until shut down; calls that have arrived until then are carried out among the ingress's tasks. NATS may come
+/// later, or go and come back.
 pub(crate) async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) {
-    let offered = async {
-        loop {
-            match offer(&ingress).await {
-                Ok(()) => tracing::info!("the bus closed the service; it is offered again"),
-                Err(error) => tracing::warn!(%error, "the API is not offered on the bus yet"),
+    while let Some(offered) = shutdown.run_until_cancelled(offer(&ingress)).await {
+        match offered {
+            // Each listener ends when its subscription does: with the connection's end or the service's.
+            Ok((service, mut listeners)) => {
+                if shutdown.run_until_cancelled(listeners.next()).await.is_none() {
+                    let stopped = async {
+                        let _ = service.stop().await;
+                        while listeners.next().await.is_some() {}
+                    };
+                    let _ = tokio::time::timeout(STOP_MAX, stopped).await;
+                    return;
+                }
+                tracing::info!("the bus closed the service; it is offered again");
             }
-            tokio::time::sleep(RETRY).await;
+            Err(error) => tracing::warn!(%error, "the API is not offered on the bus yet"),
         }
-    };
-    shutdown.run_until_cancelled(offered).await;
+        shutdown.run_until_cancelled(tokio::time::sleep(RETRY)).await;
+    }
 }
 
-async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
+/// Announces the service. Each of the listeners answers one kind of call.
+async fn offer(
+    ingress: &Arc<Ingress>,
+) -> Result<(Service, FuturesUnordered<impl Future<Output = ()>>), async_nats::Error> {
     let service = ingress.bus.client().service_builder().description(DESCRIPTION).start(NAME, openapi::VERSION).await?;
     let api = Arc::new(BusApi {
         router: routes::router(Arc::clone(ingress)),
@@ -91,7 +106,7 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
         calls: Shares::new(CALLS_MAX, CALLS_PER_PRODUCT_MAX),
         prefix: ingress.bus.prefixed(SUBJECT),
     });
-    let mut listeners = futures::stream::FuturesUnordered::new();
+    let listeners = FuturesUnordered::new();
     for (name, call) in calls() {
         let endpoint = service
             .endpoint_builder()
@@ -101,9 +116,7 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
             .await?;
         listeners.push(listen(Arc::clone(&api), endpoint, call));
     }
-    // Each ends when its subscription does: with the connection's end or the service's.
-    listeners.next().await;
-    Ok(())
+    Ok((service, listeners))
 }
 
 /// What a call does.
@@ -190,11 +203,11 @@ async fn listen(api: Arc<BusApi>, mut endpoint: Endpoint, call: BusCall) {
                 continue;
             }
         };
-        let api = Arc::clone(&api);
+        let called = Arc::clone(&api);
         let traced = TraceContext::of_message(request.message.headers.as_ref()).map(|context| context.ambient());
-        tokio::spawn(trace::within(traced, async move {
+        api.ingress.tasks.spawn(trace::within(traced, async move {
             let answered =
-                api.handle_call(&request.message, payload, &call).await.unwrap_or_else(|error| refusal(&error));
+                called.handle_call(&request.message, payload, &call).await.unwrap_or_else(|error| refusal(&error));
             answer(&request, answered).await;
             drop(permit);
         }));
@@ -280,8 +293,8 @@ impl BusApi {
             return Err(ApiError::invalid(name.clone(), "unknown_field", "is no field of this call"));
         }
         let caller = publisher.caller();
-        let mut db = self.ingress.pool.acquire().await?;
-        done(&TenantResolved { engine_tenant_id: find_tenant(&mut db, &caller, &claim).await? })
+        let found = self.ingress.admissions.find_tenant(&caller, &claim).await?;
+        done(&TenantResolved { engine_tenant_id: check_tenant(found, &caller, &claim)? })
     }
 }
 

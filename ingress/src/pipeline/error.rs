@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
 use http::{HeaderValue, StatusCode, header};
 use runtime::{causes, db};
 use schemars::JsonSchema;
@@ -152,6 +153,13 @@ impl ApiError {
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self
+    }
+
+    /// Adds `Retry-After` until a time, in seconds: never a moment before it.
+    #[must_use]
+    pub fn retry_at(self, at: DateTime<Utc>) -> Self {
+        let seconds = u64::try_from((at - Utc::now()).num_seconds()).unwrap_or(0);
+        self.retry_after(seconds.saturating_add(1))
     }
 
     /// 401
@@ -413,6 +421,15 @@ mod tests {
     #[case(ApiError::unavailable(), false)]
     fn only_what_the_handler_decided_is_stored(#[case] error: ApiError, #[case] stored: bool) {
         assert_eq!(error.is_deterministic(), stored);
+    }
+
+    #[rstest]
+    #[case::a_part_of_a_second_counts(2_500, 3)]
+    #[case::about_to_be(10, 1)]
+    #[case::past(-90_000, 1)]
+    fn a_retry_is_never_before_its_time(#[case] milliseconds: i64, #[case] seconds: u64) {
+        let at = Utc::now() + chrono::TimeDelta::milliseconds(milliseconds);
+        assert_eq!(ApiError::conflict("x").retry_at(at).retry_after, Some(seconds));
     }
 
     #[test]

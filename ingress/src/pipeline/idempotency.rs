@@ -14,7 +14,6 @@ const HEADER: &str = "idempotency-key";
 const KEY_MAX_CHARS: usize = 255;
 /// How long an answer is kept, in hours.
 pub(crate) const KEPT_HOURS: i32 = 24;
-const RETRY_IN_PROGRESS: u64 = 1;
 /// The first byte of an encrypted body; no JSON begins with it.
 const SEALED: u8 = 0x01;
 /// The vault's purpose of encrypted bodies.
@@ -139,7 +138,7 @@ impl IdempotencyKey {
         .fetch_one(&mut *tx)
         .await?;
         match (row.taken, row.claimed) {
-            (false, _) => Err(ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS)),
+            (false, _) => Err(in_progress()),
             (true, true) => Ok(KeyClaim::Taken),
             // A statement of its own: its snapshot is taken under the lock, so it sees what the first request committed.
             (true, false) => self.read_stored(tx, key_id, lease).await,
@@ -156,20 +155,19 @@ impl IdempotencyKey {
         .fetch_optional(&mut *tx)
         .await?;
         // Purged between the two statements, or without an answer: a repeat a moment later succeeds.
-        let retry_later = || ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS);
-        let row = row.ok_or_else(retry_later)?;
+        let row = row.ok_or_else(in_progress)?;
         if row.fingerprint != self.fingerprint {
             return Err(ApiError::unprocessable("idempotency_key_reused")
                 .detail("the Idempotency-Key was used before with another method, path or body"));
         }
         if let (None, Some(reference), false) = (row.status, row.waits_for, row.held) {
-            self.take_lease(tx, key_id, lease).await?;
+            self.set_lease(tx, key_id, lease, false).await?;
             return Ok(KeyClaim::Waiting(reference));
         }
         let status = row
             .status
             .and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok())
-            .ok_or_else(retry_later)?;
+            .ok_or_else(in_progress)?;
         Ok(KeyClaim::Answered(StoredAnswer { status, body: row.body.unwrap_or_default() }))
     }
 
@@ -194,29 +192,23 @@ impl IdempotencyKey {
         .map(drop)
     }
 
-    /// Takes the free lease of a pending answer, from now. A lease of zero releases it.
-    pub async fn take_lease(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
+    /// Sets the lease of a pending answer, from now: takes a free one, renews one that lasts (`only_while_held`), or with zero releases
+    /// it. A released lease is not renewed: a delayed renewal may arrive after its sender has released the lease.
+    pub async fn set_lease(
+        &self,
+        db: impl sqlx::PgExecutor<'_>,
+        key_id: Uuid,
+        lease: Duration,
+        only_while_held: bool,
+    ) -> sqlx::Result<()> {
         sqlx::query!(
             "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
-             where key_id = $1 and idempotency_key = $2 and status is null",
+             where key_id = $1 and idempotency_key = $2 and status is null
+               and (not $4 or locked_until > clock_timestamp())",
             key_id,
             self.value,
             lease.as_secs_f64(),
-        )
-        .execute(db)
-        .await
-        .map(drop)
-    }
-
-    /// Renews the lease of a pending answer, from now, while it lasts. A released lease is not renewed: a delayed renewal may arrive after
-    /// its sender has released the lease.
-    pub async fn renew_lease(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
-        sqlx::query!(
-            "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
-             where key_id = $1 and idempotency_key = $2 and status is null and locked_until > clock_timestamp()",
-            key_id,
-            self.value,
-            lease.as_secs_f64(),
+            only_while_held,
         )
         .execute(db)
         .await
@@ -264,6 +256,11 @@ impl IdempotencyKey {
         .await
         .map(drop)
     }
+}
+
+/// 409: the first request with the key is under way.
+pub(crate) fn in_progress() -> ApiError {
+    ApiError::busy("idempotency_in_progress")
 }
 
 fn status_number(status: StatusCode) -> i16 {

@@ -60,7 +60,7 @@ pub(super) async fn wait_for_outcome(
 async fn keep_lease(pool: &PgPool, scoped: &ScopedKey<'_>) -> Infallible {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
-        if let Err(error) = scoped.key.renew_lease(pool, scoped.key_id, LEASE).await {
+        if let Err(error) = scoped.key.set_lease(pool, scoped.key_id, LEASE, true).await {
             tracing::debug!(transient = runtime::db::is_transient(&error), "lease not renewed");
         }
     }
@@ -80,7 +80,7 @@ async fn store_outcome(
     match answer {
         // Asynchronous commit, since the caller waits: after a crash of Postgres a repeat finds the outcome again.
         Some((status, body)) => key.store_late_answer(&mut db, *key_id, status, &body).await?,
-        None => key.take_lease(&mut *db, *key_id, Duration::ZERO).await?,
+        None => key.set_lease(&mut *db, *key_id, Duration::ZERO, false).await?,
     }
     db.put_back();
     Ok(())

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use uuid::Uuid;
 
-use crate::pipeline::{error::ApiError, patch::is_in_range};
+use crate::pipeline::{Faults, error::ApiError, patch::is_in_range};
 
 const LIMIT_DEFAULT: i64 = 50;
 const LIMIT_MAX: i64 = 200;
@@ -150,9 +150,9 @@ impl ListPage {
     /// 400 for a limit outside 1..=200 or a cursor we did not make.
     pub fn new(limit: Option<i64>, cursor: Option<&str>) -> Result<Self, ApiError> {
         let limit = limit.unwrap_or(LIMIT_DEFAULT);
-        if !(1..=LIMIT_MAX).contains(&limit) {
-            return Err(ApiError::invalid("limit", "out_of_range", format!("must be from 1 to {LIMIT_MAX}")));
-        }
+        let mut faults = Faults::default();
+        faults.within("limit", limit, 1..=LIMIT_MAX);
+        faults.finish()?;
         let position = cursor
             .map(|text| {
                 unseal(text).ok_or_else(|| ApiError::invalid("cursor", "invalid", "is not a cursor of this list"))

@@ -36,7 +36,7 @@ use super::{
 use crate::state::Ingress;
 
 /// Longest statement of a write. Postgres cancels it; the caller is answered 503 `unavailable`.
-pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
+pub(super) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 /// Longest work for one write, whose caller was answered long before. A host of Postgres that vanishes would otherwise keep the write's
 /// connection and its share of the capacity for ever.
 const WRITE_MAX: Duration = Duration::from_secs(10 * 60);

@@ -9,6 +9,8 @@ use uuid::Uuid;
 use crate::pipeline::{auth::keys::Caller, error::ApiError, json};
 
 const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
+/// What [`is_product_tenant_id`] takes, but for its length, in the documents.
+pub(crate) const PRODUCT_TENANT_ID_PATTERN: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 
 /// The tenant a request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,22 +90,6 @@ pub(crate) async fn lock_row(db: &mut PgConnection, tenant: Uuid) -> sqlx::Resul
         .fetch_optional(db)
         .await
         .map(drop)
-}
-
-/// The tenant a request names, without confining anything to it.
-///
-/// # Errors
-/// The errors of [`check`].
-pub async fn find(db: &mut PgConnection, caller: &Caller, claim: &TenantClaim) -> Result<Uuid, ApiError> {
-    let found = sqlx::query_scalar!(
-        "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
-        caller.product,
-        caller.environment.as_str(),
-        claim.product_tenant_id,
-    )
-    .fetch_optional(db)
-    .await?;
-    check(found, caller, claim)
 }
 
 /// Checks that the caller may use the tenant that was found under the claim's name.

@@ -212,7 +212,7 @@ macro_rules! texts {
         $(#[$doc])*
         pub(crate) enum $name $(<const $max: usize>)? {}
 
-        impl $(<const $max: usize>)? JsonSchema for $name $(<$max>)? {
+        impl $(<const $max: usize>)? schemars::JsonSchema for $name $(<$max>)? {
             fn inline_schema() -> bool {
                 true
             }
@@ -227,6 +227,7 @@ macro_rules! texts {
         }
     )+};
 }
+pub(crate) use texts;
 
 texts! {
     /// A text of at most so many characters that is not blank.
@@ -243,25 +244,6 @@ texts! {
         "type": "string", "maxLength": super::validate::POSTAL_ADDRESS_MAX,
         "pattern": r"^[^\u0000-\u0009\u000b\u000c\u000e-\u001f\u007f-\u009f]*$",
     }),
-    /// Header fields of a caller: names that are allowed, each with a value of one line.
-    CustomHeaders<MAX> = json!({
-        "type": "object", "maxProperties": MAX,
-        "propertyNames": {
-            "maxLength": 70,
-            "pattern": "^([Xx]-[A-Za-z0-9-]+|Auto-Submitted|Importance|In-Reply-To|Organization|Priority|References)$",
-        },
-        "additionalProperties": {
-            "type": "string", "minLength": 1, "maxLength": 800, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$",
-        },
-    }),
-    /// Pairs of texts that come back with what happens to a mail.
-    MailMetadata<MAX> = json!({
-        "type": "object", "maxProperties": MAX,
-        "propertyNames": {"maxLength": 40, "pattern": "^[A-Za-z0-9_.-]+$"},
-        "additionalProperties": {"type": "string", "maxLength": 500},
-    }),
-    /// The id of an inline image.
-    ContentId = json!({"type": "string", "minLength": 1, "maxLength": 100, "pattern": "^[A-Za-z0-9._@-]+$"}),
     /// An address of a mailbox.
     Email = json!({"type": "string", "maxLength": schemas::address::ADDRESS_MAX_BYTES, "format": "email"}),
 }

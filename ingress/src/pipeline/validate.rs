@@ -1,10 +1,14 @@
 //! The rules of fields. Faults are collected, so that one answer names them all.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Display, ops::RangeInclusive};
 
+use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use schemas::{Address, text::check_line};
 
-use crate::pipeline::error::{ApiError, FAULTS_MAX, FieldFault};
+use crate::pipeline::{
+    GivenTime,
+    error::{ApiError, FAULTS_MAX, FieldFault},
+};
 
 /// Longest name of anything, in characters.
 pub(crate) const NAME_MAX: usize = 200;
@@ -12,12 +16,24 @@ pub(crate) const NAME_MAX: usize = 200;
 pub(crate) const AUDIENCE_NAME_MAX: usize = 100;
 /// The names of the events that products report.
 pub(crate) const EVENT_PATTERN: &str = "^[a-z][a-z0-9_.]{0,99}$";
+/// The keys of fields, and the triggers of sequences.
+pub(crate) const WORD_PATTERN: &str = "^[a-z][a-z0-9_]{0,49}$";
+/// The longest of them.
+pub(crate) const WORD_MAX: usize = 50;
 /// Longest postal address, in characters.
 pub(crate) const POSTAL_ADDRESS_MAX: usize = 500;
 /// Longest subject or preheader source, in characters.
 pub(crate) const LINE_MAX: usize = 998;
 /// Longest text of a snippet or a layout, in bytes.
 pub(crate) const SNIPPET_MAX: usize = 128 * 1024;
+/// Longest id that a product gives an event of its own, in characters.
+pub(crate) const SOURCE_EVENT_ID_MAX: usize = 255;
+/// How far in the past a due time may be: clocks differ, and requests are repeated.
+pub(crate) const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
+/// How far ahead of ours the clock of a product may be.
+const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
+/// The earliest year in which something may have happened.
+pub(crate) const FIRST_YEAR: i32 = 2000;
 
 /// The faults found so far: the first [`FAULTS_MAX`] are kept.
 #[derive(Debug, Default)]
@@ -129,6 +145,48 @@ impl Faults {
         found
     }
 
+    /// A lower-case word ([`WORD_PATTERN`]).
+    pub(crate) fn key_word(&mut self, path: &str, text: &str) {
+        if !is_word(text) {
+            self.add(path, "invalid", format!("must match {}", WORD_PATTERN.trim_matches(['^', '$'])));
+        }
+    }
+
+    /// A number within a range.
+    pub(crate) fn within<T: PartialOrd + Display>(&mut self, path: &str, value: T, range: RangeInclusive<T>) {
+        if !range.contains(&value) {
+            self.add(path, "out_of_range", format!("must be from {} to {}", range.start(), range.end()));
+        }
+    }
+
+    /// A time with a zone; `None` and a fault for everything else.
+    pub(crate) fn time(&mut self, path: &str, text: &str) -> Option<DateTime<Utc>> {
+        let at = GivenTime::parse(text).map(|at| at.0);
+        self.require(at.is_some(), path, "invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)");
+        at
+    }
+
+    /// When something is due: at most [`PAST_MAX`] past and at most so far ahead; `far` says that it is further.
+    pub(crate) fn due(
+        &mut self,
+        path: &str,
+        text: &str,
+        ahead: TimeDelta,
+        far: &str,
+        now: DateTime<Utc>,
+    ) -> Option<DateTime<Utc>> {
+        let at = self.time(path, text)?;
+        self.require(at >= now - PAST_MAX, path, "in_the_past", "is more than five minutes past");
+        self.require(at <= now + ahead, path, "too_far_ahead", far);
+        Some(at)
+    }
+
+    /// When something happened: at most [`AHEAD_MAX`] ahead, and not before [`FIRST_YEAR`].
+    pub(crate) fn happened(&mut self, path: &str, at: DateTime<Utc>, now: DateTime<Utc>) {
+        let sane = at <= now + AHEAD_MAX && at.year() >= FIRST_YEAR;
+        self.require(sane, path, "out_of_range", "must not be in the future nor before the year 2000");
+    }
+
     /// Whether nothing was found.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -142,6 +200,13 @@ impl Faults {
     pub fn finish(self) -> Result<(), ApiError> {
         if self.0.is_empty() { Ok(()) } else { Err(ApiError::validation(self.0)) }
     }
+}
+
+/// Whether a text is a lower-case word, as [`WORD_PATTERN`] says it.
+fn is_word(text: &str) -> bool {
+    (1..=WORD_MAX).contains(&text.len())
+        && text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 #[cfg(test)]
@@ -184,6 +249,28 @@ mod tests {
         faults.name("name", name.map(str::to_owned));
         let found = faults.finish().err().map(|error| error.fields[0].code.clone());
         assert_eq!(found.as_deref(), code);
+    }
+
+    #[test]
+    fn a_key_is_a_lower_case_word() {
+        assert!(
+            is_word("plan_2") && !is_word("2plan") && !is_word("Plan") && !is_word("") && !is_word(&"a".repeat(51))
+        );
+        let mut faults = Faults::default();
+        faults.key_word("key", "");
+        assert_eq!(faults.finish().unwrap_err().fields[0].detail, "must match [a-z][a-z0-9_]{0,49}");
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_answered_with_the_range() {
+        let mut faults = Faults::default();
+        faults.within("days", 30, 1..=30);
+        faults.within("percent", 100.0, 0.0..=100.0);
+        assert!(faults.is_empty());
+        faults.within("days", 31, 1..=30);
+        faults.within("percent", -0.5, 0.0..=100.0);
+        let details: Vec<_> = faults.finish().unwrap_err().fields.into_iter().map(|fault| fault.detail).collect();
+        assert_eq!(details, ["must be from 1 to 30", "must be from 0 to 100"]);
     }
 
     #[test]

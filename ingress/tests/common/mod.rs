@@ -167,6 +167,12 @@ impl Edge {
             .execute(&self.pool)
             .await
             .unwrap();
+        self.share(tenant, product, environment, product_tenant_id).await;
+        tenant
+    }
+
+    /// Links a tenant that there is, by this name.
+    pub async fn share(&self, tenant: Uuid, product: &str, environment: Environment, product_tenant_id: &str) {
         sqlx::query(
             "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
              values ($1, $2, $3, $4, 'owner@example.com')",
@@ -178,7 +184,6 @@ impl Edge {
         .execute(&self.pool)
         .await
         .unwrap();
-        tenant
     }
 
     /// Has the audience stage's sweep finish what erasures have left, as far as it is due. Answers how many slices that took.

@@ -13,7 +13,7 @@ struct Caller {
     edge: Edge,
     client: async_nats::Client,
     shutdown: CancellationToken,
-    _serving: Serving,
+    serving: Option<Serving>,
 }
 
 struct Answer {
@@ -33,7 +33,7 @@ impl Caller {
         let shutdown = CancellationToken::new();
         let serving = ingress::serve(edge.ingress.clone(), shutdown.clone()).await.unwrap();
         let client = async_nats::connect(edge.database.nats_url()).await.unwrap();
-        let caller = Self { edge, client, shutdown, _serving: serving };
+        let caller = Self { edge, client, shutdown, serving: Some(serving) };
         // Offered a moment after the start.
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
         while caller.request("tenant.resolve", &json!({"product_tenant_id": TENANT}), None).await.is_none() {
@@ -103,6 +103,27 @@ async fn a_call_on_the_bus_is_answered_as_http_would() {
     assert_eq!((refused.status.as_str(), refused.error.as_deref()), ("400", Some("validation_failed")));
     let unknown = caller.call("getContact", json!({"product_tenant_id": TENANT, "id": schemas::new_id()})).await;
     assert_eq!((unknown.status.as_str(), unknown.error.as_deref()), ("404", Some("contact_not_found")));
+}
+
+#[tokio::test]
+async fn a_call_in_progress_at_shutdown_is_answered() {
+    let mut caller = Caller::new().await;
+    let serving = caller.serving.take().unwrap();
+    let made = caller.call("createContact", json!({"product_tenant_id": TENANT, "email": "ann@example.com"})).await;
+    let mut lock = caller.edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for update").execute(&mut *lock).await.unwrap();
+    let change = json!({"product_tenant_id": TENANT, "id": made.body["contact_id"], "first_name": "Ann"});
+    let stop = async {
+        caller.edge.until_waiting(1).await;
+        caller.shutdown.cancel();
+        let mut finished = std::pin::pin!(serving.finished());
+        let early = tokio::time::timeout(std::time::Duration::from_millis(500), &mut finished).await;
+        assert!(early.is_err(), "the call is waited for");
+        lock.rollback().await.unwrap();
+        finished.await;
+    };
+    let (answer, ()) = tokio::join!(caller.call("updateContact", change), stop);
+    assert_eq!(answer.status, "200", "{}", answer.body);
 }
 
 /// An export is longer than a message: the bus answers its link.

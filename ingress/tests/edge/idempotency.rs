@@ -120,10 +120,10 @@ async fn a_lease_is_renewed_while_it_is_held_and_not_after_it_was_given_up() {
     let key = IdempotencyKey::of("k-1", "POST", PATH, b"");
     let held_for_an_hour = "select count(*) from idempotency_keys where locked_until > now() + interval '1 hour'";
     let lease = Duration::from_secs(7200);
-    key.renew_lease(&edge.pool, key_id, lease).await.unwrap();
+    key.set_lease(&edge.pool, key_id, lease, true).await.unwrap();
     assert_eq!(edge.count(held_for_an_hour).await, 1);
-    key.take_lease(&edge.pool, key_id, Duration::ZERO).await.unwrap();
-    key.renew_lease(&edge.pool, key_id, lease).await.unwrap();
+    key.set_lease(&edge.pool, key_id, Duration::ZERO, false).await.unwrap();
+    key.set_lease(&edge.pool, key_id, lease, true).await.unwrap();
     assert_eq!(edge.count(held_for_an_hour).await, 0);
 }
 

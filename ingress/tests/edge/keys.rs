@@ -101,6 +101,7 @@ async fn a_replaced_or_ending_key_makes_no_longer_one() {
     let rotated = leaked.post(&format!("/v1/keys/{old}/rotate"), json!({"overlap_hours": 1})).await;
     assert_eq!(rotated.status, 200, "{}", rotated.body);
     let (heir, ends) = (rotated.text("key_id"), rotated.body["replaced_key_until"].clone());
+    assert_eq!(rotated.body["expires_at"], Value::Null);
     let ends_of = async |id: &str| client.get(&format!("/v1/keys/{id}")).await.body["key"]["expires_at"].clone();
     assert_eq!(ends_of(&heir).await, Value::Null, "it ends as the replaced one would have");
     let (child, _) = made(&leaked, json!({"label": "Child", "scopes": ["contacts:read"]})).await;
@@ -108,6 +109,7 @@ async fn a_replaced_or_ending_key_makes_no_longer_one() {
     for id in [&heir, &old] {
         let again = leaked.post(&format!("/v1/keys/{id}/rotate"), json!({"overlap_hours": 100})).await;
         assert_eq!(ends_of(&again.text("key_id")).await, ends, "{}", again.body);
+        assert_eq!(again.body["expires_at"], ends, "it is announced");
     }
     client.delete(&format!("/v1/keys/{old}"), json!({})).await;
     // This process accepts the key for some seconds more.
@@ -176,14 +178,7 @@ async fn keys_of_other_tenants_products_and_environments_are_not_found() {
     let tenant = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
     let sandbox = edge.client_for(PRODUCT, Environment::Sandbox, "tenant-1").await;
     // A product that shares the tenant.
-    sqlx::query(
-        "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
-         values ('shop', 'production', 'shop-1', $1, 'owner@example.com')",
-    )
-    .bind(client.tenant)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+    edge.share(client.tenant, "shop", Environment::Production, "shop-1").await;
     let product = edge.client_for("shop", Environment::Production, "shop-1").await;
     for stranger in [&tenant, &sandbox, &product] {
         assert_eq!(stranger.get("/v1/keys").await.body["keys"], json!([]));

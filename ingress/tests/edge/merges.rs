@@ -153,6 +153,26 @@ async fn suppressions_of_a_merged_address_hold_for_the_survivor() {
 }
 
 #[tokio::test]
+async fn lifting_what_holds_for_a_merged_address_lifts_it_for_the_survivor() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (ann, _) = merged_pair(&client).await;
+    let path = "/v1/suppressions";
+    client.post(path, json!({"email": "ann@work.example", "reason": "manual"})).await;
+    client.post(path, json!({"email": "ann@example.com", "reason": "import"})).await;
+    let lifted = client.delete(path, json!({"email": "ann@work.example"})).await;
+    assert_eq!((lifted.status.as_u16(), &lifted.body["lifted"]), (200, &json!(2)), "{}", lifted.body);
+    assert_eq!(show(&client, &ann).await["suppression"]["reason"], "import", "her own stays");
+    let mut db = edge.pool.acquire().await.unwrap();
+    let own = NewSuppression::new(client.tenant, "ann@example.com".into(), SuppressionReason::Unsubscribe, "recipient");
+    suppressions::suppress(&mut db, vec![own]).await.unwrap();
+    client.post(path, json!({"email": "ann@work.example", "reason": "unsubscribe"})).await;
+    let refused = client.delete(path, json!({"email": "ann@work.example"})).await;
+    assert_eq!(refused.refusal(), (409, "unsubscribed_by_recipient"));
+    assert_eq!(edge.count("select count(*) from suppressions").await, 3, "all or none");
+}
+
+#[tokio::test]
 async fn enrolling_by_a_merged_address_enrolls_the_survivor() {
     let edge = Edge::start().await;
     let client = edge.client().await;
@@ -269,6 +289,43 @@ async fn writers_that_waited_for_a_merge_write_to_the_survivor() {
     }
     let untouched = "select count(*) from contacts where status = 'merged' and first_name is null and company is null";
     assert_eq!(edge.count(untouched).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_opposite_merges_at_once_one_wins() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    let other = make(&client, json!({"email": "ann@work.example"})).await;
+    let mut holding = edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for update").execute(&mut *holding).await.unwrap();
+    let merging = [(&ann, &other), (&other, &ann)].map(|(survivor, merged)| {
+        let (client, survivor, merged) = (client.clone(), survivor.clone(), merged.clone());
+        tokio::spawn(async move { merge(&client, &survivor, &merged).await })
+    });
+    edge.until_waiting(2).await;
+    holding.commit().await.unwrap();
+    let mut left = Vec::new();
+    for one in merging {
+        let answer = tokio::time::timeout(Duration::from_secs(30), one).await.unwrap().unwrap();
+        left.push(answer["contact_id"].clone());
+    }
+    assert_eq!(left[0], left[1], "the second is a repeat of the first");
+    assert_eq!(edge.count("select count(*) from contacts where status = 'merged'").await, 1);
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'contact.merged'").await, 1);
+}
+
+#[tokio::test]
+async fn a_merge_with_an_erased_contact_finds_no_contact() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = make(&client, json!({"email": "ann@example.com"})).await;
+    let gone = make(&client, json!({"email": "ann@work.example"})).await;
+    assert_eq!(client.delete(&format!("/v1/contacts/{gone}"), json!({"erase": true})).await.status, 200);
+    for (survivor, merged) in [(&ann, &gone), (&gone, &ann), (&gone, &gone)] {
+        let answer = client.post(&format!("/v1/contacts/{survivor}/merge"), json!({"contact_id": merged})).await;
+        assert_eq!(answer.refusal(), (404, "contact_not_found"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

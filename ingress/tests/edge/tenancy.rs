@@ -144,6 +144,24 @@ async fn linking_finds_or_creates_and_keeps_up_to_date() {
 }
 
 #[tokio::test]
+async fn a_repeated_link_without_a_change_writes_nothing() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let body = json!({"product_tenant_id": "new-1", "email": "owner@example.com", "org_name": "Acme"});
+    client.post("/v1/tenants/link", body.clone()).await;
+    let versions = async || {
+        let rows = "select t.xmin::text || ' ' || l.xmin::text from tenants t join tenant_links l on l.tenant_id = t.id
+                    where l.product_tenant_id = 'new-1'";
+        sqlx::query_scalar::<_, String>(rows).fetch_one(&edge.pool).await.unwrap()
+    };
+    let before = versions().await;
+    let again = client.post("/v1/tenants/link", body).await;
+    assert_eq!((again.status.as_u16(), again.body["already_linked"].as_bool()), (200, Some(true)));
+    client.post("/v1/tenants/link", json!({"product_tenant_id": "new-1", "email": "owner@example.com"})).await;
+    assert_eq!(versions().await, before);
+}
+
+#[tokio::test]
 async fn two_first_links_at_once_make_one_tenant() {
     let edge = Edge::start().await;
     let client = edge.client().await;

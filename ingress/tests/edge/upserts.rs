@@ -155,6 +155,37 @@ async fn a_batch_lifts_no_opt_out_and_records_evidence() {
 }
 
 #[tokio::test]
+async fn an_opt_out_by_the_recipient_outlives_the_contact() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let made = client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.text("contact_id");
+    sqlx::query(
+        "insert into suppressions (tenant_id, id, address, reason, scope, source)
+         select $1, id, address, 'unsubscribe', 'marketing', 'recipient'
+         from unnest($2::uuid[], array['ann@example.com', 'bob@example.com']) as s (id, address)",
+    )
+    .bind(client.tenant)
+    .bind([(); 2].map(|()| schemas::new_id()).to_vec())
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    assert_eq!(client.delete(&format!("/v1/contacts/{made}"), json!({"erase": true})).await.status, 200);
+    let subscribed = json!({"email": "ann@example.com", "marketing_status": "subscribed"});
+    assert_eq!(client.post("/v1/contacts", subscribed).await.refusal(), (409, "unsubscribed_by_recipient"));
+    let asked = json!({"email": "ann@example.com", "require_verification": true});
+    assert_eq!(client.post("/v1/contacts", asked).await.status, 201);
+    client.post("/v1/imports", json!({"csv": "email\nbob@example.com\ndan@example.com\n"})).await;
+    let statuses: Vec<(String, String)> =
+        sqlx::query_as("select address, marketing_status from contacts where status = 'active' order by address")
+            .fetch_all(&edge.pool)
+            .await
+            .unwrap();
+    let expected = [("ann", "unsubscribed"), ("bob", "unsubscribed"), ("dan", "subscribed")];
+    assert_eq!(statuses, expected.map(|(name, status)| (format!("{name}@example.com"), status.to_owned())));
+    assert_eq!(edge.count("select count(*) from confirmations").await, 0);
+}
+
+#[tokio::test]
 async fn batches_at_once_make_each_contact_once() {
     let edge = Edge::start().await;
     let client = edge.client().await;

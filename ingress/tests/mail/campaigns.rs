@@ -61,13 +61,7 @@ async fn a_list_is_no_tag_and_a_tag_is_no_list() {
 #[tokio::test]
 async fn a_campaign_with_a_fault_is_refused(#[case] change: Value, #[case] path: &str, #[case] code: &str) {
     let ready = Ready::start().await;
-    let answer = ready.client.post("/v1/campaigns", ready.campaign_body(change)).await;
-    assert_eq!(
-        (answer.status.as_u16(), answer.faults()),
-        (400, vec![(path.to_owned(), code.to_owned())]),
-        "{}",
-        answer.body
-    );
+    ready.refuses(change, path, code).await;
     assert_eq!(ready.edge.count("select count(*) from campaigns").await, 0);
 }
 

@@ -241,6 +241,21 @@ async fn a_tenant_has_a_hundred_claims_at_most() {
 }
 
 #[tokio::test]
+async fn a_tenant_has_a_thousand_domains_at_most() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    claim(&client, "acme.test").await;
+    more_claims(&edge, 999).await;
+    let proven = "update domains set status = 'verified' where domain like '%.dead.test'";
+    sqlx::query(proven).execute(&edge.pool).await.unwrap();
+    let one_more = async || client.post("/v1/domains", json!({"domain": "more.test"})).await;
+    assert_eq!(one_more().await.refusal(), (409, "domain_limit_reached"));
+    assert_eq!(claim(&client, "acme.test").await["already_existed"], json!(true));
+    sqlx::query("delete from domains where domain = '1.dead.test'").execute(&edge.pool).await.unwrap();
+    assert_eq!(one_more().await.status, 200);
+}
+
+#[tokio::test]
 async fn a_sandbox_tenant_locks_nobody_out_of_a_name() {
     let dns = Dns::start(&[]).await;
     let (edge, client) = asking(&dns).await;
@@ -279,6 +294,30 @@ async fn a_pending_claim_does_not_lock_a_name_and_a_proven_one_does() {
     let third = edge.client_for(PRODUCT, Environment::Production, "tenant-3").await;
     let refused = third.post("/v1/domains", json!({"domain": "acme.test"})).await;
     assert_eq!(refused.refusal(), (409, "domain_claimed_by_another_tenant"));
+}
+
+#[tokio::test]
+async fn a_suspended_claim_locks_a_name_only_if_it_was_proven() {
+    let dns = Dns::start(&[]).await;
+    let (edge, client) = asking(&dns).await;
+    let other = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    let suspend = async |claimed: &Value| {
+        sqlx::query("update domains set suspended_from = status, status = 'suspended' where id::text = $1")
+            .bind(claimed["domain_id"].as_str().unwrap())
+            .execute(&edge.pool)
+            .await
+            .unwrap();
+    };
+    suspend(&claim(&client, "acme.test").await).await;
+    let theirs = claim(&other, "acme.test").await;
+    publish_all(&dns, &theirs);
+    assert_eq!(verify(&other, &theirs).await["status"], json!("verified"));
+    suspend(&theirs).await;
+    let third = edge.client_for(PRODUCT, Environment::Production, "tenant-3").await;
+    for name in ["acme.test", "mail.acme.test"] {
+        let refused = third.post("/v1/domains", json!({"domain": name})).await;
+        assert_eq!(refused.refusal(), (409, "domain_claimed_by_another_tenant"), "{name}");
+    }
 }
 
 #[tokio::test]

@@ -84,7 +84,7 @@ async fn a_capped_contact_is_told_when_there_is_space_again() {
     let found = explain(&ready, &id, "reader1%40example.com").await;
     assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("stop"), &json!("frequency")));
     let full = gate(&found, "frequency");
-    assert_eq!(full["detail"], json!("0"));
+    assert_eq!(full["detail"], json!("cap_is_reached"));
     let opens_at: chrono::DateTime<chrono::Utc> = full["at"].as_str().unwrap().parse().unwrap();
     assert!(opens_at - chrono::Utc::now() > chrono::TimeDelta::days(6), "{full}");
     let dry = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({"dry_run": true})).await;

@@ -131,6 +131,13 @@ impl Ready {
         answer.text("campaign_id")
     }
 
+    /// Asserts that a campaign with this change is refused for one fault.
+    pub async fn refuses(&self, change: Value, path: &str, code: &str) {
+        let answer = self.client.post("/v1/campaigns", self.campaign_body(change)).await;
+        let faults = vec![(path.to_owned(), code.to_owned())];
+        assert_eq!((answer.status.as_u16(), answer.faults()), (400, faults), "{}", answer.body);
+    }
+
     /// A template.
     pub async fn template(&self, change: Value) -> String {
         let mut body = json!({"name": "Receipt", "subject": "Your receipt", "body_html": "<p>Thank you</p>"});

@@ -125,6 +125,23 @@ async fn a_launch_for_now_is_rung_for_at_once_and_a_scheduled_one_is_not() {
     assert_eq!((campaign, &ring["kind"]), (now, &json!("campaign-launch")));
 }
 
+#[tokio::test]
+async fn the_launches_of_a_tenant_are_announced_one_after_another() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let (first, second) = (ready.campaign(json!({})).await, ready.campaign(json!({})).await);
+    for campaign in [&first, &second] {
+        assert_eq!(launch(&ready, campaign, json!({})).await.status, 202);
+    }
+    // The second is left to the sweep, which announces it once the first is handled.
+    let left: Vec<String> =
+        sqlx::query_scalar("select payload ->> 'campaign_id' from requests where announce_after = received_at")
+            .fetch_all(&ready.edge.pool)
+            .await
+            .unwrap();
+    assert_eq!(left, [second]);
+}
+
 #[rstest]
 #[case("scheduled")]
 #[case("sending")]
@@ -184,7 +201,9 @@ async fn a_disabled_sender_launches_nothing() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;
     sqlx::query("update senders set status = 'disabled'").execute(&ready.edge.pool).await.unwrap();
-    assert_eq!(launch(&ready, &id, json!({})).await.refusal(), (422, "sender_missing_verified_domain"));
+    let refused = launch(&ready, &id, json!({})).await;
+    assert_eq!(refused.refusal(), (422, "sender_missing_verified_domain"));
+    assert!(refused.text("detail").contains("disabled"), "{}", refused.body);
 }
 
 #[tokio::test]

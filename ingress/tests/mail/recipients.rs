@@ -226,14 +226,21 @@ async fn a_post_has_opted_out_before_it_is_answered(#[case] body: &str, #[case] 
     assert_eq!(mailed.ready.edge.count("select unsubscribed::bigint from batches").await, 1);
 }
 
+#[rstest]
+#[case::one_click("/u/", Purpose::Unsubscribe, "List-Unsubscribe=One-Click")]
+#[case::preferences("/p/", Purpose::Preferences, "action=leave")]
 #[tokio::test]
-async fn an_unsubscribe_that_waits_for_an_import_leaves_its_batch_to_other_mail() {
+async fn an_unsubscribe_that_waits_for_an_import_leaves_its_batch_to_other_mail(
+    #[case] path: &str,
+    #[case] purpose: Purpose,
+    #[case] body: &str,
+) {
     let mailed = Mailed::start().await;
     let pool = &mailed.ready.edge.pool;
     let mut import = pool.begin().await.unwrap();
     sqlx::query("select 1 from contacts for update").fetch_all(&mut *import).await.unwrap();
-    let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
-    let asked = mailed.ready.client.ask(Method::POST, &path, "List-Unsubscribe=One-Click");
+    let path = format!("{path}{}", mailed.token(purpose));
+    let asked = mailed.ready.client.ask(Method::POST, &path, body);
     let beside = async {
         until("the batch is held", async || {
             let free = "select count(*) from (select from batches for no key update skip locked) b";

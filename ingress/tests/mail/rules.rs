@@ -66,13 +66,7 @@ async fn the_rules_of_a_campaign_are_read_back_as_written() {
 #[tokio::test]
 async fn rules_that_cannot_work_are_refused(#[case] change: Value, #[case] path: &str, #[case] code: &str) {
     let ready = Ready::start().await;
-    let answer = ready.client.post("/v1/campaigns", ready.campaign_body(change)).await;
-    assert_eq!(
-        (answer.status.as_u16(), answer.faults()),
-        (400, vec![(path.to_owned(), code.to_owned())]),
-        "{}",
-        answer.body
-    );
+    ready.refuses(change, path, code).await;
 }
 
 #[tokio::test]
@@ -220,6 +214,24 @@ async fn a_campaign_is_not_launched_into_a_closed_window() {
             assert_eq!(launched.refusal(), (422, "window_missed"));
         } else {
             assert_eq!(launched.status, 202, "{}", launched.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_test_is_not_launched_into_a_window_that_closes_before_it_is_decided() {
+    let ready = Ready::start().await;
+    let test = json!({"test_percent": 20, "winner_metric": "click_rate", "decide_after_minutes": 120});
+    let variants = json!([{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "subject": "Other"}]);
+    for (hours, on_miss, refused) in [(1, "skip", true), (1, "send", false), (3, "skip", false)] {
+        let not_after = (Utc::now() + TimeDelta::hours(hours)).to_rfc3339();
+        let rules = json!({"ab_test": test, "variants": variants, "not_after": not_after, "on_miss": on_miss});
+        let id = ready.campaign(rules).await;
+        let launched = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({"dry_run": true})).await;
+        if refused {
+            assert_eq!(launched.refusal(), (422, "window_missed"));
+        } else {
+            assert_eq!(launched.status, 200, "{}", launched.body);
         }
     }
 }

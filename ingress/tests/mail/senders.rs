@@ -197,7 +197,12 @@ async fn a_sender_is_removed_unless_something_refers_to_it() {
     let ready = crate::fixtures::Ready::start().await;
     let (client, used) = (&ready.client, format!("/v1/senders/{}", ready.sender));
     ready.campaign(json!({})).await;
-    assert_eq!(client.delete(&used, json!({})).await.refusal(), (409, "sender_in_use"));
+    for (status, way_out) in [("disabled", "disabled as it is"), ("active", "PATCH status to disabled instead")] {
+        sqlx::query("update senders set status = $1").bind(status).execute(&ready.edge.pool).await.unwrap();
+        let refused = client.delete(&used, json!({})).await;
+        assert_eq!(refused.refusal(), (409, "sender_in_use"));
+        assert!(refused.text("detail").contains(way_out), "{}", refused.body);
+    }
     let spare =
         client.post("/v1/senders", json!({"email": "eve@acme.test", "name": "Eve", "physical_address": "x"})).await;
     let spare = format!("/v1/senders/{}", spare.text("sender_id"));

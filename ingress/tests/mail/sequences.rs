@@ -406,6 +406,23 @@ async fn a_merged_contact_gets_no_step_of_a_sequence_twice() {
 }
 
 #[tokio::test]
+async fn a_trigger_is_a_word_on_creation_and_on_change() {
+    let ready = Ready::start().await;
+    let path = format!("/v1/sequences/{}/trigger", sequence(&ready, json!([{"step_type": WAIT}])).await);
+    for word in ["", "Manual", "2nd"] {
+        let body = json!({"name": "S", "trigger_type": word, "steps": [{"step_type": WAIT}]});
+        for answer in [
+            ready.client.post("/v1/sequences", body).await,
+            ready.client.patch(&path, json!({"trigger_type": word})).await,
+        ] {
+            assert_eq!(answer.faults(), [("trigger_type".to_owned(), "invalid".to_owned())], "{word:?}");
+        }
+    }
+    let missing = ready.client.patch(&path, json!({})).await;
+    assert_eq!(missing.faults(), [("trigger_type".to_owned(), "required".to_owned())]);
+}
+
+#[tokio::test]
 async fn changed_steps_are_a_new_version_for_new_enrollments() {
     let ready = Ready::start().await;
     let id =

@@ -228,14 +228,7 @@ async fn business_days_and_reports_follow_the_tenants_time_zone() {
 async fn products_that_share_a_tenant_share_its_profile_and_keep_their_own_links() {
     let edge = Edge::start().await;
     let client = edge.client().await;
-    sqlx::query(
-        "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
-         values ('shop', 'production', 'shop-1', $1, 'owner@example.com')",
-    )
-    .bind(client.tenant)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+    edge.share(client.tenant, "shop", Environment::Production, "shop-1").await;
     let shop = edge.client_for("shop", Environment::Production, "shop-1").await;
     shop.patch("/v1/tenant", json!({"timezone": "Europe/Paris"})).await;
     let seen = client.get("/v1/tenant").await.body["tenant"].clone();

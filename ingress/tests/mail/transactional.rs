@@ -29,7 +29,7 @@ async fn a_request_is_stored_under_the_id_of_its_send_and_rung_for() {
     let payload: schemas::messages::TransactionalPayload = serde_json::from_value(payload).unwrap();
     assert_eq!((payload.send_id, payload.address.as_str(), payload.sender_id), (id, "ann@example.com", ready.sender));
     assert_eq!(
-        (payload.first_name.as_deref(), payload.last_name, payload.data["order"]["id"].clone()),
+        (payload.contact.first_name.as_deref(), payload.contact.last_name, payload.data["order"]["id"].clone()),
         (Some("Ann"), None, json!(7))
     );
 

@@ -118,6 +118,51 @@ async fn what_stands_in_every_tenants_rows_is_seen_as_sums() {
 }
 
 #[tokio::test]
+async fn the_oldest_is_found_behind_any_number_of_younger_ones() {
+    let (edge, client) = well().await;
+    let other = edge.client_for(PRODUCT, client.environment, "tenant-2").await;
+    let of_tenants = async |statement: &'static str| {
+        sqlx::query(statement)
+            .bind(client.tenant.min(other.tenant))
+            .bind(client.tenant.max(other.tenant))
+            .execute(&edge.pool)
+            .await
+            .unwrap();
+    };
+    of_tenants(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after, due_at)
+         select $1::uuid, gen_random_uuid(), 'crm', 'production', 'transactional', '{}'::jsonb, now(), now() - interval '1 minute'
+         from generate_series(1, 10001)
+         union all
+         select $2::uuid, gen_random_uuid(), 'crm', 'production', k, '{}'::jsonb, now() + interval '9 minutes', now() - interval '1 hour'
+         from unnest(array['transactional', 'outcome']) k",
+    )
+    .await;
+    let requests: Vec<(String, i64, bool)> =
+        sqlx::query_as("select kind, requests, oldest >= 3600 from platform_requests() order by kind")
+            .fetch_all(&edge.pool)
+            .await
+            .unwrap();
+    assert_eq!(requests, [("outcome".to_owned(), 1, true), ("transactional".to_owned(), 10_000, true)]);
+
+    of_tenants(
+        "insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, secret)
+         select t, t, 'crm', 'production', 'https://example.org/', '{send.sent}', '' from unnest(array[$1::uuid, $2::uuid]) t",
+    )
+    .await;
+    of_tenants(
+        "insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
+         select $1::uuid, $1::uuid, now() - interval '1 minute', gen_random_uuid() from generate_series(1, 10001)
+         union all
+         select $2::uuid, $2::uuid, now() - interval '1 hour', gen_random_uuid()",
+    )
+    .await;
+    let deliveries: (i64, bool) =
+        sqlx::query_as("select due, oldest >= 3600 from platform_webhooks()").fetch_one(&edge.pool).await.unwrap();
+    assert_eq!(deliveries, (10_000, true));
+}
+
+#[tokio::test]
 async fn it_asks_for_its_scope_and_takes_no_tenant() {
     let (edge, client) = well().await;
     let product = edge.client().await;

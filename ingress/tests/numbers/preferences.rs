@@ -93,7 +93,11 @@ async fn the_link_of_a_merged_contact_leaves_and_returns_for_the_survivor() {
     let path = format!("/v1/contacts/{survivor}");
     client.post(&format!("{path}/merge"), json!({"contact_id": reader.contact})).await;
     reader.submit("action=leave").await;
-    assert_eq!(client.get(&path).await.body["contact"]["suppression"]["reason"], "unsubscribe");
+    let left = client.get(&path).await.body["contact"].clone();
+    assert_eq!(
+        (&left["suppression"]["reason"], &left["marketing_status"]),
+        (&json!("unsubscribe"), &json!("unsubscribed"))
+    );
     let page = html(&reader.submit("action=return").await);
     assert!(page.contains("You are subscribed again") && !page.contains("Subscribe again"), "{page}");
     assert_eq!(reader.count("select count(*) from suppressions").await, 0);
@@ -408,6 +412,23 @@ async fn a_preferences_link_works_longer_than_the_ledger_keeps_its_send() {
         .await
         .unwrap();
     assert_eq!(reader.ask(Method::GET, link, "en", "").await.status, 404);
+}
+
+#[tokio::test]
+async fn an_opt_out_from_a_dropped_month_is_newer_than_an_opt_in_by_a_faster_clock() {
+    let reader = Reader::start().await;
+    reader.drop_month().await;
+    sqlx::query("update contacts set opted_in_at = now() + interval '5 s' where id = $1")
+        .bind(reader.contact)
+        .execute(&reader.ready.edge.pool)
+        .await
+        .unwrap();
+    let answer = reader.ask(Method::POST, &reader.path(Purpose::Unsubscribe), "en", "confirm=yes").await;
+    assert_eq!((answer.status.as_u16(), reader.marketing_status().await.as_str()), (200, "unsubscribed"));
+    let own = "select count(*) from suppressions where reason = 'unsubscribe' and source = 'recipient'";
+    assert_eq!(reader.count(own).await, 1);
+    let noted = "select count(*) from notices where type = 'email.unsubscribed' and occurred_at <= now()";
+    assert_eq!(reader.count(noted).await, 1);
 }
 
 #[tokio::test]

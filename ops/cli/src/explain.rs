@@ -1,6 +1,6 @@
 //! `postrider explain <send>`, `postrider explain <campaign|message|sequence> <email>`: what the API explains, to be read.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use ingress::api::explain::{ExplainSubject, Explainer};
 use ledger::quota::QuotaDefaults;
 use schemas::Address;
@@ -88,24 +88,11 @@ async fn find(db: &mut PgConnection, id: Uuid) -> anyhow::Result<(Uuid, ExplainS
     if let Some(tenant) = find_tenant::of_campaign(db, id).await? {
         return Ok((tenant, ExplainSubject::Campaign(id)));
     }
-    let row = sqlx::query!(
-        r#"select t.id as tenant, k.kind as "kind!" from tenants t
-           cross join lateral (
-               select 'message' as kind from messages m where m.tenant_id = t.id and m.id = $1
-               union all
-               select 'sequence' from sequences s where s.tenant_id = t.id and s.id = $1
-               offset 0
-           ) k
-           limit 1"#,
-        id
-    )
-    .fetch_optional(db)
-    .await?;
-    match row {
-        Some(row) if row.kind == "message" => Ok((row.tenant, ExplainSubject::Message(id))),
-        Some(row) => Ok((row.tenant, ExplainSubject::Sequence(id))),
-        None => bail!("no campaign, one-off message or sequence has this id"),
+    if let Some(tenant) = find_tenant::of_message(db, id).await? {
+        return Ok((tenant, ExplainSubject::Message(id)));
     }
+    let tenant = find_tenant::of_sequence(db, id).await?;
+    Ok((tenant.context("no campaign, one-off message or sequence has this id")?, ExplainSubject::Sequence(id)))
 }
 
 fn print(explanation: &Value) {

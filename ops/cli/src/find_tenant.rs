@@ -5,50 +5,45 @@ use schemas::SendId;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+/// The tenant of the row with this id in a table (`x`), and what else must hold for the row.
+macro_rules! tenant_of {
+    ($db:expr, $table:tt, $id:expr $(, $and:tt, $value:expr)?) => {
+        sqlx::query_scalar!(
+            "select t.id from tenants t
+             cross join lateral (select from " + $table + " x where x.tenant_id = t.id and x.id = $1 " $(+ $and)? + " offset 0) x
+             limit 1",
+            $id $(, $value)?
+        )
+        .fetch_optional($db)
+        .await
+    };
+}
+
 /// The tenant of a campaign.
 pub async fn of_campaign(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
-    sqlx::query_scalar!(
-        "select t.id from tenants t
-         cross join lateral (select from campaigns c where c.tenant_id = t.id and c.id = $1 offset 0) c
-         limit 1",
-        id
-    )
-    .fetch_optional(db)
-    .await
+    tenant_of!(db, "campaigns", id)
+}
+
+/// The tenant of a one-off message.
+pub async fn of_message(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
+    tenant_of!(db, "messages", id)
+}
+
+/// The tenant of a sequence.
+pub async fn of_sequence(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
+    tenant_of!(db, "sequences", id)
 }
 
 /// The tenant of a batch.
 pub async fn of_batch(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
-    sqlx::query_scalar!(
-        "select t.id from tenants t
-         cross join lateral (select from batches b where b.tenant_id = t.id and b.id = $1 offset 0) b
-         limit 1",
-        id
-    )
-    .fetch_optional(db)
-    .await
+    tenant_of!(db, "batches", id)
 }
 
 /// The tenant of a send, or of the request that a send will come from.
 pub async fn of_send(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
-    let found = sqlx::query_scalar!(
-        "select t.id from tenants t
-         cross join lateral (select from sends s where s.tenant_id = t.id and s.id = $1 and s.month = $2 offset 0) s
-         limit 1",
-        id,
-        SendId(id).month(),
-    )
-    .fetch_optional(&mut *db)
-    .await?;
+    let found = tenant_of!(&mut *db, "sends", id, "and x.month = $2", SendId(id).month())?;
     if found.is_some() {
         return Ok(found);
     }
-    sqlx::query_scalar!(
-        "select t.id from tenants t
-         cross join lateral (select from requests r where r.tenant_id = t.id and r.id = $1 offset 0) r
-         limit 1",
-        id
-    )
-    .fetch_optional(db)
-    .await
+    tenant_of!(db, "requests", id)
 }

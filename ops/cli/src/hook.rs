@@ -2,7 +2,10 @@
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use ingress::public::hooks::{HOOK_PURPOSE, fault};
+use ingress::{
+    api::connections::{SealedHook, set_hook},
+    public::hooks::{fault, path_of},
+};
 use runtime::Vault;
 use serde_json::json;
 use sqlx::PgConnection;
@@ -111,7 +114,8 @@ pub async fn run(args: HookArgs) -> anyhow::Result<()> {
 
 /// The URL to which a provider sends the events of a connection.
 fn url_of(public_url: &Url, provider: &str, connection: Uuid) -> String {
-    format!("{}/hooks/{provider}/{connection}", public_url.as_str().trim_end_matches('/'))
+    let Some(path) = path_of(provider, connection) else { return "no hook for this provider".to_owned() };
+    format!("{}{path}", public_url.as_str().trim_end_matches('/'))
 }
 
 async fn set_checks(db: &mut PgConnection, vault: &Vault, wanted: &SetHook, secret: &str) -> anyhow::Result<()> {
@@ -122,24 +126,15 @@ async fn set_checks(db: &mut PgConnection, vault: &Vault, wanted: &SetHook, secr
     .fetch_optional(&mut *db)
     .await?
     .context("no such connection")?;
-    let secrets: Vec<&str> = secret.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let each = if secrets.is_empty() { vec![""] } else { secrets.clone() };
+    let secrets: Vec<String> =
+        secret.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    let none = [String::new()];
+    let each = if secrets.is_empty() { &none[..] } else { &secrets[..] };
     if let Some(fault) = each.iter().find_map(|secret| fault(&row.provider, secret, &wanted.topics)) {
         bail!("{}: {fault}", row.provider);
     }
-    let sealed = match secrets.is_empty() {
-        true => None,
-        false => Some(vault.seal(row.tenant_id, HOOK_PURPOSE, secrets.join("\n").as_bytes())?),
-    };
-    sqlx::query!(
-        "update provider_connections set hook_secret = $3, hook_topics = $4 where tenant_id = $1 and id = $2",
-        row.tenant_id,
-        wanted.connection,
-        sealed,
-        &wanted.topics
-    )
-    .execute(&mut *db)
-    .await?;
+    let hook = SealedHook::new(vault, row.tenant_id, Some(secrets), Some(wanted.topics.clone()))?;
+    set_hook(db, row.tenant_id, wanted.connection, hook).await?;
     Ok(audit(db, Some(row.tenant_id), "provider.hook", wanted.connection).await?)
 }
 
@@ -228,6 +223,12 @@ async fn list_pending_facts(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_provider_that_reports_nothing_by_http_has_no_url() {
+        let base = "https://mail.example.com".parse().unwrap();
+        assert_eq!(url_of(&base, "smtp", Uuid::nil()), "no hook for this provider");
+    }
 
     #[test]
     fn the_url_is_the_ingress_own_whatever_stands_behind_it() {

@@ -16,9 +16,9 @@ pub struct InvocationArgs {
     /// The operator's name for the audit log. Default: user@host.
     #[arg(long = "as", global = true, value_name = "WHO")]
     pub actor: Option<String>,
-    /// The reason, for the audit log.
+    /// The reason, for the audit log and the list of paused things.
     #[arg(long, global = true, value_name = "WHY")]
-    pub because: Option<String>,
+    pub reason: Option<String>,
 }
 
 static INVOCATION: OnceLock<InvocationArgs> = OnceLock::new();
@@ -39,8 +39,8 @@ pub fn wants_json() -> bool {
 }
 
 /// The reason, if one was given.
-pub fn because() -> Option<&'static str> {
-    current().because.as_deref()
+pub fn reason() -> Option<&'static str> {
+    current().reason.as_deref()
 }
 
 /// The operator, as in the audit log.
@@ -71,8 +71,6 @@ pub struct AuditEntry<'a> {
     pub action: &'a str,
     /// What the action changed.
     pub subject: &'a str,
-    /// The reason; `--because` if there is none.
-    pub reason: Option<&'a str>,
     /// The outcome.
     pub outcome: Option<&'a str>,
     /// Further ids, codes and numbers.
@@ -88,7 +86,7 @@ impl AuditEntry<'_> {
             action: self.action,
             subject: self.subject.to_owned(),
             detail: self.detail.clone().unwrap_or_default(),
-            reason: self.reason.or(because()),
+            reason: reason(),
             outcome: self.outcome,
         };
         audit::write(db, &[record]).await

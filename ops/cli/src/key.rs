@@ -116,11 +116,17 @@ pub async fn issue_key(db: &mut PgConnection, new: NewKey<'_>) -> anyhow::Result
 
 async fn rotate(db: &mut PgConnection, id: Uuid, overlap_hours: u32) -> anyhow::Result<CommandOutput> {
     let replaced = keys::lock_live(db, id).await?.context("no live key has this id")?;
+    // Its next successor would end with it.
+    if let Some(successor) = keys::successor(db, &replaced).await? {
+        bail!("the key was replaced by {successor}: rotate that");
+    }
     let overlap = TimeDelta::hours(i64::from(overlap_hours));
-    let (new, text, until) = keys::replace(db, &replaced, None, overlap).await?;
+    let new = keys::replace(db, &replaced, None, overlap).await?;
     audit(db, replaced.tenant_id, "key.rotate", id).await?;
-    let record = json!({"key_id": new, "key": text, "replaced": id, "replaced_until": until});
-    Ok(CommandOutput::Table(vec![record], &["key_id", "key", "replaced", "replaced_until"]))
+    let record = json!({
+        "key_id": new.id, "key": new.key, "expires_at": new.expires_at, "replaced": id, "replaced_until": new.replaced_until,
+    });
+    Ok(CommandOutput::Table(vec![record], &["key_id", "key", "expires_at", "replaced", "replaced_until"]))
 }
 
 async fn list(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {

@@ -35,9 +35,6 @@ pub struct LogLevelArgs {
     /// For so long; then the filter of the settings again. Without: until it is changed.
     #[arg(long = "for", value_parser = humantime::parse_duration, value_name = "DURATION", conflicts_with = "reset")]
     for_long: Option<Duration>,
-    /// Why, for the audit log.
-    #[arg(long, value_name = "WHY")]
-    reason: Option<String>,
 }
 
 pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
@@ -50,9 +47,8 @@ pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
     let answers = ask(&bus, &control).await?;
     let outcome = format!("{} process(es) follow", answers.iter().filter(|answer| answer.error.is_none()).count());
     let subject = args.process.as_deref().unwrap_or("every process");
-    let (reason, outcome, detail) =
-        (args.reason.as_deref(), Some(outcome.as_str()), Some(serde_json::to_value(&control)?));
-    AuditEntry { action: "log.filter", subject, reason, outcome, detail, ..AuditEntry::default() }.audit(&pool).await?;
+    let (outcome, detail) = (Some(outcome.as_str()), Some(serde_json::to_value(&control)?));
+    AuditEntry { action: "log.filter", subject, outcome, detail, ..AuditEntry::default() }.audit(&pool).await?;
     let records: Vec<Value> = answers
         .iter()
         .map(|answer| {

@@ -224,6 +224,16 @@ mod tests {
     }
 
     #[test]
+    fn a_reason_is_given_before_or_after_the_command() {
+        let command = ["requeue", "send", "0198c0de-0000-7000-8000-000000000001", "--unknown-as", "sent"];
+        let reason = ["--reason", "the relay's log has it"];
+        for words in [[&reason[..], &command].concat(), [&command[..], &reason].concat()] {
+            let parsed = Cli::try_parse_from([&["postrider"][..], &words].concat()).map_err(|error| error.to_string());
+            assert_eq!(parsed.map(|cli| cli.invocation.reason).as_ref(), Ok(&Some(reason[1].to_owned())), "{words:?}");
+        }
+    }
+
+    #[test]
     fn server_options_work_before_and_after_the_subcommand() {
         let (database, bus) = (["--database-url", "postgres://here/db"], ["--nats-url", "nats://here"]);
         let words = |words: &[&[&str]]| -> Vec<String> {

@@ -2,14 +2,19 @@
 
 #[cfg(feature = "dev")]
 use std::io::IsTerminal;
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
-use clap::{CommandFactory, ValueEnum};
+use clap::CommandFactory;
 use ledger::{confirmations::ConfirmationSettings, quota::QuotaDefaults};
 use runtime::{
     Bus, CommitNotifier, CoreSettings, Database, Outbound, OutboundSettings, PauseSwitches, Reader, Role, Vault,
-    admin::Admin, plans::PreparedPool,
+    admin::Admin, pause_switches::StageName, plans::PreparedPool,
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,7 +24,8 @@ use crate::traces;
 
 /// How long begun work may take after SIGTERM.
 const DRAIN_GRACE: Duration = Duration::from_secs(25);
-/// Longest the collector of traces is waited for at the end.
+/// Longest wait at the end for each of Postgres, NATS and the collector of traces. With [`DRAIN_GRACE`] well within the 45 s that
+/// Kubernetes gives (`ops/deploy/check.py`).
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
 /// Pause between two tries to make the streams while NATS is away.
 const STREAMS_RETRY: Duration = Duration::from_secs(1);
@@ -54,12 +60,15 @@ impl AddressesFile {
     /// Writes the file, if one is asked for.
     pub fn write(&self, addresses: &serde_json::Value) -> anyhow::Result<()> {
         let Some(path) = &self.addresses_file else { return Ok(()) };
-        // Renamed into place, so that no reader sees half of it.
-        let partial = path.with_extension("partial");
-        std::fs::write(&partial, addresses.to_string())
-            .and_then(|()| std::fs::rename(&partial, path))
-            .context("addresses-file")
+        replace_file(path, &addresses.to_string()).context("addresses-file")
     }
+}
+
+/// Writes a file whole: it is renamed into place, so that no reader sees half of it.
+pub fn replace_file(path: &Path, content: &str) -> std::io::Result<()> {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, content)?;
+    std::fs::rename(&partial, path)
 }
 
 /// What ingress and stages have in common beside the core.
@@ -124,29 +133,6 @@ pub struct StageProcess {
     outbound: OutboundSettings,
     #[command(flatten)]
     common: CommonSettings,
-}
-
-schemas::named_enum! {
-    /// The stages.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-    pub enum StageName {
-        /// Finds recipients, cuts and dispatches batches.
-        Audience = "audience",
-        /// Withholds recipients that must not be mailed.
-        Compliance = "compliance",
-        /// Renders messages from templates and contacts.
-        Rendering = "rendering",
-        /// Fences, sends, records.
-        Delivery = "delivery",
-        /// Records opens, clicks, unsubscribes, bounces, complaints, replies.
-        Engagement = "engagement",
-        /// Credits outcomes to mails.
-        Attribution = "attribution",
-        /// Sends events to products.
-        Webhooks = "webhooks",
-        /// Takes contacts through sequences.
-        Sequencing = "sequencing",
-    }
 }
 
 /// A running process.
@@ -260,14 +246,20 @@ impl Process {
         stop_signal().await;
         tracing::info!("stopping: no new work, finishing begun work");
         self.deps.shutdown.cancel();
-        if let Some(ingress) = ingress {
-            // Accepted requests are answered; a client that never ends does not delay the shutdown.
-            let _ = tokio::time::timeout(DRAIN_GRACE, ingress.finished()).await;
-        }
-        if !self.deps.runner.drained(DRAIN_GRACE).await {
+        // Accepted requests are answered; a client that never ends does not delay the shutdown.
+        let answered = async {
+            if let Some(ingress) = ingress {
+                let _ = tokio::time::timeout(DRAIN_GRACE, ingress.finished()).await;
+            }
+        };
+        let ((), is_drained) = tokio::join!(answered, self.deps.runner.drained(DRAIN_GRACE));
+        if !is_drained {
             tracing::warn!("some work was not finished in time; it is redelivered");
         }
-        self.deps.pool.close().await;
+        // Work that is not finished may hold a connection.
+        let _ = tokio::time::timeout(FLUSH_GRACE, self.deps.pool.close()).await;
+        // Answers to calls over the bus may be on their way.
+        let _ = tokio::time::timeout(FLUSH_GRACE, self.deps.bus.client().flush()).await;
         if let Some(traces) = self.traces {
             traces.flush(FLUSH_GRACE).await;
         }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use ledger::quota::{self, QuotaDefaults, QuotaUsage};
+use ledger::quota::{self, PeriodUsage, QuotaDefaults, QuotaUsage};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -90,17 +90,13 @@ async fn set(db: &mut PgConnection, tenant: Uuid, monthly: Option<Limit>, daily:
 
 /// One record for each period.
 fn periods(tenant: Uuid, usage: &QuotaUsage) -> Vec<Value> {
-    let record = |period: &str, set: Option<i64>, limit: Option<i64>, used: i64, resets_at| {
+    let record = |period: &str, set: Option<i64>, usage: PeriodUsage| {
         json!({
-            "tenant": tenant, "period": period, "limit": limit, "from": if set.is_some() { "tenant" } else { "setting" },
-            "used": used, "remaining": limit.map(|limit| limit.saturating_sub(used).max(0)), "resets_at": resets_at,
+            "tenant": tenant, "period": period, "limit": usage.limit, "from": if set.is_some() { "tenant" } else { "setting" },
+            "used": usage.used, "remaining": usage.remaining, "resets_at": usage.resets_at,
         })
     };
-    let resets = usage.resets();
-    vec![
-        record("month", usage.set_monthly, usage.limits.monthly, usage.used_month, resets.month),
-        record("day", usage.set_daily, usage.limits.daily, usage.used_day, resets.day),
-    ]
+    vec![record("month", usage.set_monthly, usage.month), record("day", usage.set_daily, usage.day)]
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    pause_switches::STAGES,
+    pause_switches::StageName,
     streams::{STREAMS, StreamSpec, is_as_wanted, is_lower},
     trace::TraceContext,
 };
@@ -381,7 +381,7 @@ fn role(name: &str) -> Option<&str> {
     match name {
         "all" => Some(SEVERAL_STAGES),
         _ if name.contains('+') => Some(SEVERAL_STAGES),
-        _ => STAGES.into_iter().chain(["ingress"]).find(|role| *role == name),
+        _ => StageName::NAMES.iter().copied().chain(["ingress"]).find(|role| *role == name),
     }
 }
 

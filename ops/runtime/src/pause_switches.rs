@@ -16,9 +16,29 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of reading the switches.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// All stages.
-pub const STAGES: [&str; 8] =
-    ["audience", "compliance", "rendering", "delivery", "engagement", "attribution", "webhooks", "sequencing"];
+schemas::named_enum! {
+    /// The stages.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+    pub enum StageName {
+        /// Finds recipients, cuts and dispatches batches.
+        Audience = "audience",
+        /// Withholds recipients that must not be mailed.
+        Compliance = "compliance",
+        /// Renders messages from templates and contacts.
+        Rendering = "rendering",
+        /// Fences, sends, records.
+        Delivery = "delivery",
+        /// Records opens, clicks, unsubscribes, bounces, complaints, replies.
+        Engagement = "engagement",
+        /// Credits outcomes to mails.
+        Attribution = "attribution",
+        /// Sends events to products.
+        Webhooks = "webhooks",
+        /// Takes contacts through sequences.
+        Sequencing = "sequencing",
+    }
+}
+
 /// The stages that send data out of the platform, which cannot be undone. They do not start while the ledger is paused.
 pub const OUTBOUND: [&str; 3] = ["delivery", "webhooks", "sequencing"];
 
@@ -161,7 +181,7 @@ fn apply_switches(known: &watch::Sender<PauseState>, row: &SwitchRow) {
         is_changed
     });
     let state = known.borrow();
-    for stage in STAGES {
+    for stage in StageName::NAMES.iter().copied() {
         Gauge::Paused.set(f64::from(u8::from(state.is_paused(stage))), [("stage", stage)]);
     }
 }

@@ -181,9 +181,10 @@ impl RestoreDetector {
     /// Increments the epoch, if no process has for a while, and publishes it. In this order: only a committed epoch is published.
     async fn advance_epoch(&mut self, row: &LedgerRow) -> Result<(), EpochError> {
         let mut db = self.by_key.take().await?;
+        // A time in the future is of a clock that was set back since.
         let moved = sqlx::query!(
             r#"update ledger set mark = mark + 1, marked_at = clock_timestamp()
-               where id = $1 and marked_at <= clock_timestamp() - make_interval(secs => $2)
+               where id = $1 and marked_at not between clock_timestamp() - make_interval(secs => $2) and clock_timestamp()
                returning mark, marked_at"#,
             row.id,
             CHECK_INTERVAL.as_secs_f64() * 0.9,

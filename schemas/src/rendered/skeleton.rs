@@ -22,8 +22,10 @@ pub enum Piece {
     Text(String),
     /// The recipient's text of this number goes here, as it is (the renderer has encoded it).
     Slot(u16),
-    /// The send's id, as in Message-ID.
+    /// The send's id, as in X-Postrider-Send.
     SendId,
+    /// The local part of the Message-ID: the send's id with a proof.
+    MessageId,
     /// When the send was made, or the time that it waited for, as in the Date header.
     Date,
     /// A token: what follows the path in an address of ours.
@@ -138,6 +140,9 @@ impl Skeleton {
                     let mut buffer = Uuid::encode_buffer();
                     out.extend_from_slice(ids.send_id.0.hyphenated().encode_lower(&mut buffer).as_bytes());
                 }
+                Piece::MessageId => {
+                    out.extend_from_slice(tokens.message_id_local(values.token_key, ids.send_id.0).as_bytes());
+                }
                 Piece::Date => out.extend_from_slice(values.date().format(RFC_2822).to_string().as_bytes()),
                 Piece::Token { token: LinkToken::Unsubscribe, column } => {
                     // It stands in the header and in both bodies.
@@ -176,6 +181,7 @@ impl Skeleton {
         let pieces = self.pieces.iter().map(|piece| match piece {
             Piece::Text(text) => text.len(),
             Piece::SendId | Piece::Date => 40,
+            Piece::MessageId => 56,
             // With its soft line breaks.
             Piece::Token { token, .. } => token.size() * 26 / 25 + 3,
             Piece::Slot(_) | Piece::Attachment { .. } => 0,

@@ -65,6 +65,8 @@ fn attachments_are_spliced_in_their_place_and_none_may_be_missing_or_changed() {
 fn what_follows_from_the_send_is_computed_for_it() {
     let message = rendered(vec![recipient(&[])]);
     let pieces = vec![
+        Piece::MessageId,
+        Piece::Text(" ".into()),
         Piece::SendId,
         Piece::Text(" ".into()),
         Piece::Date,
@@ -77,7 +79,9 @@ fn what_follows_from_the_send_is_computed_for_it() {
     let skeleton = Skeleton { pieces, slots: 0 };
     let text = String::from_utf8(skeleton.splice(&values, &tokens(), &[]).unwrap()).unwrap();
     let send = SendId::of(message.batch_id, 3);
-    let (id, rest) = text.split_once(' ').unwrap();
+    let (named, rest) = text.split_once(' ').unwrap();
+    assert_eq!(tokens().identified_send(named), Some(send.0));
+    let (id, rest) = rest.split_once(' ').unwrap();
     assert_eq!(id, send.0.to_string());
     let words: Vec<&str> = rest.rsplitn(3, ' ').collect();
     let date = chrono::DateTime::parse_from_rfc2822(words[2]).unwrap();

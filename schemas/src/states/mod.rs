@@ -12,7 +12,7 @@ macro_rules! closed_set {
         $crate::named_enum! {
             $(#[$meta])*
             #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-            pub enum $name { $($(#[doc = $doc])+ #[serde(rename = $text)] $variant = $text,)+ }
+            pub wire enum $name { $($(#[doc = $doc])+ $variant = $text,)+ }
         }
 
         impl $name {

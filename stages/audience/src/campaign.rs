@@ -74,19 +74,33 @@ pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<()
     Ok(())
 }
 
-/// `None`: handled before.
+/// `None`: handled before, or another process handles it. Should that one die, the request is announced again: it is not waited for,
+/// because a process looks up few audiences at a time.
 async fn lock_request(
     db: &mut PgConnection,
     input: &RequestAnnounced,
 ) -> Result<Option<CampaignLaunchPayload>, StageError> {
     let row = sqlx::query!(
-        "select state, payload from requests where tenant_id = $1 and id = $2 and kind = 'campaign-launch' for update",
+        "select state, payload from requests where tenant_id = $1 and id = $2 and kind = 'campaign-launch'
+         for update skip locked",
         input.tenant_id,
         input.request_id,
     )
-    .fetch_optional(db)
-    .await?
-    .ok_or_else(|| StageError::rejected("unknown_request", "no such launch request in the ledger"))?;
+    .fetch_optional(&mut *db)
+    .await?;
+    let Some(row) = row else {
+        let is_locked = sqlx::query_scalar!(
+            r#"select exists (select from requests where tenant_id = $1 and id = $2 and kind = 'campaign-launch') as "locked!""#,
+            input.tenant_id,
+            input.request_id,
+        )
+        .fetch_one(db)
+        .await?;
+        return match is_locked {
+            true => Ok(None),
+            false => Err(StageError::rejected("unknown_request", "no such launch request in the ledger")),
+        };
+    };
     if row.state != "accepted" {
         return Ok(None);
     }

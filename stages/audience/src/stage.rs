@@ -18,6 +18,8 @@ use crate::{Settings, campaign, sweeps};
 
 /// Transactional requests and one-off messages handled together when they are waiting together.
 const COALESCE: usize = 64;
+/// Announcements of arrays handled together. Each is of up to 500 requests, or of one that is due later: then there are hundreds.
+const COALESCE_ARRAYS: usize = 16;
 /// Transactions of transactional requests at the same time.
 const WORKERS: usize = 2;
 
@@ -29,6 +31,8 @@ pub(crate) struct Audience {
     reannounce: Duration,
     /// Notified when batches wait for dispatch.
     launched: Notifier,
+    /// Notified when a launch was handled, and its tenant's next may be announced.
+    launch_handled: Notifier,
 }
 
 /// Starts the stage: its workers and its sweeps.
@@ -38,8 +42,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         by_key: deps.by_key.clone(),
         reannounce: settings.audience_reannounce.min(PRIORITY_REANNOUNCE),
         launched: Notifier::default(),
+        launch_handled: Notifier::default(),
     };
-    sweeps::start(deps, Audience::NAME, settings, &stage.launched);
+    sweeps::start(deps, Audience::NAME, settings, &stage.launched, &stage.launch_handled);
     let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {
         lane,
         stream: subjects::stream::ACCEPTED,
@@ -56,7 +61,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         durable: format!("{}-arrays", Audience::NAME),
         subjects: vec!["mail.v1.accepted.*.*.transactional-array".to_owned()],
         workers: WORKERS,
-        coalesce: 1,
+        coalesce: COALESCE_ARRAYS,
     };
     let intakes = vec![
         intake(Lane::Priority, &prompt, WORKERS, COALESCE),
@@ -99,6 +104,7 @@ impl Audience {
                 RequestKind::CampaignLaunch => {
                     campaign::launch(&self.pool, input).await?;
                     self.launched.notify();
+                    self.launch_handled.notify();
                 }
                 RequestKind::Transactional => transactional.push(input),
                 RequestKind::Message => messages.push(input),
@@ -132,9 +138,19 @@ async fn reject(pool: &PgPool, input: &RequestAnnounced, code: &str) -> Result<(
     let range = |id: Uuid| if is_transactional { (SendId(id).batch(), SendId::last_of(id)) } else { (id, id) };
     let (firsts, lasts): (Vec<Uuid>, Vec<Uuid>) = input.requests().map(range).unzip();
     sqlx::query!(
-        "update requests r set state = 'rejected', outcome = $4, announce_after = null, handled_at = now()
-         from unnest($2::uuid[], $3::uuid[]) as w (first, last)
-         where r.tenant_id = $1 and r.id between w.first and w.last and r.kind = $5 and r.state = 'accepted'",
+        "with refused as (
+             select r.id
+             from unnest($2::uuid[], $3::uuid[]) as w (first, last)
+             cross join lateral (
+                 select r.id from requests r
+                 where r.tenant_id = $1 and r.id between w.first and w.last and r.kind = $5 and r.state = 'accepted'
+                 order by r.id
+                 for update
+             ) r
+         )
+         update requests r set state = 'rejected', outcome = $4, announce_after = null, handled_at = now()
+         from refused
+         where r.tenant_id = $1 and r.id = refused.id",
         input.tenant_id,
         &firsts,
         &lasts,

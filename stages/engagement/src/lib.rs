@@ -7,6 +7,7 @@
 pub mod inbound;
 pub mod inbound_smtp;
 mod reading;
+mod recorder;
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,12 +1,16 @@
 //! Reads untrusted bytes: off the reactor, few at a time, without a connection to Postgres. A fault costs only the piece that was read.
 //! Inbound mail is read in a child process.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use runtime::{
     Budget, Job, Reader, Spent,
     reader::{ReadFault, ReaderError},
 };
+use schemas::token::TokenKeys;
 use tokio::sync::Semaphore;
 
 use feedback::provider::{self, Malformed, ProviderEvent};
@@ -52,9 +56,10 @@ pub(crate) enum Unread {
 pub(crate) async fn event(
     provider: &'static str,
     raw: Vec<u8>,
+    tokens: Arc<TokenKeys>,
 ) -> Result<Result<Vec<ProviderEvent>, Malformed>, Unread> {
     let _permit = EVENTS.acquire().await;
-    let read = move || match provider::read(provider, &raw, &Budget::new(provider::LIMITS)) {
+    let read = move || match provider::read(provider, &raw, &tokens, &Budget::new(provider::LIMITS)) {
         Err(malformed) if malformed.is_transient() => Err(Unread::Spent(Spent::Time)),
         told => Ok(told),
     };

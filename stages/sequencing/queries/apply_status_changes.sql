@@ -1,9 +1,12 @@
--- Resumes the paused enrollments of a resumed sequence, and ends those of an archived one, at most $1 of each. Answers how many of each.
+-- Resumes the paused enrollments of a resumed sequence, or of a sequence whose tenant was resumed, and ends those of an archived one, at most
+-- $1 of each. Answers how many of each. A sequence of a stopped tenant is left until the tenant goes on.
 -- `sequences_unapplied`, `enrollments_paused` and `enrollments_one_live` serve it.
 with sequence as materialized (
     select s.tenant_id, s.id, s.status, s.unapplied_since
     from sequences s
     where s.unapplied_since is not null
+      and (s.status <> 'active'
+           or exists (select from tenants t where t.id = s.tenant_id and t.status = 'active' and t.paused_at is null))
     order by s.unapplied_since
     limit 20
     for no key update of s skip locked

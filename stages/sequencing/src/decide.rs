@@ -17,10 +17,8 @@ pub(crate) enum NextMove<'a> {
     Exit(ExitReason),
     /// Every step is taken.
     Complete,
-    /// The sequence is paused: so is the enrollment, which keeps its time.
+    /// The sequence or its tenant is paused, or the tenant is suspended: the enrollment is paused too, and keeps its time.
     Pause,
-    /// Its tenant is suspended or paused: it is due again later.
-    Wait,
 }
 
 /// Decides about a due enrollment. An exit goes before a pause: a contact that has opted out does not wait for a resumption.
@@ -43,11 +41,8 @@ pub(crate) fn next_move<'a>(
     if person.ended_by_event {
         return NextMove::Exit(ExitReason::Event);
     }
-    if sequence.status != SequenceStatus::Active {
+    if sequence.status != SequenceStatus::Active || !sequence.tenant_active {
         return NextMove::Pause;
-    }
-    if !sequence.tenant_active {
-        return NextMove::Wait;
     }
     match sequence.step(due.version, due.next_step) {
         None => NextMove::Complete,

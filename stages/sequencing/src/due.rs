@@ -1,6 +1,6 @@
 //! Which enrollments are due, and who they are.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use ledger::{gate::RecipientEligibility, recipient_eligibility};
@@ -27,6 +27,16 @@ pub(crate) struct Due {
     pub(crate) opted_out_by_step: bool,
 }
 
+/// The due enrollments of a group.
+#[derive(Debug, Default)]
+pub(crate) struct LockedDue {
+    /// One of each contact: one statement cannot change a contact twice.
+    pub(crate) due: Vec<Due>,
+    /// Others of these contacts, and how many of its contact's are ahead of each. They have to be put off, or they would keep other contacts
+    /// out of the next group, too.
+    pub(crate) behind: Vec<(Due, u32)>,
+}
+
 /// The contact of a due enrollment.
 #[derive(Debug, Clone)]
 pub(crate) struct EnrolledContact {
@@ -45,8 +55,8 @@ pub(crate) struct EnrolledContact {
     pub(crate) steps_today: i64,
 }
 
-/// Locks due enrollments, at most `limit`, and one of each contact: one statement cannot change a contact twice. The others stay due.
-pub(crate) async fn lock(db: &mut PgConnection, limit: i64) -> sqlx::Result<Vec<Due>> {
+/// Locks due enrollments, at most `limit`. While all that is due fits into a group, others of a contact keep nobody out: they stay due.
+pub(crate) async fn lock(db: &mut PgConnection, limit: i64) -> sqlx::Result<LockedDue> {
     let waiting = sqlx::query_scalar!(
         r#"select count(*) as "waiting!"
            from (select from enrollments where status = 'active' and next_action_at <= now() limit $1) w"#,
@@ -54,14 +64,23 @@ pub(crate) async fn lock(db: &mut PgConnection, limit: i64) -> sqlx::Result<Vec<
     )
     .fetch_one(&mut *db)
     .await?;
-    let mut due = match waiting {
-        0 => return Ok(Vec::new()),
+    let found = match waiting {
+        0 => return Ok(LockedDue::default()),
         waiting if waiting <= limit => sqlx::query_file_as!(Due, "queries/due.sql", limit).fetch_all(db).await?,
         _ => sqlx::query_file_as!(Due, "queries/due_in_turn.sql", limit).fetch_all(db).await?,
     };
-    let mut contacts = HashSet::with_capacity(due.len());
-    due.retain(|due| contacts.insert((due.tenant_id, due.contact_id)));
-    Ok(due)
+    let mut locked = LockedDue::default();
+    let mut contacts: HashMap<(Uuid, Uuid), u32> = HashMap::with_capacity(found.len());
+    for due in found {
+        let ahead = contacts.entry((due.tenant_id, due.contact_id)).or_default();
+        if *ahead == 0 {
+            locked.due.push(due);
+        } else if waiting > limit {
+            locked.behind.push((due, *ahead));
+        }
+        *ahead += 1;
+    }
+    Ok(locked)
 }
 
 /// The contacts of these enrollments, in their order. A statement of its own, so that it sees every fact committed before.

@@ -21,7 +21,7 @@ use crate::{
     advance::{FailedAttempt, advance, fail},
     calls::{CALLS_PER_TENANT, Call, Calls, LEASE},
     decide::{NextMove, next_move},
-    due::{self, Due},
+    due::{self, Due, LockedDue},
     moves::{self, Log, Move},
     sequence,
     steps::{self, Announcements, DueStep, StepResult},
@@ -29,8 +29,8 @@ use crate::{
 
 /// Wait before a contact is tried again that another transaction has locked.
 const LATER: Duration = Duration::from_secs(1);
-/// Wait before an enrollment of a suspended or paused tenant is due again.
-const TENANT_STOPPED_WAIT: Duration = Duration::from_secs(5 * 60);
+/// Longest wait of an enrollment for others of its contact.
+const CONTACT_WAIT_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// Takes the steps of groups of due enrollments.
 #[derive(Debug, Clone)]
@@ -56,30 +56,30 @@ impl Groups {
         let mut announce = Announcements::new();
         let mut calls = Vec::new();
         let mut tx = self.by_key.begin().await?;
-        let due = due::lock(&mut tx, self.group_max).await?;
-        if due.is_empty() {
+        let locked = due::lock(&mut tx, self.group_max).await?;
+        if locked.due.is_empty() {
             tx.rollback().await?;
             return Ok(0);
         }
         // No caller started a trace: a share of the groups starts one, and their mail continues it.
         let span = Span::enter(SpanKind::Internal, || "sequencing step".into(), None);
         let traced = || span.as_ref().map(Span::ambient);
-        let result = trace::within(traced(), self.take_steps(&mut tx, &due, &mut announce, &mut calls)).await?;
+        let result = trace::within(traced(), self.take_steps(&mut tx, &locked, &mut announce, &mut calls)).await?;
         moves::write(&mut tx, &result.moves, &result.log).await?;
         tx.commit().await?;
-        measure(&due, &result);
+        measure(&locked.due, &result);
         trace::scope(traced(), || calls.into_iter().for_each(|call| self.calls.start(call)));
         // The ledger has it: the sweeps of the audience stage announce again what the bus did not take.
         if let Err(error) = self.bus.publish_all(announce).await {
             tracing::warn!(%error, "not announced; the sweep will");
         }
-        Ok(u64::try_from(due.len()).unwrap_or(0))
+        Ok(u64::try_from(locked.due.len() + locked.behind.len()).unwrap_or(0))
     }
 
     async fn take_steps(
         &self,
         db: &mut PgConnection,
-        due: &[Due],
+        LockedDue { due, behind }: &LockedDue,
         announce: &mut Announcements,
         calls: &mut Vec<Call>,
     ) -> Result<GroupResult, StageError> {
@@ -87,6 +87,10 @@ impl Groups {
         let sequences = sequence::load(&mut *db, due).await?;
         let people = due::people(&mut *db, due, &sequences).await?;
         let mut result = GroupResult::default();
+        result.moves.extend(behind.iter().map(|(due, ahead)| {
+            let wait = LATER.saturating_mul(*ahead).min(CONTACT_WAIT_MAX);
+            Move::again(due, now + wait)
+        }));
         let mut by_type: BTreeMap<StepType, Vec<DueStep<'_>>> = BTreeMap::new();
         for (due, person) in due.iter().zip(&people) {
             // A foreign key makes sure that the sequence exists.
@@ -99,7 +103,6 @@ impl Groups {
                 (NextMove::Exit(reason), _) => result.moves.push(Move::exit(due, reason)),
                 (NextMove::Complete, _) => result.moves.push(Move::complete(due)),
                 (NextMove::Pause, _) => result.moves.push(Move::pause(due)),
-                (NextMove::Wait, _) => result.moves.push(Move::again(due, now + TENANT_STOPPED_WAIT)),
             }
         }
         for (kind, items) in by_type {

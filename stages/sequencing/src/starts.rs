@@ -12,8 +12,8 @@ use schemas::{DelayUnit, SequenceStatus, delay, new_id};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Occurrences decided in one transaction.
-const AT_ONCE: i64 = 500;
+/// Occurrences decided in one transaction. Each takes a lock, and Postgres has space for 64 to a connection, over all of them.
+const AT_ONCE: i64 = 128;
 
 /// The sweep. Any number of processes may run it: each takes other occurrences, and the contact's place in a sequence is locked.
 pub(crate) struct SequenceStarts {

@@ -1,4 +1,5 @@
-//! Applies a sequence's new status to its enrollments: after a resumption the paused ones are due again, after archiving all end.
+//! Applies a sequence's new status to its enrollments: after a resumption, also of its tenant, the paused ones are due again, after archiving
+//! all end.
 
 use std::time::Duration;
 

@@ -4,7 +4,8 @@ use chrono::{DateTime, Utc};
 use runtime::Publication;
 use schemas::{
     Address, Classification, Environment, Lane, RequestAnnounced, RequestKind, Resolved, SendId,
-    messages::TransactionalPayload, month_of, new_batch_id, new_id, subjects,
+    messages::{ContactDetails, TransactionalPayload},
+    month_of, new_batch_id, new_id, subjects,
 };
 use sqlx::types::Json;
 use uuid::Uuid;
@@ -186,10 +187,7 @@ impl Rig {
         let mut payload = TransactionalPayload {
             send_id: new_batch_id(),
             address: Address::parse(address).unwrap(),
-            first_name: None,
-            last_name: None,
-            title: None,
-            phone: None,
+            contact: ContactDetails::default(),
             template_id: new_id(),
             content_id: tenant.content,
             sender_id: tenant.sender,

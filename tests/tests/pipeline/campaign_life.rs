@@ -138,7 +138,7 @@ async fn a_closed_window_leaves_nobody_without_an_answer() {
     let mut rig = Rig::shared().await;
     rig.start_all().await;
     let (list, addresses) = rig.list_of(40, "late", "example.com").await;
-    // One a second.
+    // Ten every ten seconds.
     let not_after = (Utc::now() + TimeDelta::hours(1)).to_rfc3339();
     let campaign = draft(&rig, list, json!({"max_per_minute": 60, "not_after": not_after})).await;
     rig.launch(campaign).await;

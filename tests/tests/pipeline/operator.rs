@@ -29,6 +29,11 @@ async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
     let id = issued["key_id"].as_str().unwrap();
     let rotate = ["key", "--json", "rotate", id, "--overlap-hours", "1"];
     let replaced = &lines(&process::run(&rotate, &rig.operator_env()))[0];
+    assert_eq!(replaced.get("expires_at"), Some(&Value::Null), "{replaced}");
+    let again = std::process::Command::new(process::binary()).args(rotate).envs(rig.operator_env()).output().unwrap();
+    let refused = String::from_utf8(again.stderr).unwrap();
+    let replaced_by = format!("replaced by {}", replaced["key_id"].as_str().unwrap());
+    assert!(!again.status.success() && refused.contains(&replaced_by), "{refused}");
     let key = replaced["key"].as_str().unwrap();
     let successor = Client::new(&rig.base_url, "demo", "production", key, "demo-tenant");
     for caller in [&client, &successor] {
@@ -61,7 +66,7 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     .await;
     let list = || lines(&process::run(&["dead", "--json", "list"], &rig.operator_env()));
     let letter = eventually("the dead letter", DEADLINE, || async { list().into_iter().next() }).await;
-    assert_eq!((&letter["stage"], &letter["reason"]), (&json!("compliance"), &json!("malformed")), "{letter}");
+    assert_eq!((&letter["stage"], &letter["code"]), (&json!("compliance"), &json!("malformed")), "{letter}");
 
     let number = letter["number"].to_string();
     let shown = &lines(&process::run(&["dead", "--json", "show", &number], &rig.operator_env()))[0];
@@ -73,17 +78,17 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     })
     .await;
     assert_eq!(list().len(), 1, "a replayed letter is removed");
-    assert_eq!((&again["reason"], &again["trace"]), (&json!("malformed"), &json!(trace)), "{again}");
+    assert_eq!((&again["code"], &again["trace"]), (&json!("malformed"), &json!(trace)), "{again}");
     let fits = |filter: &[&str]| {
         lines(&process::run(&[&["dead", "--json", "list"], filter].concat(), &rig.operator_env())).len()
     };
     let nobody = Uuid::nil().to_string();
     for (filter, expected) in [
-        (&["--stage", "compliance", "--reason", "malformed"][..], 1),
+        (&["--stage", "compliance", "--code", "malformed"][..], 1),
         (&["--subject", "mail.v1.resolved"], 1),
         (&["--newer", "1h"], 1),
         (&["--stage", "audience"], 0),
-        (&["--reason", "render"], 0),
+        (&["--code", "render"], 0),
         (&["--subject", "mail.v1.cleared"], 0),
         (&["--older", "1h"], 0),
         (&["--tenant", &nobody], 0),

@@ -187,6 +187,27 @@ async fn a_paused_stage_handles_nothing_even_after_a_restart_drains_and_handles_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_drain_of_a_stage_that_is_resumed_meanwhile_fails() {
+    let rig = Rig::shared().await;
+    // A process that does not pause: without it the stage would be drained at once.
+    let busy = "insert into heartbeats (process_id, stage, version, in_hand, seen_at)
+                values (gen_random_uuid(), 'webhooks', 'test', 1, now() + interval '1 hour')";
+    sqlx::query(busy).execute(&rig.pool).await.unwrap();
+    let mut drain = std::process::Command::new(process::binary());
+    drain.args(["drain", "webhooks"]).envs(rig.operator_env()).stderr(std::process::Stdio::piped());
+    let drain = drain.spawn().unwrap();
+    eventually("the pause", PATIENCE, || async {
+        let paused: i64 = sqlx::query_scalar("select count(*) from stage_pauses").fetch_one(&rig.pool).await.ok()?;
+        (paused == 1).then_some(())
+    })
+    .await;
+    run(&rig, &["resume", "stage", "webhooks"]);
+    let drained = tokio::task::spawn_blocking(|| drain.wait_with_output().unwrap()).await.unwrap();
+    let said = String::from_utf8(drained.stderr).unwrap();
+    assert!(!drained.status.success() && said.contains("webhooks was resumed meanwhile"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_an_operator_pauses_rests_as_if_its_owner_had_and_its_owner_is_told() {
     let mut rig = Rig::shared().await;
     rig.start_all().await;

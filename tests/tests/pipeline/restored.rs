@@ -72,7 +72,8 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
     let sent: Vec<Uuid> =
         sqlx::query_scalar("select id from sends where state = 'sent'").fetch_all(&rig.pool).await.unwrap();
     assert_eq!(sent.len() as u64, mailed);
-    let log: String = sent.iter().map(|id| format!("relay: message-id=<{id}@acme.example> status=sent\n")).collect();
+    let line = |id: &Uuid| format!("relay: message-id=<{id}.0a1b2c3d4e5f6071@acme.example> status=sent\n");
+    let log: String = sent.iter().map(line).collect();
     std::fs::write(rig.dir().join("relay.log"), log).unwrap();
 
     // The disaster.

@@ -31,7 +31,7 @@ pub(super) struct CampaignAnalytics {
 #[derive(Debug, Serialize, JsonSchema)]
 struct AbTestReport {
     variants: Vec<VariantReport>,
-    /// Null while undecided, or when no variant was better; `notes` says why.
+    /// Null while undecided, or when no variant was better; `notes` says why, and what the rest of the audience got.
     winner: Option<AbTestWinner>,
 }
 

@@ -1,18 +1,16 @@
 //! The time a report is about: full hours, shown in days of the tenant's time zone.
 
-use chrono::{DateTime, DurationRound, NaiveDate, TimeDelta, Utc};
+use chrono::{DateTime, Datelike, DurationRound, NaiveDate, TimeDelta, Utc};
 use chrono_tz::Tz;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::pipeline::{Faults, error::ApiError, page::Time};
+use crate::pipeline::{Faults, error::ApiError, page::Time, validate::FIRST_YEAR};
 
 /// Length of the window, where the caller does not say.
 const DEFAULT_DAYS: i64 = 30;
 /// The longest window.
 pub(super) const DAYS_MAX: i64 = 366;
-/// The earliest time that is taken for one.
-const FIRST_YEAR: i32 = 2000;
 
 /// From the start of an hour to the start of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,19 +92,10 @@ impl From<&HourWindow> for ReportWindow {
 }
 
 fn moment(name: &'static str, text: Option<&str>, faults: &mut Faults) -> Option<DateTime<Utc>> {
-    use chrono::Datelike;
-    let at = text.map(|text| DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()))?;
-    match at {
-        Ok(at) if (FIRST_YEAR..=9999).contains(&at.year()) => Some(at),
-        Ok(_) => {
-            faults.add(name, "out_of_range", "must not be before the year 2000");
-            None
-        }
-        Err(_) => {
-            faults.add(name, "invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z");
-            None
-        }
-    }
+    let at = faults.time(name, text?)?;
+    let is_known = at.year() >= FIRST_YEAR;
+    faults.require(is_known, name, "out_of_range", "must not be before the year 2000");
+    is_known.then_some(at)
 }
 
 #[cfg(test)]

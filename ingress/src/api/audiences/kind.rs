@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 schemas::named_enum! {
     /// A list or a tag.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub enum AudienceKind {
+    pub wire enum AudienceKind {
         /// Named in `list_id`.
         List = "list",
         /// Named in `tag_ids`.

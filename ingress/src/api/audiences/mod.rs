@@ -1,6 +1,7 @@
 //! `/v1/audiences`: static lists and tags, and their members. A list with a public name is a topic: its members see it on their
 //! preferences page, and a contact that leaves it there is not added again by others.
 
+pub(crate) mod held;
 pub(crate) mod kind;
 
 use schemars::JsonSchema;

@@ -144,7 +144,7 @@ pub(super) async fn change(
             store::reschedule(ctx.db(), tenant, id, waiting.request_id, (schedule.due.unwrap_or(now), schedule.local))
                 .await?;
             if schedule.due.is_none() {
-                launch::announce(ctx, &waiting.product, waiting.environment, waiting.request_id)?;
+                launch::announce(ctx, &waiting.product, waiting.environment, waiting.request_id).await?;
             }
             ctx.audit("campaign.reschedule", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
         }

@@ -18,7 +18,11 @@ use super::{
     store::CampaignDraft,
 };
 use crate::{
-    api::{segments, senders::store as senders},
+    api::{
+        audiences::{held, kind::AudienceKind},
+        segments,
+        senders::store as senders,
+    },
     pipeline::{
         Faults, Id, Patch, RequestContext,
         error::ApiError,
@@ -63,7 +67,7 @@ pub(crate) struct CreateCampaign(pub(crate) CampaignBody);
 pub(crate) struct ChangeCampaign(pub(crate) CampaignBody);
 
 /// The fields of create and of PATCH. `status`, `paused`, `schedule_for` and `schedule_for_local` belong to PATCH only.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(inline)]
 pub(crate) struct CampaignBody {
@@ -135,23 +139,14 @@ pub(crate) struct CampaignBody {
 impl CampaignBody {
     /// Whether any create field is there, null or not.
     pub(crate) fn has_fields(&self) -> bool {
-        self.has_content()
-            || self.name.is_given()
-            || self.sender_profile_id.is_given()
-            || self.campaign_goal.is_given()
-            || self.audience_mode.is_given()
-            || self.list_id.is_given()
-            || self.segment_id.is_given()
-            || self.tag_ids.is_given()
-            || self.message_purpose.is_given()
-            || self.urgency.is_given()
-            || self.audience_reason.is_given()
-            || self.variants.is_given()
-            || self.ab_test.is_given()
-            || self.not_after.is_given()
-            || self.on_miss.is_given()
-            || self.max_per_minute.is_given()
-            || self.tripwire.is_given()
+        let none = Self {
+            status: self.status.clone(),
+            paused: self.paused,
+            schedule_for: self.schedule_for.clone(),
+            schedule_for_local: self.schedule_for_local.clone(),
+            ..Self::default()
+        };
+        *self != none
     }
 
     /// Whether a field is there that decides what the mail says.
@@ -350,27 +345,15 @@ fn check_reason(faults: &mut Faults, classification: Classification, reason: Opt
 
 async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &CampaignDraft) -> Result<(), ApiError> {
     // Held: none of them is removed before the campaign names it.
-    let found = sqlx::query!(
-        "select id, kind from audiences
-         where tenant_id = $1 and (id = $2 or id = any ($3)) and deleted_at is null
-         order by id for key share",
-        tenant,
-        draft.list_id,
-        &draft.tag_ids,
-    )
-    .fetch_all(&mut *db)
-    .await?;
-    let has_list = |list| found.iter().any(|row| row.kind == "list" && row.id == list);
-    if draft.list_id.is_some_and(|list| !has_list(list)) {
-        return Err(ApiError::not_found("list"));
+    let named: Vec<Uuid> = draft.list_id.iter().chain(&draft.tag_ids).copied().collect();
+    let held = held::hold(db, tenant, &named).await?;
+    if let Some(list) = draft.list_id {
+        held.require(AudienceKind::List, list)?;
     }
     if let Some(segment) = draft.segment_id {
         segments::lock_for_use(db, tenant, segment).await?;
     }
-    if found.iter().filter(|row| row.kind == "tag" && draft.tag_ids.contains(&row.id)).count() != draft.tag_ids.len() {
-        return Err(ApiError::not_found("tag"));
-    }
-    Ok(())
+    draft.tag_ids.iter().try_for_each(|tag| held.require(AudienceKind::Tag, *tag))
 }
 
 #[cfg(test)]

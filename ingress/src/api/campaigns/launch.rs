@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use chrono::{DateTime, NaiveDateTime, Utc};
+use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use ledger::audience::{AudienceCount, AudienceSelector, CountedCampaign};
 use ledger::frequency::Urgency;
 use runtime::trace;
@@ -216,6 +216,13 @@ pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Resul
     if closed {
         return Err(ApiError::unprocessable("window_missed").detail("not_after is not after the time of the launch"));
     }
+    // The rest of a test's audience gets its mail when the test is decided.
+    let test = row.decide_after_minutes.filter(|_| row.test_percent.is_some());
+    let decided_at = test.map(|minutes| starts_at + TimeDelta::minutes(i64::from(minutes)));
+    if row.on_miss != OnMiss::Send && row.not_after.zip(decided_at).is_some_and(|(closes_at, at)| closes_at <= at) {
+        return Err(ApiError::unprocessable("window_missed")
+            .detail("not_after is not after the time at which the A/B test is decided"));
+    }
     Ok(())
 }
 
@@ -253,7 +260,10 @@ fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
         return Err(ApiError::unprocessable("audience_resolved_to_zero_contacts"));
     }
     if count.queued == 0 {
-        return Err(ApiError::unprocessable("all_contacts_suppressed_or_bounced"));
+        let skipped: BTreeMap<SkipReason, i64> = count.skipped.iter().copied().collect();
+        let counts: Vec<String> = skipped.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+        return Err(ApiError::unprocessable("all_contacts_suppressed_or_bounced")
+            .detail(format!("every contact would be skipped ({})", counts.join(", "))));
     }
     if digest.is_some_and(|digest| digest != count.digest) {
         return Err(audience_changed());
@@ -288,20 +298,24 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
     trace::keep(ctx.db(), tenant, request_id).await?;
     ctx.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
     if launch.schedule.due.is_none() {
-        announce(ctx, &caller.product, caller.environment, request_id)?;
+        announce(ctx, &caller.product, caller.environment, request_id).await?;
     }
     Ok(())
 }
 
-/// Announces a launch that is due to the audience stage, after the commit.
-pub(super) fn announce(
+/// Announces a launch that is due to the audience stage, after the commit; unless an older one of the tenant comes first.
+pub(super) async fn announce(
     ctx: &mut RequestContext,
     product: &str,
     environment: Environment,
     request_id: Uuid,
 ) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    if store::leave_to_sweep(ctx.db(), tenant, request_id).await? {
+        return Ok(());
+    }
     let kind = RequestKind::CampaignLaunch;
-    let notice = RequestAnnounced::of(ctx.tenant, request_id, kind);
+    let notice = RequestAnnounced::of(tenant, request_id, kind);
     ctx.announce(request_notice(subjects::accepted(product, environment, kind), &notice)?);
     Ok(())
 }
@@ -335,5 +349,20 @@ mod tests {
             mailed: BTreeMap::new(),
         };
         assert_eq!(check(&count, digest).err().map(|error| error.code.into_owned()).as_deref(), code);
+    }
+
+    #[test]
+    fn an_audience_that_nobody_is_left_of_says_why() {
+        let count = AudienceCount {
+            total: 3,
+            queued: 0,
+            skipped: vec![(SkipReason::FrequencyCap, 2), (SkipReason::NoConsent, 1)],
+            digest: "d".to_owned(),
+            members: AudienceMembers::default(),
+            variants: Vec::new(),
+            mailed: BTreeMap::new(),
+        };
+        let detail = check(&count, None).unwrap_err().detail.unwrap();
+        assert!(detail.contains("frequency_cap: 2") && detail.contains("no_consent: 1"), "{detail}");
     }
 }

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::{content, rows::CampaignRow, sample, store};
 use crate::{
     api::{
+        mail_options::recipients,
         messages::{
             self,
             draft::{MessageDraft, ParsedRecipient},
@@ -135,7 +136,10 @@ struct TestRecipient {
 /// Sends the mail of one recipient to a few addresses. 202: it is stored.
 pub(super) async fn send_test(ctx: &mut RequestContext, body: TestCampaign) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
-    let recipients = test_recipients(&mut faults, body.to);
+    let words = ("address", "addresses");
+    let recipients = recipients(&mut faults, body.to, TEST_RECIPIENTS_MAX, words, |faults, path, text: String| {
+        Some(ParsedRecipient { address: faults.address(path, &text)?, name: None })
+    });
     render::check_recipient(body.contact_id.as_ref(), body.sample.as_ref(), body.test_data.as_ref(), &mut faults);
     faults.finish()?;
     let rendered_for = body.contact_id.as_ref().map(|contact| contact.0);
@@ -170,24 +174,4 @@ pub(super) async fn send_test(ctx: &mut RequestContext, body: TestCampaign) -> R
     });
     let recipients = recipients.collect();
     ApiReply::accepted(&CampaignTestAccepted { campaign_id: row.id, message_id: accepted.id, recipients })
-}
-
-/// The addresses of a test, each once.
-fn test_recipients(faults: &mut Faults, to: Option<Vec<String>>) -> Vec<ParsedRecipient> {
-    let to = faults.required("to", to).unwrap_or_default();
-    if faults.is_empty() {
-        faults.require(!to.is_empty(), "to", "empty", "must name at least one address");
-    }
-    if to.len() > TEST_RECIPIENTS_MAX {
-        faults.add("to", "too_many", format!("may name at most {TEST_RECIPIENTS_MAX} addresses"));
-        return Vec::new();
-    }
-    let mut recipients: Vec<ParsedRecipient> = Vec::with_capacity(to.len());
-    for (place, text) in to.iter().enumerate() {
-        let Some(address) = faults.address(&format!("to[{place}]"), text) else { continue };
-        if recipients.iter().all(|known| known.address != address) {
-            recipients.push(ParsedRecipient { address, name: None });
-        }
-    }
-    recipients
 }

@@ -1,6 +1,5 @@
 //! The send quota at launch: a caller cannot queue what cannot be sent. The fence enforces it.
 
-use chrono::Utc;
 use http::StatusCode;
 use ledger::quota::{QuotaRemaining, remaining_quota};
 
@@ -17,9 +16,8 @@ pub(crate) fn check(left: &QuotaRemaining, sends: i64) -> Result<(), ApiError> {
     if left.fits(sends) {
         return Ok(());
     }
-    let wait = (left.resets_at - Utc::now()).num_seconds().max(1);
     let mails = left.remaining.unwrap_or(0);
     Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded")
         .detail(format!("{sends} mails are to be sent, and the quota has room for {mails}"))
-        .retry_after(u64::try_from(wait).unwrap_or(1)))
+        .retry_at(left.resets_at))
 }

@@ -62,6 +62,7 @@ struct AbTest {
     /// When the test's mail was out: the clock starts.
     tested_at: OptionalTime,
     decided_at: OptionalTime,
+    /// What the rest of the audience got, also where no variant was better: analytics then has no winner.
     #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
     winner: Option<String>,
     /// `highest_rate`; `tie`: the first of those that tied; `too_little_data`: the first variant, because one had sent fewer than 20

@@ -14,12 +14,12 @@ use schemas::{Classification, MessageKind};
 use serde::Serialize;
 
 use super::rows::{CampaignRow, LOCAL_TIME_FORMAT, LOCAL_TIME_LEN};
-use crate::pipeline::{error::ApiError, page::Time, types::counts};
+use crate::pipeline::{Faults, error::ApiError, page::Time, types::counts, validate::PAST_MAX};
 
-/// How far a time may be in the past: clocks differ, and requests are repeated.
-const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
-/// How far ahead it may be.
+/// How far ahead a time may be.
 const AHEAD_MAX: TimeDelta = TimeDelta::days(366);
+/// What a time beyond [`AHEAD_MAX`] is refused with.
+const TOO_FAR: &str = "is more than a year ahead";
 
 /// When a campaign is to be sent, as a caller says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl ScheduleText {
             return fault("in_the_past", "has passed in every time zone");
         }
         if first_anywhere(local) > now + AHEAD_MAX {
-            return fault("too_far_ahead", "is more than a year ahead");
+            return fault("too_far_ahead", TOO_FAR);
         }
         Ok(Schedule { due: Some(first_anywhere(local)).filter(|at| *at > now), local: Some(local) })
     }
@@ -74,18 +74,9 @@ impl ScheduleText {
 
 /// When to send: `None` is now. A time that has just passed is now, too.
 fn due_at(text: Option<&str>, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, ApiError> {
-    let Some(text) = text else { return Ok(None) };
-    let fault = |code, detail: &str| Err(ApiError::invalid("schedule_for", code, detail));
-    let Ok(at) = DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()) else {
-        return fault("invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)");
-    };
-    if at < now - PAST_MAX {
-        return fault("in_the_past", "is more than five minutes past");
-    }
-    if at > now + AHEAD_MAX {
-        return fault("too_far_ahead", "is more than a year ahead");
-    }
-    Ok(Some(at).filter(|at| *at > now))
+    let mut faults = Faults::default();
+    let at = text.and_then(|text| faults.due("schedule_for", text, AHEAD_MAX, TOO_FAR, now));
+    faults.finish().map(|()| at.filter(|at| *at > now))
 }
 
 /// Contacts whose mail waits, each with what it waits for first.

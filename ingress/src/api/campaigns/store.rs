@@ -227,11 +227,13 @@ pub(crate) async fn tenant_zone(db: &mut PgConnection, tenant: Uuid) -> sqlx::Re
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(transform = types::counts)]
 pub(crate) struct TimedSends {
+    /// At the earliest: where it is quiet in several time zones, some of them wait longer.
     pub(crate) until: Time,
     pub(crate) count: i64,
 }
 
-/// How many sends of a campaign wait for which time. Served by `batches_by_campaign`.
+/// How many sends of a campaign wait for which time. A batch that is put off as a whole counts under the earliest time of its sends, which
+/// have none of their own. Served by `batches_by_campaign`.
 pub(crate) async fn timed(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<TimedSends>> {
     sqlx::query_as!(
         TimedSends,
@@ -407,6 +409,18 @@ pub(crate) async fn request_launch(
     let row = RequestRow { id, kind: RequestKind::CampaignLaunch, payload, options: None, due_at };
     requests::store::insert(db, tenant, caller, row).await?;
     Ok(id)
+}
+
+/// True if a launch waits for an older one of its tenant. The audience stage's sweep then announces it, as soon as it may.
+pub(crate) async fn leave_to_sweep(db: &mut PgConnection, tenant: Uuid, request: Uuid) -> sqlx::Result<bool> {
+    sqlx::query!(
+        "update requests set announce_after = now() where tenant_id = $1 and id = $2 and waits_for_launch(tenant_id, due_at, id)",
+        tenant,
+        request
+    )
+    .execute(db)
+    .await
+    .map(|done| done.rows_affected() == 1)
 }
 
 /// Stops a campaign. Its sends follow in the audience stage's sweep, and no fence passes from now on.

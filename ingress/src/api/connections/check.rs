@@ -97,14 +97,16 @@ async fn check(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiErr
     Ok(ApiReply::later(id))
 }
 
-/// Asks the delivery stage, unless it has just answered or is about to, for the connection as it is.
+/// Asks the delivery stage, unless it has just answered or is about to, for the connection as it is. A time in the future is of a clock that
+/// was set back since.
 async fn ask(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "insert into connection_checks as k (tenant_id, connection_id) values ($1, $2)
          on conflict (tenant_id, connection_id) do update
          set asked_at = now(), taken_at = null, answered_at = null, error_code = null, latency_ms = null
-         where k.answered_at < now() - make_interval(secs => $3)
-            or k.answered_at is null and k.asked_at < now() - make_interval(secs => $4)
+         where k.answered_at not between clock_timestamp() - make_interval(secs => $3) and clock_timestamp()
+            or k.answered_at is null
+               and k.asked_at not between clock_timestamp() - make_interval(secs => $4) and clock_timestamp()
             or k.asked_at < (select c.updated_at from provider_connections c where c.tenant_id = $1 and c.id = $2)",
         tenant,
         id,

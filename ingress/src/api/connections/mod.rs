@@ -15,13 +15,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use self::input::{ChangeConnection, CreateConnection, WantedHook};
-use self::store::SealedHook;
-pub use self::store::{NewConnection, ProviderConnection, insert, order, remove, set_order, set_status};
-use crate::{
-    pipeline::{
-        ApiReply, Doc, Id, NoFields, NoParameters, RequestContext, Routes, error::ApiError, read, read_page, write,
-    },
-    public::hooks::HOOK_PURPOSE,
+pub use self::store::{
+    NewConnection, ProviderConnection, SealedHook, insert, order, remove, set_hook, set_order, set_status,
+};
+use crate::pipeline::{
+    ApiReply, Doc, Id, NoFields, NoParameters, RequestContext, Routes, error::ApiError, read, read_page, write,
 };
 
 /// Connections a tenant may have.
@@ -134,8 +132,7 @@ async fn create(ctx: &mut RequestContext, body: CreateConnection) -> Result<ApiR
     let sealed = seal(ctx, secret)?;
     let new = NewConnection { tenant, name: &name, kind: *kind, settings, sealed: &sealed };
     let id = insert(ctx.db(), new).await?;
-    let hook = seal_hook(ctx, hook)?;
-    store::set_hook(ctx.db(), tenant, id, hook).await?;
+    set_hook_of(ctx, id, hook).await?;
     ctx.audit("provider.add", &id.to_string(), json!({"provider": kind.as_str()})).await?;
     ApiReply::created(&ConnectionCreated { connection_id: id })
 }
@@ -146,14 +143,12 @@ fn seal(ctx: &RequestContext, secret: &SecretString) -> Result<Vec<u8>, ApiError
     ctx.ingress.vault.seal(ctx.tenant, PROVIDER_PURPOSE, secret).map_err(|error| ApiError::unexpected(&error))
 }
 
-/// Seals the secrets that events are verified with.
-fn seal_hook(ctx: &RequestContext, hook: WantedHook) -> Result<SealedHook, ApiError> {
-    let sealed = |secrets: Vec<String>| {
-        let text = secrets.join("\n");
-        ctx.ingress.vault.seal(ctx.tenant, HOOK_PURPOSE, text.as_bytes()).map_err(|error| ApiError::unexpected(&error))
-    };
-    let secret = hook.secrets.map(|secrets| (!secrets.is_empty()).then(|| sealed(secrets)).transpose()).transpose()?;
-    Ok(SealedHook { secret, topics: hook.topics })
+/// Sets how events of a connection are verified.
+async fn set_hook_of(ctx: &mut RequestContext, id: Uuid, hook: WantedHook) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    let sealed = SealedHook::new(&ctx.ingress.vault, tenant, hook.secrets, hook.topics)
+        .map_err(|error| ApiError::unexpected(&error))?;
+    Ok(set_hook(ctx.db(), tenant, id, sealed).await?)
 }
 
 async fn change(ctx: &mut RequestContext, body: ChangeConnection) -> Result<ApiReply, ApiError> {
@@ -164,8 +159,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeConnection) -> Result<ApiR
     let wanted = body.applied_to(&before)?;
     let sealed = wanted.secret.as_ref().map(|secret| seal(ctx, secret)).transpose()?;
     store::update(ctx.db(), tenant, id, &wanted, sealed).await?;
-    let hook = seal_hook(ctx, wanted.hook)?;
-    store::set_hook(ctx.db(), tenant, id, hook).await?;
+    set_hook_of(ctx, id, wanted.hook).await?;
     if !fields.is_empty() {
         ctx.audit("provider.change", &id.to_string(), json!({"fields": fields})).await?;
     }

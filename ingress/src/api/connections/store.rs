@@ -1,6 +1,7 @@
 //! Rows of `provider_connections`, and what delivery reports about them. The ingress's role reads everything but the secrets.
 
 use providers::{ConnectionSettings, ProviderKind};
+use runtime::{Vault, VaultError};
 use schemars::JsonSchema;
 use schemas::new_id;
 use serde::Serialize;
@@ -14,7 +15,7 @@ use crate::{
         page::{ListPage, OptionalTime, Time},
         resource, tenant,
     },
-    public::hooks,
+    public::hooks::{self, HOOK_PURPOSE},
 };
 
 /// A tenant's account with a provider, without its secret.
@@ -242,48 +243,61 @@ pub(super) async fn update(
 ) -> Result<(), ApiError> {
     let settings = serde_json::to_value(&wanted.settings).map_err(|error| ApiError::unexpected(&error))?;
     // Delivery opens a connection again when `updated_at` has changed.
-    let done = match sealed {
-        Some(sealed) => {
-            sqlx::query!(
-                "update provider_connections set name = $3, status = $4, settings = $5, secret = $6, updated_at = clock_timestamp()
-                 where tenant_id = $1 and id = $2",
-                tenant,
-                id,
-                wanted.name,
-                wanted.status,
-                settings,
-                sealed,
-            )
-            .execute(db)
-            .await
-        }
-        None => {
-            sqlx::query!(
-                "update provider_connections set name = $3, status = $4, settings = $5, updated_at = clock_timestamp()
-                 where tenant_id = $1 and id = $2",
-                tenant,
-                id,
-                wanted.name,
-                wanted.status,
-                settings,
-            )
-            .execute(db)
-            .await
-        }
-    };
-    done.map(drop).map_err(name_taken)
+    sqlx::query!(
+        "update provider_connections set name = $3, status = $4, settings = $5, updated_at = clock_timestamp()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        wanted.name,
+        wanted.status,
+        settings,
+    )
+    .execute(&mut *db)
+    .await
+    .map_err(name_taken)?;
+    // The role cannot read the secret there is, so it is set by itself.
+    if let Some(sealed) = sealed {
+        sqlx::query!(
+            "update provider_connections set secret = $3 where tenant_id = $1 and id = $2",
+            tenant,
+            id,
+            sealed,
+        )
+        .execute(db)
+        .await?;
+    }
+    Ok(())
 }
 
 /// How events of a connection are to be verified; `None`: as before.
-#[derive(Default)]
-pub(super) struct SealedHook {
+pub struct SealedHook {
     /// The secrets, sealed; `Some(None)`: none any more.
-    pub(super) secret: Option<Option<Vec<u8>>>,
-    pub(super) topics: Option<Vec<String>>,
+    secret: Option<Option<Vec<u8>>>,
+    topics: Option<Vec<String>>,
+}
+
+impl SealedHook {
+    /// Seals the secrets that events of a tenant's connection are verified with; of no secrets, none is stored.
+    ///
+    /// # Errors
+    /// When the system has no randomness.
+    pub fn new(
+        vault: &Vault,
+        tenant: Uuid,
+        secrets: Option<Vec<String>>,
+        topics: Option<Vec<String>>,
+    ) -> Result<Self, VaultError> {
+        let sealed = |secrets: Vec<String>| vault.seal(tenant, HOOK_PURPOSE, secrets.join("\n").as_bytes());
+        let secret = secrets.map(|secrets| (!secrets.is_empty()).then(|| sealed(secrets)).transpose()).transpose()?;
+        Ok(Self { secret, topics })
+    }
 }
 
 /// Sets how events of a connection are verified. The role cannot read the secret, so each column is set by itself.
-pub(super) async fn set_hook(db: &mut PgConnection, tenant: Uuid, id: Uuid, hook: SealedHook) -> sqlx::Result<()> {
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn set_hook(db: &mut PgConnection, tenant: Uuid, id: Uuid, hook: SealedHook) -> sqlx::Result<()> {
     if let Some(secret) = hook.secret {
         sqlx::query!(
             "update provider_connections set hook_secret = $3 where tenant_id = $1 and id = $2",

@@ -35,10 +35,12 @@ pub(super) struct KnownContacts {
     contacts: Vec<KnownContact>,
     by_address: HashMap<String, usize>,
     by_external_id: HashMap<String, usize>,
+    /// Addresses without a contact whose recipient unsubscribed through a link in mail: of contacts that were erased.
+    left_by_own_hand: HashSet<String>,
 }
 
 impl KnownContacts {
-    pub(super) fn new(contacts: Vec<KnownContact>) -> Self {
+    pub(super) fn new(contacts: Vec<KnownContact>, left_by_own_hand: Vec<String>) -> Self {
         let addresses = |(place, contact): (usize, &KnownContact)| {
             let all: Vec<String> = [&contact.address].into_iter().chain(&contact.merged_addresses).cloned().collect();
             all.into_iter().map(move |address| (address, place))
@@ -49,7 +51,7 @@ impl KnownContacts {
             all.into_iter().map(move |id| (id, place))
         };
         let by_external_id = contacts.iter().enumerate().flat_map(external_ids).collect();
-        Self { contacts, by_address, by_external_id }
+        Self { contacts, by_address, by_external_id, left_by_own_hand: left_by_own_hand.into_iter().collect() }
     }
 
     fn with_address(&self, address: Option<&str>) -> Option<&KnownContact> {
@@ -118,15 +120,23 @@ pub(super) struct StatusChange {
 fn decide(wanted: &WantedContact, known: &KnownContacts, default: OnExisting) -> Result<UpsertAction, ApiError> {
     match known.find(wanted)? {
         Some(contact) => update_of(wanted, contact, wanted.on_existing.unwrap_or(default)),
-        None => Ok(creation_of(wanted)),
+        None => {
+            let has_left = wanted.address.as_ref().is_some_and(|address| known.left_by_own_hand.contains(address));
+            creation_of(wanted, has_left)
+        }
     }
 }
 
-fn creation_of(wanted: &WantedContact) -> UpsertAction {
+/// `has_left`: the recipient unsubscribed, and that outlived the contact. The new one is unsubscribed, whatever else is said.
+fn creation_of(wanted: &WantedContact, has_left: bool) -> Result<UpsertAction, ApiError> {
+    if has_left && wanted.marketing_status == Some(MarketingStatus::Subscribed) {
+        return Err(unsubscribed_by_recipient());
+    }
     let id = new_id();
     let mut row = wanted.columns.clone();
     row.extend(wanted.consent.iter().flat_map(Consent::columns));
     let status = match wanted.marketing_status {
+        _ if has_left => MarketingStatus::Unsubscribed,
         _ if wanted.require_verification => MarketingStatus::Pending,
         status => status.unwrap_or(MarketingStatus::Subscribed),
     };
@@ -135,7 +145,7 @@ fn creation_of(wanted: &WantedContact) -> UpsertAction {
     row.insert("external_id".to_owned(), json!(wanted.external_id));
     row.insert("marketing_status".to_owned(), json!(status.as_str()));
     row.insert("fields".to_owned(), json!(wanted.fields));
-    UpsertAction::Create { id, row: Value::Object(row) }
+    Ok(UpsertAction::Create { id, row: Value::Object(row) })
 }
 
 fn update_of(wanted: &WantedContact, known: &KnownContact, existing: OnExisting) -> Result<UpsertAction, ApiError> {
@@ -180,8 +190,7 @@ fn new_status(
     let has_left = known.marketing_status == Unsubscribed || known.left_by_own_hand;
     match wanted {
         Subscribed if has_left && !updates => Ok(None),
-        Subscribed if known.left_by_own_hand => Err(ApiError::conflict("unsubscribed_by_recipient")
-            .at("marketing_status", "the recipient unsubscribed; only the recipient can opt in again")),
+        Subscribed if known.left_by_own_hand => Err(unsubscribed_by_recipient()),
         Subscribed if has_left => Err(ApiError::conflict("contact_unsubscribed")
             .at("marketing_status", "the contact is unsubscribed; PATCH /v1/contacts/{id} takes that back")),
         Subscribed => Ok(Some(Subscribed)),
@@ -189,6 +198,11 @@ fn new_status(
         // Being unsubscribed is more than pending.
         Pending => Ok((updates && !has_left).then_some(Pending)),
     }
+}
+
+fn unsubscribed_by_recipient() -> ApiError {
+    ApiError::conflict("unsubscribed_by_recipient")
+        .at("marketing_status", "the recipient unsubscribed; only the recipient can opt in again")
 }
 
 /// Decides for all. Of several that mean one contact the first that is accepted counts.
@@ -269,7 +283,7 @@ mod tests {
     ) {
         let contacts =
             vec![known("ann@x.co", Some("1"), "subscribed", false), known("bob@x.co", None, "subscribed", false)];
-        let known = KnownContacts::new(contacts);
+        let known = KnownContacts::new(contacts, Vec::new());
         let found = known.find(&wanted(address, external_id));
         let found = found.map(|contact| contact.map(|contact| contact.address.as_str()));
         assert_eq!(found.as_ref().map_err(|error| error.code.as_ref()), expected.as_ref().map_err(|code| *code));
@@ -301,6 +315,26 @@ mod tests {
     }
 
     #[rstest]
+    #[case(None, false, Ok("unsubscribed"))]
+    #[case(None, true, Ok("unsubscribed"))]
+    #[case(Some("pending"), false, Ok("unsubscribed"))]
+    #[case(Some("subscribed"), false, Err("unsubscribed_by_recipient"))]
+    fn an_opt_out_that_outlived_its_contact_holds_for_a_new_one(
+        #[case] status: Option<&str>,
+        #[case] require_verification: bool,
+        #[case] expected: Result<&str, &str>,
+    ) {
+        let known = KnownContacts::new(Vec::new(), vec!["ann@x.co".to_owned()]);
+        let marketing_status = status.map(|status| MarketingStatus::parse(status).unwrap());
+        let wanted = WantedContact { marketing_status, require_verification, ..wanted(Some("ann@x.co"), None) };
+        let found = decide(&wanted, &known, OnExisting::Keep).map(|action| match action {
+            UpsertAction::Create { row, .. } => row["marketing_status"].as_str().unwrap().to_owned(),
+            UpsertAction::Update { .. } => panic!("there is no contact"),
+        });
+        assert_eq!(found.as_deref().map_err(|error| error.code.as_ref()), expected);
+    }
+
+    #[rstest]
     #[case("2025-06-01T00:00:00Z", false)]
     #[case("2026-06-01T00:00:00Z", true)]
     fn older_consent_does_not_replace_newer(#[case] at: &str, #[case] taken: bool) {
@@ -316,7 +350,7 @@ mod tests {
 
     #[test]
     fn of_several_that_mean_one_contact_the_first_counts() {
-        let known = KnownContacts::new(vec![known("ann@x.co", Some("1"), "subscribed", false)]);
+        let known = KnownContacts::new(vec![known("ann@x.co", Some("1"), "subscribed", false)], Vec::new());
         let rows = [
             wanted(Some("ann@x.co"), None),
             wanted(None, Some("1")),

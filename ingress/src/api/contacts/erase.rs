@@ -52,13 +52,7 @@ async fn take_back_requests(db: &mut PgConnection, tenant: Uuid, address: &str) 
     .execute(&mut *db)
     .await?;
     sqlx::query!(
-        r#"update requests r set options = jsonb_set(r.options, '{copies}', (
-               select jsonb_agg(case
-                   when copy ->> 'address' = $2 then jsonb_build_object('address', $3::text, 'role', copy -> 'role')
-                   else copy
-               end order by place)
-               from jsonb_array_elements(r.options -> 'copies') with ordinality as copies (copy, place)
-           ))
+        r#"update requests r set options = without_copy(r.options, $2, $3)
            where r.tenant_id = $1 and r.state = 'accepted' and r.options ? 'copies'
              and r.options -> 'copies' @> jsonb_build_array(jsonb_build_object('address', $2::text))"#,
         tenant,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Datelike, SecondsFormat, TimeDelta, Utc};
 use schemars::JsonSchema;
-use schemas::{MarketingStatus, action::CONTACT_TEXT_MAX_CHARS, parse_id};
+use schemas::{MarketingStatus, action::CONTACT_TEXT_MAX_CHARS, messages::ContactDetails, parse_id};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -108,6 +108,13 @@ pub(crate) fn check_consent_time(at: DateTime<Utc>) -> Result<(), &'static str> 
         return Err("out_of_range");
     }
     if at > Utc::now() + AHEAD_MAX { Err("in_the_future") } else { Ok(()) }
+}
+
+/// Checks what a request says of its contact beside the address.
+pub(crate) fn check_details(details: &ContactDetails, faults: &mut Faults) {
+    for (path, text) in details.fields() {
+        faults.one_line(path, text.unwrap_or_default(), CONTACT_TEXT_MAX_CHARS);
+    }
 }
 
 /// A list or tag, as callers name it.

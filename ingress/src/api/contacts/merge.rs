@@ -45,8 +45,7 @@ pub(super) struct ContactMerge {
 /// Merges the contact of the body into that of the path. Harmless to repeat.
 pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Result<ApiReply, ApiError> {
     let (tenant, asked) = (ctx.tenant, ctx.id("contact")?);
-    let survivor = store::survivor(ctx.db(), tenant, asked).await?;
-    let merged = store::survivor(ctx.db(), tenant, body.contact_id.0).await?;
+    let (survivor, merged) = living(ctx.db(), tenant, asked, body.contact_id.0).await?;
     if survivor == merged {
         if asked == body.contact_id.0 {
             return Err(ApiError::invalid("contact_id", "same", "is the contact itself"));
@@ -56,7 +55,14 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     // The survivor takes its place in lists and tags: it does not join them, and no sequence starts by that.
     sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
     lock_enrollments(ctx.db(), tenant, &[survivor, merged]).await?;
-    let (kept, gone) = lock_both(ctx.db(), tenant, survivor, merged).await?;
+    let Some((kept, gone)) = lock_both(ctx.db(), tenant, survivor, merged).await? else {
+        // The same merge, or its opposite, came first; or one of the two is part of a third contact now, which a repeat finds.
+        let (survivor, merged) = living(ctx.db(), tenant, asked, body.contact_id.0).await?;
+        if survivor != merged {
+            return Err(ApiError::unavailable());
+        }
+        return ApiReply::single(record::one(ctx.db(), tenant, survivor).await?);
+    };
     let (columns, fields) = (taken_columns(&kept, &gone), missing_fields(&kept, &gone));
     move_memberships(ctx.db(), tenant, survivor, merged).await?;
     move_facts(ctx.db(), tenant, survivor, merged).await?;
@@ -117,6 +123,24 @@ fn missing_fields(kept: &Value, gone: &Value) -> Map<String, Value> {
     fields.into_iter().filter(|(key, _)| kept["fields"].get(key).is_none()).collect()
 }
 
+/// The contacts that two ids lead to: themselves, or those that they were merged into.
+///
+/// # Errors
+/// 404 `contact_not_found`: one of them does not exist, or is erased.
+async fn living(db: &mut PgConnection, tenant: Uuid, one: Uuid, other: Uuid) -> Result<(Uuid, Uuid), ApiError> {
+    let found = sqlx::query!(
+        r#"select named.id as "named!", c.id as "id!" from contacts named
+           join contacts c on c.tenant_id = $1 and c.id = coalesce(named.merged_into, named.id)
+           where named.tenant_id = $1 and named.id = any ($2) and c.status in ('active', 'archived')"#,
+        tenant,
+        &[one, other],
+    )
+    .fetch_all(db)
+    .await?;
+    let of = |id: Uuid| found.iter().find(|row| row.named == id).map(|row| row.id);
+    of(one).zip(of(other)).ok_or_else(|| ApiError::not_found("contact"))
+}
+
 /// Enrollments are locked before contacts, as everywhere: a step that is being taken is waited for.
 async fn lock_enrollments(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<()> {
     sqlx::query!(
@@ -130,14 +154,14 @@ async fn lock_enrollments(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]
     .map(drop)
 }
 
-/// The rows of the survivor and of the other, locked in the order of their ids, and those that were merged into the other before. One that
-/// is merged elsewhere or erased at this very moment is another contact, or none, for a repeat.
+/// The rows of the survivor and of the other, locked in the order of their ids, and those that were merged into the other before. `None`:
+/// while this waited, one of the two was merged or erased. One that was merged into the other is locked, but is a contact no more.
 async fn lock_both(
     db: &mut PgConnection,
     tenant: Uuid,
     survivor: Uuid,
     merged: Uuid,
-) -> Result<(Value, Value), ApiError> {
+) -> sqlx::Result<Option<(Value, Value)>> {
     let rows = sqlx::query!(
         r#"select c.id, to_jsonb(c) as "row!" from contacts c
            where c.tenant_id = $1 and (c.id = any ($2) and c.status in ('active', 'archived') or c.merged_into = $3)
@@ -148,8 +172,9 @@ async fn lock_both(
     )
     .fetch_all(db)
     .await?;
-    let row = |id| rows.iter().find(|row| row.id == id).map(|row| row.row.clone());
-    row(survivor).zip(row(merged)).ok_or_else(ApiError::unavailable)
+    let is_living = |row: &Value| matches!(text(row, "status"), "active" | "archived");
+    let row = |id| rows.iter().find(|row| row.id == id).map(|row| row.row.clone()).filter(is_living);
+    Ok(row(survivor).zip(row(merged)))
 }
 
 /// The survivor is in the audiences of both. A topic that one of them left is left.

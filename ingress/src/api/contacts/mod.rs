@@ -41,7 +41,7 @@ use crate::{
     },
 };
 
-pub(crate) use input::{EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone};
+pub(crate) use input::{EXTERNAL_ID_MAX_CHARS, check_consent_time, check_details, is_locale, is_timezone};
 pub(crate) use named::{ContactNames, NamedContact};
 pub(crate) use store::{LOOKUPS_MAX, ensure_audiences, external_id_race};
 

@@ -20,8 +20,7 @@ pub(super) const MARKETING_STATUS_CHANGED: &str = "contact.marketing_status";
 schemas::named_enum! {
     /// The states a caller can see: an erased contact is gone.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub(super) enum ContactStatus {
+    pub(super) wire enum ContactStatus {
         Active = "active",
         Archived = "archived",
     }

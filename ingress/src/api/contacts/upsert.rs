@@ -15,7 +15,7 @@ use super::{
     store::{self, MARKETING_STATUS_CHANGED, NewValues},
 };
 use crate::{
-    api::audiences::kind::AudienceKind,
+    api::audiences::{held, kind::AudienceKind},
     pipeline::{RequestContext, error::ApiError},
 };
 
@@ -120,7 +120,15 @@ async fn find(
         .await?;
         let locked: HashSet<Uuid> = ids.into_iter().collect();
         if known.iter().all(|contact| locked.contains(&contact.id)) {
-            return Ok(KnownContacts::new(known));
+            let left = sqlx::query_scalar!(
+                r#"select w.address as "address!" from unnest($2::text[]) as w (address)
+                   where exists (select from own_opt_outs($1, w.address))"#,
+                tenant,
+                &addresses,
+            )
+            .fetch_all(&mut *db)
+            .await?;
+            return Ok(KnownContacts::new(known, left));
         }
     }
     Err(ApiError::unavailable())
@@ -168,17 +176,10 @@ async fn refuse_unknown_audiences(
         return Ok(());
     }
     let ids: Vec<Uuid> = ids.into_iter().collect();
-    let rows = sqlx::query!(
-        "select id, kind from audiences where tenant_id = $1 and id = any ($2) and deleted_at is null
-         order by id for key share",
-        tenant,
-        &ids
-    );
-    let known: HashMap<Uuid, String> = rows.fetch_all(db).await?.into_iter().map(|row| (row.id, row.kind)).collect();
+    let held = held::hold(db, tenant, &ids).await?;
     for one in wanted {
         let Ok(contact) = one else { continue };
-        let is_known = |kind: AudienceKind, id| known.get(&id).is_some_and(|known| known == kind.as_str());
-        let unknown = named(contact).find(|(kind, name)| parse_id(name).is_ok_and(|id| !is_known(*kind, id)));
+        let unknown = named(contact).find(|(kind, name)| parse_id(name).is_ok_and(|id| !held.has(*kind, id)));
         if let Some((kind, _)) = unknown {
             let path = format!("{}s", kind.as_str());
             *one = Err(ApiError::not_found(kind.as_str()).at(path, "one of them does not exist"));

@@ -1,12 +1,11 @@
 //! `POST /v1/domains/{id}/verify`: asks the DNS and stores what it says. [`super::recheck`] does the same by the clock.
 
 use std::{
-    collections::HashSet,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use domains::{CheckError, CheckedRecord, DnsRecord, RecordPurpose, Validity};
 use http::StatusCode;
 use schemars::JsonSchema;
@@ -23,17 +22,23 @@ use super::{
     store::{self, DomainCheck, DomainRow},
 };
 use crate::{
-    pipeline::{ApiReply, NoFields, RequestContext, error::ApiError},
+    pipeline::{
+        ApiReply, NoFields, RequestContext,
+        error::ApiError,
+        shares::{Share, Shares},
+    },
     settings::Rechecks,
     state::Ingress,
 };
 
 /// Longest time for all questions of one check, well below the time a request may take.
 const CHECK_MAX: Duration = Duration::from_secs(10);
-/// Checks at a time in one process: name servers of strangers may be slow.
-static CHECKS: Semaphore = Semaphore::const_new(4);
-/// The tenants whose checks are running in this process: one at a time each.
-static CHECKING: LazyLock<Mutex<HashSet<Uuid>>> = LazyLock::new(Mutex::default);
+/// Checks at a time in one process, the first to come first: name servers of strangers may be slow.
+static CHECKS: Semaphore = Semaphore::const_new(16);
+/// The tenants whose checks are running or waiting in this process: one at a time each.
+static TENANTS: LazyLock<Shares> = LazyLock::new(|| Shares::new(usize::MAX, 1));
+/// Longest wait until a check may run.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 const RETRY_BUSY: u64 = 5;
 /// In the audit log: a check moved a domain's status.
 pub(super) const STATUS_CHANGED: &str = "domain.status_changed";
@@ -55,14 +60,16 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     }
     let results = match ctx.caller.environment {
         Environment::Sandbox => pretend(&row, wanted(&ctx.ingress, &row)),
-        Environment::Production if is_fresh(&row, ctx.ingress.settings.rechecks.domain_check_fresh) => {
+        Environment::Production
+            if is_fresh(row.last_checked_at, Utc::now(), ctx.ingress.settings.rechecks.domain_check_fresh) =>
+        {
             let dns_records = records::view(&row, &ctx.ingress.settings.domain_targets.settings());
             return ApiReply::ok(&DomainChecked { domain_id: id, status: row.status, dns_records });
         }
         Environment::Production => {
             let (ingress, asked) = (Arc::clone(&ctx.ingress), row.clone());
             let answer = async move {
-                let _turn = CheckPermit::take(tenant)?;
+                let _permits = take_permits(tenant).await?;
                 Ok::<_, ApiError>(ask(&ingress, &asked).await)
             };
             ctx.wait_without_connection("dns".to_owned(), answer)??
@@ -84,36 +91,23 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     }
 }
 
-/// Whether a check so young answers for this one.
-fn is_fresh(row: &DomainRow, fresh: Duration) -> bool {
-    row.last_checked_at.is_some_and(|at| (Utc::now() - at).to_std().unwrap_or_default() < fresh)
+/// Whether a check so young answers for this one. Postgres' clock may be a little ahead of this process's, and no more: it was set back
+/// since then.
+fn is_fresh(last_checked_at: Option<DateTime<Utc>>, now: DateTime<Utc>, fresh: Duration) -> bool {
+    last_checked_at.is_some_and(|at| (now - at).abs().to_std().is_ok_and(|age| age < fresh))
 }
 
-/// The right to ask the DNS for a tenant, until it is dropped.
-struct CheckPermit {
-    tenant: Uuid,
-    _permit: SemaphorePermit<'static>,
-}
-
-impl CheckPermit {
-    /// 429 while another check of the tenant runs, or as many as the process takes at a time.
-    fn take(tenant: Uuid) -> Result<Self, ApiError> {
-        let busy = || {
-            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
-                .retry_after(RETRY_BUSY)
-                .detail("other domain checks are waiting for the DNS: try again shortly")
-        };
-        let permit = CHECKS.try_acquire().map_err(|_| busy())?;
-        if !CHECKING.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant) {
-            return Err(busy());
-        }
-        Ok(Self { tenant, _permit: permit })
-    }
-}
-
-impl Drop for CheckPermit {
-    fn drop(&mut self) {
-        CHECKING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.tenant);
+/// Waits until the DNS may be asked for a tenant. 429 at once while another check of the tenant runs or waits, and after [`WAIT_MAX`].
+async fn take_permits(tenant: Uuid) -> Result<(Share, SemaphorePermit<'static>), ApiError> {
+    let busy = || {
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
+            .retry_after(RETRY_BUSY)
+            .detail("other domain checks are waiting for the DNS: try again shortly")
+    };
+    let own = TENANTS.try_take(&tenant.to_string(), 1).ok_or_else(busy)?;
+    match tokio::time::timeout(WAIT_MAX, CHECKS.acquire()).await {
+        Ok(Ok(permit)) => Ok((own, permit)),
+        Ok(Err(_)) | Err(_) => Err(busy()),
     }
 }
 
@@ -216,4 +210,37 @@ fn pretend(row: &DomainRow, records: Vec<DnsRecord>) -> Vec<CheckedRecord> {
         },
     };
     records.into_iter().map(look).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use chrono::TimeDelta;
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_name_servers_keep_no_other_tenant_from_a_check() {
+        let mut held = Vec::new();
+        while CHECKS.available_permits() > 0 {
+            held.push(take_permits(Uuid::from_u128(held.len() as u128)).await.unwrap());
+        }
+        let waits = Uuid::from_u128(u128::MAX);
+        let waiting = tokio::spawn(take_permits(waits));
+        tokio::task::yield_now().await;
+        assert!(take_permits(Uuid::from_u128(0)).await.is_err(), "a check of the tenant is running");
+        assert!(take_permits(waits).await.is_err(), "a check of the tenant is waiting");
+        held.pop();
+        let permits = waiting.await.unwrap().unwrap();
+        assert_eq!(take_permits(Uuid::from_u128(77)).await.unwrap_err().retry_after, Some(RETRY_BUSY), "not for ever");
+        drop((held, permits));
+        assert!(take_permits(waits).await.is_ok());
+    }
+
+    #[test]
+    fn a_check_from_the_future_is_not_fresh() {
+        let now = Utc::now();
+        let is_fresh_after = |seconds| is_fresh(Some(now - TimeDelta::seconds(seconds)), now, Duration::from_secs(5));
+        assert_eq!([4, 6, -1, -3_600].map(is_fresh_after), [true, false, true, false]);
+        assert!(!is_fresh(None, now, Duration::from_secs(5)));
+    }
 }

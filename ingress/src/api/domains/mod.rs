@@ -37,6 +37,8 @@ const FIRST_SELECTOR: &str = "pr1";
 const SECOND_SELECTOR: &str = "pr1e";
 /// Domains of a tenant that wait for their proof: each is looked up in the DNS again and again.
 const PENDING_MAX: i64 = 100;
+/// All domains of a tenant, proven ones too.
+const DOMAINS_MAX: i64 = 1_000;
 /// Randomness in an ownership token, in bytes.
 const TOKEN_BYTES: usize = 24;
 
@@ -57,7 +59,7 @@ pub(crate) fn routes() -> Routes {
                 "Claim a sending domain",
                 "The answer has the DNS records to publish. Idempotent: a domain that exists is answered with its \
                  current records. A name that another tenant has verified is refused, and so is every name below it. \
-                 At most 100 domains of a tenant may be pending.",
+                 A tenant has at most 1,000 domains, and at most 100 of them pending.",
             )
             .example(json!({"domain": "acme.example"}))
             .answer::<DomainCreated>(200, "Claimed")
@@ -153,7 +155,12 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
     if store::proven_elsewhere(ctx.db(), tenant, &name).await? {
         return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
     }
-    if store::count_pending(ctx.db(), tenant).await? >= PENDING_MAX {
+    let (domains, pending) = store::count(ctx.db(), tenant).await?;
+    if domains >= DOMAINS_MAX {
+        return Err(ApiError::conflict("domain_limit_reached")
+            .detail(format!("a tenant has at most {DOMAINS_MAX} domains: remove some")));
+    }
+    if pending >= PENDING_MAX {
         return Err(ApiError::conflict("domain_limit_reached")
             .detail(format!("at most {PENDING_MAX} domains may be pending: verify or remove some")));
     }
@@ -250,7 +257,11 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
         return Err(ApiError::conflict("domain_suspended").detail("the operator suspended it"));
     }
     let references = references::to_domain(ctx.db(), tenant, id).await?;
-    references::refuse("domain", references, "remove the senders, and choose another tracking domain")?;
+    references::refuse(
+        "domain",
+        references,
+        "remove its senders, and choose another tracking domain; while a sender has sent mail, the domain stays",
+    )?;
     if !store::delete(ctx.db(), tenant, id).await? {
         return Err(ApiError::busy("domain_in_use").detail("something has begun to refer to it"));
     }

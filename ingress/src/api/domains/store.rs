@@ -94,15 +94,18 @@ pub(crate) async fn proven_elsewhere(db: &mut PgConnection, tenant: Uuid, domain
     sqlx::query_scalar!(r#"select domain_proven_elsewhere($2, $1) as "proven!""#, tenant, domain).fetch_one(db).await
 }
 
-/// How many domains of a tenant wait for their proof. Locks the tenant's row, so that they are claimed one after the other.
-pub(crate) async fn count_pending(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
+/// How many domains a tenant has, and how many of them wait for their proof. Locks the tenant's row, so that they are claimed one after the
+/// other.
+pub(crate) async fn count(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<(i64, i64)> {
     tenant::lock_row(db, tenant).await?;
-    sqlx::query_scalar!(
-        r#"select count(*) as "count!" from domains where tenant_id = $1 and status = 'pending'"#,
+    let counted = sqlx::query!(
+        r#"select count(*) as "domains!", count(*) filter (where status = 'pending') as "pending!"
+           from domains where tenant_id = $1"#,
         tenant
     )
     .fetch_one(db)
-    .await
+    .await?;
+    Ok((counted.domains, counted.pending))
 }
 
 /// Stores a domain. `false`: the tenant has one of this name already (another request was first).

@@ -138,17 +138,18 @@ async fn find_or_create(
     new: &NewEnrollment,
 ) -> Result<EnrolledContact, ApiError> {
     sqlx::query!(
-        "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, source)
-         select $1, $2, $3, $4, $5, $6, $7, 'enrollment'
+        "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, source, marketing_status)
+         select $1, $2, $3, $4, $5, $6, $7, 'enrollment',
+                case when exists (select from own_opt_outs($1, $3)) then 'unsubscribed' else 'subscribed' end
          where not exists (select from contacts c where c.tenant_id = $1 and c.address = $3)
          on conflict (tenant_id, address) do nothing",
         tenant,
         schemas::new_id(),
         address.as_str(),
-        new.first_name,
-        new.last_name,
-        new.title,
-        new.phone,
+        new.details.first_name,
+        new.details.last_name,
+        new.details.title,
+        new.details.phone,
     )
     .execute(&mut *db)
     .await?;
@@ -168,10 +169,10 @@ async fn find_or_create(
                 or title is null and $5::text is not null or phone is null and $6::text is not null)",
         tenant,
         contact.id,
-        new.first_name,
-        new.last_name,
-        new.title,
-        new.phone,
+        new.details.first_name,
+        new.details.last_name,
+        new.details.title,
+        new.details.phone,
     )
     .execute(db)
     .await?;

@@ -1,20 +1,18 @@
 //! The body of an enrollment request, and its validation.
 
 use schemars::JsonSchema;
+use schemas::{action::CONTACT_TEXT_MAX_CHARS, messages::ContactDetails};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::{
-    api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact},
+    api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, check_details},
     pipeline::{
         Faults, Id,
         error::ApiError,
         types::{Email, Line, Name},
     },
 };
-
-/// Longest contact field, in characters.
-const FIELD_MAX: usize = 200;
 
 /// The body of an enrollment, without the tenant.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -30,13 +28,13 @@ pub(crate) struct EnrollContact {
     external_id: Option<String>,
     /// Instead of email. The contact must be known.
     contact_id: Option<Id>,
-    #[schemars(with = "Option<Line<FIELD_MAX>>")]
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
     first_name: Option<String>,
-    #[schemars(with = "Option<Line<FIELD_MAX>>")]
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
     last_name: Option<String>,
-    #[schemars(with = "Option<Line<FIELD_MAX>>")]
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
     title: Option<String>,
-    #[schemars(with = "Option<Line<FIELD_MAX>>")]
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
     phone: Option<String>,
 }
 
@@ -45,10 +43,7 @@ pub(crate) struct EnrollContact {
 pub(crate) struct NewEnrollment {
     pub(crate) sequence_id: Uuid,
     pub(crate) contact: NamedContact,
-    pub(crate) first_name: Option<String>,
-    pub(crate) last_name: Option<String>,
-    pub(crate) title: Option<String>,
-    pub(crate) phone: Option<String>,
+    pub(crate) details: ContactDetails,
 }
 
 impl EnrollContact {
@@ -61,22 +56,18 @@ impl EnrollContact {
         let sequence_id = faults.required("sequence_id", self.sequence_id);
         let names = ContactNames { contact_id: self.contact_id, email: self.email, external_id: self.external_id };
         let contact = names.check("", &mut faults);
-        for (path, text) in [
-            ("first_name", &self.first_name),
-            ("last_name", &self.last_name),
-            ("title", &self.title),
-            ("phone", &self.phone),
-        ] {
-            faults.one_line(path, text.as_deref().unwrap_or_default(), FIELD_MAX);
-        }
-        faults.finish()?;
-        Ok(NewEnrollment {
-            sequence_id: sequence_id.ok_or_else(ApiError::internal)?.0,
-            contact: contact.ok_or_else(ApiError::internal)?,
+        let details = ContactDetails {
             first_name: self.first_name,
             last_name: self.last_name,
             title: self.title,
             phone: self.phone,
+        };
+        check_details(&details, &mut faults);
+        faults.finish()?;
+        Ok(NewEnrollment {
+            sequence_id: sequence_id.ok_or_else(ApiError::internal)?.0,
+            contact: contact.ok_or_else(ApiError::internal)?,
+            details,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The body of an event, and how rules name events.
 
-use chrono::{DateTime, Datelike, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -13,19 +13,15 @@ use crate::{
         error::ApiError,
         one_or_many,
         types::{Email, Name, either},
-        validate::EVENT_PATTERN,
+        validate::{EVENT_PATTERN, SOURCE_EVENT_ID_MAX},
     },
 };
 
 /// Events of one request.
 const EVENTS_MAX: usize = schemas::ids::BATCH_MAX;
 const NAME_MAX_CHARS: usize = 100;
-const SOURCE_ID_MAX_CHARS: usize = 255;
 /// What `properties` may hold: bytes of keys and texts, values, depth.
 const PROPERTIES: DataLimits = DataLimits { bytes: 16 * 1024, values: 200, depth: 5 };
-/// How far ahead of ours a product's clock may be.
-const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
-const FIRST_YEAR: i32 = 2000;
 /// Properties that a trigger or an exit compares.
 const TERMS_MAX: usize = 5;
 const TERM_MAX_CHARS: usize = 500;
@@ -65,7 +61,7 @@ one_or_many! {
         /// Default: now. Not in the future.
         occurred_at: Option<GivenTime>,
         /// The product's own id of the event: recorded once.
-        #[schemars(length(min = 1, max = SOURCE_ID_MAX_CHARS))]
+        #[schemars(length(min = 1, max = SOURCE_EVENT_ID_MAX))]
         source_event_id: Option<String>,
     }
 }
@@ -116,10 +112,11 @@ impl EventItem {
         if let Err(fault) = PROPERTIES.check(&properties) {
             faults.add(format!("{}{}", at("properties"), fault.path()), fault.code(), fault.to_string());
         }
-        let sane = self.occurred_at.is_none_or(|moment| moment.0 <= now + AHEAD_MAX && moment.0.year() >= FIRST_YEAR);
-        faults.require(sane, &at("occurred_at"), "out_of_range", "must not be in the future nor before the year 2000");
+        if let Some(GivenTime(moment)) = self.occurred_at {
+            faults.happened(&at("occurred_at"), moment, now);
+        }
         if let Some(id) = &self.source_event_id {
-            faults.title(&at("source_event_id"), id, SOURCE_ID_MAX_CHARS);
+            faults.title(&at("source_event_id"), id, SOURCE_EVENT_ID_MAX);
         }
         Some(NewProductEvent {
             name: name?,

@@ -198,6 +198,11 @@ pub(super) fn consent(
     Gate::new("consent", decision, detail).row("contact", row.id, row.consent_at)
 }
 
+/// How many mails are left, or the word for none.
+fn number_left(left: i64, none: &str) -> String {
+    if left == 0 { none.to_owned() } else { left.to_string() }
+}
+
 /// Whether the frequency cap, if the mail has one, leaves room for it: a campaign skips a contact without room, a sequence waits for it. Both
 /// wait while running campaigns owe the contact so many mails that are more urgent.
 pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, more_urgent: i64) -> Gate {
@@ -210,7 +215,7 @@ pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, more_urgent
         (0, MessageKind::Sequence) => Decision::Wait,
         (left, _) => stop_if(left == 0),
     };
-    Gate { at: usage.opens_at.into(), ..Gate::new("frequency", decision, left.to_string()) }
+    Gate { at: usage.opens_at.into(), ..Gate::new("frequency", decision, number_left(left, "cap_is_reached")) }
 }
 
 /// Whether it is quiet where the contact is: the mail then waits until it is not.
@@ -247,7 +252,7 @@ pub(super) fn domain(row: &ExplainedSender) -> Gate {
 
 /// The send quota: stops mail of this kind when nothing is left.
 pub(super) fn quota(left: &QuotaRemaining, kind: MessageKind) -> Gate {
-    let detail = left.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
+    let detail = left.remaining.map_or_else(|| "unlimited".to_owned(), |left| number_left(left, "quota_is_used_up"));
     let stops = left.remaining == Some(0) && ledger::quota::stops(kind);
     Gate { at: Some(left.resets_at).into(), ..Gate::new("quota", stop_if(stops), detail) }
 }
@@ -355,8 +360,8 @@ mod tests {
     #[rstest]
     #[case::room(1, MessageKind::Campaign, 0, Decision::Pass, "1")]
     #[case::spoken_for(1, MessageKind::Campaign, 1, Decision::Wait, "spoken_for")]
-    #[case::campaign(2, MessageKind::Campaign, 1, Decision::Stop, "0")]
-    #[case::step(3, MessageKind::Sequence, 0, Decision::Wait, "0")]
+    #[case::campaign(2, MessageKind::Campaign, 1, Decision::Stop, "cap_is_reached")]
+    #[case::step(3, MessageKind::Sequence, 0, Decision::Wait, "cap_is_reached")]
     fn above_the_cap_a_campaign_stops_and_a_sequence_waits(
         #[case] used: i64,
         #[case] kind: MessageKind,

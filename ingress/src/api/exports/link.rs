@@ -17,38 +17,18 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    ExportCursor, ExportTerms, begin_export,
+    ExportCursor, ExportEventsQuery, ExportQuery, ExportTerms, begin_export,
     format::ExportFormat,
     rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
 use crate::{
-    pipeline::{ApiReply, GivenTime, RequestContext, auth, begin_read, error::ApiError, page::Time},
+    pipeline::{ApiReply, RequestContext, auth, begin_read, error::ApiError, page::Time},
     public::tracking::QUIET,
     state::Ingress,
 };
 
 /// How long a link holds.
 const LINK_LIFE: TimeDelta = TimeDelta::hours(1);
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MakeLink {
-    #[serde(default)]
-    format: ExportFormat,
-    /// After a broken transfer, the `cursor` of its last whole row: the link gives what follows.
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MakeEventsLink {
-    #[serde(default)]
-    format: ExportFormat,
-    /// After a broken transfer, the `cursor` of its last whole row: the link gives what follows.
-    cursor: Option<String>,
-    /// Events recorded not before this time. Those of the ten minutes before come again: tell them by `event_id`.
-    recorded_since: Option<GivenTime>,
-}
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ExportLink {
@@ -70,16 +50,16 @@ struct LinkTerms {
     until: DateTime<Utc>,
 }
 
-pub(super) async fn make<R: ExportRow>(ctx: &mut RequestContext, body: MakeLink) -> Result<ApiReply, ApiError> {
-    make_link(ctx, R::NAME, MakeEventsLink { format: body.format, cursor: body.cursor, recorded_since: None }).await
+pub(super) async fn make<R: ExportRow>(ctx: &mut RequestContext, body: ExportQuery) -> Result<ApiReply, ApiError> {
+    make_link(ctx, R::NAME, ExportEventsQuery { format: body.format, cursor: body.cursor, recorded_since: None }).await
 }
 
-pub(super) async fn make_of_events(ctx: &mut RequestContext, body: MakeEventsLink) -> Result<ApiReply, ApiError> {
+pub(super) async fn make_of_events(ctx: &mut RequestContext, body: ExportEventsQuery) -> Result<ApiReply, ApiError> {
     make_link(ctx, ExportedEvent::NAME, body).await
 }
 
-async fn make_link(ctx: &mut RequestContext, export: &str, body: MakeEventsLink) -> Result<ApiReply, ApiError> {
-    let MakeEventsLink { format, cursor: after, recorded_since } = body;
+async fn make_link(ctx: &mut RequestContext, export: &str, body: ExportEventsQuery) -> Result<ApiReply, ApiError> {
+    let ExportEventsQuery { format, cursor: after, recorded_since } = body;
     after.as_deref().map(|cursor| ExportCursor::open(export, cursor)).transpose()?;
     let (since, until) = (recorded_since.map(|at| at.0), Utc::now() + LINK_LIFE);
     let terms = serde_json::to_vec(&LinkTerms { export: export.to_owned(), format, after, since, until })

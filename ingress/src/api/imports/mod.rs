@@ -78,8 +78,7 @@ pub(crate) fn routes() -> Routes {
 schemas::named_enum! {
     /// What an import does with its rows.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub enum ImportOperation {
+    pub wire enum ImportOperation {
         /// New contacts only; known ones are skipped, but an opt-out of theirs is applied.
         Create = "create",
         /// Known contacts only; new ones are skipped.

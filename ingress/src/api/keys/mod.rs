@@ -13,7 +13,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use self::store::CallingKey;
-pub use self::store::{ApiKey, LiveKey, NewKey, lock_live, replace, revoke};
+pub use self::store::{ApiKey, LiveKey, NewKey, Replacement, lock_live, replace, revoke, successor};
 use crate::pipeline::{
     ApiReply, Doc, Faults, GivenTime, NoFields, NoParameters, RequestContext, Routes, error::ApiError,
     page::OptionalTime, read, read_page, types::Name, validate::NAME_MAX, write,
@@ -205,6 +205,8 @@ struct KeyReplaced {
     key_id: Uuid,
     /// The new key. It is not shown again.
     key: String,
+    /// When the new key ends. That of a key which was replaced before ends with it.
+    expires_at: OptionalTime,
     replaced_key_id: Uuid,
     /// When the replaced key ends.
     replaced_key_until: OptionalTime,
@@ -212,10 +214,9 @@ struct KeyReplaced {
 
 async fn rotate(ctx: &mut RequestContext, body: RotateKey) -> Result<ApiReply, ApiError> {
     let hours = body.overlap_hours.unwrap_or(OVERLAP_HOURS);
-    if hours > OVERLAP_HOURS_MAX {
-        let detail = format!("must be from 0 to {OVERLAP_HOURS_MAX}");
-        return Err(ApiError::invalid("overlap_hours", "out_of_range", detail));
-    }
+    let mut faults = Faults::default();
+    faults.within("overlap_hours", hours, 0..=OVERLAP_HOURS_MAX);
+    faults.finish()?;
     let id = ctx.id("key")?;
     find(ctx, id).await?;
     let ends = calling_key(ctx).await?.and_then(|key| key.expires_at);
@@ -224,9 +225,15 @@ async fn rotate(ctx: &mut RequestContext, body: RotateKey) -> Result<ApiReply, A
         ApiError::conflict("key_not_live").detail("the key is revoked or has expired: make a new one")
     })?;
     check_scopes(ctx, &replaced.scopes)?;
-    let (key_id, text, until) = replace(ctx.db(), &replaced, ends, TimeDelta::hours(i64::from(hours))).await?;
-    ctx.audit("key.rotate", &id.to_string(), json!({"replaced_by": key_id, "overlap_hours": hours})).await?;
-    let answer = KeyReplaced { key_id, key: text, replaced_key_id: id, replaced_key_until: Some(until).into() };
+    let new = replace(ctx.db(), &replaced, ends, TimeDelta::hours(i64::from(hours))).await?;
+    ctx.audit("key.rotate", &id.to_string(), json!({"replaced_by": new.id, "overlap_hours": hours})).await?;
+    let answer = KeyReplaced {
+        key_id: new.id,
+        key: new.key,
+        expires_at: new.expires_at.into(),
+        replaced_key_id: id,
+        replaced_key_until: Some(new.replaced_until).into(),
+    };
     Ok(ApiReply::ok(&answer)?.with_secret())
 }
 

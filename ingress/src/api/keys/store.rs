@@ -127,15 +127,41 @@ pub async fn lock_live(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<L
     .await
 }
 
+/// The live key that replaced this one last.
+pub async fn successor(db: &mut PgConnection, replaced: &LiveKey) -> sqlx::Result<Option<Uuid>> {
+    sqlx::query_scalar!(
+        "select id from api_keys
+         where lineage = $1 and id > $2 and revoked_at is null and (expires_at is null or expires_at > now())
+         order by id desc limit 1",
+        replaced.lineage,
+        replaced.id,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// A key that replaces another.
+pub struct Replacement {
+    /// Its id.
+    pub id: Uuid,
+    /// The key. Its hash is stored.
+    pub key: String,
+    /// When it ends.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// When the replaced key ends.
+    pub replaced_until: DateTime<Utc>,
+}
+
 /// Makes a key with the same scopes and label, and ends the replaced one after `overlap`, or when it ends anyway. The new key ends when the
-/// replaced one did, or at `end_max` if that is earlier. Answers the new key's id, the key, and when the replaced one ends.
+/// replaced one did, or at `end_max` if that is earlier.
 pub async fn replace(
     db: &mut PgConnection,
     replaced: &LiveKey,
     end_max: Option<DateTime<Utc>>,
     overlap: TimeDelta,
-) -> sqlx::Result<(Uuid, String, DateTime<Utc>)> {
+) -> sqlx::Result<Replacement> {
     let text = key::generate(&replaced.product, replaced.environment);
+    let expires_at = [replaced.expires_at, end_max].into_iter().flatten().min();
     let new = NewKey {
         key: &text,
         product: &replaced.product,
@@ -143,12 +169,12 @@ pub async fn replace(
         scopes: &replaced.scopes,
         tenant: replaced.tenant_id,
         label: replaced.label.as_deref(),
-        expires_at: [replaced.expires_at, end_max].into_iter().flatten().min(),
+        expires_at,
         lineage: Some(replaced.lineage),
         rate_lineage: Some(replaced.rate_lineage),
     };
     let id = new.insert(&mut *db).await?;
-    let until = sqlx::query_scalar!(
+    let replaced_until = sqlx::query_scalar!(
         r#"update api_keys set expires_at = least(expires_at, now() + make_interval(secs => $2)) where id = $1
            returning expires_at as "until!""#,
         replaced.id,
@@ -156,7 +182,7 @@ pub async fn replace(
     )
     .fetch_one(db)
     .await?;
-    Ok((id, text, until))
+    Ok(Replacement { id, key: text, expires_at, replaced_until })
 }
 
 /// Revokes a key. False if there is no such key, or it was revoked before.

@@ -1,6 +1,6 @@
 //! The body of a message request, and its validation.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -13,11 +13,14 @@ use super::attachment::{
     calendar::{self, CalendarInvite},
 };
 use crate::{
-    api::mail_options::{COPIES_MAX, CopyRecipient, HEADERS_MAX, METADATA_MAX, OptionFields, TAG_MAX, TAGS_MAX},
+    api::mail_options::{
+        COPIES_MAX, CopyRecipient, CustomHeaders, HEADERS_MAX, METADATA_MAX, MailMetadata, OptionFields, TAG_MAX,
+        TAGS_MAX, named_recipient, recipients,
+    },
     pipeline::{
         Faults, Id,
         error::ApiError,
-        types::{CustomHeaders, Email, Line, MailMetadata, Name, Words},
+        types::{Email, Line, Name, Words},
         validate::{LINE_MAX, NAME_MAX},
     },
 };
@@ -131,7 +134,11 @@ impl MessageDraft {
 pub(super) fn read(body: SendMessage) -> Result<(MessageDraft, Vec<Upload>, Option<ValidAttachment>), ApiError> {
     let mut faults = Faults::default();
     let sender_id = faults.required("sender_id", body.sender_id);
-    let mut recipients = recipients(&mut faults, body.to);
+    let words = ("recipient", "recipients");
+    let mut recipients =
+        recipients(&mut faults, body.to, RECIPIENTS_MAX, words, |faults, path, one: MessageRecipient| {
+            named_recipient(faults, path, one.email, one.name)
+        });
     let subject = faults.not_blank("subject", body.subject);
     faults.one_line("subject", &subject, LINE_MAX);
     let html = faults.not_blank("html", body.html);
@@ -184,31 +191,6 @@ pub(super) fn read(body: SendMessage) -> Result<(MessageDraft, Vec<Upload>, Opti
         classification: Classification::Operational,
     };
     Ok((draft, uploads, invite))
-}
-
-fn recipients(faults: &mut Faults, to: Option<Vec<MessageRecipient>>) -> Vec<ParsedRecipient> {
-    let to = faults.required("to", to).unwrap_or_default();
-    if to.is_empty() {
-        faults.require(!faults.is_empty(), "to", "empty", "must name at least one recipient");
-    }
-    if to.len() > RECIPIENTS_MAX {
-        faults.add("to", "too_many", format!("may name at most {RECIPIENTS_MAX} recipients"));
-        return Vec::new();
-    }
-    let mut seen = HashSet::with_capacity(to.len());
-    let mut recipients = Vec::with_capacity(to.len());
-    for (place, recipient) in to.into_iter().enumerate() {
-        let path = format!("to[{place}].email");
-        let address = faults.required(&path, recipient.email).and_then(|text| faults.address(&path, &text));
-        let name = recipient.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-        faults.one_line(&format!("to[{place}].name"), name.as_deref().unwrap_or_default(), NAME_MAX);
-        if let Some(address) = address
-            && seen.insert(address.clone())
-        {
-            recipients.push(ParsedRecipient { address, name });
-        }
-    }
-    recipients
 }
 
 fn size(faults: &mut Faults, path: &str, text: &str) {

@@ -108,8 +108,8 @@ async fn send(ctx: &mut RequestContext, prepared: PreparedMessage) -> Result<Api
     let tenant = ctx.tenant;
     let sender = senders::readiness(ctx.db(), tenant, Some(draft.sender_id)).await?;
     if !sender.is_some_and(|sender| sender.may_send()) {
-        return Err(ApiError::forbidden("domain_not_verified")
-            .detail("sender_id must name a sender of the tenant whose domain is verified"));
+        let none = "sender_id must name a sender of the tenant whose domain is verified";
+        return Err(ApiError::forbidden("domain_not_verified").detail(sender.map_or(none, |sender| sender.why_not())));
     }
     let accepted = accept(ctx, &draft, attachments?, true).await?;
     match draft.due_at() {

@@ -33,6 +33,7 @@ struct RecipientRow {
     reason: Option<String>,
     smtp_code: Option<i16>,
     enhanced_code: Option<String>,
+    /// The provider's id of the mail, or else our Message-ID.
     provider_message_id: Option<String>,
     next_attempt_at: Option<DateTime<Utc>>,
 }
@@ -43,7 +44,6 @@ struct MessageState {
     message_id: Uuid,
     /// The audience stage rejected the request.
     rejected: bool,
-    sending_domain: String,
     recipients: Vec<RecipientRow>,
 }
 
@@ -138,7 +138,9 @@ async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Me
     drop(db);
     // A message has a recipient and a request, or it was never committed.
     let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    let (rejected, sending_domain) = (head.rejected, head.domain.clone());
+    let (rejected, domain) = (head.rejected, head.domain.clone());
+    let tokens = &ingress.tokens;
+    let ours = |send_id| Some(format!("<{}@{domain}>", tokens.message_id_local(tokens.newest(), send_id)));
     let recipients = rows.into_iter().map(|row| RecipientRow {
         send_id: row.send_id,
         email: row.email,
@@ -146,10 +148,10 @@ async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Me
         reason: row.reason,
         smtp_code: row.smtp_code,
         enhanced_code: row.enhanced_code,
-        provider_message_id: row.provider_message_id,
+        provider_message_id: row.provider_message_id.or_else(|| ours(row.send_id)),
         next_attempt_at: row.next_attempt_at,
     });
-    Ok(MessageState { message_id: message, rejected, sending_domain, recipients: recipients.collect() })
+    Ok(MessageState { message_id: message, rejected, recipients: recipients.collect() })
 }
 
 impl RecipientRow {
@@ -239,10 +241,7 @@ impl MessageState {
         let (skipped, others): (Vec<&RecipientRow>, Vec<&RecipientRow>) =
             self.recipients.iter().partition(|recipient| recipient.is(SendState::Skipped));
         let first = others.iter().find(|recipient| recipient.is(SendState::Sent));
-        let provider_message_id = first.map(|recipient| {
-            let ours = || format!("<{}@{}>", recipient.send_id, self.sending_domain);
-            recipient.provider_message_id.clone().unwrap_or_else(ours)
-        });
+        let provider_message_id = first.and_then(|recipient| recipient.provider_message_id.clone());
         let skipped = skipped.into_iter().map(|recipient| SkippedRecipient {
             email: recipient.email.clone(),
             send_id: recipient.send_id,
@@ -282,7 +281,6 @@ mod tests {
         MessageState {
             message_id: Uuid::nil(),
             rejected: false,
-            sending_domain: "acme.test".into(),
             recipients: states.iter().enumerate().map(row).collect(),
         }
     }

@@ -52,20 +52,20 @@ pub(super) fn check(recent: &[DateTime<Utc>], kind: MessageKind, limit: u32) -> 
         MessageKind::Test => ("test_rate_exceeded", "tests of campaigns"),
         _ => ("message_rate_exceeded", "one-off messages"),
     };
-    match wait(recent, limit, Utc::now()) {
+    match next_at(recent, limit) {
         None => Ok(()),
-        Some(wait) => Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, code)
+        Some(at) => Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, code)
             .detail(format!("a tenant may send {limit} {what} in an hour"))
-            .retry_after(u64::try_from(wait.num_seconds()).unwrap_or(0).saturating_add(1))),
+            .retry_at(at)),
     }
 }
 
-/// How long until there is room for one more.
-fn wait(recent: &[DateTime<Utc>], limit: u32, now: DateTime<Utc>) -> Option<TimeDelta> {
+/// When one more may be sent; `None`: now.
+fn next_at(recent: &[DateTime<Utc>], limit: u32) -> Option<DateTime<Utc>> {
     let too_many = (recent.len() + 1).checked_sub(usize::try_from(limit).unwrap_or(usize::MAX))?;
     // As soon as so many of the oldest have left the hour.
     let last = recent.get(too_many.checked_sub(1)?)?;
-    Some((*last + WINDOW - now).max(TimeDelta::zero()))
+    Some(*last + WINDOW)
 }
 
 #[cfg(test)]
@@ -81,6 +81,6 @@ mod tests {
     fn the_wait_is_until_enough_of_the_hour_has_passed(#[case] sent: &[i64], #[case] minutes: Option<i64>) {
         let now = Utc::now();
         let recent: Vec<DateTime<Utc>> = sent.iter().map(|ago| now - TimeDelta::minutes(*ago)).collect();
-        assert_eq!(wait(&recent, 3, now).map(|wait| wait.num_minutes()), minutes);
+        assert_eq!(next_at(&recent, 3).map(|at| (at - now).num_minutes()), minutes);
     }
 }

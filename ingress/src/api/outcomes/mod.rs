@@ -1,13 +1,12 @@
 //! `/v1/outcomes`: outcomes that products record, and the mails that are credited for them.
 
+mod input;
 mod store;
 
 use std::sync::Arc;
 
 use chrono::Utc;
-use ledger::outcomes::{
-    OutcomeFault, OutcomeRefusal, OutcomeRequest, PREMIUM_MAX, PREMIUM_UNITS, Premium, SHARE_WHOLE, VALUE_CENTS_MAX,
-};
+use ledger::outcomes::{OutcomeRefusal, PREMIUM_MAX, PREMIUM_UNITS, Premium, SHARE_WHOLE, VALUE_CENTS_MAX};
 use runtime::Publication;
 use schemars::JsonSchema;
 use schemas::{AttributionModel, MessageKind, OutcomeType, RequestAnnounced, RequestKind, new_id, subjects};
@@ -15,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
 use uuid::Uuid;
 
-use self::store::RESTATEMENTS_MAX;
+use self::{input::RecordOutcome, store::RESTATEMENTS_MAX};
 use crate::{
     api::contacts::{ContactNames, named},
     pipeline::{
         ApiReply, Doc, Faults, GivenTime, Id, NoParameters, RequestContext, Routes,
-        error::{ApiError, FieldFault},
+        error::ApiError,
         page::{OptionalTime, Time},
         read, read_page, resource,
         types::Email,
@@ -74,7 +73,7 @@ pub(crate) fn routes() -> Routes {
         )
 }
 
-async fn record(ctx: &mut RequestContext, mut body: OutcomeRequest) -> Result<ApiReply, ApiError> {
+async fn record(ctx: &mut RequestContext, mut body: RecordOutcome) -> Result<ApiReply, ApiError> {
     if let Some(id) = body.external_id.take() {
         let mut faults = Faults::default();
         let names = ContactNames { email: body.contact_email.take(), external_id: Some(id), contact_id: None };
@@ -84,7 +83,7 @@ async fn record(ctx: &mut RequestContext, mut body: OutcomeRequest) -> Result<Ap
         let tenant = ctx.tenant;
         body.contact_email = Some(named::address(ctx.db(), tenant, &contact).await?.into_string());
     }
-    let new = body.validate(Utc::now()).map_err(refused)?;
+    let new = body.validate(Utc::now())?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     let recorded =
         ledger::outcomes::record(ctx.db(), tenant, &caller.product, &new).await.map_err(|refusal| match refusal {
@@ -106,12 +105,6 @@ async fn record(ctx: &mut RequestContext, mut body: OutcomeRequest) -> Result<Ap
 struct OutcomeRecorded {
     outcome_id: Uuid,
     contact_matched: bool,
-}
-
-fn refused(faults: Vec<OutcomeFault>) -> ApiError {
-    ApiError::validation(
-        faults.into_iter().map(|fault| FieldFault::new(fault.path, fault.code, fault.detail)).collect(),
-    )
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -328,19 +328,21 @@ async fn pings(pool: &PgPool) -> sqlx::Result<Vec<ProviderPing>> {
     .await
 }
 
+/// The streams that the checks look at.
+pub(super) const WATCHED: [&str; 8] = [
+    stream::REQUESTS,
+    stream::ACCEPTED,
+    stream::RESOLVED,
+    stream::CLEARED,
+    stream::RENDERED,
+    stream::SIGNALS,
+    stream::DEAD,
+    stream::MARKS,
+];
+
 async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
-    const NAMES: &[&str] = &[
-        stream::REQUESTS,
-        stream::ACCEPTED,
-        stream::RESOLVED,
-        stream::CLEARED,
-        stream::RENDERED,
-        stream::SIGNALS,
-        stream::DEAD,
-        stream::MARKS,
-    ];
-    let mut found = Vec::with_capacity(NAMES.len());
-    for name in NAMES.iter().copied() {
+    let mut found = Vec::with_capacity(WATCHED.len());
+    for name in WATCHED {
         let held = bus.jetstream().get_stream(bus.prefixed(name)).await.ok()?;
         let info = held.get_info().await.ok()?;
         let state = info.state;

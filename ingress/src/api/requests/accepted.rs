@@ -30,8 +30,7 @@ pub(super) fn endpoint() -> (RouteEndpoint, Doc) {
 schemas::named_enum! {
     /// The kinds of requests that are handled after their answer.
     #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "kebab-case")]
-    enum LoggedKind {
+    wire enum LoggedKind {
         CampaignLaunch = "campaign-launch",
         Transactional = "transactional",
         Message = "message",
@@ -43,8 +42,7 @@ schemas::named_enum! {
 schemas::named_enum! {
     /// How far a request is.
     #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    enum LoggedState {
+    wire enum LoggedState {
         /// Committed, and not handled yet.
         Accepted = "accepted",
         /// Done.

@@ -33,8 +33,7 @@ pub(super) fn endpoint() -> (RouteEndpoint, Doc) {
 schemas::named_enum! {
     /// How a call came.
     #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    enum Via {
+    wire enum Via {
         Http = "http",
         Bus = "bus",
     }

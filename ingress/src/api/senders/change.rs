@@ -86,9 +86,13 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
     leave_default(ctx, &row).await?;
     let references = references::to_sender(ctx.db(), tenant, id).await?;
-    references::refuse("sender", references, "PATCH status to disabled instead")?;
+    let way_out = match row.is_disabled() {
+        true => "it stays, disabled as it is",
+        false => "PATCH status to disabled instead",
+    };
+    references::refuse("sender", references, way_out)?;
     if !store::delete(ctx.db(), tenant, id).await? {
-        return Err(ApiError::conflict("sender_in_use").detail("mail refers to it: PATCH status to disabled instead"));
+        return Err(ApiError::conflict("sender_in_use").detail(format!("mail refers to it: {way_out}")));
     }
     ctx.audit("sender.removed", &id.to_string(), json!({})).await?;
     SenderRemoved::reply(id)

@@ -58,6 +58,15 @@ impl Readiness {
     pub(crate) fn may_send(&self) -> bool {
         self.active && self.domain_status.may_send()
     }
+
+    /// Why mail may not leave in this sender's name.
+    pub(crate) fn why_not(&self) -> &'static str {
+        match (self.active, self.domain_status) {
+            (false, _) => "the sender is disabled: PATCH its status to active",
+            (true, DomainStatus::Suspended) => "the operator suspended the sender's domain",
+            (true, _) => "the sender's domain is not verified",
+        }
+    }
 }
 
 /// Refuses mail of a sender in whose name none may leave.
@@ -67,7 +76,10 @@ impl Readiness {
 pub(crate) async fn require_ready(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<(), ApiError> {
     match readiness(db, tenant, Some(id)).await? {
         Some(sender) if sender.may_send() => Ok(()),
-        _ => Err(ApiError::unprocessable("sender_missing_verified_domain")),
+        found => {
+            let why = found.map_or("there is no such sender", |sender| sender.why_not());
+            Err(ApiError::unprocessable("sender_missing_verified_domain").detail(why))
+        }
     }
 }
 

@@ -13,13 +13,13 @@ use uuid::Uuid;
 
 use super::start::{GAP_MAX_MINUTES, Reentry, StartRules, TRIGGER_CONFIG, read_trigger, start_body};
 use crate::{
-    api::{events::ProductEventTerms, fields::FieldType},
+    api::{audiences::kind::AudienceKind, events::ProductEventTerms, fields::FieldType},
     pipeline::{
         Faults, Id,
         error::{ApiError, FieldFault},
         json,
         types::Name,
-        validate::{LINE_MAX, NAME_MAX},
+        validate::{LINE_MAX, NAME_MAX, WORD_MAX},
     },
 };
 
@@ -29,8 +29,8 @@ pub(super) const DESCRIPTION_MAX: usize = 1_000;
 /// The longest text of a notification, a note or a reason, in characters.
 const TEXT_MAX: usize = 10_000;
 const NOTE_MAX: usize = 1_000;
-/// The longest word: a lifecycle stage, a trigger.
-pub(super) const WORD_MAX: usize = 50;
+/// The longest stage of a contact or an opportunity, in characters.
+const STAGE_MAX: usize = 50;
 /// The most that a webhook step may send along, in bytes of JSON.
 const PAYLOAD_MAX_BYTES: usize = 16 * 1024;
 const DUE_DAYS_MAX: u32 = 3_650;
@@ -40,7 +40,7 @@ const TRIGGER: &str = "manual_enrollment";
 /// What `action_config` is, for the document.
 pub(super) const CONFIG: &str = "\
 By `step_type`: apply_tag, remove_tag `{tag_id}`; update_field `{field, value}`; update_lifecycle_stage `{stage}`; notify_owner \
-`{subject, message, to?}` (`to`: the owner's address or one on a verified domain of the tenant; at most once an hour for an \
+`{subject, message, to?}` (plain text, no Liquid; `to`: the owner's address or one on a verified domain of the tenant; at most once an hour for an \
 enrollment); create_task `{title, due_in_days?, notes?}`; create_opportunity `{name, stage?, value_cents?}`; update_subscription \
 `{list_id?, status: subscribed|unsubscribed}`; add_suppression `{scope: all|marketing, note?}`; call_product_webhook `{url, \
 payload?}`; end_sequence `{reason?}`; others `{}`.";
@@ -130,7 +130,7 @@ impl CreateSequence {
         let name = faults.name("name", self.name.take());
         faults.optional("description", self.description.as_deref(), DESCRIPTION_MAX);
         let trigger_type = self.trigger_type.take().unwrap_or_else(|| TRIGGER.to_owned());
-        faults.require(is_word(&trigger_type), "trigger_type", "invalid", "must match [a-z][a-z0-9_]{0,49}");
+        faults.key_word("trigger_type", &trigger_type);
         let start = self.take_rules(&trigger_type, &known.fields, &mut faults);
         let bodies = faults.required("steps", self.steps).unwrap_or_default();
         let steps = read_steps(bodies, known, &mut faults);
@@ -165,12 +165,6 @@ pub(super) fn send(steps: &[NewStep]) -> bool {
     steps.iter().any(|step| step.step_type == StepType::SendEmail)
 }
 
-pub(super) fn is_word(text: &str) -> bool {
-    (1..=WORD_MAX).contains(&text.len())
-        && text.starts_with(|first: char| first.is_ascii_lowercase())
-        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-}
-
 impl CreateStep {
     /// `None` for an invalid step; the faults are in `faults`.
     fn validate(self, path: &str, known: &ValidationContext<'_>, faults: &mut Faults) -> Option<NewStep> {
@@ -179,10 +173,9 @@ impl CreateStep {
         let step_type = kind.and_then(|kind| faults.word(&at("step_type"), &kind, StepType::ALL, StepType::as_str));
         let unit = self.delay_unit.unwrap_or_else(|| DelayUnit::Minutes.as_str().to_owned());
         let delay_unit = faults.word(&at("delay_unit"), &unit, DelayUnit::ALL, DelayUnit::as_str);
-        let longest = delay_unit.map_or(0, |unit| i64::from(delay::longest(unit)));
         let amount = self.delay_amount.unwrap_or(0);
-        if delay_unit.is_some() && !(0..=longest).contains(&amount) {
-            faults.add(at("delay_amount"), "out_of_range", format!("must be from 0 to {longest}"));
+        if let Some(unit) = delay_unit {
+            faults.within(&at("delay_amount"), amount, 0..=i64::from(delay::longest(unit)));
         }
         let step_type = step_type?;
         let is_mail = step_type == StepType::SendEmail;
@@ -246,10 +239,6 @@ fn read_action(
 /// The rules of each config.
 fn check(path: &str, action: &Action, known: &ValidationContext<'_>, faults: &mut Faults) {
     let at = |name: &str| format!("{path}.{name}");
-    let said = |faults: &mut Faults, name: &str, text: &str, max: usize| {
-        faults.text(&at(name), text, max);
-        faults.one_line(&at(name), text, max);
-    };
     match action {
         Action::SendEmail
         | Action::Wait
@@ -257,24 +246,23 @@ fn check(path: &str, action: &Action, known: &ValidationContext<'_>, faults: &mu
         | Action::RemoveTag(_)
         | Action::UpdateSubscription(_) => {}
         Action::UpdateField(update) => check_field(path, update, known, faults),
-        Action::UpdateLifecycleStage(stage) => said(faults, "stage", &stage.stage, WORD_MAX),
+        Action::UpdateLifecycleStage(stage) => faults.title(&at("stage"), &stage.stage, STAGE_MAX),
         Action::NotifyOwner(notify) => {
-            said(faults, "subject", &notify.subject, LINE_MAX);
+            faults.title(&at("subject"), &notify.subject, LINE_MAX);
             faults.text(&at("message"), &notify.message, TEXT_MAX);
             if let Some(to) = &notify.to {
                 faults.address(&at("to"), to);
             }
         }
         Action::CreateTask(task) => {
-            said(faults, "title", &task.title, NAME_MAX);
-            let soon = task.due_in_days.is_none_or(|days| days <= DUE_DAYS_MAX);
-            faults.require(soon, &at("due_in_days"), "out_of_range", "must be from 0 to 3650");
+            faults.title(&at("title"), &task.title, NAME_MAX);
+            faults.within(&at("due_in_days"), task.due_in_days.unwrap_or(0), 0..=DUE_DAYS_MAX);
             faults.optional(&at("notes"), task.notes.as_deref(), TEXT_MAX);
         }
         Action::CreateOpportunity(opportunity) => {
-            said(faults, "name", &opportunity.name, NAME_MAX);
+            faults.title(&at("name"), &opportunity.name, NAME_MAX);
             if let Some(stage) = &opportunity.stage {
-                said(faults, "stage", stage, WORD_MAX);
+                faults.title(&at("stage"), stage, STAGE_MAX);
             }
             let sane = opportunity.value_cents.is_none_or(|cents| cents >= 0);
             faults.require(sane, &at("value_cents"), "out_of_range", "must not be negative");
@@ -297,10 +285,7 @@ fn check_field(path: &str, update: &UpdateField, known: &ValidationContext<'_>, 
     if CONTACT_FIELDS.contains(&update.field.as_str()) {
         match &update.value {
             Value::Null => {}
-            Value::String(text) => {
-                faults.text(&value, text, CONTACT_TEXT_MAX_CHARS);
-                faults.one_line(&value, text, CONTACT_TEXT_MAX_CHARS);
-            }
+            Value::String(text) => faults.title(&value, text, CONTACT_TEXT_MAX_CHARS),
             _ => faults.add(value, "wrong_type", "must be a string or null"),
         }
         return;
@@ -326,10 +311,10 @@ pub(super) fn owner_addresses(steps: &[NewStep]) -> Vec<(usize, String)> {
 }
 
 /// What a config names and the tenant must have: tags, lists.
-pub(super) fn audiences(steps: &[NewStep]) -> Vec<(&'static str, Uuid)> {
+pub(super) fn audiences(steps: &[NewStep]) -> Vec<(AudienceKind, Uuid)> {
     let named = |step: &NewStep| match &step.action {
-        Action::ApplyTag(tag) | Action::RemoveTag(tag) => Some(("tag", tag.tag_id)),
-        Action::UpdateSubscription(update) => update.list_id.map(|list| ("list", list)),
+        Action::ApplyTag(tag) | Action::RemoveTag(tag) => Some((AudienceKind::Tag, tag.tag_id)),
+        Action::UpdateSubscription(update) => update.list_id.map(|list| (AudienceKind::List, list)),
         _ => None,
     };
     steps.iter().filter_map(named).collect()
@@ -374,6 +359,8 @@ mod tests {
     #[case(json!({"step_type": "notify_owner", "action_config": {"subject": "a\nb", "message": "m"}}), "action_config.subject", "control_character")]
     #[case(json!({"step_type": "notify_owner", "action_config": {"subject": "a", "message": "m", "to": "nobody"}}), "action_config.to", "missing_at")]
     #[case(json!({"step_type": "create_task", "action_config": {"title": "Call", "due_in_days": 9999}}), "action_config.due_in_days", "out_of_range")]
+    #[case(json!({"step_type": "create_task", "action_config": {"title": "x".repeat(300)}}), "action_config.title", "too_long")]
+    #[case(json!({"step_type": "update_field", "action_config": {"field": "title", "value": " "}}), "action_config.value", "empty")]
     #[case(json!({"step_type": "create_opportunity", "action_config": {"name": "Big", "value_cents": -1}}), "action_config.value_cents", "out_of_range")]
     #[case(json!({"step_type": "update_subscription", "action_config": {"status": "gone"}}), "action_config.status", "not_allowed")]
     #[case(json!({"step_type": "add_suppression", "action_config": {}}), "action_config.scope", "required")]

@@ -20,7 +20,7 @@ use self::{
     input::{CreateSequence, CreateStep, DESCRIPTION_MAX, NewStep, ValidationContext},
     store::{Changes, LockedSequence, SequenceRow, SequenceStep},
 };
-use super::{fields, senders::store as senders};
+use super::{audiences::held, fields, senders::store as senders};
 use crate::pipeline::{
     ApiReply, Doc, Faults, Id, NoFields, Patch, RequestContext, Routes, error::ApiError, read, read_page,
     status_answer, types::Name, validate::NAME_MAX, write,
@@ -206,13 +206,8 @@ async fn require_named(ctx: &mut RequestContext, sender: Option<Uuid>, steps: &[
     }
     let wanted = input::audiences(steps);
     let ids: Vec<Uuid> = wanted.iter().map(|(_, id)| *id).collect();
-    let audiences = store::audiences(ctx.db(), tenant, &ids).await?;
-    for (kind, id) in wanted {
-        if !audiences.iter().any(|(found, known)| found == kind && *known == id) {
-            return Err(ApiError::not_found(kind));
-        }
-    }
-    Ok(())
+    let held = held::hold(ctx.db(), tenant, &ids).await?;
+    wanted.into_iter().try_for_each(|(kind, id)| held.require(kind, id))
 }
 
 async fn require_sender(ctx: &mut RequestContext, sender: Uuid) -> Result<(), ApiError> {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::{
-    api::{events::ProductEventTerms, fields::FieldType},
+    api::{audiences::kind::AudienceKind, events::ProductEventTerms, fields::FieldType},
     pipeline::{
         Faults, Id,
         error::{ApiError, FieldFault},
@@ -32,7 +32,7 @@ enrollments only, and `trigger_type` is a label.";
 /// The words of `trigger_type` that take a config.
 const TRIGGERS: [&str; 6] = ["event", "contact_created", "list_joined", "tag_added", "segment_entered", "field_date"];
 /// How far from a date its moment may lie, in days.
-const OFFSET_MAX_DAYS: u32 = 3_650;
+const OFFSET_MAX_DAYS: i32 = 3_650;
 
 /// Of `contact_created`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -91,8 +91,7 @@ impl FieldDateTerms {
             Some(FieldType::Date | FieldType::Datetime) => {}
             Some(_) => faults.add("trigger_config.field", "wrong_type", "must be a date or datetime field"),
         }
-        let near = self.offset_days.unsigned_abs() <= OFFSET_MAX_DAYS;
-        faults.require(near, "trigger_config.offset_days", "out_of_range", "must be from -3650 to 3650");
+        faults.within("trigger_config.offset_days", self.offset_days, -OFFSET_MAX_DAYS..=OFFSET_MAX_DAYS);
         let is_time = self.at.len() == 5 && NaiveTime::parse_from_str(&self.at, "%H:%M").is_ok();
         faults.require(is_time, "trigger_config.at", "invalid", "must be a time of day as 09:00");
         self
@@ -106,8 +105,7 @@ fn canonical_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Uuid, D::E
 schemas::named_enum! {
     /// How often one contact starts a sequence by its trigger.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub(super) enum Reentry {
+    pub(super) wire enum Reentry {
         /// Never again after the first enrollment, of whatever origin.
         #[default]
         Once = "once",
@@ -180,10 +178,11 @@ pub(super) use start_body;
 
 impl StartRules {
     /// The list or tag that the trigger names, with what it is.
-    pub(super) fn audience(&self) -> Option<(&'static str, Uuid)> {
+    pub(super) fn audience(&self) -> Option<(AudienceKind, Uuid)> {
         let config = self.trigger_config.as_ref()?;
         let named = |key: &str| config.get(key)?.as_str()?.parse().ok();
-        named("list_id").map(|id| ("list", id)).or_else(|| named("tag_id").map(|id| ("tag", id)))
+        let list = named("list_id").map(|id| (AudienceKind::List, id));
+        list.or_else(|| named("tag_id").map(|id| (AudienceKind::Tag, id)))
     }
 
     /// The segment that the trigger names.

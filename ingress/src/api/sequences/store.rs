@@ -182,19 +182,6 @@ pub(super) async fn has_all_templates(
     Ok(!statuses.iter().any(|status| status == "archived"))
 }
 
-/// Which of these lists and tags there are.
-pub(super) async fn audiences(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<(String, Uuid)>> {
-    let rows = sqlx::query!(
-        "select kind, id from audiences where tenant_id = $1 and id = any ($2) and deleted_at is null
-         order by id for key share",
-        tenant,
-        ids
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.kind, row.id)).collect())
-}
-
 /// Whether a step may write to this address as to the owner.
 pub(super) async fn is_owners_address(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<bool> {
     sqlx::query_scalar!(r#"select is_owners_address($1, $2) as "allowed!""#, tenant, address).fetch_one(db).await

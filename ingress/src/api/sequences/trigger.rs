@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    input::{WORD_MAX, is_word},
     start::{GAP_MAX_MINUTES, Reentry, StartRules, TRIGGER_CONFIG, read_trigger, start_body},
     store,
 };
 use crate::{
     api::{
+        audiences::held,
         events::ProductEventTerms,
         fields::{self, FieldType},
         segments,
     },
-    pipeline::{ApiReply, Faults, RequestContext, error::ApiError},
+    pipeline::{ApiReply, Faults, RequestContext, error::ApiError, validate::WORD_MAX},
 };
 
 start_body! {
@@ -39,9 +39,11 @@ pub(super) struct TriggerChanged {
 pub(super) async fn change(ctx: &mut RequestContext, mut body: ChangeTrigger) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
     let mut faults = Faults::default();
-    let trigger_type = faults.required("trigger_type", body.trigger_type.take()).unwrap_or_default();
-    let named = trigger_type.is_empty() || is_word(&trigger_type);
-    faults.require(named, "trigger_type", "invalid", "must match [a-z][a-z0-9_]{0,49}");
+    let given = faults.required("trigger_type", body.trigger_type.take());
+    if let Some(word) = &given {
+        faults.key_word("trigger_type", word);
+    }
+    let trigger_type = given.unwrap_or_default();
     let fields = fields::defined_for_naming(ctx.db(), tenant).await?;
     let rules = body.take_rules(&trigger_type, &fields, &mut faults);
     faults.finish()?;
@@ -63,6 +65,5 @@ pub(super) async fn require_named(ctx: &mut RequestContext, rules: &StartRules) 
         segments::lock_for_use(ctx.db(), tenant, segment).await?;
     }
     let Some((kind, id)) = rules.audience() else { return Ok(()) };
-    let found = store::audiences(ctx.db(), tenant, &[id]).await?;
-    if found.iter().any(|(found, _)| found == kind) { Ok(()) } else { Err(ApiError::not_found(kind)) }
+    held::hold(ctx.db(), tenant, &[id]).await?.require(kind, id)
 }

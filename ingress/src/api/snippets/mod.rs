@@ -114,8 +114,7 @@ pub(crate) fn routes() -> Routes {
 schemas::named_enum! {
     /// What stands in a template, and what stands around one.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub(crate) enum SnippetKind {
+    pub(crate) wire enum SnippetKind {
         /// Included by name.
         Snippet = "snippet",
         /// Named by a template or a campaign as its `layout`.

@@ -54,7 +54,8 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "deleteSuppressions",
                 "Lift suppressions",
-                "One by id, or those of an address; all or none. A hard bounce or complaint needs `confirm: true`. \
+                "One by id, or those of an address; all or none. Those of a merged contact's address are lifted for the \
+                 contact that is left, too. A hard bounce or complaint needs `confirm: true`. \
                  What recipients did themselves only they can undo.",
             )
             .example(json!({"email": "ann@example.com"}))
@@ -287,7 +288,8 @@ struct SuppressionsLifted {
     suppression_ids: Vec<Uuid>,
 }
 
-/// Lifts one suppression by id, or those of an address (of one reason, if named). All or none.
+/// Lifts one suppression by id, or those of an address (of one reason, if named). All or none. What is about the person was written for
+/// the address of the contact, too, that the contact was merged into (`ledger::suppressions::suppress`), and is lifted there with it.
 async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
@@ -300,10 +302,14 @@ async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<ApiRep
     faults.finish()?;
     let tenant = ctx.tenant;
     let found = sqlx::query!(
-        "select id, address, reason, source from suppressions
-         where tenant_id = $1 and ($2::uuid is null or id = $2) and ($3::text is null or address = $3)
-           and ($4::text is null or reason = $4)
-         order by id for update",
+        "select s.id, s.reason, s.source from suppressions s
+         where s.tenant_id = $1 and ($2::uuid is null or s.id = $2) and ($4::text is null or s.reason = $4)
+           and ($3::text is null or s.address = $3
+                or s.reason in ('unsubscribe', 'complaint', 'manual', 'import')
+                   and s.address = (select k.address from contacts m join contacts k on k.tenant_id = $1 and k.id = m.merged_into
+                                    where m.tenant_id = $1 and m.address = $3)
+                   and exists (select from suppressions o where o.tenant_id = $1 and o.address = $3 and o.reason = s.reason))
+         order by s.id for update",
         tenant,
         body.suppression_id.map(|id| id.0),
         address,

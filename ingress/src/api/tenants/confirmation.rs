@@ -56,8 +56,9 @@ impl ConfirmationChange {
     pub(super) fn applied_to(self, before: TenantConfirmation, faults: &mut Faults) -> TenantConfirmation {
         let mut within = |path: &str, patch: Patch<i32>, before: Option<i32>, range: RangeInclusive<i32>| {
             let number = patch.into_option().unwrap_or(before);
-            let detail = format!("must be from {} to {}", range.start(), range.end());
-            faults.require(number.is_none_or(|number| range.contains(&number)), path, "out_of_range", &detail);
+            if let Some(number) = number {
+                faults.within(path, number, range);
+            }
             number
         };
         TenantConfirmation {

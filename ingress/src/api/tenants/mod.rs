@@ -16,8 +16,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, Faults, RequestContext, Routes, error::ApiError, is_product_tenant_id, page::SingleResource,
-    provision, read, types::Email, write,
+    ApiReply, Doc, Faults, PRODUCT_TENANT_ID_PATTERN, RequestContext, Routes, error::ApiError, is_product_tenant_id,
+    page::SingleResource, provision, read, types::Email, write,
 };
 
 pub use confirmation::{ConfirmationChange, TenantConfirmation};
@@ -73,7 +73,7 @@ pub(crate) fn routes() -> Routes {
 #[serde(deny_unknown_fields)]
 struct LinkTenant {
     /// The caller's own id for the tenant.
-    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"))]
+    #[schemars(length(min = 1, max = 255), regex(pattern = PRODUCT_TENANT_ID_PATTERN))]
     product_tenant_id: String,
     /// Becomes the owner identity.
     #[schemars(with = "Email")]
@@ -219,7 +219,8 @@ impl TenantLink<'_> {
         .await?;
         sqlx::query!(
             "update tenants set owner_email = $2, org_name = coalesce($3, org_name), updated_at = now()
-             where id = $1 and (select count(*) from tenant_links where tenant_id = $1) = 1",
+             where id = $1 and (select count(*) from tenant_links where tenant_id = $1) = 1
+               and (owner_email, org_name) is distinct from ($2, coalesce($3, org_name))",
             tenant,
             self.owner,
             self.org_name,

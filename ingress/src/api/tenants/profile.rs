@@ -4,7 +4,7 @@
 use ledger::{
     attribution::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy},
     frequency::{DAYS_MAX, MESSAGES_MAX},
-    quota::{QuotaUsage, quota_usage},
+    quota::{PeriodUsage, QuotaUsage, quota_usage},
 };
 use schemars::JsonSchema;
 use schemas::{AttributionModel, Environment};
@@ -87,7 +87,7 @@ impl FrequencyCap {
         for (path, value, most) in
             [("frequency_cap.messages", self.messages, MESSAGES_MAX), ("frequency_cap.days", self.days, DAYS_MAX)]
         {
-            faults.require((1..=most).contains(&value), path, "out_of_range", &format!("must be from 1 to {most}"));
+            faults.within(path, value, 1..=most);
         }
     }
 }
@@ -137,17 +137,13 @@ struct QuotaPeriod {
 
 impl TenantQuota {
     fn new(usage: &QuotaUsage) -> Self {
-        let period = |limit: Option<i64>, used: i64, resets_at| QuotaPeriod {
+        let period = |PeriodUsage { limit, used, remaining, resets_at }| QuotaPeriod {
             limit,
             used,
-            remaining: limit.map(|limit| limit.saturating_sub(used).max(0)),
+            remaining,
             resets_at: Time::from(resets_at),
         };
-        let resets = usage.resets();
-        Self {
-            month: period(usage.limits.monthly, usage.used_month, resets.month),
-            day: period(usage.limits.daily, usage.used_day, resets.day),
-        }
+        Self { month: period(usage.month), day: period(usage.day) }
     }
 }
 
@@ -214,8 +210,7 @@ impl RetentionChange {
     fn applied_to(self, before: TenantRetention, faults: &mut Faults) -> TenantRetention {
         let mut days = |path: &str, patch: Patch<i32>, before: Option<i32>, least: i32| {
             let days = patch.into_option().unwrap_or(before);
-            let good = days.is_none_or(|days| (least..=KEEP_DAYS_MAX).contains(&days));
-            faults.require(good, path, "out_of_range", &format!("must be from {least} to {KEEP_DAYS_MAX}"));
+            faults.within(path, days.unwrap_or(least), least..=KEEP_DAYS_MAX);
             days
         };
         TenantRetention {
@@ -247,16 +242,8 @@ impl AttributionChange {
             click_days: self.click_days.unwrap_or(before.click_days),
             delivery_days: self.delivery_days.unwrap_or(before.delivery_days),
         };
-        let mut days = |path: &str, days: i32, least: i32, most: i32| {
-            faults.require(
-                (least..=most).contains(&days),
-                path,
-                "out_of_range",
-                &format!("must be from {least} to {most}"),
-            );
-        };
-        days("attribution.click_days", policy.click_days, 1, CLICK_DAYS_MAX);
-        days("attribution.delivery_days", policy.delivery_days, 0, DELIVERY_DAYS_MAX);
+        faults.within("attribution.click_days", policy.click_days, 1..=CLICK_DAYS_MAX);
+        faults.within("attribution.delivery_days", policy.delivery_days, 0..=DELIVERY_DAYS_MAX);
         policy
     }
 }

@@ -12,16 +12,17 @@ use schemars::JsonSchema;
 use schemas::{
     Address, RequestAnnounced, RequestKind,
     action::CONTACT_TEXT_MAX_CHARS,
-    messages::{MailOptions, TransactionalPayload},
+    messages::{ContactDetails, MailOptions, TransactionalPayload},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
-    contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
+    contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, check_details, named},
     mail_options::{
-        COPIES_MAX, CopyRecipient, HEADERS_MAX, METADATA_MAX, MailTracking, OptionFields, TAG_MAX, TAGS_MAX,
+        COPIES_MAX, CopyRecipient, CustomHeaders, HEADERS_MAX, METADATA_MAX, MailMetadata, MailTracking, OptionFields,
+        TAG_MAX, TAGS_MAX,
     },
     messages::{
         attachment::{
@@ -38,7 +39,7 @@ use crate::{
         ApiReply, Doc, Faults, Id, PreparationContext, RequestContext, Routes,
         doc::ID,
         error::ApiError,
-        types::{CustomHeaders, Email, Line, MailMetadata, Name},
+        types::{Email, Line, Name},
         validate::NAME_MAX,
         write_with_files,
     },
@@ -149,10 +150,7 @@ struct ValidRequest {
     contact: NamedContact,
     /// `None`: the tenant's default.
     sender_id: Option<Uuid>,
-    first_name: Option<String>,
-    last_name: Option<String>,
-    title: Option<String>,
-    phone: Option<String>,
+    details: ContactDetails,
     data: Map<String, Value>,
     options: Option<MailOptions>,
     /// Its files that are not looked into yet.
@@ -205,10 +203,7 @@ impl ValidRequest {
         let payload = TransactionalPayload {
             send_id,
             address,
-            first_name: self.first_name,
-            last_name: self.last_name,
-            title: self.title,
-            phone: self.phone,
+            contact: self.details,
             template_id: self.template_id,
             content_id,
             sender_id,
@@ -265,7 +260,7 @@ fn ready(found: Option<Readiness>, named: Option<Uuid>) -> Result<Uuid, ApiError
             .detail("the tenant has no default sender: name one in sender_profile_id"),
     })?;
     if !sender.may_send() {
-        return Err(ApiError::unprocessable("sender_missing_verified_domain"));
+        return Err(ApiError::unprocessable("sender_missing_verified_domain").detail(sender.why_not()));
     }
     Ok(sender.id)
 }
@@ -278,14 +273,9 @@ fn validate(body: SendTransactional) -> Result<ValidRequest, ApiError> {
     let template_id = faults.required("template_id", body.template_id);
     let names = ContactNames { contact_id: body.contact_id, email: body.email, external_id: body.external_id };
     let contact = names.check("", &mut faults);
-    for (path, text) in [
-        ("first_name", &body.first_name),
-        ("last_name", &body.last_name),
-        ("title", &body.title),
-        ("phone", &body.phone),
-    ] {
-        faults.one_line(path, text.as_deref().unwrap_or_default(), CONTACT_TEXT_MAX_CHARS);
-    }
+    let details =
+        ContactDetails { first_name: body.first_name, last_name: body.last_name, title: body.title, phone: body.phone };
+    check_details(&details, &mut faults);
     let options = OptionFields {
         from_name: body.from_name,
         reply_to: body.reply_to,
@@ -313,10 +303,7 @@ fn validate(body: SendTransactional) -> Result<ValidRequest, ApiError> {
         template_id: template_id.ok_or_else(ApiError::internal)?.0,
         contact: contact.ok_or_else(ApiError::internal)?,
         sender_id: body.sender_profile_id.map(|id| id.0),
-        first_name: body.first_name,
-        last_name: body.last_name,
-        title: body.title,
-        phone: body.phone,
+        details,
         data: body.data.unwrap_or_default(),
         options,
         uploads,

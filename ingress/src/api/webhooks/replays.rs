@@ -1,6 +1,6 @@
 //! Replays: events of a time are delivered again, also to a subscription that was not there yet.
 
-use chrono::{DateTime, TimeZone, Utc};
+use chrono::{DateTime, Datelike, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -12,6 +12,7 @@ use crate::pipeline::{
     error::ApiError,
     page::{OptionalTime, Time},
     resource,
+    validate::FIRST_YEAR,
 };
 
 /// `Retry-After` while another replay runs, in seconds.
@@ -53,12 +54,11 @@ pub(super) struct ReplayStarted {
 
 /// A time that has begun; up to now when no end is given.
 fn validate(body: &ReplayWebhook, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
-    let earliest = Utc.with_ymd_and_hms(2000, 1, 1, 0, 0, 0).single().unwrap_or_default();
     let mut faults = Faults::default();
     let since = faults.required("since", body.since).map_or(now, |since| since.0);
     let until = body.until.map_or(now, |until| until.0);
     if body.since.is_some() {
-        faults.require(since >= earliest, "since", "out_of_range", "must not be before 2000");
+        faults.require(since.year() >= FIRST_YEAR, "since", "out_of_range", "must not be before 2000");
         faults.require(since < now, "since", "out_of_range", "must be in the past");
     }
     if body.until.is_some() {

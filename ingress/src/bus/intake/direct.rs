@@ -124,6 +124,7 @@ mod tests {
             sequence: 7,
             published_ns: 1_700_000_000_000_000_000,
             deliveries: 1,
+            attempts: 1,
         };
         DirectRequest::read(&message)
     }

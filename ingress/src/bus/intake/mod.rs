@@ -17,7 +17,7 @@ use axum::Router;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{StatusCode, header};
-use runner::{Intake, MAX_DELIVERIES, Stage, StageError};
+use runner::{Intake, MAX_ATTEMPTS, Stage, StageError};
 use runtime::{Counter, Publication};
 use schemas::{DirectKind, Lane, subjects::stream};
 
@@ -39,9 +39,9 @@ pub(super) const NAME: &str = "ingress";
 const WORKERS: usize = 4;
 /// Launches handled at once: each counts an audience.
 const LAUNCHES: usize = 2;
-/// Deliveries after which an internal error, or a conflict that may end by itself, is final. One less than the runner's limit, beyond which
+/// The attempt at which an internal error, or a conflict that may end by itself, is final. One less than the runner's limit, beyond which
 /// it would leave a dead letter without an event.
-const ATTEMPTS_MAX: i64 = MAX_DELIVERIES - 1;
+const ATTEMPTS_MAX: i64 = MAX_ATTEMPTS - 1;
 
 /// The stage.
 pub(super) struct DirectRequestStage {
@@ -106,7 +106,7 @@ impl DirectRequestStage {
                 reject::reject_items(&self.dead_letters, direct, &refused.refused)
             }
             Err(error) => {
-                check_is_final(&error, direct.origin.deliveries)?;
+                check_is_final(&error, direct.origin.attempts)?;
                 Counter::DirectRequestsTotal.add(1, [("kind", kind), ("outcome", "rejected")]);
                 reject::reject_message(&self.dead_letters, direct, &error)
             }
@@ -143,17 +143,17 @@ async fn read_array(body: &Bytes) -> Result<Vec<serde_json::Value>, ApiError> {
 }
 
 /// Ok if a refusal is final. Otherwise the message is delivered again: without end while a dependency is away or the same request is
-/// being handled, and for about five minutes after an internal error or a conflict with another request.
-fn check_is_final(error: &ApiError, deliveries: i64) -> Result<(), StageError> {
+/// being handled, and for five minutes or more after an internal error or a conflict with another request.
+fn check_is_final(error: &ApiError, attempts: i64) -> Result<(), StageError> {
     match error.status {
         StatusCode::SERVICE_UNAVAILABLE => Err(StageError::Unavailable { reason: "unavailable" }),
         StatusCode::CONFLICT if error.code == "idempotency_in_progress" => {
             Err(StageError::Unavailable { reason: "idempotency_in_progress" })
         }
-        StatusCode::CONFLICT if error.retry_after.is_some() && deliveries < ATTEMPTS_MAX => {
+        StatusCode::CONFLICT if error.retry_after.is_some() && attempts < ATTEMPTS_MAX => {
             Err(StageError::Deferred { reason: "conflict" })
         }
-        status if status.is_server_error() && deliveries < ATTEMPTS_MAX => {
+        status if status.is_server_error() && attempts < ATTEMPTS_MAX => {
             Err(StageError::Deferred { reason: "internal_error" })
         }
         _ => Ok(()),
@@ -175,7 +175,7 @@ mod tests {
     #[case::conflict_that_may_end(ApiError::busy("campaign_already_preflight"), 1, false)]
     #[case::conflict_that_lasts(ApiError::busy("campaign_already_preflight"), ATTEMPTS_MAX, true)]
     #[case::too_many(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded"), 1, true)]
-    fn only_a_final_refusal_is_rejected(#[case] error: ApiError, #[case] deliveries: i64, #[case] is_final: bool) {
-        assert_eq!(check_is_final(&error, deliveries).is_ok(), is_final);
+    fn only_a_final_refusal_is_rejected(#[case] error: ApiError, #[case] attempts: i64, #[case] is_final: bool) {
+        assert_eq!(check_is_final(&error, attempts).is_ok(), is_final);
     }
 }

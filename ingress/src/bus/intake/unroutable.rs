@@ -71,6 +71,7 @@ impl Sweep for UnroutableRequests {
                     sequence: request.sequence,
                     published_ns: request.time.unix_timestamp_nanos(),
                     deliveries: 1,
+                    attempts: 1,
                 });
                 if let Err(error) = direct.publisher().and_then(|_| direct.kind()) {
                     self.bus.publish_all(reject::reject_message(&self.dead_letters, &direct, &error)?).await?;

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::pipeline::schema::{Schema, SchemaField};
+use crate::pipeline::{
+    PRODUCT_TENANT_ID_PATTERN,
+    schema::{Schema, SchemaField},
+};
 
 pub(super) fn headers() -> Value {
     let header = |description: &str, schema: Value| json!({"description": description, "schema": schema});
@@ -86,7 +89,7 @@ pub(super) fn tenant_fields(is_body: bool) -> [SchemaField; 2] {
         SchemaField { name: name.to_owned(), schema: if is_body { schema.named(component) } else { schema }, required }
     };
     let product = json!({
-        "type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$",
+        "type": "string", "minLength": 1, "maxLength": 255, "pattern": PRODUCT_TENANT_ID_PATTERN,
         "description": "The caller's own id for the tenant.",
     });
     let mut engine = json!({

@@ -44,7 +44,8 @@ use crate::{
 const RETRY_SECONDS: u64 = 2;
 
 /// Where a provider sends the events of a connection; `None` for one that reports nothing by HTTP.
-pub(crate) fn path_of(provider: &str, connection: Uuid) -> Option<String> {
+#[must_use]
+pub fn path_of(provider: &str, connection: Uuid) -> Option<String> {
     ProviderKind::HTTP.contains(&provider).then(|| format!("/hooks/{provider}/{connection}"))
 }
 

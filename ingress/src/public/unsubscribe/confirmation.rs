@@ -16,10 +16,9 @@ use ledger::{
 use schemas::token::{Purpose, TokenClaims};
 use uuid::Uuid;
 
-use super::{PageAnswer, finish, method, open_page, page::PageWriter, read_body, take_turn};
+use super::{PageAnswer, evidence, finish, method, open_page, page::PageWriter, read_body, take_turn};
 use crate::{
     pipeline::{error::ApiError, peer::Peer},
-    public::tracking::signals,
     state::Ingress,
 };
 
@@ -52,7 +51,8 @@ pub(super) async fn confirm(
         return Ok(page.ask_consent_again(&address));
     }
     let words = page.consent_words(&address);
-    let request = ConsentRequest { ingress: Arc::clone(&ingress), claims, contact, words, peer, headers };
+    let evidence = evidence(peer, &headers);
+    let request = ConsentRequest { ingress: Arc::clone(&ingress), claims, contact, words, evidence };
     Ok(answer(&page, finish(&ingress, request.apply()).await.map_err(not_stored)?))
 }
 
@@ -92,19 +92,17 @@ struct ConsentRequest {
     contact: Uuid,
     /// What the page showed.
     words: String,
-    peer: Peer,
-    headers: HeaderMap,
+    evidence: ConsentEvidence,
 }
 
 impl ConsentRequest {
     /// Commits the consent and its proof before the answer. `None`: there is no such contact.
     async fn apply(self) -> Result<Option<ConfirmationLink>, ApiError> {
-        let Self { ingress, claims, contact, words, peer, headers } = self;
-        let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
-        let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
+        let Self { ingress, claims, contact, words, evidence } = self;
         let _turn = take_turn(&ingress.recipient_turns, contact).await?;
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
-        let link = confirmations::confirm(&mut tx, claims.tenant_id, contact, claims.send_id, evidence, &words).await?;
+        let link =
+            confirmations::confirm(&mut tx, claims.tenant_id, contact, claims.send_id, &evidence, &words).await?;
         tx.commit().await?;
         ingress.facts.notify();
         Ok(link)

@@ -17,7 +17,6 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use chrono::Utc;
 use http::HeaderMap;
 use ledger::preferences::ConsentEvidence;
 use ledger::{OptOut, PastRecipient};
@@ -26,7 +25,6 @@ use schemas::{
     SendId, SignalKind,
     token::{Purpose, TokenClaims},
 };
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::page::PageWriter;
@@ -167,7 +165,8 @@ async fn leave(
     let Some(method) = method(&body) else {
         return Ok(page.ask_again(topics_token(&ingress, &claims).await.as_deref()));
     };
-    let work = OptOutRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), method, peer, headers };
+    let evidence = evidence(peer, &headers);
+    let work = OptOutRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), method, evidence };
     match finish(&ingress, work.apply()).await.map_err(not_left)? {
         OptOut::Recorded | OptOut::Already => Ok(page.done(&preferences_token(&ingress, &claims))),
         OptOut::UnknownSend => Err(page.no_such_link()),
@@ -215,25 +214,27 @@ async fn topics_token(ingress: &Ingress, claims: &TokenClaims) -> Option<String>
     (!topics.is_empty()).then(|| preferences_token(ingress, claims))
 }
 
+/// The client of a choice.
+fn evidence(peer: Peer, headers: &HeaderMap) -> ConsentEvidence {
+    ConsentEvidence { ip: peer.ip().map(|ip| ip.to_string()), user_agent: signals::user_agent(headers) }
+}
+
 /// One opt-out.
 struct OptOutRequest {
     ingress: Arc<Ingress>,
     claims: TokenClaims,
     method: &'static str,
-    peer: Peer,
-    headers: HeaderMap,
+    evidence: ConsentEvidence,
 }
 
 impl OptOutRequest {
     /// Commits the opt-out and its fact before the answer: after it, no fence passes for this recipient.
     async fn apply(self) -> Result<OptOut, ApiError> {
-        let Self { ingress, claims, method, peer, headers } = self;
-        let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
-        let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
+        let Self { ingress, claims, method, evidence } = self;
         let _turn = take_turn_of_send(&ingress, claims.send_id).await?;
         let mut tries = 1;
         let found = loop {
-            match commit_opt_out(&ingress, &claims, method, evidence).await {
+            match commit_opt_out(&ingress, &claims, method, &evidence).await {
                 Err(error) if runtime::db::is_lock_timeout(&error) && tries < OPT_OUT_TRIES => tries += 1,
                 committed => break committed?,
             }
@@ -266,31 +267,18 @@ async fn commit_opt_out(
     ingress: &Ingress,
     claims: &TokenClaims,
     method: &str,
-    evidence: ConsentEvidence<'_>,
+    evidence: &ConsentEvidence,
 ) -> sqlx::Result<OptOut> {
     let mut tx = ingress.by_key.begin_for_tenant(claims.tenant_id).await?;
-    let found = opt_out(&mut tx, claims, method, evidence).await?;
+    let mut found = ledger::opt_out(&mut tx, claims.tenant_id, claims.send_id, method, evidence).await?;
+    // The ledger may not keep the send any more; the token names the contact.
+    if let (OptOut::UnknownSend, Some(contact)) = (found, claims.contact()) {
+        let left = SignalKind::Unsubscribed { method: method.to_owned() };
+        let recipient = PastRecipient::Contact(contact);
+        found = ledger::apply_to_past_recipient(&mut tx, claims.tenant_id, &recipient, &left, None).await?;
+    }
     tx.commit().await?;
     Ok(found)
-}
-
-/// Opts the recipient of a mail out. Takes effect when the caller commits.
-async fn opt_out(
-    db: &mut PgConnection,
-    claims: &TokenClaims,
-    method: &str,
-    evidence: ConsentEvidence<'_>,
-) -> sqlx::Result<OptOut> {
-    let found = ledger::opt_out(&mut *db, claims.tenant_id, claims.send_id, method, evidence).await?;
-    // The ledger may not keep the send any more; the token names the contact.
-    match (found, claims.contact()) {
-        (OptOut::UnknownSend, Some(contact)) => {
-            let left = SignalKind::Unsubscribed { method: method.to_owned() };
-            let recipient = PastRecipient::Contact(contact);
-            ledger::apply_to_past_recipient(db, claims.tenant_id, &recipient, &left, Utc::now()).await
-        }
-        _ => Ok(found),
-    }
 }
 
 /// Counts a committed opt-out and notifies the webhooks stage.

@@ -8,7 +8,10 @@ use axum::{
     extract::{Path, State},
 };
 use http::HeaderMap;
-use ledger::preferences::{self, ConsentEvidence, Recipient, Topic};
+use ledger::{
+    OptOut,
+    preferences::{self, ConsentEvidence, Recipient, Topic},
+};
 use schemas::{
     parse_id,
     token::{Purpose, TokenClaims},
@@ -16,13 +19,12 @@ use schemas::{
 use uuid::Uuid;
 
 use super::{
-    PageAnswer, count_opt_out, finish, open_page, opt_out,
+    OptOutRequest, PageAnswer, evidence, finish, open_page,
     page::{FormResult, PageWriter},
     read_body, take_turn, take_turn_of_send,
 };
 use crate::{
     pipeline::{error::ApiError, peer::Peer},
-    public::tracking::signals,
     state::Ingress,
 };
 
@@ -75,8 +77,8 @@ pub(super) async fn change(
     let result = match read_form(&form) {
         None => FormResult::NotUnderstood,
         Some(change) => {
-            let request =
-                ChangeRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), change, peer, headers };
+            let evidence = evidence(peer, &headers);
+            let request = ChangeRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), change, evidence };
             let result = finish(&ingress, request.apply()).await.map_err(not_stored)?;
             result.ok_or_else(|| page.no_such_link())?
         }
@@ -112,45 +114,43 @@ struct ChangeRequest {
     ingress: Arc<Ingress>,
     claims: TokenClaims,
     change: PreferenceChange,
-    peer: Peer,
-    headers: HeaderMap,
+    evidence: ConsentEvidence,
 }
 
 impl ChangeRequest {
     /// Applies and commits the change. `None`: there is no such recipient.
     async fn apply(self) -> Result<Option<FormResult>, ApiError> {
-        let Self { ingress, claims, change, peer, headers } = self;
+        let Self { ingress, claims, change, evidence } = self;
+        let topics = match change {
+            // As on the page to leave by: it waits for an import as long.
+            PreferenceChange::Leave => {
+                let request = OptOutRequest { ingress, claims, method: "preferences", evidence };
+                let found = request.apply().await?;
+                return Ok((found != OptOut::UnknownSend).then_some(FormResult::Left));
+            }
+            PreferenceChange::Save { shown, chosen } => Some((shown, chosen)),
+            PreferenceChange::Return => None,
+        };
         let (tenant, send) = (claims.tenant_id, claims.send_id);
         let _turn = take_turn_of_send(&ingress, send).await?;
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
         let recipient = preferences::recipient(&mut tx, tenant, send, claims.contact()).await?;
         let Some(recipient) = recipient else { return Ok(None) };
         let contact = recipient.contact_id;
-        let ip = peer.ip().map(|ip| ip.to_string());
-        let agent = signals::user_agent(&headers);
-        let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
-        let mut left = None;
-        let result = match &change {
-            PreferenceChange::Save { shown, chosen } => {
-                if !preferences::choose(&mut tx, tenant, contact, send, shown, chosen, evidence).await? {
+        let result = match &topics {
+            Some((shown, chosen)) => {
+                if !preferences::choose(&mut tx, tenant, contact, send, shown, chosen, &evidence).await? {
                     return Ok(None);
                 }
                 FormResult::Saved
             }
-            PreferenceChange::Leave => {
-                left = Some(opt_out(&mut tx, &claims, "preferences", evidence).await?);
-                FormResult::Left
-            }
-            PreferenceChange::Return => {
-                preferences::opt_in(&mut tx, tenant, contact, send, evidence).await?;
+            None => {
+                preferences::opt_in(&mut tx, tenant, contact, send, &evidence).await?;
                 FormResult::Back
             }
         };
         tx.commit().await?;
-        match left {
-            Some(found) => count_opt_out(&ingress, found),
-            None => ingress.facts.notify(),
-        }
+        ingress.facts.notify();
         Ok(Some(result))
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn record(letter: &StreamMessage) -> Value {
         "number": letter.sequence,
         "at": at(letter).to_rfc3339(),
         "stage": letter.subject.rsplit('.').next().unwrap_or_default(),
-        "reason": text(letter, header::DEAD_REASON),
+        "code": text(letter, header::DEAD_REASON),
         "attempts": text(letter, header::DEAD_ATTEMPTS),
         "subject": text(letter, header::DEAD_SUBJECT),
         "tenant": tenant_of(letter),

@@ -61,8 +61,8 @@ struct DeadLetterFilter {
     /// Of this stage only.
     #[arg(long)]
     stage: Option<String>,
-    /// With this reason only.
-    #[arg(long = "reason", value_name = "REASON")]
+    /// With this code only.
+    #[arg(long)]
     code: Option<String>,
     /// That came from subjects that begin like this: `mail.v1.request.shop`.
     #[arg(long)]
@@ -105,7 +105,7 @@ pub async fn run(args: DeadArgs) -> anyhow::Result<()> {
                     Ok(true)
                 })
                 .await?;
-            operator::print(&records, &["number", "at", "stage", "reason", "attempts", "detail"]);
+            operator::print(&records, &["number", "at", "stage", "code", "attempts", "detail"]);
             Ok(())
         }
         DeadCommand::Show { number } => {

@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::rights::{self, FOLLOW, NatsRights, ROLES};
+use schemas::subjects::EVENT_CONSUMER;
 
-/// The consumer every product may have.
-pub(super) const CONSUMER: &str = "events";
+use super::rights::{self, FOLLOW, NatsRights, ROLES};
 
 const HEAD: &str = "\
 # Who may say and hear what: accounts and users by nkey. Included by cluster.conf; nats.conf says how it can be used there, too.
@@ -107,7 +106,7 @@ pub(super) fn product(product: &str, environment: &str, consumers: &[String], nk
 
 /// The template a product's user is filled into by hand.
 pub(super) fn template() -> String {
-    product("@PRODUCT@", "@ENVIRONMENT@", &[CONSUMER.to_owned()], "@NKEY@")
+    product("@PRODUCT@", "@ENVIRONMENT@", &[EVENT_CONSUMER.to_owned()], "@NKEY@")
 }
 
 fn user(nkey: &str, rights: &NatsRights) -> String {

@@ -12,19 +12,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Subcommand;
 use nkeys::KeyPair;
-use schemas::Environment;
+use schemas::{
+    Environment,
+    subjects::{CONSUMER_NAME_MAX, EVENT_CONSUMER, event_consumer, is_consumer_name},
+};
 use serde_json::json;
 
 use crate::{
     key::{environment, product},
     operator,
+    process::replace_file,
 };
-
-/// Longest name of a consumer.
-const CONSUMER_MAX: usize = 32;
 
 /// Users of the NATS servers: keys, and the configuration with their rights.
 #[derive(Debug, clap::Args)]
@@ -55,7 +56,7 @@ struct Product {
     #[arg(value_parser = environment)]
     environment: Environment,
     /// Durable consumers of its events that it may pull from. Its program makes them by the call `events.consumer`.
-    #[arg(long = "consumer", value_name = "NAME", value_delimiter = ',', default_values_t = [conf::CONSUMER.to_owned()])]
+    #[arg(long = "consumer", value_name = "NAME", value_delimiter = ',', default_values_t = [EVENT_CONSUMER.to_owned()])]
     consumers: Vec<String>,
     /// Adds the user to this products.conf; the servers apply it when they reload.
     #[arg(long, value_name = "FILE")]
@@ -93,26 +94,22 @@ pub fn run(args: NatsUserArgs) -> anyhow::Result<()> {
 }
 
 fn add_product(asked: &Product) -> anyhow::Result<()> {
-    if let Some(bad) = asked.consumers.iter().find(|name| !is_consumer(name)) {
-        bail!("{bad:?} is no name of a consumer: 1 to {CONSUMER_MAX} of a-z, 0-9 and dashes");
+    if let Some(bad) = asked.consumers.iter().find(|name| !is_consumer_name(name)) {
+        bail!("{bad:?} is no name of a consumer: 1 to {CONSUMER_NAME_MAX} of a-z, 0-9 and dashes");
     }
     let environment = asked.environment.as_str();
     let made = asked.pair.make(&format!("{}-{environment}", asked.product))?;
     let user = conf::product(&asked.product, environment, &asked.consumers, &made.public_key);
-    if let Some(path) = &asked.config {
-        let known = fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
-        let with = conf::with_product(&known, &user)
-            .with_context(|| format!("{} has no `users: [ ]` to put it into", path.display()))?;
-        fs::write(path, with).with_context(|| format!("{}", path.display()))?;
-    }
+    made.add(asked.config.as_deref(), &user)?;
     let durables: Vec<String> =
-        asked.consumers.iter().map(|name| format!("{}_{environment}_{name}", asked.product)).collect();
+        asked.consumers.iter().map(|name| event_consumer(&asked.product, environment, name)).collect();
     let inbox = rights::inbox(&asked.product, environment);
     let record = json!({
-        "product": asked.product, "environment": environment, "public_key": made.public_key, "seed_file": made.seed,
+        "product": asked.product, "environment": environment, "public_key": made.public_key, "seed_file": made.seed_file(),
         "inbox_prefix": inbox, "api_prefix": rights::FOLLOW, "consumers": durables, "config": asked.config, "user": user,
     });
-    let seed = made.seed.map(|path| format!("seed          {} (0600; it is the product's secret)\n", path.display()));
+    let seed =
+        made.seed_file().map(|path| format!("seed          {} (0600; it is the product's secret)\n", path.display()));
     let next = match &asked.config {
         Some(path) => {
             format!("The user stands in {}. Now let the servers read it: nats-server --signal reload", path.display())
@@ -139,28 +136,46 @@ fn add_stage(asked: &Stage) -> anyhow::Result<()> {
         bail!("{} is none of {}", asked.name, names().collect::<Vec<_>>().join(", "));
     }
     let made = asked.pair.make(&asked.name)?;
+    made.write_seed()?;
     let variable = conf::variable(&asked.name).trim_start_matches('$').to_owned();
     let record = json!({
-        "name": asked.name, "public_key": made.public_key, "seed_file": made.seed, "variable": variable,
+        "name": asked.name, "public_key": made.public_key, "seed_file": made.seed_file(), "variable": variable,
     });
     // The first line alone can be put into the servers' environment.
     let mut text = format!("{variable}={}", made.public_key);
-    if let Some(seed) = &made.seed {
+    if let Some(seed) = made.seed_file() {
         text += &format!("\n# its process: --nats-credentials {}", seed.display());
     }
     operator::print_result(&record, &text);
     Ok(())
 }
 
-fn is_consumer(name: &str) -> bool {
-    (1..=CONSUMER_MAX).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-}
-
-/// A user's key: its public half, and where the seed was written.
+/// A user's key: its public half, and the seed with the file it is written to.
 struct Made {
     public_key: String,
-    seed: Option<PathBuf>,
+    seed: Option<(PathBuf, String)>,
+}
+
+impl Made {
+    fn seed_file(&self) -> Option<&Path> {
+        self.seed.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// Writes the seed, if it was made here.
+    fn write_seed(&self) -> anyhow::Result<()> {
+        self.seed.as_ref().map_or(Ok(()), |(path, seed)| write_seed(path, seed))
+    }
+
+    /// Writes the seed, and the user into products.conf if one is named. Neither, if the user cannot be put there.
+    fn add(&self, config: Option<&Path>, user: &str) -> anyhow::Result<()> {
+        let Some(path) = config else { return self.write_seed() };
+        let known = fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+        ensure!(!known.contains(&self.public_key), "{} has a user with {} already", path.display(), self.public_key);
+        let with = conf::with_product(&known, user)
+            .with_context(|| format!("{} has no `users: [ ]` to put it into", path.display()))?;
+        self.write_seed()?;
+        replace_file(path, &with).with_context(|| format!("{}", path.display()))
+    }
 }
 
 impl Pair {
@@ -173,8 +188,8 @@ impl Pair {
         }
         let pair = KeyPair::new_user();
         let path = self.seed.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.seed")));
-        write_seed(&path, &pair.seed().context("a new key has a seed")?)?;
-        Ok(Made { public_key: pair.public_key(), seed: Some(path) })
+        let seed = pair.seed().context("a new key has a seed")?;
+        Ok(Made { public_key: pair.public_key(), seed: Some((path, seed)) })
     }
 }
 
@@ -200,17 +215,40 @@ mod tests {
         let path = std::env::temp_dir().join(format!("seed-{}", uuid::Uuid::now_v7().simple()));
         let pair = Pair { seed: Some(path.clone()), public_key: None };
         let made = pair.make("ignored").unwrap();
+        made.write_seed().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let seed = fs::read_to_string(&path).unwrap();
         assert_eq!(KeyPair::from_seed(seed.trim()).unwrap().public_key(), made.public_key);
-        assert!(pair.make("ignored").is_err(), "a second one does not replace it");
+        assert!(pair.make("ignored").unwrap().write_seed().is_err(), "a second one does not replace it");
         fs::remove_file(path).unwrap();
     }
 
     #[test]
+    fn a_user_is_added_with_its_seed_or_not_at_all() {
+        let dir = std::env::temp_dir().join(format!("users-{}", uuid::Uuid::now_v7().simple()));
+        fs::create_dir(&dir).unwrap();
+        let (config, seed) = (dir.join("products.conf"), dir.join("shop.seed"));
+        let made = Pair { seed: Some(seed.clone()), public_key: None }.make("ignored").unwrap();
+        let user = format!("{{ nkey: {} }}\n", made.public_key);
+        assert!(made.add(Some(&config), &user).is_err(), "the file is not there");
+        fs::write(&config, "nothing").unwrap();
+        assert!(made.add(Some(&config), &user).is_err(), "no place for users");
+        assert!(!seed.exists());
+        fs::write(&config, "users: []\n").unwrap();
+        made.add(Some(&config), &user).unwrap();
+        let with = fs::read_to_string(&config).unwrap();
+        assert!(seed.exists() && with.contains(&made.public_key), "{with}");
+        let again = Pair { seed: None, public_key: Some(made.public_key.clone()) }.make("ignored").unwrap();
+        assert!(again.add(Some(&config), &user).is_err(), "one key is one user");
+        assert_eq!(fs::read_to_string(&config).unwrap(), with);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing else is left");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn a_public_key_is_a_users() {
-        let given = |key: String| Pair { seed: None, public_key: Some(key) }.make("x").map(|made| made.seed);
-        assert_eq!(given(KeyPair::new_user().public_key()).unwrap(), None);
+        let given = |key: String| Pair { seed: None, public_key: Some(key) }.make("x").map(|made| made.seed.is_some());
+        assert!(!given(KeyPair::new_user().public_key()).unwrap());
         assert!(given(KeyPair::new_account().public_key()).is_err());
         assert!(given("Unothing".to_owned()).is_err());
     }

@@ -235,7 +235,7 @@ pub(super) fn product(product: &str, environment: &str, consumers: &[String]) ->
         "$SRV.INFO.postrider".to_owned(),
     ]);
     for consumer in consumers {
-        let durable = format!("{}.{product}_{environment}_{consumer}", stream::EVENTS);
+        let durable = format!("{}.{}", stream::EVENTS, subjects::event_consumer(product, environment, consumer));
         publish.extend([
             format!("{FOLLOW}.CONSUMER.INFO.{durable}"),
             format!("{FOLLOW}.CONSUMER.MSG.NEXT.{durable}"),

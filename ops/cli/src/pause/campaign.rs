@@ -10,12 +10,7 @@ use super::outcome;
 use crate::{find_tenant, invocation::AuditEntry, operator::CommandOutput};
 
 /// Pauses or resumes a campaign. After a pause has returned, no send of the campaign is fenced.
-pub(super) async fn set_paused(
-    db: &mut PgConnection,
-    id: Uuid,
-    paused: bool,
-    reason: Option<&str>,
-) -> anyhow::Result<CommandOutput> {
+pub(super) async fn set_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> anyhow::Result<CommandOutput> {
     let tenant = find_tenant::of_campaign(db, id).await?.context("no such campaign")?;
     let was = match campaigns::set_paused(db, tenant, id, paused).await {
         Ok(was) => was,
@@ -29,6 +24,6 @@ pub(super) async fn set_paused(
     // A pause under this name becomes an event for the owner, so the operator's reason is not in its detail.
     let action = if paused && !was { "campaign.paused" } else { "campaign.pause" };
     let detail = Some(json!({"paused": paused, "reason": "operator"}));
-    AuditEntry { tenant, action, subject, reason, outcome: Some(outcome), detail }.audit(db).await?;
+    AuditEntry { tenant, action, subject, outcome: Some(outcome), detail }.audit(db).await?;
     Ok(CommandOutput::done(json!({"campaign": id, "tenant": tenant, "paused": paused, "was_paused": was}), outcome))
 }

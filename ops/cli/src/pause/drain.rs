@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::bail;
 use async_nats::jetstream;
 use futures::TryStreamExt;
 use runtime::{Bus, streams::STREAMS};
@@ -27,12 +28,16 @@ struct ProcessRow {
     in_hand: i32,
 }
 
-/// Waits until every process that runs the stage is paused and has no unfinished work; then prints the result.
+/// Waits until every process that runs the stage is paused and has no unfinished work; then prints the result. Fails if the stage is resumed
+/// meanwhile.
 pub(super) async fn wait(pool: &PgPool, bus: &Bus, stage: &str, at_most: Duration) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let bar = progress::spinner("draining");
     let (processes, is_drained) = loop {
-        let processes = read_processes(pool, stage).await?;
+        let Some(processes) = read_processes(pool, stage).await? else {
+            bar.finish_and_clear();
+            bail!("{stage} was resumed meanwhile: it is not drained");
+        };
         let is_drained = processes.iter().all(|process| process.is_paused && process.in_hand == 0);
         if is_drained || started.elapsed() >= at_most {
             break (processes, is_drained);
@@ -69,20 +74,28 @@ fn process_record(process: &ProcessRow) -> Value {
     })
 }
 
-/// The heartbeats of running processes since the pause.
-async fn read_processes(pool: &PgPool, stage: &str) -> sqlx::Result<Vec<ProcessRow>> {
-    sqlx::query_as!(
-        ProcessRow,
-        r#"select h.process_id, h.name, h.paused and h.seen_at >= p.paused_at as "is_paused!", h.in_hand
-           from heartbeats h
-           join stage_pauses p on p.stage = h.stage
-           where h.stage = $1 and h.seen_at > now() - make_interval(secs => $2)
+/// The running processes, and whether each has paused since the stage was. `None`: the stage is not paused any more.
+async fn read_processes(pool: &PgPool, stage: &str) -> sqlx::Result<Option<Vec<ProcessRow>>> {
+    let rows = sqlx::query!(
+        r#"select h.process_id as "process_id?", h.name, h.paused and h.seen_at >= p.paused_at as "is_paused?",
+                  h.in_hand as "in_hand?"
+           from stage_pauses p
+           left join heartbeats h on h.stage = p.stage and h.seen_at > now() - make_interval(secs => $2)
+           where p.stage = $1
            order by h.process_id"#,
         stage,
         f64::from(PROCESS_LIFE_SECONDS),
     )
     .fetch_all(pool)
-    .await
+    .await?;
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let processes = rows.into_iter().filter_map(|row| {
+        let (process_id, is_paused, in_hand) = (row.process_id?, row.is_paused?, row.in_hand?);
+        Some(ProcessRow { process_id, name: row.name, is_paused, in_hand })
+    });
+    Ok(Some(processes.collect()))
 }
 
 /// The messages that wait for the stage, over all its consumers. `None`: NATS does not answer.

@@ -9,15 +9,12 @@ pub mod tenant;
 use std::time::Duration;
 
 use clap::Subcommand;
-use runtime::Bus;
+use runtime::{Bus, pause_switches::StageName};
 use schemas::{Control, subjects};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{
-    operator::{BusArgs, CommandOutput, DatabaseArgs, list_records},
-    process::StageName,
-};
+use crate::operator::{BusArgs, CommandOutput, DatabaseArgs, list_records};
 
 /// Timeout of the notification. The command does not wait for NATS to return: processes read the switches themselves.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,15 +26,6 @@ pub struct PauseOptions {
     database: DatabaseArgs,
     #[command(flatten)]
     bus: BusArgs,
-    /// The reason, for the audit log and the list of paused things.
-    #[arg(long, global = true, value_name = "WHY")]
-    reason: Option<String>,
-}
-
-impl PauseOptions {
-    fn reason(&self) -> Option<&str> {
-        self.reason.as_deref().or(crate::invocation::because())
-    }
 }
 
 /// Pauses something until it is resumed.
@@ -118,34 +106,34 @@ pub struct DrainArgs {
 }
 
 pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
-    let (database, reason) = (&args.options.database, args.options.reason());
+    let database = &args.options.database;
     match args.what {
         Pause::Stage { names } => {
             let stages: Vec<&str> = names.into_iter().map(StageName::as_str).collect();
-            database.operate(async |db| stage::pause(db, &stages, reason).await).await?;
+            database.operate(async |db| stage::pause(db, &stages).await).await?;
             notify_processes(&args.options.bus).await;
             Ok(())
         }
-        Pause::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, true, reason).await).await,
-        Pause::Campaign { id } => database.operate(async |db| campaign::set_paused(db, id, true, reason).await).await,
+        Pause::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, true).await).await,
+        Pause::Campaign { id } => database.operate(async |db| campaign::set_paused(db, id, true).await).await,
         Pause::List => database.operate(list).await,
     }
 }
 
 pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
-    let (database, reason) = (&args.options.database, args.options.reason());
+    let database = &args.options.database;
     match args.what {
         Resume::Stage { names, all } => {
             let stages: Vec<&str> = match all {
-                true => runtime::pause_switches::STAGES.to_vec(),
+                true => StageName::NAMES.to_vec(),
                 false => names.into_iter().map(StageName::as_str).collect(),
             };
-            database.operate(async |db| stage::resume(db, &stages, all, reason).await).await?;
+            database.operate(async |db| stage::resume(db, &stages, all).await).await?;
             notify_processes(&args.options.bus).await;
             Ok(())
         }
-        Resume::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, false, reason).await).await,
-        Resume::Campaign { id } => database.operate(async |db| campaign::set_paused(db, id, false, reason).await).await,
+        Resume::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, false).await).await,
+        Resume::Campaign { id } => database.operate(async |db| campaign::set_paused(db, id, false).await).await,
     }
 }
 
@@ -154,7 +142,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
     let bus = args.options.bus.connect().await?;
     let stage = args.stage.as_str();
     let mut tx = pool.begin().await?;
-    stage::pause(&mut tx, &[stage], args.options.reason()).await?;
+    stage::pause(&mut tx, &[stage]).await?;
     tx.commit().await?;
     notify(&bus).await;
     drain::wait(&pool, &bus, stage, args.wait).await

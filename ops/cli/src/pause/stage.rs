@@ -9,35 +9,26 @@ use crate::{
 };
 
 /// Pauses stages. A stage that is paused already keeps its operator and reason.
-pub(super) async fn pause(
-    db: &mut PgConnection,
-    stages: &[&str],
-    reason: Option<&str>,
-) -> anyhow::Result<CommandOutput> {
+pub(super) async fn pause(db: &mut PgConnection, stages: &[&str]) -> anyhow::Result<CommandOutput> {
     for stage in stages {
         let paused = sqlx::query!(
             "insert into stage_pauses (stage, actor, reason) values ($1, $2, $3) on conflict do nothing",
             stage,
             invocation::actor(),
-            reason,
+            invocation::reason(),
         )
         .execute(&mut *db)
         .await?
         .rows_affected();
         let outcome = Some(outcome(paused == 0, true));
-        let entry = AuditEntry { action: "stage.pause", subject: stage, reason, outcome, ..AuditEntry::default() };
+        let entry = AuditEntry { action: "stage.pause", subject: stage, outcome, ..AuditEntry::default() };
         entry.audit(&mut *db).await?;
     }
     list(db, stages).await
 }
 
 /// Resumes stages. With `all`, only paused stages are audited.
-pub(super) async fn resume(
-    db: &mut PgConnection,
-    stages: &[&str],
-    all: bool,
-    reason: Option<&str>,
-) -> anyhow::Result<CommandOutput> {
+pub(super) async fn resume(db: &mut PgConnection, stages: &[&str], all: bool) -> anyhow::Result<CommandOutput> {
     for stage in stages {
         let resumed =
             sqlx::query!("delete from stage_pauses where stage = $1", stage).execute(&mut *db).await?.rows_affected();
@@ -45,7 +36,7 @@ pub(super) async fn resume(
             continue;
         }
         let outcome = Some(outcome(resumed == 1, false));
-        let entry = AuditEntry { action: "stage.resume", subject: stage, reason, outcome, ..AuditEntry::default() };
+        let entry = AuditEntry { action: "stage.resume", subject: stage, outcome, ..AuditEntry::default() };
         entry.audit(&mut *db).await?;
     }
     list(db, stages).await

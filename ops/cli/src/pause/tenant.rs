@@ -13,12 +13,7 @@ use crate::{
 
 /// Pauses or resumes a tenant. When a pause returns, nothing of the tenant is fenced any more; what was put aside is announced by the
 /// audience stage after a resumption.
-pub(super) async fn set_paused(
-    db: &mut PgConnection,
-    id: Uuid,
-    paused: bool,
-    reason: Option<&str>,
-) -> anyhow::Result<CommandOutput> {
+pub(super) async fn set_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> anyhow::Result<CommandOutput> {
     if paused {
         block_fences(db, id).await?;
     }
@@ -33,14 +28,14 @@ pub(super) async fn set_paused(
             id,
             paused,
             invocation::actor(),
-            reason,
+            invocation::reason(),
         )
         .execute(&mut *db)
         .await?;
     }
     let (subject, outcome) = (&id.to_string(), outcome(was, paused));
     let action = if paused { "tenant.pause" } else { "tenant.resume" };
-    AuditEntry { tenant: Some(id), action, subject, reason, outcome: Some(outcome), detail: None }.audit(db).await?;
+    AuditEntry { tenant: Some(id), action, subject, outcome: Some(outcome), detail: None }.audit(db).await?;
     Ok(CommandOutput::done(json!({"tenant": id, "paused": paused, "was_paused": was}), outcome))
 }
 

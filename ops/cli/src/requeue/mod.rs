@@ -3,7 +3,7 @@
 //! Announcing again is harmless: a fence compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
 //! an operator who has looked into the relay's log may say what became of it.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Subcommand;
 use serde_json::json;
 use sqlx::PgPool;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     find_tenant,
-    invocation::AuditEntry,
+    invocation::{self, AuditEntry},
     operator::{self, DatabaseArgs},
     progress,
 };
@@ -24,14 +24,11 @@ pub struct RequeueArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     /// Decides the sends among them whose outcome is in doubt. Needs a reason: what the relay's log says of them.
-    #[arg(long, value_enum, global = true, requires = "reason")]
+    #[arg(long, value_enum, global = true)]
     unknown_as: Option<OperatorOutcome>,
     /// Has deferred sends tried now instead of at their time.
     #[arg(long, global = true)]
     now: bool,
-    /// Why, for the audit log.
-    #[arg(long, global = true, value_name = "WHY")]
-    reason: Option<String>,
     #[command(subcommand)]
     what: What,
 }
@@ -56,6 +53,11 @@ enum What {
 }
 
 pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
+    let is_explained = invocation::reason().is_some();
+    ensure!(
+        args.unknown_as.is_none() || is_explained,
+        "--unknown-as needs --reason: what the relay's log says of the sends"
+    );
     let pool = args.database.pool()?;
     let scope = find(&pool, args.what).await?;
     let requeued = requeue::requeue(&pool, &scope, args.now).await?;
@@ -73,10 +75,10 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     let in_doubt = doubtful.len() as u64 - decided;
     let words = requeued.summary(decided, args.unknown_as, in_doubt);
     let (tenant, subject) = (Some(scope.tenant()), &scope.subject());
-    let (reason, outcome) = (args.reason.as_deref(), Some(words.as_str()));
+    let outcome = Some(words.as_str());
     let decision = args.unknown_as.map(OperatorOutcome::as_str);
     let detail = Some(json!({"announced": requeued.batches, "decided": decided, "as": decision}));
-    AuditEntry { tenant, action: "requeue", subject, reason, outcome, detail }.audit(&pool).await?;
+    AuditEntry { tenant, action: "requeue", subject, outcome, detail }.audit(&pool).await?;
     let record = json!({
         "what": subject, "tenant": tenant, "announced": requeued.batches, "requests": requeued.requests, "brought_forward": requeued.forward,
         "left_alone": requeued.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,

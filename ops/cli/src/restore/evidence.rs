@@ -1,4 +1,4 @@
-//! What a relay's log shows was sent: ids anywhere in its lines. Our Message-ID is `<send id@sending domain>`, so most logs have it.
+//! What a relay's log shows was sent: ids anywhere in its lines. Our Message-ID begins with the send's id, so most logs have it.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,7 +22,7 @@ const UNDECIDED: [&str; 4] = ["queued", "fenced", "deferred", "unknown"];
 const ID_LENGTH: usize = 36;
 
 /// Marks what the log shows as sent.
-pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool, reason: Option<&str>) -> anyhow::Result<()> {
+pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool) -> anyhow::Result<()> {
     // Fenced sends are decided, too: so no process may be sending one.
     let is_held = sqlx::query_scalar!(r#"select held_at is not null as "held!" from ledger"#).fetch_one(pool).await?;
     ensure!(is_held || dry_run, "the ledger is not held: `postrider restore begin` first");
@@ -46,7 +46,7 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool, reason:
     if !dry_run {
         let (action, subject, outcome) = ("restore.reconcile", "ledger", Some(words.as_str()));
         let detail = Some(json!({"read": ids.len(), "marked": marked}));
-        AuditEntry { action, subject, reason, outcome, detail, ..AuditEntry::default() }.audit(pool).await?;
+        AuditEntry { action, subject, outcome, detail, ..AuditEntry::default() }.audit(pool).await?;
     }
     let record = json!({
         "read": ids.len(), "in_open_batches": shown.len(), "elsewhere": elsewhere, "marked": marked, "dry_run": dry_run,
@@ -98,7 +98,10 @@ mod tests {
 
     #[rstest]
     #[case::alone(ID, 1)]
-    #[case::a_message_id("postfix/smtp[1]: 4F: message-id=<0198c0de-0000-7000-8000-000000000001@acme.example>", 1)]
+    #[case::a_message_id(
+        "postfix/smtp[1]: 4F: message-id=<0198c0de-0000-7000-8000-000000000001.0a1b2c3d4e5f6071@acme.example>",
+        1
+    )]
     #[case::upper_case("0198C0DE-0000-7000-8000-000000000001", 1)]
     #[case::twice("<0198c0de-0000-7000-8000-000000000001@a> (0198c0de-0000-7000-8000-000000000002)", 2)]
     #[case::part_of_something("x0198c0de-0000-7000-8000-000000000001a", 0)]

@@ -7,7 +7,7 @@ mod status;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Subcommand;
 use serde_json::json;
 use sqlx::PgConnection;
@@ -35,11 +35,7 @@ enum RestoreCommand {
     /// Prints whether the ledger is paused, the missing time, and the open sends that may have left in it.
     Status,
     /// Holds the ledger: delivery, webhooks and sequencing start nothing, in every process, from now on.
-    Begin {
-        /// The reason, for the audit log and the list of paused things.
-        #[arg(long, value_name = "WHY")]
-        reason: Option<String>,
-    },
+    Begin,
     /// Marks sends as sent that the relay's or the provider's log shows: their ids, or our Message-IDs, anywhere in its lines.
     Reconcile {
         /// The log, or what was cut out of it; `-` for standard input.
@@ -48,54 +44,45 @@ enum RestoreCommand {
         /// Says what would be marked, and marks nothing.
         #[arg(long)]
         dry_run: bool,
-        /// Why, for the audit log.
-        #[arg(long, value_name = "WHY")]
-        reason: Option<String>,
     },
-    /// Resumes. What is open then is sent.
-    Release {
-        /// How the gap was closed, for the audit log.
-        #[arg(long, value_name = "WHY")]
-        reason: String,
-    },
+    /// Resumes. What is open then is sent. Needs a reason: how the gap was closed.
+    Release,
 }
 
 pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let database = &args.database;
     match args.command {
         RestoreCommand::Status => return database.operate(status::report).await,
-        RestoreCommand::Begin { reason } => database.operate(async |db| begin(db, reason.as_deref()).await).await?,
-        RestoreCommand::Reconcile { sent, dry_run, reason } => {
-            return evidence::reconcile(&database.pool()?, &sent, dry_run, reason.as_deref()).await;
+        RestoreCommand::Begin => database.operate(begin).await?,
+        RestoreCommand::Reconcile { sent, dry_run } => {
+            return evidence::reconcile(&database.pool()?, &sent, dry_run).await;
         }
-        RestoreCommand::Release { reason } => database.operate(async |db| release(db, &reason).await).await?,
+        RestoreCommand::Release => database.operate(release).await?,
     }
     pause::notify_processes(&args.bus).await;
     Ok(())
 }
 
-async fn begin(db: &mut PgConnection, reason: Option<&str>) -> anyhow::Result<CommandOutput> {
-    let reason = reason.or(invocation::because());
+async fn begin(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
     let held = sqlx::query!(
         "update ledger
          set held_at = now(), held_by = $1, held_reason = coalesce($2, 'held by an operator'), gap_from = marked_at, gap_to = now()
          where held_at is null
          returning id",
         invocation::actor(),
-        reason,
+        invocation::reason(),
     )
     .fetch_optional(&mut *db)
     .await?;
     let outcome = Some(if held.is_some() { "held" } else { "was held already" });
-    let entry = AuditEntry { action: "restore.hold", subject: "ledger", reason, outcome, ..AuditEntry::default() };
+    let entry = AuditEntry { action: "restore.hold", subject: "ledger", outcome, ..AuditEntry::default() };
     entry.audit(&mut *db).await?;
     status::report(db).await
 }
 
-async fn release(db: &mut PgConnection, reason: &str) -> anyhow::Result<CommandOutput> {
-    if reason.trim().is_empty() {
-        bail!("say how the gap was closed");
-    }
+async fn release(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
+    let is_explained = invocation::reason().is_some_and(|reason| !reason.trim().is_empty());
+    ensure!(is_explained, "say how the gap was closed, with --reason");
     let held = sqlx::query!("select gap_from, gap_to from ledger where held_at is not null for update")
         .fetch_optional(&mut *db)
         .await?
@@ -105,8 +92,8 @@ async fn release(db: &mut PgConnection, reason: &str) -> anyhow::Result<CommandO
     )
     .execute(&mut *db)
     .await?;
-    let (action, subject, reason, outcome) = ("restore.release", "ledger", Some(reason), Some("released"));
+    let (action, subject, outcome) = ("restore.release", "ledger", Some("released"));
     let detail = Some(json!({"gap_from": held.gap_from, "gap_to": held.gap_to}));
-    AuditEntry { action, subject, reason, outcome, detail, ..AuditEntry::default() }.audit(db).await?;
+    AuditEntry { action, subject, outcome, detail, ..AuditEntry::default() }.audit(db).await?;
     Ok(CommandOutput::done(json!({"held": false}), "released: what is open is sent from now on"))
 }

@@ -1,10 +1,10 @@
 //! Labels, and the bounded sets their values come from.
 
-pub(super) use crate::pause_switches::STAGES as STAGE_NAMES;
-
 use schemas::{
     DirectKind, EventType, ExitReason, Lane, ProviderKind, RequestKind, SendState, SkipReason, StepType, answers::Class,
 };
+
+use crate::pause_switches::StageName;
 
 /// A label of a metric.
 #[derive(Debug, Clone, Copy)]
@@ -80,9 +80,9 @@ macro_rules! one_of {
 }
 pub(super) use one_of;
 
-pub(super) const STAGE: Values = Values::OneOf(|| STAGE_NAMES.to_vec());
+pub(super) const STAGE: Values = closed!(StageName);
 /// The stages, and the ingress, which sweeps, too.
-pub(super) const PART: Values = Values::OneOf(|| STAGE_NAMES.into_iter().chain(["ingress"]).collect());
+pub(super) const PART: Values = Values::OneOf(|| StageName::NAMES.iter().copied().chain(["ingress"]).collect());
 pub(super) const LANE: Values = closed!(Lane);
 pub(super) const STATE: Values = closed!(SendState);
 pub(super) const SKIP_REASON: Values = closed!(SkipReason);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-use super::{Gauge, Histogram, labels::STAGE_NAMES};
+use super::{Gauge, Histogram};
+use crate::pause_switches::StageName;
 
 /// Samples of histograms are sorted into their buckets so often; until then each takes room.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
@@ -42,7 +43,7 @@ pub fn start(processes: &str, kept: bool) -> Result<PrometheusHandle, BuildError
 
 /// What a process runs, by what it was started as.
 fn parts(processes: &str) -> Vec<&'static str> {
-    let known = STAGE_NAMES.into_iter().chain(["ingress"]);
+    let known = StageName::NAMES.iter().copied().chain(["ingress"]);
     known.filter(|part| processes == "all" || processes.split('+').any(|named| named == *part)).collect()
 }
 
@@ -52,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_process_is_known_by_what_it_was_started_as() {
-        assert_eq!(parts("all").len(), STAGE_NAMES.len() + 1);
+        assert_eq!(parts("all").len(), StageName::NAMES.len() + 1);
         assert_eq!(parts("delivery+audience"), ["audience", "delivery"]);
         assert_eq!(parts("ingress"), ["ingress"]);
     }

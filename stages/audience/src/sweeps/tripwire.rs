@@ -30,7 +30,7 @@ struct Stop {
 }
 
 impl Tripwire {
-    /// Campaigns above their limits. Sums some 2,000 rows for a million recipients: two milliseconds.
+    /// Campaigns above their limits. Sums some 2,000 rows for a million recipients: two milliseconds. Fifty times as many for a slow one.
     async fn tripped(&self) -> sqlx::Result<Vec<Stop>> {
         let rows = sqlx::query!(
             r#"select c.tenant_id, c.id, c.bounce_percent, c.complaint_percent, n.decided as "decided!", n.bounced as "bounced!",

@@ -245,6 +245,60 @@ async fn a_scheduled_campaign_starts_when_it_is_due_and_not_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_launches_of_one_tenant_keep_no_other_waiting() {
+    let rig = Rig::new().await;
+    let (many, other) = (rig.tenant().await, rig.tenant().await);
+    let mut requests = Vec::new();
+    for tenant in std::iter::repeat_n(&many, 20).chain([&other]) {
+        let list = rig.audience(tenant, "list", &[]).await;
+        let campaign = rig.campaign(tenant, list).await;
+        requests.push(rig.launch_request(tenant, campaign).await.request_id);
+    }
+    // All are due, the other tenant's last.
+    sqlx::query("update requests set announce_after = now()").execute(&rig.pool).await.unwrap();
+    start(&rig, &["--audience-launches", "1"]).await;
+    until("all are handled", async || rig.number("select count(*) from requests where state = 'handled'").await == 21)
+        .await;
+    let first: Vec<Uuid> = sqlx::query_scalar("select tenant_id from requests order by handled_at limit 2")
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    assert!(first.contains(&other.id), "one of each tenant");
+    let handled: Vec<Uuid> = sqlx::query_scalar("select id from requests where tenant_id = $1 order by handled_at")
+        .bind(many.id)
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(handled, requests[..20], "the oldest first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launch_in_the_hands_of_another_process_is_not_waited_for() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let (held, free) = (rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await);
+    let held = rig.launch_request(&tenant, held).await;
+    let free = rig.launch_request(&tenant, free).await;
+    let mut other = rig.pool.begin().await.unwrap();
+    sqlx::query("select from requests where id = $1 for update")
+        .bind(held.request_id)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    start(&rig, &["--audience-launches", "1"]).await;
+    rig.ring(&[held.clone(), free.clone()], "1").await;
+    until("the free one is handled", async || request_is(&rig, free.request_id, "handled").await).await;
+    // The other process has died: the launch is owed, and is announced again.
+    other.rollback().await.unwrap();
+    sqlx::query("update requests set announce_after = now() where state = 'accepted'")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    until("it is handled", async || request_is(&rig, held.request_id, "handled").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_launch_of_a_campaign_that_names_no_audience_is_rejected_with_its_reason() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

@@ -112,15 +112,15 @@ async fn what_was_deferred_waits_for_its_turn_like_other_mail() {
     .await;
     // It is deferred, and due again.
     sqlx::query(
-        "with one as (update batches set state = 'resting', queued = 0, deferred = 1, quiet_at = now(), announce_after = now()
+        "with one as (update batches set state = 'resting', queued = 0, deferred = queued, quiet_at = now(), announce_after = now()
                       where state = 'announced' returning id)
-         update sends set state = 'deferred', next_attempt_at = now() from one where sends.id = one.id",
+         update sends set state = 'deferred', next_attempt_at = now() from one where sends.id between one.id and last_id_of(one.id)",
     )
     .execute(&deps.pool)
     .await
     .unwrap();
     until("it is dispatched", async || {
-        rig.number("select count(*) from batches where state = 'announced' and deferred = 1 and announcement = 2 and dispatched_sends = 1").await
+        rig.number("select count(*) from batches where state = 'announced' and deferred = 10 and announcement = 2 and dispatched_sends = 10").await
             == 1
     })
     .await;

@@ -1,5 +1,8 @@
 //! What stops a campaign by itself: its window, and its tripwire.
 
+use ledger::end_stopped::EndStopped;
+use runner::Sweep;
+use schemas::{LaunchId, month_of};
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
@@ -58,6 +61,42 @@ async fn what_a_closed_window_leaves_is_skipped_and_counted() {
     set(&rig, "update sends set state = 'sent' where state = 'fenced'").await;
     set(&rig, "update batches set fenced = 0, sent = 1, state = 'done', done_at = now() where fenced = 1").await;
     until("sent", async || rig.number("select count(*) from campaigns where status = 'sent'").await == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_campaign_of_many_small_batches_ends_soon() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let launch = LaunchId::fresh();
+    let ids: Vec<Uuid> = (0..2_000).map(|number| launch.batch(number)).collect();
+    set(&rig, "update campaigns set status = 'cancelled', materialized_at = now()").await;
+    sqlx::query(
+        "with made as (
+             insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, size, queued)
+             select $1, unnest($2::uuid[]), $3, 'campaign', 'bulk', 'marketing', $4, $5, $6, 1, 1
+             returning tenant_id, id, month, campaign_id
+         )
+         insert into sends (tenant_id, id, month, campaign_id, contact_id)
+         select m.tenant_id, m.id, m.month, m.campaign_id, gen_random_uuid() from made m",
+    )
+    .bind(tenant.id)
+    .bind(&ids)
+    .bind(month_of(ids[0]))
+    .bind(campaign)
+    .bind(tenant.content)
+    .bind(tenant.sender)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let sweep = EndStopped(rig.pool.clone());
+    for _ in 0..4 {
+        assert_eq!(sweep.sweep().await.unwrap(), 500);
+    }
+    assert_eq!(sweep.sweep().await.unwrap(), 0);
+    assert_eq!(rig.number("select count(*) from sends where state = 'cancelled'").await, 2_000);
+    rig.assert_books().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -72,8 +72,8 @@ async fn an_open_batch_is_announced_again_with_growing_pauses() {
     let tenant = rig.tenant().await;
     let campaign = launched(&rig, &tenant, 1).await;
     let people = rig.people(&tenant, 1).await;
-    sqlx::query("update campaigns set materialized_at = now()").execute(&rig.pool).await.unwrap();
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
+    running(&rig, campaign, batch, false).await;
     sqlx::query("update batches set announcement = 9, announce_after = now() where id = $1")
         .bind(batch)
         .execute(&rig.pool)

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use ledger::dispatch::AnnounceRequests;
+use runner::Sweep;
 use schemas::{Cleared, Lane, Resolved, SendId, messages::ERASED_COPY, new_batch_id, subjects::stream};
 use serde_json::json;
 use stage_rig::{Rig, until};
@@ -86,8 +88,8 @@ async fn a_request_fills_what_is_empty_in_a_contact_and_replaces_nothing() {
     sqlx::query("update contacts set first_name = 'Ann'").execute(&rig.pool).await.unwrap();
     let request = rig
         .transactional_request(&tenant, &people[0].address.to_uppercase(), |payload| {
-            payload.first_name = Some("Bob".to_owned());
-            payload.last_name = Some("Lee".to_owned());
+            payload.contact.first_name = Some("Bob".to_owned());
+            payload.contact.last_name = Some("Lee".to_owned());
         })
         .await;
     start(&rig, &[]).await;
@@ -108,8 +110,9 @@ async fn somebody_new_has_not_agreed_to_marketing() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     sqlx::query("update contents set kind = 'transactional'").execute(&rig.pool).await.unwrap();
-    let request =
-        rig.transactional_request(&tenant, "new@example.org", |payload| payload.title = Some("Dr".into())).await;
+    let request = rig
+        .transactional_request(&tenant, "new@example.org", |payload| payload.contact.title = Some("Dr".into()))
+        .await;
     start(&rig, &[]).await;
     rig.ring(&[request], "1").await;
     all_handled(&rig, 1).await;
@@ -234,6 +237,37 @@ async fn a_mail_of_a_large_array_takes_the_bulk_lane_with_its_copies() {
             .unwrap();
         assert_eq!(found, (lane.to_owned(), 2));
     }
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scheduled_mails_of_large_arrays_wait_in_no_prompt_queue() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    for at in 0..61 {
+        rig.transactional_request(&tenant, &format!("p{at}@example.org"), |_| {}).await;
+    }
+    // All are due at once, each in a batch of its own; one came alone.
+    sqlx::query(
+        "update requests
+         set announce_after = now(),
+             options = case when id > (select min(id::text)::uuid from requests) then '{\"is_bulk\": true}'::jsonb end",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone());
+    assert_eq!(sweep.sweep().await.unwrap(), 61);
+    let accepted = rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::ACCEPTED)).await.unwrap();
+    let mut arrays = 0;
+    for sequence in 1..=61 {
+        let announced = accepted.get_raw_message(sequence).await.unwrap();
+        arrays += usize::from(announced.subject.ends_with(".transactional-array"));
+    }
+    assert_eq!(arrays, 60);
+    start(&rig, &[]).await;
+    all_handled(&rig, 61).await;
+    assert_eq!(rig.number("select count(*) from batches where lane = 'bulk'").await, 60);
     rig.assert_books().await;
 }
 

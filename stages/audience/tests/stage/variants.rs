@@ -260,6 +260,25 @@ async fn with_too_little_data_the_first_variant_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_test_that_nobody_is_in_is_decided_at_once() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 3).await;
+    tested(&rig, &tenant, &people, 1, &[1, 1]).await;
+    start(&rig, &["--audience-backlog", "100000"]).await;
+    materialized(&rig).await;
+    // Whoever is drawn for the test is skipped.
+    let skipped =
+        "update batches set state = 'done', announce_after = null, done_at = now(), skipped = size, queued = 0
+                   where variant is not null and state <> 'held'";
+    sqlx::query(skipped).execute(&rig.pool).await.unwrap();
+    until("decided", async || rig.number("select count(*) from campaigns where decided_at is not null").await == 1)
+        .await;
+    assert_eq!(decision(&rig).await, (Some("A".into()), Some("too_little_data".into())));
+    assert_eq!(rig.number("select count(*) from batches where state = 'held'").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_test_cancels_the_remainder_too() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

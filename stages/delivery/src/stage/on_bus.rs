@@ -1,7 +1,7 @@
 //! Rendered messages that wait on the bus because their route uses all the workers it may use.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -14,22 +14,38 @@ use uuid::Uuid;
 const MESSAGES_MAX: usize = 128;
 /// How often the next announcement of such a message's batch is put off, by twice as long.
 pub(super) const ANNOUNCED_AGAIN: Duration = Duration::from_secs(30);
+/// A message that was not seen for so long waits in another process, if it does.
+const SEEN_WITHIN: Duration = Duration::from_secs(2 * super::routes::WORKER_WAIT.as_secs());
 
-/// The messages that wait on the bus, each until its batch's announcement is put off again.
+/// The messages that wait on the bus.
 #[derive(Debug, Default)]
-pub(super) struct WaitingOnBus(Mutex<HashMap<(Uuid, u16), Instant>>);
+pub(super) struct WaitingOnBus(Mutex<HashMap<(Uuid, u16), Waiting>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    seen: Instant,
+    put_off: Instant,
+}
 
 impl WaitingOnBus {
     /// Counts messages that are to wait. Answers those whose batch's announcement is to be put off now; `None` if not all of them may wait.
     pub fn enter<'a>(&self, messages: &[&'a Rendered], now: Instant) -> Option<Vec<&'a Rendered>> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|_, until| *until > now);
-        let new: Vec<&Rendered> = messages.iter().copied().filter(|new| !waiting.contains_key(&key(new))).collect();
-        if waiting.len() + new.len() > MESSAGES_MAX {
+        waiting.retain(|_, one| now < one.put_off + ANNOUNCED_AGAIN);
+        let keys: HashSet<_> = messages.iter().map(|message| key(message)).collect();
+        let others = waiting.iter().filter(|(key, one)| now < one.seen + SEEN_WITHIN && !keys.contains(key)).count();
+        if others + keys.len() > MESSAGES_MAX {
             return None;
         }
-        waiting.extend(new.iter().map(|new| (key(new), now + ANNOUNCED_AGAIN)));
-        Some(new)
+        let mut due = Vec::new();
+        for message in messages {
+            let one = waiting.entry(key(message)).or_insert_with(|| {
+                due.push(*message);
+                Waiting { seen: now, put_off: now }
+            });
+            one.seen = now;
+        }
+        Some(due)
     }
 
     /// Messages that go now wait no longer.
@@ -83,6 +99,9 @@ mod tests {
         waiting.leave([all[0]]);
         assert_eq!(put_off(&all[MESSAGES_MAX..], now), Some(1));
         assert_eq!(put_off(&all[..1], now), None);
-        assert_eq!(put_off(&all[..1], now + ANNOUNCED_AGAIN), Some(1), "of all others nothing was seen");
+        let later = now + SEEN_WITHIN;
+        assert_eq!(put_off(&all[1..2], later), Some(0), "the others wait elsewhere, and this one was put off");
+        assert_eq!(put_off(&all[..1], later), Some(1));
+        assert_eq!(put_off(&all[1..2], now + ANNOUNCED_AGAIN), Some(1));
     }
 }

@@ -40,7 +40,7 @@ const CONNECTION_IDLE: Duration = Duration::from_secs(600);
 /// How long a circuit breaker is kept after it was last asked: longer than an open connection, and than any pause.
 const BREAKER_IDLE: Duration = Duration::from_secs(3600);
 /// When a batch is tried again whose connection already uses all the workers it may use, or all connections do.
-const WORKER_WAIT: Duration = Duration::from_secs(3);
+pub(super) const WORKER_WAIT: Duration = Duration::from_secs(3);
 /// Wait before a send is tried again that another route of its tenant can take.
 const FALLBACK_WAIT: Duration = Duration::from_secs(1);
 
@@ -233,7 +233,8 @@ impl ProviderRoutes {
             {
                 if !new.is_empty() {
                     // They are not announced and rendered again meanwhile.
-                    ledger::owed::postpone(&self.pool, &new, on_bus::ANNOUNCED_AGAIN * 2).await?;
+                    let put_off = ledger::owed::postpone(&self.pool, &new, on_bus::ANNOUNCED_AGAIN * 2).await;
+                    put_off.inspect_err(|_| self.on_bus.leave(new.iter().copied()))?;
                 }
                 return Err(StageError::Busy { reason: "connection_busy", wait: WORKER_WAIT });
             }

@@ -33,9 +33,8 @@ impl FactOutcomes {
         let mut counts: BTreeMap<(&'static str, &'static str), u64> = BTreeMap::new();
         for (item, outcome) in items.iter().zip(&self.each) {
             let outcome = match outcome {
-                // An answer comes after the mail was sent: a send that is unknown now never existed.
-                FactOutcome::Unknown if item.is_reply() => "ignored",
-                FactOutcome::Unknown => "pending",
+                FactOutcome::Unknown if item.may_wait() => "pending",
+                FactOutcome::Unknown => "ignored",
                 FactOutcome::Recorded | FactOutcome::Undecided => recorded,
             };
             *counts.entry((item.provider.unwrap_or("link"), outcome)).or_default() += 1;

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
 use runtime::{Counter, Publication, column, plans::PreparedPool};
-use schemas::{Address, InboundAnnounced, ProviderKind, SendId, Signal, SignalKind};
+use schemas::{Address, InboundAnnounced, ProviderKind, SendId, Signal, SignalKind, token::TokenKeys};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -25,7 +25,7 @@ pub(crate) use self::{
     pending::add_pending_signals,
     sweeps::{ProcessInbound, RetryPendingFacts},
 };
-use crate::reading;
+use crate::{reading, recorder::GroupRecorder};
 use feedback::provider::{EventMeaning, ProviderEvent};
 
 /// Raw events of one transaction, and the bytes they may have in all: one alone may have more.
@@ -35,6 +35,8 @@ const BYTES: i64 = 4 * 1024 * 1024;
 const STARTS_MAX: i16 = 4;
 /// The reason of an event that was set aside.
 const FAILED: &str = "failed";
+/// Providers whose events carry the send's id back from the start: every mail through them has it as metadata.
+const NAMES_SENDS: [&str; 2] = ["sendgrid", "mailgun"];
 /// Transactions for one message; the sweep takes the rest.
 const GROUPS_MAX: usize = 200;
 
@@ -43,6 +45,7 @@ const GROUPS_MAX: usize = 200;
 pub(crate) struct Inbound {
     pool: PgPool,
     by_key: PreparedPool,
+    tokens: Arc<TokenKeys>,
     shard: i16,
 }
 
@@ -71,6 +74,15 @@ impl IncomingFact {
         self.signal.as_ref().is_some_and(|signal| matches!(signal.kind, SignalKind::Replied { .. }))
     }
 
+    /// True if its send may come yet. An answer comes after the mail was sent. And where events carry the send's id back, an event without
+    /// it is about mail of another system that goes through the same account. Such an event still finds its send by the mail's id: reports
+    /// that come late may have lost the metadata.
+    fn may_wait(&self) -> bool {
+        let is_foreign =
+            self.send_id.is_none() && self.provider.is_some_and(|provider| NAMES_SENDS.contains(&provider));
+        !self.is_reply() && !is_foreign
+    }
+
     /// The provider that sent the mail, if it is the one that reported the fact.
     fn carrier(&self) -> Option<&'static str> {
         self.provider.filter(|_| !self.is_reply())
@@ -89,7 +101,7 @@ struct RawEvent {
 }
 
 /// A raw event after reading.
-struct ReadEvent {
+pub(crate) struct ReadEvent {
     event: RawEvent,
     items: Vec<IncomingFact>,
     /// Number of facts in it that are not kept.
@@ -99,8 +111,9 @@ struct ReadEvent {
 }
 
 impl Inbound {
-    pub(crate) fn new(pool: PgPool, by_key: PreparedPool, shard: i16) -> Self {
-        Self { pool, by_key, shard }
+    fn new(deps: &runner::Deps, shard: i16) -> Self {
+        let by_key = deps.by_key.bulk(Self::NAME);
+        Self { pool: deps.pool.clone(), by_key, tokens: deps.tokens.clone(), shard }
     }
 
     /// Records the due events; answers how many. An event that cannot be recorded costs itself only.
@@ -116,32 +129,22 @@ impl Inbound {
         let found = events.len() as u64;
         let mut read = Vec::with_capacity(events.len());
         for event in events {
-            read.extend(read_one(event).await);
+            read.extend(read_one(event, self.tokens.clone()).await);
         }
-        let Err(error) = self.record(&read).await else { return Ok(found) };
-        for at in 0..read.len() {
-            let Err(error) = self.record(&read[at..=at]).await else { continue };
-            if runtime::db::is_transient(&error) {
-                self.give_back(&read[at..]).await;
-                return Err(error.into());
-            }
-            let event = &read[at].event;
-            tracing::error!(stage = "engagement", inbound_event = %event.id, start = event.starts, error = %StageError::from(error).chain(), "cannot be taken");
-        }
-        // Each could be recorded alone, so no event was at fault.
-        tracing::debug!(
-            stage = "engagement",
-            error = runtime::db::describe(&error),
-            "a group of events was recorded one by one"
-        );
+        self.record_group(&mut read).await?;
         Ok(found)
     }
+}
 
-    /// Records the facts of events, in one transaction.
+#[async_trait]
+impl GroupRecorder for Inbound {
+    type Item = ReadEvent;
+
+    fn tenant(read: &ReadEvent) -> Uuid {
+        read.event.tenant_id
+    }
+
     async fn record(&self, read: &[ReadEvent]) -> sqlx::Result<()> {
-        if read.is_empty() {
-            return Ok(());
-        }
         let items: Vec<IncomingFact> = read.iter().flat_map(|read| read.items.iter().cloned()).collect();
         let items = past_mail::apply(&self.by_key, items).await?;
         let mut tx = self.by_key.begin().await?;
@@ -162,11 +165,10 @@ impl Inbound {
         Ok(())
     }
 
-    /// Does not count a start that failed for another reason: the events are due again at once. If this write fails as well, the start
-    /// stays counted; while Postgres is away, no events are taken either.
+    /// Does not count the start. If this write fails as well, the start stays counted; while Postgres is away, no events are taken either.
     async fn give_back(&self, read: &[ReadEvent]) {
         let given = sqlx::query!(
-            "update inbound_events e set attempts = e.attempts - 1, due_at = now()
+            "update inbound_events e set attempts = e.attempts - 1, due_at = now() + interval '2 seconds'
              from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
              where e.tenant_id = w.tenant_id and e.id = w.id and e.attempts > 0 and e.due_at is not null",
             &column(read, |read| read.event.tenant_id),
@@ -182,15 +184,20 @@ impl Inbound {
             );
         }
     }
+
+    async fn refuse(&self, read: &ReadEvent, error: StageError) {
+        let event = &read.event;
+        tracing::error!(stage = "engagement", inbound_event = %event.id, start = event.starts, error = %error.chain(), "cannot be taken");
+    }
 }
 
 /// Reads an event. `None`: there was no answer, and another start may give one.
-async fn read_one(mut event: RawEvent) -> Option<ReadEvent> {
+async fn read_one(mut event: RawEvent, tokens: Arc<TokenKeys>) -> Option<ReadEvent> {
     let nothing = |event, rejected| Some(ReadEvent { event, items: Vec::new(), ignored: 0, rejected: Some(rejected) });
     if event.starts > STARTS_MAX {
         return nothing(event, FAILED);
     }
-    match reading::event(event.provider, std::mem::take(&mut event.raw)).await {
+    match reading::event(event.provider, std::mem::take(&mut event.raw), tokens).await {
         Ok(Ok(told)) => {
             let ignored = told.iter().filter(|told| told.meaning == EventMeaning::Ignored).count() as u64;
             let items = told.into_iter().filter_map(|told| item(&event, told)).collect();
@@ -304,7 +311,7 @@ fn months(sends: &[Option<Uuid>]) -> Vec<Option<chrono::NaiveDate>> {
 
 /// Starts the consumer and the sweeps of provider events.
 pub(crate) fn start(deps: &runner::Deps, shard: i16) {
-    let inbound = Inbound::new(deps.pool.clone(), deps.by_key.bulk(Inbound::NAME), shard);
+    let inbound = Inbound::new(deps, shard);
     let intake = runner::Intake {
         lane: schemas::Lane::Bulk,
         stream: schemas::subjects::stream::SIGNALS,

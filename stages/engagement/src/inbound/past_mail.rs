@@ -1,32 +1,39 @@
 //! Provider events about mail of months that the ledger does not keep any more: their sends are never found.
 
+use std::collections::BTreeSet;
+
 use chrono::NaiveDate;
 use ledger::PastRecipient;
-use runtime::plans::PreparedPool;
+use runtime::{db::BEGIN_BRIEFLY, plans::PreparedPool};
 use schemas::SendId;
 
 use super::{IncomingFact, count_facts};
 
-/// Suppresses the recipients of opt-outs, complaints and hard bounces about mail of dropped months, and answers the other facts. Each
-/// address has a transaction of its own, because a group locks its contacts in order. A repetition changes nothing.
+/// Suppresses the recipients of opt-outs, complaints and hard bounces about mail of dropped months, ignores what else is about such mail, and
+/// answers the other facts. Each address has a transaction of its own, because a group locks its contacts in order. A repetition changes
+/// nothing.
 ///
 /// The tenant's own provider has signed the event, and its address counts for that tenant only.
 pub(super) async fn apply(by_key: &PreparedPool, facts: Vec<IncomingFact>) -> sqlx::Result<Vec<IncomingFact>> {
-    let months: Vec<NaiveDate> = facts.iter().filter_map(month_of_suppressing).collect();
+    let months: BTreeSet<NaiveDate> = facts.iter().filter_map(named_month).collect();
     if months.is_empty() {
         return Ok(facts);
     }
     let mut tx = by_key.begin().await?;
-    let dropped = ledger::dropped_months(&mut tx, &months).await?;
+    let dropped = ledger::dropped_months(&mut tx, &Vec::from_iter(months)).await?;
     tx.commit().await?;
     let (past, facts): (Vec<_>, Vec<_>) =
-        facts.into_iter().partition(|fact| month_of_suppressing(fact).is_some_and(|month| dropped.contains(&month)));
+        facts.into_iter().partition(|fact| named_month(fact).is_some_and(|month| dropped.contains(&month)));
     for fact in past {
-        let Some(signal) = fact.signal else { continue };
+        let suppressing = fact.signal.filter(|signal| ledger::suppresses(&signal.kind) && !fact.recipients.is_empty());
+        let Some(signal) = suppressing else {
+            count_facts(fact.provider.unwrap_or("link"), "ignored", 1);
+            continue;
+        };
         for address in fact.recipients {
-            let mut tx = by_key.begin().await?;
+            let mut tx = by_key.begin_with(BEGIN_BRIEFLY).await?;
             let recipient = PastRecipient::Address(address);
-            ledger::apply_to_past_recipient(&mut tx, fact.tenant_id, &recipient, &signal.kind, fact.at).await?;
+            ledger::apply_to_past_recipient(&mut tx, fact.tenant_id, &recipient, &signal.kind, Some(fact.at)).await?;
             tx.commit().await?;
         }
         count_facts(fact.provider.unwrap_or("link"), "recorded", 1);
@@ -34,9 +41,8 @@ pub(super) async fn apply(by_key: &PreparedPool, facts: Vec<IncomingFact>) -> sq
     Ok(facts)
 }
 
-/// The month of the mail, for facts that suppress their recipient and name both.
-fn month_of_suppressing(fact: &IncomingFact) -> Option<NaiveDate> {
-    let suppresses = fact.signal.as_ref().is_some_and(|signal| ledger::suppresses(&signal.kind));
+/// The month of the mail, for facts that name their send.
+fn named_month(fact: &IncomingFact) -> Option<NaiveDate> {
     let send = fact.send_id.filter(|send| send.get_version_num() == 7)?;
-    (suppresses && !fact.recipients.is_empty()).then(|| SendId(send).month())
+    Some(SendId(send).month())
 }

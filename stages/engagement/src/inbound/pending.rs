@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use chrono::NaiveDate;
 use runtime::column;
-use schemas::Signal;
+use schemas::{SendId, Signal};
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -27,8 +28,7 @@ impl<'a> PendingFact<'a> {
     pub fn of((item, outcome): (&'a IncomingFact, &FactOutcome)) -> Option<Self> {
         match outcome {
             FactOutcome::Recorded => None,
-            FactOutcome::Unknown if item.is_reply() => None,
-            FactOutcome::Unknown => Some(Self { item, reason: UNKNOWN }),
+            FactOutcome::Unknown => item.may_wait().then_some(Self { item, reason: UNKNOWN }),
             FactOutcome::Undecided => Some(Self { item, reason: UNDECIDED }),
         }
     }
@@ -68,15 +68,22 @@ pub(super) async fn add_pending(db: &mut PgConnection, waiting: &[PendingFact<'_
     .map(drop)
 }
 
-/// Adds signals of tracking links whose sends are unknown as pending facts. Answers how many.
+/// Adds signals of tracking links whose sends are unknown as pending facts, unless the ledger does not keep their month any more: such a
+/// send never comes. Answers how many.
 pub(crate) async fn add_pending_signals(
     db: &mut PgConnection,
     signals: &[Signal],
     unknown: &BTreeSet<SendKey>,
 ) -> sqlx::Result<u64> {
+    if unknown.is_empty() {
+        return Ok(0);
+    }
+    let months: BTreeSet<NaiveDate> = unknown.iter().map(|(_, send)| SendId(*send).month()).collect();
+    let dropped = ledger::dropped_months(&mut *db, &Vec::from_iter(months)).await?;
     let items: Vec<IncomingFact> = signals
         .iter()
         .filter(|signal| unknown.contains(&(signal.tenant_id, signal.send_id)))
+        .filter(|signal| !dropped.contains(&SendId(signal.send_id).month()))
         .map(|signal| IncomingFact {
             id: signal.signal_id,
             tenant_id: signal.tenant_id,

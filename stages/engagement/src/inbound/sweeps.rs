@@ -1,11 +1,11 @@
 //! The sweeps: raw events whose notification was lost, and pending facts that are due again.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::plans::PreparedPool;
+use runtime::{column, plans::PreparedPool};
 use schemas::Signal;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -17,6 +17,7 @@ use super::{
     pending::{self, PendingFact, UNDECIDED, UNKNOWN},
     provider_name,
 };
+use crate::recorder::GroupRecorder;
 
 /// Records raw events that are due, whether or not a notification came.
 pub(crate) struct ProcessInbound(pub(crate) Inbound);
@@ -42,6 +43,14 @@ pub(crate) struct RetryPendingFacts {
     pub(crate) shard: i16,
 }
 
+/// The key of a pending fact.
+#[derive(Debug)]
+pub(crate) struct PendingKey {
+    tenant_id: Uuid,
+    id: Uuid,
+    reason: String,
+}
+
 /// A row of `pending_facts`.
 struct PendingRow {
     item: IncomingFact,
@@ -57,11 +66,26 @@ impl Sweep for RetryPendingFacts {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
+        let mut db = self.by_key.take().await?;
+        let mut due =
+            sqlx::query_file_as!(PendingKey, "queries/take_pending.sql", PENDING_AT_ONCE).fetch_all(&mut *db).await?;
+        db.put_back();
+        self.record_group(&mut due).await?;
+        Ok(due.len() as u64)
+    }
+}
+
+#[async_trait]
+impl GroupRecorder for RetryPendingFacts {
+    type Item = PendingKey;
+
+    fn tenant(key: &PendingKey) -> Uuid {
+        key.tenant_id
+    }
+
+    async fn record(&self, due: &[PendingKey]) -> sqlx::Result<()> {
         let mut tx = self.by_key.begin().await?;
-        let rows = due(&mut tx).await?;
-        if rows.is_empty() {
-            return Ok(0);
-        }
+        let rows = lock(&mut tx, due).await?;
         let items: Vec<IncomingFact> = rows.iter().map(|row| row.item.clone()).collect();
         let outcomes = absorb::absorb(&mut tx, &items, self.shard).await?;
         // Its send is found and its outcome open: the fact stays pending, as evidence.
@@ -75,20 +99,67 @@ impl Sweep for RetryPendingFacts {
         let dropped = update_pending(&mut tx, &rows, &outcomes).await?;
         tx.commit().await?;
         count(&rows, &outcomes);
-        for (id, provider) in dropped {
-            let provider = provider.as_deref().map_or("link", provider_name);
-            count_facts(provider, "dropped", 1);
-            tracing::warn!(stage = "engagement", fact = %id, provider, reason = UNKNOWN, "dropped: its send never came");
+        for fact in dropped {
+            let provider = fact.provider.as_deref().map_or("link", provider_name);
+            if fact.names_its_send {
+                count_facts(provider, "dropped", 1);
+                tracing::warn!(stage = "engagement", fact = %fact.id, provider, reason = UNKNOWN, "dropped: its send never came");
+            } else {
+                // Mail of another system that goes through the same account.
+                count_facts(provider, "ignored", 1);
+            }
         }
-        Ok(rows.len() as u64)
+        Ok(())
+    }
+
+    async fn give_back(&self, due: &[PendingKey]) {
+        let postponed = async {
+            let mut db = self.by_key.take().await?;
+            sqlx::query!(
+                "update pending_facts p set due_at = now() + interval '2 seconds'
+                 from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, reason)
+                 where p.tenant_id = w.tenant_id and p.id = w.id and p.reason = w.reason and p.due_at <= now()",
+                &column(due, |key| key.tenant_id),
+                &column(due, |key| key.id),
+                &column(due, |key| key.reason.clone()),
+            )
+            .execute(&mut *db)
+            .await?;
+            db.put_back();
+            Ok::<(), sqlx::Error>(())
+        };
+        if let Err(error) = postponed.await {
+            tracing::debug!(
+                stage = "engagement",
+                error = runtime::db::describe(&error),
+                "pending facts are due again at once"
+            );
+        }
+    }
+
+    async fn refuse(&self, key: &PendingKey, error: StageError) {
+        tracing::error!(stage = "engagement", fact = %key.id, error = %error.chain(), "a pending fact cannot be recorded");
+        self.give_back(slice::from_ref(key)).await;
     }
 }
 
-async fn due(db: &mut PgConnection) -> sqlx::Result<Vec<PendingRow>> {
+/// A pending fact that was dropped.
+struct DroppedFact {
+    id: Uuid,
+    provider: Option<String>,
+    names_its_send: bool,
+}
+
+/// Locks due facts. Those that another process has locked, or has tried just now, are left out.
+async fn lock(db: &mut PgConnection, due: &[PendingKey]) -> sqlx::Result<Vec<PendingRow>> {
     let rows = sqlx::query!(
-        "select tenant_id, id, reason, send_id, provider, provider_message_id, signal, occurred_at, pending_since
-         from pending_facts where due_at <= now() order by due_at, id limit $1 for update skip locked",
-        PENDING_AT_ONCE
+        "select p.tenant_id, p.id, p.reason, p.send_id, p.provider, p.provider_message_id, p.signal, p.occurred_at, p.pending_since
+         from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, reason)
+         join pending_facts p on p.tenant_id = w.tenant_id and p.id = w.id and p.reason = w.reason
+         where p.due_at <= now() for update of p skip locked",
+        &column(due, |key| key.tenant_id),
+        &column(due, |key| key.id),
+        &column(due, |key| key.reason.clone()),
     )
     .fetch_all(db)
     .await?;
@@ -111,13 +182,12 @@ async fn due(db: &mut PgConnection) -> sqlx::Result<Vec<PendingRow>> {
         .collect())
 }
 
-/// Deletes pending facts that found their send, postpones the others, and drops those that waited too long. Answers the dropped ones, with
-/// their providers.
+/// Deletes pending facts that found their send, postpones the others, and drops those that waited too long. Answers the dropped ones.
 async fn update_pending(
     db: &mut PgConnection,
     rows: &[PendingRow],
     outcomes: &FactOutcomes,
-) -> sqlx::Result<Vec<(Uuid, Option<String>)>> {
+) -> sqlx::Result<Vec<DroppedFact>> {
     let waits = |row: &PendingRow, outcome: &FactOutcome| match outcome {
         FactOutcome::Recorded => false,
         FactOutcome::Unknown => true,
@@ -127,9 +197,9 @@ async fn update_pending(
     let ids: Vec<Uuid> = rows.iter().map(|row| row.item.id).collect();
     let reasons: Vec<String> = rows.iter().map(|row| row.reason.clone()).collect();
     let waiting: Vec<bool> = rows.iter().zip(&outcomes.each).map(|(row, outcome)| waits(row, outcome)).collect();
-    let dropped =
-        sqlx::query_file!("queries/update_pending.sql", &tenants, &ids, &reasons, &waiting).fetch_all(db).await?;
-    Ok(dropped.into_iter().map(|row| (row.id, row.provider)).collect())
+    sqlx::query_file_as!(DroppedFact, "queries/update_pending.sql", &tenants, &ids, &reasons, &waiting)
+        .fetch_all(db)
+        .await
 }
 
 fn count(rows: &[PendingRow], outcomes: &FactOutcomes) {

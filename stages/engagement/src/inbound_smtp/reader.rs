@@ -13,7 +13,7 @@ use schemas::{Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::reading;
+use crate::{reading, recorder::GroupRecorder};
 use feedback::report::{Arrival, NoFactReason, ReportFinding};
 use ledger::facts::{self, ProviderEvidence};
 
@@ -43,7 +43,7 @@ struct InboundMail {
 }
 
 /// A mail after reading.
-struct ReadMail {
+pub(crate) struct ReadMail {
     mail: InboundMail,
     reading: ReportFinding,
 }
@@ -75,33 +75,69 @@ impl ReadInboundMail {
                 Err(key) => unread.extend(key),
             }
         }
-        self.give_back(unread).await;
-        if read.is_empty() {
-            return Ok(found);
-        }
-        if let Err(error) = self.record(&read).await {
-            if error.is_transient() {
-                self.give_back(keys(&read)).await;
-                return Err(error);
-            }
-            if read.len() == 1 {
-                return Err(error);
-            }
-            // One of them cannot be recorded: it costs itself only, and is given up after some starts.
-            for (at, one) in read.iter().enumerate() {
-                if let Err(error) = self.record(std::slice::from_ref(one)).await {
-                    if error.is_transient() {
-                        self.give_back(keys(&read[at..])).await;
-                        return Err(error);
-                    }
-                    tracing::warn!(stage = "engagement", mail = %one.mail.id, error = %error.chain(), "a mail that came back cannot be recorded");
-                }
-            }
-        }
+        self.give_back_keys(unread).await;
+        self.record_group(&mut read).await?;
         Ok(found)
     }
 
-    async fn record(&self, read: &[ReadMail]) -> Result<(), StageError> {
+    /// Reads a mail. An error means that another start may succeed. It holds the mail's key if this start does not count.
+    async fn read(&self, mut mail: InboundMail) -> Result<ReadMail, Option<(Uuid, Uuid)>> {
+        if mail.attempts > STARTS_MAX {
+            tracing::error!(stage = "engagement", mail = %mail.id, "a mail that came back is set aside: reading it never ended");
+            return Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Abandoned) });
+        }
+        let Some(head) = mail.head.take() else {
+            return Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) });
+        };
+        let arrival = Arrival::parse(&mail.address_kind).unwrap_or(Arrival::ReturnPath);
+        match reading::mail(&self.reader, &head, arrival, mail.null_sender).await {
+            Ok(report) => Ok(ReadMail { mail, reading: report.finding }),
+            Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
+            Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
+                Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) })
+            }
+            Err(error) => {
+                tracing::warn!(stage = "engagement", mail = %mail.id, start = mail.attempts, %error, "a mail that came back is not read yet");
+                Err(None)
+            }
+        }
+    }
+
+    /// Does not count an attempt that failed for another reason: the mails are due again in two seconds. If this write fails as well, the
+    /// attempt stays counted; while Postgres is away, no mails are taken either.
+    async fn give_back_keys(&self, mails: Vec<(Uuid, Uuid)>) {
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = mails.into_iter().unzip();
+        if ids.is_empty() {
+            return;
+        }
+        let prefix = sqlx::query!(
+            "update inbound_mails m set attempts = m.attempts - 1, due_at = now() + interval '2 seconds'
+             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+             where m.tenant_id = w.tenant_id and m.id = w.id and m.attempts > 0 and m.due_at is not null",
+            &tenants,
+            &ids,
+        )
+        .execute(&self.pool)
+        .await;
+        if let Err(error) = prefix {
+            tracing::debug!(
+                stage = "engagement",
+                error = runtime::db::describe(&error),
+                "an attempt at mails stays counted"
+            );
+        }
+    }
+}
+
+#[async_trait]
+impl GroupRecorder for ReadInboundMail {
+    type Item = ReadMail;
+
+    fn tenant(read: &ReadMail) -> Uuid {
+        read.mail.tenant_id
+    }
+
+    async fn record(&self, read: &[ReadMail]) -> sqlx::Result<()> {
         let signals: Vec<Signal> = read.iter().filter_map(ReadMail::signal).collect();
         let evidence: Vec<ProviderEvidence> = read.iter().filter_map(ReadMail::evidence).collect();
         let mut tx = self.by_key.begin().await?;
@@ -133,57 +169,14 @@ impl ReadInboundMail {
         Ok(())
     }
 
-    /// Reads a mail. An error means that another start may succeed. It holds the mail's key if this start does not count.
-    async fn read(&self, mut mail: InboundMail) -> Result<ReadMail, Option<(Uuid, Uuid)>> {
-        if mail.attempts > STARTS_MAX {
-            tracing::error!(stage = "engagement", mail = %mail.id, "a mail that came back is set aside: reading it never ended");
-            return Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Abandoned) });
-        }
-        let Some(head) = mail.head.take() else {
-            return Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) });
-        };
-        let arrival = Arrival::parse(&mail.address_kind).unwrap_or(Arrival::ReturnPath);
-        match reading::mail(&self.reader, &head, arrival, mail.null_sender).await {
-            Ok(report) => Ok(ReadMail { mail, reading: report.finding }),
-            Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
-            Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
-                Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) })
-            }
-            Err(error) => {
-                tracing::warn!(stage = "engagement", mail = %mail.id, start = mail.attempts, %error, "a mail that came back is not read yet");
-                Err(None)
-            }
-        }
+    async fn give_back(&self, read: &[ReadMail]) {
+        self.give_back_keys(column(read, |read| (read.mail.tenant_id, read.mail.id))).await;
     }
 
-    /// Does not count an attempt that failed for another reason: the mails are due again in a minute. If this write fails as well, the
-    /// attempt stays counted; while Postgres is away, no mails are taken either.
-    async fn give_back(&self, mails: Vec<(Uuid, Uuid)>) {
-        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = mails.into_iter().unzip();
-        if ids.is_empty() {
-            return;
-        }
-        let prefix = sqlx::query!(
-            "update inbound_mails m set attempts = m.attempts - 1
-             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-             where m.tenant_id = w.tenant_id and m.id = w.id and m.attempts > 0 and m.due_at is not null",
-            &tenants,
-            &ids,
-        )
-        .execute(&self.pool)
-        .await;
-        if let Err(error) = prefix {
-            tracing::debug!(
-                stage = "engagement",
-                error = runtime::db::describe(&error),
-                "an attempt at mails stays counted"
-            );
-        }
+    /// It is given up after some starts.
+    async fn refuse(&self, read: &ReadMail, error: StageError) {
+        tracing::warn!(stage = "engagement", mail = %read.mail.id, error = %error.chain(), "a mail that came back cannot be recorded");
     }
-}
-
-fn keys(read: &[ReadMail]) -> Vec<(Uuid, Uuid)> {
-    read.iter().map(|read| (read.mail.tenant_id, read.mail.id)).collect()
 }
 
 impl ReadMail {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use chrono::Utc;
 use ledger::PastRecipient;
 use runner::Deps;
 use runtime::{Counter, Reader, column};
@@ -141,7 +140,7 @@ impl InboundStore {
     async fn apply_to_contact(&self, tenant: Uuid, contact: Uuid, reading: &ReportFinding) -> sqlx::Result<()> {
         let ReportFinding::Fact(kind) = reading else { return Ok(()) };
         let mut tx = self.pool.begin().await?;
-        ledger::apply_to_past_recipient(&mut tx, tenant, &PastRecipient::Contact(contact), kind, Utc::now()).await?;
+        ledger::apply_to_past_recipient(&mut tx, tenant, &PastRecipient::Contact(contact), kind, None).await?;
         tx.commit().await
     }
 

@@ -1,11 +1,14 @@
 //! What providers told, from the raw event the ingress has stored to facts in the ledger.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use engagement::Settings;
 use feedback::SOURCE;
 use runtime::Publication;
 use schemas::{
     Classification, InboundAnnounced, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream,
+    token::TokenKeys,
 };
 use serde_json::{Value, json};
 use stage_rig::{Person, Rig, Tenant, settings, until};
@@ -359,9 +362,30 @@ async fn a_fact_that_comes_before_its_send_waits_for_it_and_joins_once() {
 async fn a_fact_whose_send_never_comes_is_given_up_and_stays_to_be_seen() {
     let mailed = Mailed::new(1).await;
     mailed.told(&delivery(new_batch_id(), Utc::now())).await;
+    let mut unnamed = delivery(new_batch_id(), Utc::now());
+    unnamed["Metadata"] = json!({});
+    mailed.told(&unnamed).await;
     start(&mailed.rig).await;
     mailed.all_handled().await;
-    sqlx::query("update pending_facts set pending_since = now() - interval '71 hours', due_at = now()")
+    // Its id would be known soon after the mail left.
+    sqlx::query(
+        "update pending_facts set pending_since = now() - interval '58 minutes', due_at = now() where send_id is null",
+    )
+    .execute(&mailed.rig.pool)
+    .await
+    .unwrap();
+    let waits = "select count(*) from pending_facts where send_id is null and due_at > now() + interval '20 minutes'";
+    until("the one that names no send waits", async || mailed.number(waits).await == 1).await;
+    sqlx::query(
+        "update pending_facts set pending_since = now() - interval '61 minutes', due_at = now() where send_id is null",
+    )
+    .execute(&mailed.rig.pool)
+    .await
+    .unwrap();
+    let dropped = "select count(dropped_at) from pending_facts where send_id is null and due_at is null";
+    until("it is given up after an hour", async || mailed.number(dropped).await == 1).await;
+    sqlx::query("delete from pending_facts where send_id is null").execute(&mailed.rig.pool).await.unwrap();
+    sqlx::query("update pending_facts set attempts = 0, pending_since = now() - interval '71 hours', due_at = now()")
         .execute(&mailed.rig.pool)
         .await
         .unwrap();
@@ -516,6 +540,15 @@ async fn several_processes_take_each_event_once() {
     mailed.assert_books().await;
 }
 
+fn tokens() -> TokenKeys {
+    TokenKeys::derive(&[[7; 32]])
+}
+
+/// The Message-ID of a send.
+fn message_id(send: Uuid) -> String {
+    format!("<{}@acme.example>", tokens().message_id_local(tokens().newest(), send))
+}
+
 /// Mail that Postmark took in.
 fn letter(id: &str, in_reply_to: &str, more: Option<(&str, &str)>) -> Value {
     let mut headers = vec![
@@ -537,7 +570,7 @@ async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers()
         .execute(&mailed.rig.pool)
         .await
         .unwrap();
-    let ours = |at| format!("<{}@acme.example>", mailed.send(at));
+    let ours = |at| message_id(mailed.send(at));
     for _ in 0..2 {
         mailed.told(&letter("a", &ours(0), None)).await;
     }
@@ -551,7 +584,7 @@ async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers()
     // A letter of its own, an answer to somebody else's mail, and one to a mail of ours that never was.
     mailed.told(&letter("c", "", None)).await;
     mailed.told(&letter("d", "<6ba7b810-9dad-11d1-80b4-00c04fd430c8@other.example>", None)).await;
-    mailed.told(&letter("e", &format!("<{}@acme.example>", SendId::of(new_batch_id(), 0).0), None)).await;
+    mailed.told(&letter("e", &message_id(SendId::of(new_batch_id(), 0).0), None)).await;
     // Another tenant's account names a mail of this one.
     let other = mailed.rig.tenant().await;
     mailed.told_by(other.id, "postmark", letter("f", &ours(3), None).to_string().as_bytes()).await;
@@ -573,6 +606,40 @@ async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers()
         "and nobody else carried them"
     );
     mailed.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_names_only_a_mail_whose_proof_it_has() {
+    let mailed = Mailed::new(3).await;
+    mailed.in_state("sent").await;
+    // The first recipient knows his own Message-ID and return path, and computes the ids of the other sends from it.
+    let (own, other) = (mailed.send(0), mailed.send(1));
+    let tokens = tokens();
+    let own_path = tokens.return_path_local(own);
+    let own_id = message_id(own);
+    let mut forged = vec![
+        letter("a", &format!("<{other}@acme.example>"), None),
+        letter("b", &own_id.replace(&own.to_string(), &other.to_string()), None),
+        letter("c", "", Some(("References", &format!("<{}@acme.example>", mailed.send(2))))),
+    ];
+    let mut to_the_path = letter("d", "", None);
+    let path = own_path.replace(&own.simple().to_string(), &other.simple().to_string());
+    to_the_path["OriginalRecipient"] = json!(format!("{path}@send.acme.example"));
+    forged.push(to_the_path);
+    for raw in &forged {
+        mailed.told(raw).await;
+    }
+    mailed.told(&letter("e", &own_id, None)).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    let replied: Vec<Uuid> = sqlx::query_scalar("select id from sends where replied_at is not null")
+        .fetch_all(&mailed.rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(replied, [own]);
+    // Enrollments end by these.
+    assert_eq!(mailed.number("select count(*) from events where type = 'replied'").await, 1);
+    assert_eq!(mailed.number("select count(*) from inbound_events where state = 'rejected'").await, 0);
 }
 
 /// Drops all months of the ledger up to now, as the retention sweep does when they are old.
@@ -654,6 +721,8 @@ async fn an_opt_out_is_heeded_after_its_month_is_dropped() {
         and data = '{\"unsubscribe\": {\"method\": \"provider\", \"scope\": \"marketing\"}}'";
     assert_eq!(mailed.number(notices).await, 1, "products are told once");
     assert_eq!(mailed.number("select count(*) from notices where type like 'email.%'").await, 1);
+    let waiting = "select count(*) from pending_facts";
+    assert_eq!(mailed.number(waiting).await, 2, "a soft bounce of a dropped month waits for no send");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -675,4 +744,119 @@ async fn no_tenant_waits_for_the_backlog_of_another() {
     let before = "select count(*) from inbound_events e, inbound_events o
                   where o.dedupe_key = o.id::text and e.handled_at < o.handled_at";
     assert_eq!(mailed.number(before).await, 0, "it is in the first group");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tenant_waits_for_the_pending_facts_of_another() {
+    let mailed = Mailed::new(1).await;
+    let other = mailed.rig.tenant().await;
+    // Old ones are tried once an hour.
+    sqlx::query(
+        "insert into pending_facts (tenant_id, id, reason, send_id, occurred_at, pending_since, due_at)
+         select t, gen_random_uuid(), 'unknown_send', gen_random_uuid(), now(), now() - interval '71 hours', due_at
+         from (select $1::uuid as t, now() - interval '1 hour' as due_at from generate_series(1, 1500)
+               union all select $2, now()) f",
+    )
+    .bind(mailed.tenant.id)
+    .bind(other.id)
+    .execute(&mailed.rig.pool)
+    .await
+    .unwrap();
+    start(&mailed.rig).await;
+    let left = "select count(*) from pending_facts where attempts = 0";
+    until("each is tried", async || mailed.number(left).await == 0).await;
+    let before: i64 = sqlx::query_scalar(
+        "select count(*) from pending_facts p, pending_facts o where o.tenant_id = $1 and p.due_at < o.due_at",
+    )
+    .bind(other.id)
+    .fetch_one(&mailed.rig.pool)
+    .await
+    .unwrap();
+    assert_eq!(before, 0, "it is in the first group");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_names_no_send_waits_only_where_events_may_come_without() {
+    let mailed = Mailed::new(1).await;
+    mailed.in_state("sent").await;
+    sqlx::query("update sends set provider = 'sendgrid', provider_message_id = 'ours'")
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    let delivered = |id: &str| {
+        json!([{"email": "john@example.com", "event": "delivered", "timestamp": Utc::now().timestamp(),
+                "sg_message_id": format!("{id}.filter0"), "sg_event_id": id}])
+    };
+    for id in ["ours", "foreign"] {
+        mailed.told_by(mailed.tenant.id, "sendgrid", delivered(id).to_string().as_bytes()).await;
+    }
+    let foreign = json!({"event-data": {
+        "event": "delivered", "id": "e", "timestamp": Utc::now().timestamp(), "recipient": "john@example.com",
+        "user-variables": {}, "message": {"headers": {"message-id": "foreign@example.com"}},
+    }});
+    mailed.told_by(mailed.tenant.id, "mailgun", foreign.to_string().as_bytes()).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    assert_eq!(
+        mailed.number("select count(delivered_at) from sends").await,
+        1,
+        "a late report may have lost its metadata"
+    );
+    assert_eq!(mailed.number("select count(*) from pending_facts").await, 0);
+    assert_eq!(mailed.number("select count(*) from inbound_events where state = 'rejected'").await, 0);
+}
+
+/// Two tenants, each with a mail; the first tenant's contact is locked by the answered transaction, as an import locks it.
+async fn with_a_locked_contact(mailed: &Mailed) -> (Uuid, Uuid, sqlx::Transaction<'static, sqlx::Postgres>) {
+    let rig = &mailed.rig;
+    let other = rig.tenant().await;
+    let people = rig.people(&other, 1).await;
+    let list = rig.audience(&other, "list", &[]).await;
+    let campaign = rig.campaign(&other, list).await;
+    let batch = rig.batch(&other, campaign, Classification::Marketing, &people).await.batch_id;
+    mailed.in_state("sent").await;
+    let mut importing = rig.pool.begin().await.unwrap();
+    let lock = "select 1 from contacts where id = $1 for update";
+    sqlx::query(lock).bind(mailed.people[0].id).execute(&mut *importing).await.unwrap();
+    (other.id, SendId::of(batch, 0).0, importing)
+}
+
+const COMPLAINED: &str = "select count(complained_at) from sends";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_contact_delays_the_events_of_its_tenant_only() {
+    let mailed = Mailed::new(1).await;
+    let (other, send, importing) = with_a_locked_contact(&mailed).await;
+    let complaint = |send| record("SpamComplaint", send, "john@example.com", &json!({})).to_string();
+    mailed.told_by(mailed.tenant.id, "postmark", complaint(mailed.send(0)).as_bytes()).await;
+    mailed.told_by(other, "postmark", complaint(send).as_bytes()).await;
+    start(&mailed.rig).await;
+    let handled = until("the other's complaint is recorded", async || mailed.number(COMPLAINED).await == 1);
+    tokio::time::timeout(Duration::from_secs(20), handled).await.unwrap();
+    importing.rollback().await.unwrap();
+    mailed.all_handled().await;
+    assert_eq!(mailed.number(COMPLAINED).await, 2);
+    assert_eq!(mailed.number("select max(attempts)::bigint from inbound_events").await, 1, "its start did not count");
+    mailed.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_contact_delays_the_pending_facts_of_its_tenant_only() {
+    let mailed = Mailed::new(1).await;
+    let (other, send, importing) = with_a_locked_contact(&mailed).await;
+    for (tenant, send) in [(mailed.tenant.id, mailed.send(0)), (other, send)] {
+        let mut unnamed = record("SpamComplaint", send, "john@example.com", &json!({}));
+        unnamed["Metadata"] = json!({});
+        mailed.told_by(tenant, "postmark", unnamed.to_string().as_bytes()).await;
+    }
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    assert_eq!(mailed.number("select count(*) from pending_facts").await, 2);
+    sqlx::query("update sends set provider_message_id = 'pm-' || id").execute(&mailed.rig.pool).await.unwrap();
+    let joined = until("the other's complaint is recorded", async || mailed.number(COMPLAINED).await == 1);
+    tokio::time::timeout(Duration::from_secs(20), joined).await.unwrap();
+    importing.rollback().await.unwrap();
+    until("nothing waits", async || mailed.number("select count(*) from pending_facts").await == 0).await;
+    assert_eq!(mailed.number(COMPLAINED).await, 2);
+    mailed.assert_books().await;
 }

@@ -1,6 +1,6 @@
 //! Mail that comes back: over SMTP and LMTP into the ledger.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use engagement::{Settings, inbound_smtp};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
@@ -550,4 +550,28 @@ async fn no_tenant_waits_for_the_mails_of_another() {
     .await
     .unwrap();
     assert_eq!(before, 0, "it is in the first group");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_contact_delays_the_mails_of_its_tenant_only() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 1).await;
+    let (_, other) = mailed(&rig, 1).await;
+    // Listens and reads nothing.
+    let mut client = Client::connect(listen(&rig, &[]).await).await;
+    let mail = bounce("5.1.1", "550 5.1.1 user unknown");
+    for batch in [batch, other] {
+        assert!(client.hand_over("", &path(SendId::of(batch, 0)), &mail).await.starts_with("250 "));
+    }
+    // As an import holds it.
+    let mut importing = rig.pool.begin().await.unwrap();
+    let lock = "select 1 from contacts where id = (select contact_id from sends where id = $1) for update";
+    sqlx::query(lock).bind(SendId::of(batch, 0).0).execute(&mut *importing).await.unwrap();
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), all_read(&rig, 1)).await.unwrap();
+    importing.rollback().await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), all_read(&rig, 2)).await.unwrap();
+    assert_eq!(rig.number("select count(*) from suppressions where reason = 'hard_bounce'").await, 2);
+    assert_eq!(rig.number("select max(attempts)::bigint from inbound_mails").await, 1, "its start did not count");
+    rig.assert_books().await;
 }

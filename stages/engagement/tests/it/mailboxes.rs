@@ -1,5 +1,7 @@
 //! Mailboxes that fail again and again.
 
+use std::time::Duration;
+
 use engagement::Settings;
 use schemas::{Classification, SendId, new_id};
 use serde_json::json;
@@ -80,6 +82,37 @@ async fn a_mailbox_that_fails_three_times_in_two_weeks_gets_no_marketing_mail_fo
     assert_eq!(rig.number(standing).await, 1, "a password reset still reaches him");
     sqlx::query("update suppressions set expires_at = now() - interval '1 second'").execute(&rig.pool).await.unwrap();
     assert_eq!(rig.number(standing).await, 0, "and then he is tried again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_contact_delays_no_other_mailbox() {
+    let rig = Rig::new().await;
+    let mut failing = Vec::new();
+    for _ in 0..2 {
+        let tenant = rig.tenant().await;
+        let people = rig.people(&tenant, 1).await;
+        for days in [9, 5, 1] {
+            let batch = mailed(&rig, &tenant, &people, days).await;
+            failed(&rig, &tenant, batch, days, "bounced", json!({"class": "soft"})).await;
+        }
+        failing.push(people[0].id);
+    }
+    // As an import holds it.
+    let mut importing = rig.pool.begin().await.unwrap();
+    let lock = "select 1 from contacts where id = $1 for update";
+    sqlx::query(lock).bind(failing[0]).execute(&mut *importing).await.unwrap();
+    start(&rig, &[]).await;
+    let other = until("the other is suppressed", async || rig.number(HELD).await == 1);
+    tokio::time::timeout(Duration::from_secs(20), other).await.unwrap();
+    let mut free = rig.pool.begin().await.unwrap();
+    let lock = "select 1 from contacts where id = $1 for update nowait";
+    sqlx::query(lock).bind(failing[1]).execute(&mut *free).await.unwrap();
+    free.rollback().await.unwrap();
+    importing.rollback().await.unwrap();
+    // The next run finds it: of a new process, at once.
+    start(&rig, &[]).await;
+    until("both are suppressed", async || rig.number(HELD).await == 2).await;
+    checked(&rig).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,10 @@
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
 use engagement::Settings;
-use ledger::facts::rescore::{RescoreScope, RescoreTotals, rescore};
+use ledger::{
+    erasure::PERSONAL_DETAILS,
+    facts::rescore::{RescoreScope, RescoreTotals, rescore},
+};
 use runtime::Publication;
 use schemas::{Classification, SendId, Signal, SignalKind, new_id, subjects, subjects::stream};
 use stage_rig::{Rig, Tenant, settings, until};
@@ -119,6 +122,21 @@ async fn a_rescore_equals_marks_made_by_the_current_rules() {
     let again = rescore(&rig.pool, RescoreScope::default(), false, |_| {}).await.unwrap();
     assert_eq!(again.changed(), 0, "a second run finds nothing to do");
     assert_eq!(ledger(&rig).await, right);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_marks_of_an_erased_contact_stay() {
+    let rig = Rig::new().await;
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    told(&rig).await;
+    sqlx::query("update events set detail = detail - $1::text[]")
+        .bind(PERSONAL_DETAILS.as_slice())
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let machines = rig.number("select count(*) from events where detail->>'is_machine' = 'true'").await;
+    let done = rescore(&rig.pool, RescoreScope::default(), true, |_| {}).await.unwrap();
+    assert_eq!((machines, done.events, done.changed()), (3, 8, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
 use engagement::Settings;
 use ledger::OptOut;
+use ledger::erasure::PERSONAL_DETAILS;
 use ledger::opt_out;
 use ledger::preferences::{ConsentEvidence, opt_in};
 use runtime::{Publication, plans::PreparedPool};
@@ -241,6 +242,18 @@ async fn another_tenants_send_is_unknown() {
     assert_eq!(rig.number("select count(opened_at) from sends").await, 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_of_a_dropped_month_waits_for_no_send() {
+    let rig = Rig::new().await;
+    let (tenant, _, batch) = mailed(&rig, 1).await;
+    crate::inbound::drop_months(&rig).await;
+    tell(&rig, &[signal(&tenant, batch, 0, Utc::now(), SignalKind::Opened)], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    assert_eq!(rig.number("select count(*) from pending_facts").await, 0);
+    assert!(rig.dead().await.is_empty());
+}
+
 async fn marketing_status(rig: &Rig, person: &Person) -> String {
     sqlx::query_scalar("select marketing_status from contacts where id = $1")
         .bind(person.id)
@@ -306,12 +319,23 @@ async fn facts_about_mail_of_an_erased_contact_suppress_nobody() {
     let (tenant, _, batch) = mailed(&rig, 1).await;
     sqlx::query("update contacts set status = 'erased', address = 'erased:x'").execute(&rig.pool).await.unwrap();
     let complaint = SignalKind::Complained { feedback_type: "abuse".to_owned() };
-    let signals = [left(), complaint].map(|kind| signal(&tenant, batch, 0, Utc::now(), kind));
+    let signals = [left(), complaint, clicked()].map(|kind| signal(&tenant, batch, 0, Utc::now(), kind));
     tell(&rig, &signals, "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     assert_eq!(rig.number("select count(*) from suppressions").await, 0);
-    assert_eq!(rig.number("select (complained + unsubscribed)::bigint from batches").await, 2, "the facts stand");
+    assert_eq!(
+        rig.number("select (complained + unsubscribed + clicked)::bigint from batches").await,
+        3,
+        "the facts stand"
+    );
+    let (facts, personal): (i64, i64) =
+        sqlx::query_as("select count(*), count(*) filter (where detail ?| $1) from events")
+            .bind(PERSONAL_DETAILS.as_slice())
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+    assert_eq!((facts, personal), (3, 0), "and say nothing of the person, however late they come");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -324,11 +348,11 @@ async fn an_opt_out_is_recorded_once_in_the_ingress_role() {
         .execute(&rig.pool)
         .await
         .unwrap();
-    let evidence = ConsentEvidence { ip: Some("192.0.2.7"), user_agent: Some("Test/1.0") };
+    let evidence = ConsentEvidence { ip: Some("192.0.2.7".to_owned()), user_agent: Some("Test/1.0".to_owned()) };
     let by_key = PreparedPool::new(&pool, 1);
     for expected in [OptOut::Recorded, OptOut::Already] {
         let mut tx = by_key.begin_for_tenant(tenant.id).await.unwrap();
-        assert_eq!(opt_out(&mut tx, tenant.id, batch, "page", evidence).await.unwrap(), expected);
+        assert_eq!(opt_out(&mut tx, tenant.id, batch, "page", &evidence).await.unwrap(), expected);
         tx.commit().await.unwrap();
     }
     assert_eq!(marketing_status(&rig, &people[0]).await, "unsubscribed");
@@ -340,7 +364,7 @@ async fn an_opt_out_is_recorded_once_in_the_ingress_role() {
     assert_eq!(rig.number("select count(*) from outbox where source = 'events'").await, 1);
     rig.assert_books().await;
     let mut tx = runtime::db::begin_for_tenant(&pool, tenant.id).await.unwrap();
-    let nobody = opt_out(&mut tx, tenant.id, new_batch_id(), "page", evidence).await.unwrap();
+    let nobody = opt_out(&mut tx, tenant.id, new_batch_id(), "page", &evidence).await.unwrap();
     assert_eq!(nobody, OptOut::UnknownSend);
 }
 
@@ -353,14 +377,14 @@ const FACT: &str = "select count(*) from events e join sends s on s.tenant_id = 
 async fn who_comes_back_and_leaves_again_has_left_twice() {
     let rig = Rig::new().await;
     let (tenant, people, batch) = mailed(&rig, 1).await;
-    let evidence = ConsentEvidence { ip: None, user_agent: None };
+    let evidence = ConsentEvidence::default();
     let mut db = rig.pool.acquire().await.unwrap();
     for _ in 0..2 {
         for _ in 0..2 {
-            opt_out(&mut db, tenant.id, batch, "page", evidence).await.unwrap();
+            opt_out(&mut db, tenant.id, batch, "page", &evidence).await.unwrap();
         }
         assert_eq!(marketing_status(&rig, &people[0]).await, "unsubscribed");
-        assert!(opt_in(&mut db, tenant.id, people[0].id, batch, evidence).await.unwrap());
+        assert!(opt_in(&mut db, tenant.id, people[0].id, batch, &evidence).await.unwrap());
     }
     assert_eq!(rig.number("select count(*) from events where type = 'unsubscribed'").await, 2);
     assert_eq!(rig.number("select unsubscribed::bigint from batches").await, 1);
@@ -386,8 +410,8 @@ async fn an_opt_out_noted_by_others_becomes_the_recipients_own() {
     rig.suppress(&tenant, &people[0], "unsubscribe", "marketing").await;
     sqlx::query("update suppressions set expires_at = now() + interval '1 hour'").execute(&rig.pool).await.unwrap();
     let mut db = rig.pool.acquire().await.unwrap();
-    let evidence = ConsentEvidence { ip: None, user_agent: None };
-    assert_eq!(opt_out(&mut db, tenant.id, batch, "page", evidence).await.unwrap(), OptOut::Recorded);
+    let evidence = ConsentEvidence::default();
+    assert_eq!(opt_out(&mut db, tenant.id, batch, "page", &evidence).await.unwrap(), OptOut::Recorded);
     assert_eq!(
         rig.number("select count(*) from suppressions where source = 'recipient' and expires_at is null").await,
         1

@@ -1,5 +1,7 @@
 //! Pausing, resuming, archiving; suspended tenants; fairness.
 
+use std::time::Duration;
+
 use serde_json::json;
 use stage_rig::until;
 
@@ -56,19 +58,93 @@ async fn an_archived_sequence_ends_all_its_enrollments() {
     assert_eq!(world.told().await, vec!["enrollment.exited sequence_archived"; 30]);
 }
 
+/// A tenant is stopped and goes on later; another one works meanwhile.
+async fn rest_while_the_tenant_is_stopped(stop: &'static str, go_on: &'static str) {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let resting = world.sequence(&[task()]).await;
+    world.enroll(resting, &people, -60).await;
+    world.execute(stop).await;
+    let other = world.rig.tenant().await;
+    let one = world.rig.people(&other, 1).await;
+    let running = sequence(world.pool(), &other, world.template, &[task()]).await;
+    enroll(world.pool(), &other, running, &one, 0).await;
+    world.start(&[]).await;
+    until("the other tenant's step is taken", async || {
+        world.number("select count(*) from enrollments where status = 'completed'").await == 1
+            && world.number("select count(*) from enrollments where status = 'paused'").await == 2
+    })
+    .await;
+    let rows = "select string_agg(concat_ws(' ', next_action_at, updated_at), ', ' order by id) from enrollments
+                where status = 'paused'";
+    let before = world.text(rows).await;
+    // Some runs of each sweep.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.text(rows).await, before, "nothing writes them again");
+    assert_eq!(world.number("select count(*) from enrollment_steps").await, 1);
+    world.execute(go_on).await;
+    world.over().await;
+    assert!(world.states().await.iter().all(|state| state == "completed"));
+}
+
 #[tokio::test]
-async fn enrollments_of_a_suspended_tenant_rest() {
+async fn enrollments_of_a_suspended_tenant_rest_until_it_is_active() {
+    let (stop, go_on) = ("update tenants set status = 'suspended'", "update tenants set status = 'active'");
+    rest_while_the_tenant_is_stopped(stop, go_on).await;
+}
+
+#[tokio::test]
+async fn enrollments_of_a_paused_tenant_rest_until_it_is_resumed() {
+    let (stop, go_on) = ("update tenants set paused_at = now()", "update tenants set paused_at = null");
+    rest_while_the_tenant_is_stopped(stop, go_on).await;
+}
+
+#[tokio::test]
+async fn a_sequence_resumed_while_its_tenant_is_stopped_goes_on_with_the_tenant() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;
     let sequence = world.sequence(&[task()]).await;
-    world.execute("update tenants set status = 'suspended'").await;
     world.enroll(sequence, &people, 0).await;
+    world.execute("update enrollments set status = 'paused'").await;
+    world.execute("update tenants set paused_at = now()").await;
+    // Long ago: what is applied would be taken off the list.
+    world.execute("update sequences set unapplied_since = now(), updated_at = now() - interval '2 minutes'").await;
     world.start(&[]).await;
-    until("put off", async || {
-        world.number("select count(*) from enrollments where status = 'active' and next_action_at > now()").await == 2
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.number("select count(*) from enrollments where status = 'paused'").await, 2);
+    world.execute("update tenants set paused_at = null").await;
+    world.over().await;
+    assert!(world.states().await.iter().all(|state| state == "completed"));
+}
+
+#[tokio::test]
+async fn many_due_enrollments_of_one_contact_keep_no_other_contact_out() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let busy = world.sequence(&[step("wait", json!({}))]).await;
+    sqlx::query(
+        "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, next_action_at, is_parallel)
+         select $1, gen_random_uuid(), $2, $3, 'shop', now() - interval '1 hour', true from generate_series(1, 1000)",
+    )
+    .bind(world.tenant.id)
+    .bind(busy)
+    .bind(people[0].id)
+    .execute(world.pool())
+    .await
+    .unwrap();
+    world.enroll(busy, &people[1..], 0).await;
+    world.start(&[]).await;
+    until("the other contact's step is taken", async || {
+        world.number("select count(*) from enrollments where status = 'completed' and not is_parallel").await == 1
     })
     .await;
-    assert_eq!(world.number("select count(*) from notices").await, 0);
+    let before = world
+        .number(
+            "select count(*) from enrollments b
+             where b.is_parallel and b.ended_at < (select o.ended_at from enrollments o where not o.is_parallel)",
+        )
+        .await;
+    assert!(before <= 20, "{before} of the busy contact's were taken first, one in each group");
 }
 
 #[tokio::test]

@@ -482,8 +482,8 @@ async fn a_mail_step_waits_for_the_consent_that_is_asked_for() {
     assert_eq!(world.number("select count(*) from sends").await, 3, "the gate says why they get nothing");
     // The link is followed: the mail is made at once.
     let mut db = world.pool().begin().await.unwrap();
-    let evidence = ConsentEvidence { ip: None, user_agent: None };
-    let link = confirm(&mut db, world.tenant.id, people[0].id, new_id(), evidence, "Yes").await.unwrap();
+    let evidence = ConsentEvidence::default();
+    let link = confirm(&mut db, world.tenant.id, people[0].id, new_id(), &evidence, "Yes").await.unwrap();
     assert_eq!(link, Some(ConfirmationLink::Confirmed));
     db.commit().await.unwrap();
     world.over().await;

@@ -6,9 +6,17 @@ pub mod provider;
 pub mod report;
 
 use runtime::Budget;
+use schemas::token::TokenKeys;
+use uuid::Uuid;
 
 /// The source of raw provider events in a signal's subject.
 pub const SOURCE: &str = "inbound";
+
+/// The send of an address that is one of our return paths, in angle brackets or not.
+fn returned_send(address: &str, tokens: &TokenKeys) -> Option<Uuid> {
+    let address = address.rsplit_once('<').map_or(address, |(_, rest)| rest);
+    tokens.returned_send(address.split('@').next()?.trim())
+}
 
 /// Whether a raw event is a mail that the provider took in. It may have broken off in the middle of what it carries.
 #[must_use]

@@ -16,8 +16,10 @@ pub const HAS_UNFINISHED_CAMPAIGNS: &str =
     "exists (select from campaigns where status in ('sending', 'cancelled') and completed_at is null)";
 
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Batches per transaction: 10,000 sends, some tens of milliseconds.
-const AT_ONCE: i64 = 20;
+/// Batches looked at per transaction: those of a slow campaign are small.
+const AT_ONCE: i64 = 500;
+/// Sends per transaction, in whole batches: some tens of milliseconds.
+const SENDS_AT_ONCE: i64 = 10_000;
 /// The reason of sends whose campaign was cancelled.
 const CANCELLED: &str = "campaign_cancelled";
 
@@ -32,8 +34,9 @@ impl Sweep for EndStopped {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        let batches = sqlx::query!(
-            r#"select b.tenant_id, b.id, b.kind as "kind: MessageKind", c.status = 'sending' as "missed!"
+        let found = sqlx::query!(
+            r#"select b.tenant_id, b.id, b.kind as "kind: MessageKind", c.status = 'sending' as "missed!",
+                      b.queued + b.deferred as "open!"
                from campaigns c
                join batches b on b.tenant_id = c.tenant_id and b.campaign_id = c.id
                where (c.status = 'cancelled' or c.status = 'sending' and c.on_miss = 'skip' and c.closes_at <= now())
@@ -45,9 +48,18 @@ impl Sweep for EndStopped {
         )
         .fetch_all(&mut *tx)
         .await?;
-        if batches.is_empty() {
+        if found.is_empty() {
             return Ok(0);
         }
+        let mut left = SENDS_AT_ONCE;
+        let batches: Vec<_> = found
+            .into_iter()
+            .take_while(|batch| {
+                let is_taken = left > 0;
+                left -= i64::from(batch.open);
+                is_taken
+            })
+            .collect();
         let endings = column(&batches, |batch| Ending {
             batch: (batch.tenant_id, batch.id),
             kind: batch.kind,

@@ -56,10 +56,14 @@ impl Parts {
     }
 }
 
-/// Sends in one batch: the maximum, or what a paced campaign may send in a second, so that its mail flows evenly.
+/// Sends in one batch: the maximum, or what a paced campaign may send in a second, so that its mail flows evenly. Of a slow one up to ten,
+/// what it may send in ten seconds at most: a batch of each mail would make everything that goes over batches slow.
 fn batch_size(max_per_minute: Option<i32>) -> i64 {
     let most = BATCH_MAX as i64;
-    max_per_minute.map_or(most, |pace| (i64::from(pace) / 60).clamp(1, most))
+    max_per_minute.map_or(most, |pace| {
+        let pace = i64::from(pace);
+        (pace / 60).max((pace / 6).min(10)).clamp(1, most)
+    })
 }
 
 /// Writes the sends, the batches and the campaign's new state; answers how many sends there are.
@@ -174,11 +178,15 @@ mod tests {
     #[rstest]
     #[case(None, 500)]
     #[case(Some(1), 1)]
-    #[case(Some(59), 1)]
+    #[case(Some(30), 5)]
+    #[case(Some(60), 10)]
     #[case(Some(600), 10)]
     #[case(Some(30_000), 500)]
     #[case(Some(1_000_000), 500)]
-    fn a_paced_campaigns_batch_is_a_second_of_its_mail(#[case] pace: Option<i32>, #[case] size: i64) {
+    fn a_paced_campaigns_batch_is_a_second_of_its_mail_or_ten_mails_of_ten_seconds(
+        #[case] pace: Option<i32>,
+        #[case] size: i64,
+    ) {
         assert_eq!(batch_size(pace), size);
     }
 }

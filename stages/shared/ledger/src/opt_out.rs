@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     facts, hours,
-    people::{self, LockedContact},
+    people::{self, LockedContact, Person},
     preferences::ConsentEvidence,
     suppressions::{self, NewSuppression, SuppressionReason},
 };
@@ -38,7 +38,7 @@ pub async fn opt_out(
     tenant: Uuid,
     send_id: Uuid,
     method: &str,
-    evidence: ConsentEvidence<'_>,
+    evidence: &ConsentEvidence,
 ) -> sqlx::Result<OptOut> {
     let Some(contact_id) = sqlx::query_scalar!(
         "select contact_id from sends where tenant_id = $1 and id = $2 and month = $3",
@@ -55,7 +55,7 @@ pub async fn opt_out(
     let Some(person) = people::lock_person(&mut *db, tenant, contact_id).await? else {
         return Ok(OptOut::UnknownSend);
     };
-    let outcome = leave(&mut *db, &person.contact, Some(send_id)).await?;
+    let outcome = leave(&mut *db, &person, Some(send_id)).await?;
     // One fact for repeated requests; a new one if the recipient has opted in again meanwhile.
     let since = person.opted_in_at().map_or(0, |at| at.timestamp_micros());
     let fact = Signal {
@@ -64,20 +64,17 @@ pub async fn opt_out(
         send_id,
         occurred_at: Utc::now(),
         kind: SignalKind::Unsubscribed { method: method.to_owned() },
-        ip: evidence.ip.map(str::to_owned),
-        user_agent: evidence.user_agent.map(str::to_owned),
+        ip: evidence.ip.clone(),
+        user_agent: evidence.user_agent.clone(),
     };
     facts::record(db, &[fact], &[], hours::random_shard()).await?;
     Ok(outcome)
 }
 
-/// Opts the contact out, with a suppression that outlives it. An opt-out from another source, or one that expires, becomes the recipient's
-/// own: only the recipient can lift it.
-pub(crate) async fn leave(
-    db: &mut PgConnection,
-    contact: &LockedContact,
-    send_id: Option<Uuid>,
-) -> sqlx::Result<OptOut> {
+/// Opts the contact out, with the one that it was merged into, and with a suppression that outlives them. An opt-out from another source, or
+/// one that expires, becomes the recipient's own: only the recipient can lift it.
+pub(crate) async fn leave(db: &mut PgConnection, person: &Person, send_id: Option<Uuid>) -> sqlx::Result<OptOut> {
+    let contact = &person.contact;
     let has_left = sqlx::query_scalar!(
         r#"select exists (select from own_opt_outs($1, $2)) as "has_left!""#,
         contact.tenant_id,
@@ -85,7 +82,7 @@ pub(crate) async fn leave(
     )
     .fetch_one(&mut *db)
     .await?;
-    let changed = mark_unsubscribed(&mut *db, &[contact]).await?;
+    let changed = mark_unsubscribed(&mut *db, &person.leaving()).await?;
     let new =
         NewSuppression::new(contact.tenant_id, contact.address.clone(), SuppressionReason::Unsubscribe, "recipient");
     suppressions::suppress(db, vec![NewSuppression { send_id, ..new }]).await?;

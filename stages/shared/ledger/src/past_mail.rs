@@ -39,12 +39,15 @@ pub fn suppresses(kind: &SignalKind) -> bool {
 ///
 /// The caller has proof that the tenant's mail went to this recipient: a token of the engine, or an event that the tenant's own provider
 /// has signed. It applies one fact in a transaction: contacts are locked in id order, and this locks one.
+///
+/// `at`: when it happened, for an event that may arrive late: it does not undo a newer opt-in. `None`: now, by the clock of Postgres, which
+/// sets the times of opt-ins. An opt-out of now is newer than any of them.
 pub async fn apply_to_past_recipient(
     db: &mut PgConnection,
     tenant: Uuid,
     recipient: &PastRecipient,
     kind: &SignalKind,
-    at: DateTime<Utc>,
+    at: Option<DateTime<Utc>>,
 ) -> sqlx::Result<OptOut> {
     let Some((reason, source)) = facts::suppression_of(kind) else { return Ok(OptOut::UnknownSend) };
     let person = lock_recipient(&mut *db, tenant, recipient).await?;
@@ -58,14 +61,14 @@ pub async fn apply_to_past_recipient(
         let is_new = written.iter().any(|suppressed| !suppressed.already_existed);
         return Ok(if is_new { OptOut::Recorded } else { OptOut::Already });
     };
-    if person.opted_in_at() > Some(at) {
+    if at.is_some_and(|at| person.opted_in_at() > Some(at)) {
         return Ok(OptOut::Already);
     }
-    let outcome = opt_out::leave(&mut *db, &person.contact, None).await?;
+    let outcome = opt_out::leave(&mut *db, person, None).await?;
     if outcome == OptOut::Recorded {
         sqlx::query!(
             "insert into notices (tenant_id, id, type, contact_id, occurred_at, data)
-             values ($1, $2, 'email.unsubscribed', $3, $4,
+             values ($1, $2, 'email.unsubscribed', $3, coalesce($4::timestamptz, now()),
                      jsonb_build_object('unsubscribe', jsonb_build_object('method', $5::text, 'scope', 'marketing')))",
             tenant,
             schemas::new_id(),

@@ -40,6 +40,13 @@ impl Person {
         [&self.contact].into_iter().chain(&self.merged_into).collect()
     }
 
+    /// The contacts whose consent an opt-out takes back. One that is pending for another address stays so: who returns by the same link
+    /// does not confirm that one.
+    pub(crate) fn leaving(&self) -> Vec<&LockedContact> {
+        let survivor = self.merged_into.as_ref().filter(|survivor| survivor.marketing_status != "pending");
+        [&self.contact].into_iter().chain(survivor).collect()
+    }
+
     /// When the recipient last opted in, by the link of either.
     pub(crate) fn opted_in_at(&self) -> Option<DateTime<Utc>> {
         self.contact.opted_in_at.max(self.survivor().opted_in_at)

@@ -5,7 +5,8 @@
 
 use runtime::column;
 use schemas::SendId;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -42,12 +43,23 @@ pub struct Topic {
 }
 
 /// The client of a choice, kept as evidence.
-#[derive(Debug, Clone, Copy)]
-pub struct ConsentEvidence<'a> {
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ConsentEvidence {
     /// The client's address.
-    pub ip: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip: Option<String>,
     /// The client's User-Agent.
-    pub user_agent: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_agent: Option<String>,
+}
+
+impl ConsentEvidence {
+    /// As it is stored, with one more field.
+    pub(crate) fn with(&self, name: &str, value: &str) -> Value {
+        let mut stored = json!(self);
+        stored[name] = json!(value);
+        stored
+    }
 }
 
 /// Most topics on one page. Its form has a limit too.
@@ -124,7 +136,7 @@ pub async fn choose(
     send_id: Uuid,
     shown: &[Uuid],
     chosen: &[Uuid],
-    evidence: ConsentEvidence<'_>,
+    evidence: &ConsentEvidence,
 ) -> sqlx::Result<bool> {
     // Lock the row first: two forms of one contact, sent at once, are executed one after the other. A merge that this waited for has taken
     // the topics along.
@@ -137,7 +149,7 @@ pub async fn choose(
         topics.iter().filter(|topic| topic.joined == joined && asked(&topic.id)).map(|topic| topic.id).collect()
     };
     let (leaving, joining) = (of(true, false), of(false, true));
-    let detail = json!({"method": "preferences", "ip": evidence.ip, "user_agent": evidence.user_agent});
+    let detail = evidence.with("method", "preferences");
     sqlx::query!(
         "with gone as (
              delete from audience_members where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)
@@ -193,7 +205,7 @@ pub async fn opt_in(
     tenant: Uuid,
     contact: Uuid,
     send_id: Uuid,
-    evidence: ConsentEvidence<'_>,
+    evidence: &ConsentEvidence,
 ) -> sqlx::Result<bool> {
     let Some(person) = people::lock_person(&mut *db, tenant, contact).await? else { return Ok(false) };
     let contacts = person.contacts();
@@ -218,11 +230,11 @@ pub async fn opt_in(
         contact,
         person.survivor().id,
         format!("opted in again from the mail of send {send_id}"),
-        json!({"ip": evidence.ip, "user_agent": evidence.user_agent}),
+        json!(evidence),
     )
     .execute(&mut *db)
     .await?;
-    let detail = json!({"method": "preferences", "ip": evidence.ip, "user_agent": evidence.user_agent});
+    let detail = evidence.with("method", "preferences");
     sqlx::query!(
         "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
          select $1::uuid, $2::uuid, $3::uuid, $4::date, 'resubscribed', now(), jsonb_strip_nulls($5::jsonb)

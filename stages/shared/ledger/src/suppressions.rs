@@ -11,8 +11,7 @@ use uuid::Uuid;
 schemas::named_enum! {
     /// Why an address is suppressed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub enum SuppressionReason {
+    pub wire enum SuppressionReason {
         /// The address does not exist.
         HardBounce = "hard_bounce",
         /// The recipient reported a message as spam.

@@ -6,6 +6,7 @@
 //! a failed one by a new consumer and subscription.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -30,7 +31,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    DeadLetter, Incoming, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, PauseGate, Stage, StageError, StageInput, in_time,
+    DeadLetter, Incoming, Intake, MAX_ACK_PENDING, MAX_ATTEMPTS, PauseGate, Stage, StageError, StageInput,
+    failures::Failures,
+    in_time,
     starts::{self, StartKey, Starts},
 };
 
@@ -58,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) pause_gate: PauseGate,
     pub(crate) starts: Starts,
     pub(crate) ack_wait: Duration,
+    pub(crate) alone_max: Duration,
+    pub(crate) failures: Failures,
     pub(crate) shutdown: CancellationToken,
 }
 
@@ -108,6 +113,8 @@ pub(crate) struct Worker<S> {
 struct PulledMessage {
     message: jetstream::Message,
     deliveries: i64,
+    /// Which attempt at it this is.
+    attempts: i64,
     key: StartKey,
     /// It is acknowledged or given back, and needs no more signs of life.
     is_answered: AtomicBool,
@@ -225,7 +232,8 @@ impl<S: Stage> Worker<S> {
     fn pulled(&self, message: jetstream::Message) -> PulledMessage {
         let incoming = Incoming::of(&self.shared.bus, &message);
         let (deliveries, key) = (incoming.deliveries, StartKey::of(&incoming, &self.intake.durable));
-        PulledMessage { message, deliveries, key, is_answered: AtomicBool::new(false) }
+        let attempts = 1 + self.shared.failures.of(&key);
+        PulledMessage { message, deliveries, attempts, key, is_answered: AtomicBool::new(false) }
     }
 
     /// Sends JetStream signs of life for all unanswered messages, for as long as it is polled.
@@ -258,7 +266,7 @@ impl<S: Stage> Worker<S> {
             if pulled.deliveries > 1 {
                 Counter::StageRedeliveredTotal.add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str())]);
             }
-            let incoming = Incoming::of(&self.shared.bus, &pulled.message);
+            let incoming = Incoming { attempts: pulled.attempts, ..Incoming::of(&self.shared.bus, &pulled.message) };
             let decoded = caught_here(S::NAME, "handler", || S::Input::decode(&incoming))
                 .unwrap_or_else(|panicked| Err(panicked.into()));
             match decoded {
@@ -290,11 +298,11 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Handles a message that was started before and never finished, while this process handles no other message: if it ends the process,
-    /// no other message suffers. A message that was handled alone before is set aside.
+    /// Handles a message that was started before and never finished. At first this process handles no other: if it ends the process, no
+    /// other message suffers. A message that was handled alone before is set aside.
     async fn handle_alone(&self, work: Work<'_, S::Input>) {
         let pulled = work.pulled;
-        let Some(_alone) = self.shared.starts.alone().await else {
+        let Some(alone) = self.shared.starts.alone().await else {
             tracing::warn!(stage = S::NAME, lane = %self.intake.lane, "a message that is to be handled alone waits for others");
             self.give_back(pulled, backoff(pulled.deliveries), "retried").await;
             return;
@@ -305,7 +313,11 @@ impl<S: Stage> Worker<S> {
                     stage = S::NAME, lane = %self.intake.lane, deliveries = pulled.deliveries,
                     "begun several times and never finished: handled alone"
                 );
-                self.handle(vec![work]).await;
+                let mut handled = pin!(self.handle(vec![work]));
+                if tokio::time::timeout(self.shared.alone_max, &mut handled).await.is_err() {
+                    let _beside_others = alone.downgrade();
+                    handled.await;
+                }
             }
             Ok(_) => {
                 let error = StageError::rejected(
@@ -399,21 +411,34 @@ impl<S: Stage> Worker<S> {
 
     async fn acknowledge(&self, pulled: &PulledMessage) {
         self.count("done");
-        pulled.is_answered.store(true, Ordering::Relaxed);
+        self.finish(pulled);
         if let Err(error) = pulled.message.ack().await {
             tracing::debug!(stage = S::NAME, %error, "acknowledgement lost; the message comes again and is harmless");
         }
     }
 
+    /// The message does not come again.
+    fn finish(&self, pulled: &PulledMessage) {
+        pulled.is_answered.store(true, Ordering::Relaxed);
+        if pulled.attempts > 1 {
+            self.shared.failures.remove(&pulled.key);
+        }
+    }
+
     async fn answer_failure(&self, pulled: &PulledMessage, error: &StageError) {
-        let deliveries = pulled.deliveries;
+        let (deliveries, attempts) = (pulled.deliveries, pulled.attempts);
         if let StageError::Busy { reason, wait } = error {
             tracing::debug!(stage = S::NAME, lane = %self.intake.lane, deliveries, code = reason, "given back");
             self.give_back(pulled, *wait, "busy").await;
-        } else if error.is_infrastructure() || (error.is_transient() && deliveries < MAX_DELIVERIES) {
-            let delay = backoff(deliveries);
+        } else if error.is_infrastructure() || (error.is_transient() && attempts < MAX_ATTEMPTS) {
+            let delay = if error.is_infrastructure() {
+                backoff(deliveries)
+            } else {
+                self.shared.failures.add(&pulled.key);
+                backoff(attempts)
+            };
             tracing::warn!(
-                stage = S::NAME, lane = %self.intake.lane, deliveries, delay_ms = delay.as_millis() as u64,
+                stage = S::NAME, lane = %self.intake.lane, deliveries, attempts, delay_ms = delay.as_millis() as u64,
                 code = error.code(), error = %error.chain(), "will be tried again"
             );
             self.give_back(pulled, delay, "retried").await;
@@ -449,7 +474,7 @@ impl<S: Stage> Worker<S> {
                 Counter::StageDeadLetteredTotal
                     .add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str()), ("reason", error.code())]);
                 tracing::error!(stage = S::NAME, lane = %self.intake.lane, deliveries, code = error.code(), error = %error.chain(), "dead letter");
-                pulled.is_answered.store(true, Ordering::Relaxed);
+                self.finish(pulled);
                 let _ = message.ack_with(AckKind::Term).await;
             }
             Err(publish) => {
@@ -501,6 +526,6 @@ async fn ensure_consumer(shared: &Shared, intake: &Intake) -> Result<Consumer, B
 }
 
 /// The pause before a message is delivered again. Longer waits are due rows in Postgres.
-fn backoff(deliveries: i64) -> Duration {
-    BACKOFF.pause(u32::try_from(deliveries).unwrap_or(1))
+fn backoff(times: i64) -> Duration {
+    BACKOFF.pause(u32::try_from(times).unwrap_or(1))
 }

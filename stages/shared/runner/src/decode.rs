@@ -26,6 +26,8 @@ pub struct Incoming<'a> {
     pub published_ns: i128,
     /// How often it was handed out, this time included.
     pub deliveries: i64,
+    /// Which attempt at it this is in this process: one more than the times it failed by its own fault.
+    pub attempts: i64,
 }
 
 impl<'a> Incoming<'a> {
@@ -40,6 +42,7 @@ impl<'a> Incoming<'a> {
             sequence: info.as_ref().map_or(0, |info| info.stream_sequence),
             published_ns: info.as_ref().map_or(0, |info| info.published.unix_timestamp_nanos()),
             deliveries: info.map_or(1, |info| info.delivered),
+            attempts: 1,
         }
     }
 
@@ -57,6 +60,7 @@ impl<'a> Incoming<'a> {
             stream: self.stream.to_owned(),
             sequence: self.sequence,
             deliveries: self.deliveries,
+            attempts: self.attempts,
             schema: self.header(header::SCHEMA).map(str::to_owned),
             trace: TraceContext::of_message(self.headers),
         }
@@ -74,6 +78,8 @@ pub struct Origin {
     pub sequence: u64,
     /// How often it was handed out.
     pub deliveries: i64,
+    /// Which attempt at it this is: see [`Incoming::attempts`].
+    pub attempts: i64,
     /// The schema it says it follows.
     pub schema: Option<String>,
     /// The trace it is part of.

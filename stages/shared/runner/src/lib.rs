@@ -8,6 +8,7 @@ mod consume;
 mod dead;
 mod decode;
 mod error;
+mod failures;
 mod gauges;
 mod levels;
 mod pause_gate;
@@ -33,6 +34,7 @@ pub use pause_gate::{PauseGate, WorkInProgress};
 pub use sweep::{Sweep, SweepSchedule};
 
 use consume::Shared;
+use failures::Failures;
 use schedule::Scheduler;
 use starts::Starts;
 
@@ -90,8 +92,9 @@ async fn in_time<T>(limit: Duration, work: impl Future<Output = Result<T, StageE
 
 /// How long a message may go without a sign of life before JetStream delivers it again. Workers give one every third of it.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(30);
-/// Deliveries of one message before it is set aside. With the backoff this is about six minutes.
-pub const MAX_DELIVERIES: i64 = 12;
+/// Attempts at one message in a process before it is set aside; failures of the ledger and the bus do not count. With the backoff this is
+/// about six minutes.
+pub const MAX_ATTEMPTS: i64 = 12;
 /// Messages of one consumer that may be unacknowledged, over all processes. Above every sensible number of workers.
 pub const MAX_ACK_PENDING: i64 = 4_096;
 
@@ -134,6 +137,8 @@ pub struct Runner {
     /// `None`: every sweep looks for its work by itself.
     scheduler: Option<Scheduler>,
     ack_wait: Duration,
+    alone_max: Duration,
+    failures: Failures,
 }
 
 impl std::fmt::Debug for Runner {
@@ -158,6 +163,8 @@ impl Runner {
             starts: Starts::new(None),
             scheduler: None,
             ack_wait: ACK_WAIT,
+            alone_max: starts::ALONE_MAX,
+            failures: Failures::default(),
         }
     }
 
@@ -182,6 +189,13 @@ impl Runner {
         Self { ack_wait, ..self }
     }
 
+    /// Changes how long a message that may end the process is alone in it. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn alone_max(self, alone_max: Duration) -> Self {
+        Self { alone_max, ..self }
+    }
+
     /// The pause gate, for tasks that start work by themselves.
     #[must_use]
     pub fn pause_gate(&self) -> &PauseGate {
@@ -197,6 +211,8 @@ impl Runner {
             pause_gate: self.pause_gate.clone(),
             starts: self.starts.clone(),
             ack_wait: self.ack_wait,
+            alone_max: self.alone_max,
+            failures: self.failures.clone(),
             shutdown: self.shutdown.clone(),
         };
         for intake in &intakes {

@@ -30,6 +30,8 @@ pub(crate) const TOGETHER: i32 = 2;
 pub(crate) const ALONE: i32 = 3;
 /// Longest a message that is to be handled alone waits for a moment without others in its process.
 const ALONE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a message is then alone. One that ends its process does so soon; one that only takes long stops the others for no longer.
+pub(crate) const ALONE_MAX: Duration = Duration::from_secs(10);
 /// How often it looks for one.
 const ALONE_POLL: Duration = Duration::from_millis(5);
 /// Longest the others of a busy process then wait for it to be the next. After that it is given back.
@@ -38,7 +40,7 @@ const ALONE_NEXT: Duration = Duration::from_secs(2);
 const OWED_MAX: usize = 10_000;
 
 /// The permanent identity of a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct StartKey {
     stream: String,
     consumer: String,

@@ -310,7 +310,8 @@ impl RuleReader<'_> {
             return self.fault(path, "wrong_type", "must be a whole number of days");
         };
         if days == 0 || !(least..=DAYS_MAX).contains(&days) {
-            return self.fault(path, "out_of_range", format!("must be from {least} to {DAYS_MAX}, and not 0"));
+            let except = if least < 0 { ", and not 0" } else { "" };
+            return self.fault(path, "out_of_range", format!("must be from {least} to {DAYS_MAX}{except}"));
         }
         i32::try_from(days).ok()
     }

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use liquid::model::{ArrayView, KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, ValueViewCmp};
+use liquid::model::{KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, ValueViewCmp};
 use liquid::{Object, Parser, ParserBuilder, Template};
 use runtime::Spent;
 
@@ -173,8 +173,13 @@ fn ours(name: &str) -> Option<(usize, usize, Run)> {
     })
 }
 
-fn list(input: &dyn ValueView) -> Result<&dyn ArrayView, RenderFault> {
-    input.as_array().ok_or(RenderFault::Filter)
+/// The items of a list. What is nil or empty is a list of none, and another value is a list of itself.
+fn items(input: &dyn ValueView) -> Vec<&dyn ValueView> {
+    match input.as_array() {
+        Some(array) => array.values().collect(),
+        None if input.query_state(State::Empty) => Vec::new(),
+        None => vec![input],
+    }
 }
 
 /// What an object has under the name that an argument says.
@@ -205,26 +210,24 @@ fn size(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
 fn first(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     match input.as_scalar() {
         Some(scalar) => text(scalar.to_kstr().chars().take(1).collect()),
-        None => Ok(list(input)?.first().map_or(Value::Nil, ValueView::to_value)),
+        None => Ok(items(input).first().copied().map_or(Value::Nil, ValueView::to_value)),
     }
 }
 
 fn last(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
     match input.as_scalar() {
         Some(scalar) => text(scalar.to_kstr().chars().next_back().into_iter().collect()),
-        None => Ok(list(input)?.last().map_or(Value::Nil, ValueView::to_value)),
+        None => Ok(items(input).last().copied().map_or(Value::Nil, ValueView::to_value)),
     }
 }
 
 fn reverse(input: &dyn ValueView, _: &[ValueCow<'_>]) -> FilterResult {
-    let mut items: Vec<Value> = list(input)?.values().map(ValueView::to_value).collect();
-    items.reverse();
-    Ok(Value::Array(items))
+    Ok(Value::Array(items(input).into_iter().rev().map(ValueView::to_value).collect()))
 }
 
 fn map(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
-    let items = list(input)?.values().filter_map(|item| property(item, arguments));
-    Ok(Value::Array(items.map(ValueView::to_value).collect()))
+    let values = items(input).into_iter().filter_map(|item| property(item, arguments));
+    Ok(Value::Array(values.map(ValueView::to_value).collect()))
 }
 
 /// Without items that are nil, or whose property is.
@@ -233,7 +236,7 @@ fn compact(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
         true => !item.is_nil(),
         false => property(*item, arguments).is_some_and(|value| !value.is_nil()),
     };
-    Ok(Value::Array(list(input)?.values().filter(is_kept).map(ValueView::to_value).collect()))
+    Ok(Value::Array(items(input).into_iter().filter(is_kept).map(ValueView::to_value).collect()))
 }
 
 /// The objects whose property is true, or equals the second argument.
@@ -244,10 +247,7 @@ fn filter_where(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResu
             None => value.query_state(State::Truthy),
         })
     };
-    if input.is_object() {
-        return Ok(Value::Array(Some(input).filter(is_wanted).map(ValueView::to_value).into_iter().collect()));
-    }
-    Ok(Value::Array(list(input)?.values().filter(is_wanted).map(ValueView::to_value).collect()))
+    Ok(Value::Array(items(input).into_iter().filter(is_wanted).map(ValueView::to_value).collect()))
 }
 
 fn text(parts: String) -> FilterResult {

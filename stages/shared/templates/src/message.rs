@@ -234,7 +234,7 @@ impl Draft {
     ) -> Result<(), E> {
         let domain = escape::url(&options.sending_domain);
         self.text("Message-ID: <");
-        self.pieces.push(Piece::SendId);
+        self.pieces.push(Piece::MessageId);
         self.text(&format!("@{domain}>\r\nX-Postrider-Send: "));
         self.pieces.push(Piece::SendId);
         self.text("\r\nDate: ");

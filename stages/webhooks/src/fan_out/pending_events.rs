@@ -68,7 +68,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<
         let batch = batches.get(&(row.tenant_id, SendId(row.send_id).batch()));
         // The test of a campaign is no event.
         let Some(batch) = batch.filter(|batch| batch.kind != MessageKind::Test) else { continue };
-        // Of an erased contact. The erasure comes to late facts days later.
+        // Of an erased contact, and recorded before. The erasure comes to it later.
         if let (None, Value::Object(detail)) = (&row.address, &mut row.detail) {
             detail.retain(|key, _| !PERSONAL_DETAILS.contains(&key.as_str()));
         }

@@ -20,8 +20,7 @@ const FILENAME: &str = "invite.ics";
 schemas::named_enum! {
     /// What the recipient's calendar does with an invite.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-    #[serde(rename_all = "UPPERCASE")]
-    pub(crate) enum CalendarMethod {
+    pub(crate) wire enum CalendarMethod {
         /// Invites, or changes an invitation.
         Request = "REQUEST",
         /// Takes an invitation back.

@@ -32,6 +32,7 @@ use moka::future::Cache;
 use runtime::Reader;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::json;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -45,7 +46,7 @@ use crate::pipeline::{
     Faults,
     error::{ApiError, FieldFault},
     shares::Shares,
-    types::{ContentId, Name},
+    types::{Name, texts},
 };
 
 /// Most attachments of one mail.
@@ -66,6 +67,14 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const TENANTS_REMEMBERED: u64 = 10_000;
 /// Longest content id, in bytes.
 const CONTENT_ID_MAX: usize = 100;
+
+texts! {
+    /// The id of an inline image.
+    ContentId = json!({
+        "type": "string", "minLength": 1, "maxLength": CONTENT_ID_MAX, "pattern": "^[A-Za-z0-9._@-]+$",
+    }),
+}
+
 /// Characters of base64 in one line (RFC 2045 §6.8).
 const LINE_CHARS: usize = 76;
 

@@ -1,5 +1,6 @@
 //! File names: what every system can store, and what does not pretend to be something else.
 
+use schemas::text;
 use unicode_normalization::is_nfc;
 
 use super::kind::{EXTENSIONS, FileKind};
@@ -87,12 +88,9 @@ pub(super) fn check(name: &str) -> Result<FileKind, NameFault> {
     Ok(kind)
 }
 
-/// Overrides of direction, joiners and other characters that show nothing, line and paragraph separators, odd spaces.
-fn is_invisible(letter: char) -> bool {
-    matches!(letter,
-        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-        || (letter.is_whitespace() && letter != ' ')
+/// Characters that show nothing or change direction, in a file name also the tags of flags and odd spaces.
+fn is_invisible(c: char) -> bool {
+    text::is_invisible(c) || ('\u{e0000}'..='\u{e007f}').contains(&c) || (c.is_whitespace() && c != ' ')
 }
 
 fn is_device(part: &str) -> bool {

@@ -331,6 +331,8 @@ fn a_file_that_would_hurt_is_refused_with_its_reason(
 #[case("x\"; filename=\"y.pdf", Err("bad_character"))]
 #[case("invoice\u{202e}fdp.txt", Err("invisible_character"))]
 #[case("a\u{200b}.pdf", Err("invisible_character"))]
+#[case("a\u{ffa0}.pdf", Err("invisible_character"))]
+#[case("a\u{e0041}.pdf", Err("invisible_character"))]
 #[case("CON.pdf", Err("reserved_name"))]
 #[case("com1.v2.txt", Err("reserved_name"))]
 #[case(".pdf", Err("bad_name"))]

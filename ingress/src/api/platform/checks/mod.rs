@@ -89,6 +89,10 @@ impl HealthCheck {
         }
     }
 
+    fn observed(self, observation: impl Into<String>) -> Self {
+        Self { observation: observation.into(), ..self }
+    }
+
     fn because(self, status: HealthStatus, cause: impl Into<String>, fix: &[&str], runbook: &str) -> Self {
         Self {
             status,
@@ -101,7 +105,7 @@ impl HealthCheck {
 
     /// A warning that the facts could not be read. Another check has the cause.
     fn unavailable(self) -> Self {
-        Self { status: HealthStatus::Warn, observation: "could not be checked".to_owned(), ..self }
+        Self { status: HealthStatus::Warn, ..self.observed("could not be checked") }
     }
 }
 
@@ -109,8 +113,7 @@ fn database(facts: &PlatformFacts) -> HealthCheck {
     let check = HealthCheck::new("database", "storage", "Postgres", "");
     match facts.database {
         Some(took) => {
-            let check =
-                HealthCheck { observation: format!("answered in {:.1} ms", took.as_secs_f64() * 1_000.0), ..check };
+            let check = check.observed(format!("answered in {:.1} ms", took.as_secs_f64() * 1_000.0));
             if took.as_secs_f64() < DATABASE_SLOW_SECONDS {
                 return check;
             }
@@ -121,7 +124,7 @@ fn database(facts: &PlatformFacts) -> HealthCheck {
                 "api-slow",
             )
         }
-        None => HealthCheck { observation: "no answer within two seconds".to_owned(), ..check }.because(
+        None => check.observed("no answer within two seconds").because(
             HealthStatus::Crit,
             "Postgres is away, or all connections are in use",
             &[
@@ -138,7 +141,7 @@ fn bus(streams: Option<&[StreamFacts]>) -> HealthCheck {
     if streams.is_some() {
         return check;
     }
-    HealthCheck { observation: "no answer, or a stream is missing".to_owned(), ..check }.because(
+    check.observed("no answer, or a stream is missing").because(
         HealthStatus::Crit,
         "NATS is away, JetStream is switched off (a full disk does so), or the streams were not made",
         &[
@@ -162,7 +165,7 @@ fn heartbeat(stage: &str, stages: Option<&[StageFacts]>) -> HealthCheck {
         0 => format!("{alive} process(es) alive"),
         silent => format!("{alive} process(es) alive, {silent} fell silent in the last minutes"),
     };
-    let check = HealthCheck { observation, ..check };
+    let check = check.observed(observation);
     match (alive, silent) {
         (0, _) => check.because(
             HealthStatus::Crit,
@@ -190,7 +193,7 @@ fn failing_sweeps(stages: Option<&[StageFacts]>) -> HealthCheck {
     if failing.is_empty() {
         return check;
     }
-    HealthCheck { observation: format!("last run failed: {}", failing.join(", ")), ..check }.because(
+    check.observed(format!("last run failed: {}", failing.join(", "))).because(
         HealthStatus::Warn,
         "work that the bus lost is not announced again while its sweep fails",
         &["read the log for `sweep failed`: it has the error"],
@@ -208,10 +211,7 @@ fn dead_letters(streams: Option<&[StreamFacts]>) -> HealthCheck {
     if dead.messages == 0 {
         return check;
     }
-    let check = HealthCheck {
-        observation: format!("{} kept, the newest {} minutes ago", dead.messages, dead.newest_seconds / 60),
-        ..check
-    };
+    let check = check.observed(format!("{} kept, the newest {} minutes ago", dead.messages, dead.newest_seconds / 60));
     if dead.newest_seconds >= DEAD_LETTER_WARN_SECONDS {
         return check;
     }
@@ -234,7 +234,7 @@ fn queues(streams: Option<&[StreamFacts]>) -> HealthCheck {
         .map(|facts| format!("{} {} (oldest {} s)", facts.name, facts.messages, facts.oldest_seconds))
         .collect();
     let observation = if waiting.is_empty() { "empty".to_owned() } else { waiting.join(", ") };
-    let check = HealthCheck { observation, ..check };
+    let check = check.observed(observation);
     // Outcomes and requests to the bus are in these two: mail goes out without them, and what it owes to the others `stuck` knows.
     let status = |facts: &StreamFacts| match facts.oldest_seconds {
         QUEUE_CRIT_SECONDS.. if ![stream::ACCEPTED, stream::REQUESTS].contains(&facts.name) => HealthStatus::Crit,
@@ -257,13 +257,10 @@ fn queues(streams: Option<&[StreamFacts]>) -> HealthCheck {
 fn stuck(backlog: Option<&BacklogFacts>) -> HealthCheck {
     let check = HealthCheck::new("queue.stuck", "queues", "Work in the ledger", "");
     let Some(backlog) = backlog else { return check.unavailable() };
-    let check = HealthCheck {
-        observation: format!(
-            "{} request(s) accepted, {} priority batch(es) open, {} campaign batch(es) dispatched, {} waiting",
-            backlog.requests, backlog.priority, backlog.bulk_announced, backlog.bulk_waiting
-        ),
-        ..check
-    };
+    let check = check.observed(format!(
+        "{} request(s) accepted, {} priority batch(es) open, {} campaign batch(es) dispatched, {} waiting",
+        backlog.requests, backlog.priority, backlog.bulk_announced, backlog.bulk_waiting
+    ));
     let oldest = |age: Option<f64>| age.unwrap_or(0.0);
     let waits = oldest(backlog.requests_oldest).max(oldest(backlog.priority_oldest));
     let status = if waits >= STUCK_CRIT_SECONDS {
@@ -304,7 +301,7 @@ fn failed_sends(totals: Option<&[EventTotal]>) -> HealthCheck {
     if !named.is_empty() {
         observation.push_str(&format!(" ({})", named.join(", ")));
     }
-    let check = HealthCheck { observation, ..check };
+    let check = check.observed(observation);
     let tried = sent + failed + unknown;
     if tried < ENOUGH_SENDS {
         return check;
@@ -333,13 +330,10 @@ fn engagement(facts: &PlatformFacts) -> HealthCheck {
     };
     let Some(signals) = of_stream(streams, stream::SIGNALS) else { return check.unavailable() };
     let alive = of_stage(stages, "engagement").map_or(0, |facts| facts.alive);
-    let check = HealthCheck {
-        observation: format!(
-            "{alive} process(es) alive, {} signal(s) wait, the oldest for {} s",
-            signals.messages, signals.oldest_seconds
-        ),
-        ..check
-    };
+    let check = check.observed(format!(
+        "{alive} process(es) alive, {} signal(s) wait, the oldest for {} s",
+        signals.messages, signals.oldest_seconds
+    ));
     // Mail goes out without it, and an opt-out is committed at the edge: never more than a warning.
     if alive == 0 {
         return check.because(
@@ -367,13 +361,10 @@ fn webhooks(facts: &PlatformFacts) -> HealthCheck {
     };
     let WebhookFacts { active, failing, due, delivered, failed, dead, .. } = *webhooks;
     let waits = webhooks.oldest.unwrap_or(0.0).max(webhooks.unfanned.unwrap_or(0.0));
-    let check = HealthCheck {
-        observation: format!(
-            "{active} active subscription(s), {failing} failing for an hour; {due} delivery(s) due, the oldest for {waits:.0} s; \
-             this hour and the last: {delivered} delivered, {failed} to be tried again, {dead} given up"
-        ),
-        ..check
-    };
+    let check = check.observed(format!(
+        "{active} active subscription(s), {failing} failing for an hour; {due} delivery(s) due, the oldest for {waits:.0} s; \
+         this hour and the last: {delivered} delivered, {failed} to be tried again, {dead} given up"
+    ));
     let alive = of_stage(stages, "webhooks").map_or(0, |facts| facts.alive);
     if alive == 0 && (active > 0 || webhooks.unfanned.is_some()) {
         return check.because(
@@ -407,12 +398,9 @@ fn domains(domains: Option<&DomainFacts>) -> HealthCheck {
     let check = HealthCheck::new("domains", "sending", "Sending domains", "");
     let Some(domains) = domains else { return check.unavailable() };
     let DomainFacts { verified, degraded, failed, stale } = *domains;
-    let check = HealthCheck {
-        observation: format!(
-            "{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"
-        ),
-        ..check
-    };
+    let check = check.observed(format!(
+        "{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"
+    ));
     if degraded > 0 && degraded * 100 >= (verified + degraded) * DEGRADED_WARN_PERCENT {
         return check.because(
             HealthStatus::Warn,
@@ -452,7 +440,7 @@ fn configuration(stages: Option<&[StageFacts]>) -> HealthCheck {
     }
     let names: Vec<String> = missing.iter().map(|(stage, setting, _)| format!("{setting} ({stage})")).collect();
     let causes: Vec<&str> = missing.iter().map(|(_, _, consequence)| *consequence).collect();
-    HealthCheck { observation: format!("not given: {}", names.join(", ")), ..check }.because(
+    check.observed(format!("not given: {}", names.join(", "))).because(
         HealthStatus::Warn,
         causes.join("; "),
         &["set it as flag or as POSTRIDER_… and start the process again"],

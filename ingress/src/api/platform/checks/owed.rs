@@ -11,7 +11,7 @@ pub(super) fn check(owed: Option<&[OwedWork]>, stages: Option<&[StageFacts]>) ->
     let Some(owed) = owed else { return check.unavailable() };
     let Some(oldest) = owed.iter().max_by(|a, b| a.oldest.total_cmp(&b.oldest)) else { return check };
     let observed: Vec<String> = owed.iter().map(|owed| format!("{} {:.0} s", owed.stage, owed.oldest)).collect();
-    let check = HealthCheck { observation: observed.join(", "), ..check };
+    let check = check.observed(observed.join(", "));
     if oldest.oldest < WARN_SECONDS {
         return check;
     }

@@ -7,12 +7,9 @@ pub(super) fn check(pacing: Option<&PacingFacts>) -> HealthCheck {
     let check = HealthCheck::new("pacing", "sending", "Receivers that slow us down", "none");
     let Some(PacingFacts { throttled, stalled, slowest, warming }) = pacing else { return check.unavailable() };
     let slowest = slowest.map(|rate| format!(", the slowest to {rate:.2} mail(s) a second")).unwrap_or_default();
-    let check = HealthCheck {
-        observation: format!(
-            "{throttled} route(s) slowed down{slowest}; {stalled} of them took nothing for an hour; {warming} domain(s) warmed up"
-        ),
-        ..check
-    };
+    let check = check.observed(format!(
+        "{throttled} route(s) slowed down{slowest}; {stalled} of them took nothing for an hour; {warming} domain(s) warmed up"
+    ));
     if *stalled == 0 {
         return check;
     }

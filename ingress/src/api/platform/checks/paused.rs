@@ -8,13 +8,10 @@ pub(super) fn check(pauses: Option<&PauseFacts>) -> HealthCheck {
     let Some(pauses) = pauses else { return check.unavailable() };
     if let Some(since) = pauses.held_at {
         let reason = pauses.held_reason.as_deref().unwrap_or("no reason is given");
-        let check = HealthCheck {
-            observation: format!(
-                "all mail is paused since {}: the database was restored",
-                since.format("%Y-%m-%d %H:%M UTC")
-            ),
-            ..check
-        };
+        let check = check.observed(format!(
+            "all mail is paused since {}: the database was restored",
+            since.format("%Y-%m-%d %H:%M UTC")
+        ));
         return check.because(
             HealthStatus::Crit,
             format!("no mail goes out: {reason}"),
@@ -29,7 +26,7 @@ pub(super) fn check(pauses: Option<&PauseFacts>) -> HealthCheck {
         return check;
     }
     let stages = if pauses.stages.is_empty() { "no stage".to_owned() } else { pauses.stages.join(", ") };
-    let check = HealthCheck { observation: format!("{stages}; {} tenant(s)", pauses.tenants), ..check };
+    let check = check.observed(format!("{stages}; {} tenant(s)", pauses.tenants));
     // Without one of these no mail goes out at all.
     let stops_mail = pauses.stages.iter().any(|stage| SENDING.contains(&stage.as_str()));
     check.because(

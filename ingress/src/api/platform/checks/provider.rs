@@ -17,7 +17,7 @@ pub(super) fn check(pings: Option<&[ProviderPing]>) -> HealthCheck {
         "mail waits and goes out when it is back",
     ];
     let Some(worst) = pings.iter().max_by_key(|ping| (status_of(ping), ping.asked_seconds)) else {
-        return HealthCheck { observation: "never asked".to_owned(), ..check }.because(
+        return check.observed("never asked").because(
             HealthStatus::Warn,
             "no delivery process has pinged it yet",
             &["see whether the stage delivery runs"],
@@ -39,7 +39,7 @@ pub(super) fn check(pings: Option<&[ProviderPing]>) -> HealthCheck {
             ),
         })
         .collect();
-    let check = HealthCheck { observation: observed.join("; "), ..check };
+    let check = check.observed(observed.join("; "));
     match status_of(worst) {
         HealthStatus::Ok => check,
         HealthStatus::Warn if worst.ok => check.because(

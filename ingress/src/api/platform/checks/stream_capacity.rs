@@ -14,7 +14,7 @@ pub(super) fn check(streams: Option<&[StreamFacts]>) -> HealthCheck {
     // The stream of dead letters drops its oldest when it is full.
     let bounded = streams.iter().filter(|facts| facts.name != stream::DEAD && facts.bytes_max > 0);
     let Some((percent, name)) = bounded.map(|facts| (percent(facts), facts.name)).max() else { return check };
-    let check = HealthCheck { observation: format!("the fullest, {name}, is {percent} % full"), ..check };
+    let check = check.observed(format!("the fullest, {name}, is {percent} % full"));
     if percent < WARN_PERCENT {
         return check;
     }

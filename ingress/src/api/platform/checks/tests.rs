@@ -4,7 +4,10 @@ use chrono::Utc;
 use rstest::rstest;
 
 use super::*;
-use crate::api::platform::{HealthReport, facts::ProviderPing};
+use crate::api::platform::{
+    HealthReport,
+    facts::{ProviderPing, WATCHED},
+};
 
 fn stage(name: &str) -> StageFacts {
     let settings = REQUIRED_SETTINGS.map(|(_, setting, _)| setting.to_owned()).to_vec();
@@ -12,19 +15,9 @@ fn stage(name: &str) -> StageFacts {
 }
 
 fn streams(change: impl Fn(&mut StreamFacts)) -> Option<Vec<StreamFacts>> {
-    let names = [
-        stream::REQUESTS,
-        stream::ACCEPTED,
-        stream::RESOLVED,
-        stream::CLEARED,
-        stream::RENDERED,
-        stream::SIGNALS,
-        stream::DEAD,
-        stream::MARKS,
-    ];
     let empty =
         |name| StreamFacts { name, messages: 0, oldest_seconds: 0, newest_seconds: 0, bytes: 100, bytes_max: 1_000 };
-    let mut all: Vec<StreamFacts> = names.into_iter().map(empty).collect();
+    let mut all: Vec<StreamFacts> = WATCHED.into_iter().map(empty).collect();
     all.iter_mut().for_each(change);
     Some(all)
 }

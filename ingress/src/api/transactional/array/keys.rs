@@ -10,7 +10,10 @@ use super::{
     super::{ACCEPTED, accepted},
     ArrayItems, ItemState,
 };
-use crate::pipeline::{error::ApiError, idempotency::KEPT_HOURS};
+use crate::pipeline::{
+    error::ApiError,
+    idempotency::{KEPT_HOURS, in_progress},
+};
 
 /// What is stored under a key that was used before.
 struct StoredKey {
@@ -151,8 +154,4 @@ pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &A
         .await?;
     }
     Ok(())
-}
-
-fn in_progress() -> ApiError {
-    ApiError::busy("idempotency_in_progress")
 }

@@ -13,7 +13,7 @@ mod store;
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use runtime::{Publication, trace};
+use runtime::{Publication, plans::AccessPattern, trace};
 use schemas::{
     Environment, RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, messages::MailOptions,
     rejected::Refusal, subjects,
@@ -27,7 +27,10 @@ use self::item::{ArrayItems, ItemState};
 use super::{ACCEPTED, NewRequest, ready, template_not_found};
 use crate::{
     api::contacts::named,
-    pipeline::{IdempotencyKey, KeyClaim, Operation, announce, auth::keys::Caller, error::ApiError, request_notice},
+    pipeline::{
+        IdempotencyKey, KeyClaim, Operation, announce, auth::keys::Caller, begin_write, error::ApiError,
+        idempotency::in_progress, request_notice,
+    },
     state::Ingress,
 };
 
@@ -84,26 +87,26 @@ pub(crate) async fn accept_array(
         drop(db);
         items.inspect_files(ingress, &caller.product).await?;
     }
-    let mut tx = ingress.pool.begin().await?;
-    store::set_statement_timeout(&mut tx).await?;
-    match key.claim(&mut tx, caller.lineage, None, std::time::Duration::ZERO).await? {
+    let mut tx = begin_write(ingress, AccessPattern::Scan, Uuid::nil()).await?;
+    match key.claim(tx.db(), caller.lineage, None, std::time::Duration::ZERO).await? {
         KeyClaim::Taken => {}
         KeyClaim::Answered(stored) => {
             tx.rollback().await?;
             return serde_json::from_slice(&stored.body).map_err(|error| ApiError::unexpected(&error));
         }
-        KeyClaim::Waiting(_) => return Err(ApiError::conflict("idempotency_in_progress")),
+        KeyClaim::Waiting(_) => return Err(in_progress()),
     }
-    store::find_tenants(&mut tx, caller, &mut items).await?;
-    keys::claim_keys(&mut tx, caller.lineage, &mut items).await?;
+    let db = tx.db();
+    store::find_tenants(db, caller, &mut items).await?;
+    keys::claim_keys(db, caller.lineage, &mut items).await?;
     let mut announcements = Vec::new();
     for tenant in items.check_requests() {
-        announcements.extend(accept_for_tenant(&mut tx, caller, tenant, &mut items).await?);
+        announcements.extend(accept_for_tenant(db, caller, tenant, &mut items).await?);
     }
-    keys::store_answers(&mut tx, caller.lineage, &items).await?;
+    keys::store_answers(db, caller.lineage, &items).await?;
     let summary = items.summary();
     let stored = serde_json::to_vec(&summary).map_err(|error| ApiError::unexpected(&error))?;
-    key.store_answer(&mut tx, caller.lineage, ACCEPTED, &stored).await?;
+    key.store_answer(db, caller.lineage, ACCEPTED, &stored).await?;
     tx.commit().await?;
     ingress.facts.notify();
     announce(ingress, announcements);

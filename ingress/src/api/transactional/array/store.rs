@@ -14,16 +14,8 @@ use uuid::Uuid;
 use super::{super::NewRequest, ArrayItems};
 use crate::{
     api::{messages::store::insert_attachments, senders::store::Readiness},
-    pipeline::{WRITE_STATEMENT_MAX, auth::keys::Caller, check_tenant},
+    pipeline::{auth::keys::Caller, check_tenant},
 };
-
-/// Sets the statement timeout of the transaction.
-pub(super) async fn set_statement_timeout(db: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::query_scalar!("select set_config('statement_timeout', $1, true)", WRITE_STATEMENT_MAX.as_millis().to_string())
-        .fetch_one(db)
-        .await
-        .map(drop)
-}
 
 /// Finds the tenant of each item. Refuses items whose tenant is not linked to the caller's product.
 pub(super) async fn find_tenants(db: &mut PgConnection, caller: &Caller, items: &mut ArrayItems) -> sqlx::Result<()> {

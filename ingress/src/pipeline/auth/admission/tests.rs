@@ -133,6 +133,24 @@ async fn a_refused_request_hears_when_there_is_room_and_there_is() {
 }
 
 #[tokio::test]
+async fn a_clock_that_is_set_back_locks_no_key_out() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = connections(&database).await;
+    let wanted = AdmissionRequest { nonce: None, ..signed(1, "", 2) };
+    let refused = async || {
+        let admitted = admit_group(&pool, &vec![wanted.clone(); 3]).await.unwrap();
+        admitted.into_iter().map(|one| one.rate.unwrap().is_exceeded()).collect::<Vec<bool>>()
+    };
+    assert_eq!(refused().await, [false, false, true]);
+    // By less than a minute the counts stay: the limit holds.
+    pass(&database, -20).await;
+    assert_eq!(refused().await, [true, true, true]);
+    pass(&database, -3600).await;
+    assert_eq!(refused().await, [false, false, true]);
+    assert_eq!(refused().await, [true, true, true]);
+}
+
+#[tokio::test]
 async fn a_tenant_is_found_by_the_name_of_its_own_product_and_environment_only() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = connections(&database).await;

@@ -333,6 +333,59 @@ async fn late_evidence_resolves_an_unknown_outcome() {
     world.assert_counters_are_right().await;
 }
 
+/// A process was cut off from Postgres until the sweep doubted its mail, which was certainly not taken.
+#[rstest]
+#[case::refused_for_now(
+    |send| Change::deferred(send, "throttled", Answer::default(), Duration::from_secs(60)),
+    row("failed", Some("throttled"), 1)
+)]
+#[case::not_begun(|send| Change::released(send, Duration::ZERO), row("failed", Some("temporary"), 1))]
+#[case::too_late(|send| Change::expired(send, "temporary", Answer::default()), row("expired", Some("temporary"), 1))]
+#[tokio::test]
+async fn doubted_mail_that_was_certainly_not_taken_can_be_tried_again(
+    #[case] end: fn(SendAttempt) -> Change,
+    #[case] expected: Row,
+) {
+    let world = World::new().await;
+    let (campaign, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
+    let send = owed(&world, &ledger, &[&batch]).await.remove(0);
+    let Fence::Passed { metered_on, .. } = ledger.fence(send.clone()).await else { panic!("not fenced") };
+    world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    assert_eq!(world.sweep_leases().await, 1);
+    assert_eq!(world.states(&batch).await, ["unknown"]);
+    world.doubted_hours_ago().await;
+    ledger.record(end(send.fenced(Some(metered_on)))).await.await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, expected);
+    assert_eq!(world.number("select doubtful::int8 from sends where tenant_id = $1").await, 0);
+    world.assert_counters_are_right().await;
+    let mut db = world.pool.acquire().await.unwrap();
+    let reasons = ["temporary", "throttled"];
+    let retried = ledger::retry::retry_failed(&mut db, world.tenant, campaign, &reasons).await.unwrap();
+    assert_eq!((retried.queued, retried.unmetered), (1, 0), "it counts already");
+    assert_eq!(world.states(&batch).await, ["queued"]);
+    world.assert_counters_are_right().await;
+}
+
+/// The second attempt was not taken, and nothing is known of the first.
+#[tokio::test]
+async fn mail_in_doubt_stays_so_when_its_second_attempt_is_put_off_late() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    world.run("update sends set doubtful = 1, attempts = 1 where tenant_id = $1").await;
+    let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
+    let send = owed(&world, &ledger, &[&batch]).await.remove(0);
+    let Fence::Passed { metered_on, .. } = ledger.fence(send.clone()).await else { panic!("not fenced") };
+    world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    assert_eq!(world.sweep_leases().await, 1);
+    let late = Change::deferred(send.fenced(Some(metered_on)), "temporary", Answer::default(), Duration::from_secs(60));
+    ledger.record(late).await.await.unwrap();
+    assert_eq!(world.states(&batch).await, ["unknown"]);
+    world.assert_counters_are_right().await;
+}
+
 #[tokio::test]
 async fn a_transactional_crash_after_the_fence_is_tried_once_more() {
     let world = World::new().await;

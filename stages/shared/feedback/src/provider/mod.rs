@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use runtime::{Budget, Limits, Spent};
-use schemas::{Address, BounceClass, SignalKind};
+use schemas::{Address, BounceClass, SignalKind, token::TokenKeys};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -57,7 +57,7 @@ pub const LIMITS: Limits = Limits {
 pub struct ProviderEvent {
     /// The key of the event, equal in every repetition.
     pub event: String,
-    /// The send, from the metadata.
+    /// The send, from the metadata, or proven by an answer.
     pub send_id: Option<Uuid>,
     /// The provider's id of the mail, from the answer to the send request.
     pub message_id: Option<String>,
@@ -118,22 +118,22 @@ pub fn inbound_mail(provider: &str, raw: &[u8], budget: &Budget) -> Result<Optio
     }
 }
 
-/// Parses a raw event.
+/// Parses a raw event. `tokens` check which mail of ours an inbound mail answers.
 ///
 /// # Errors
 /// If the event is malformed, or the budget is spent.
-pub fn read(provider: &str, raw: &[u8], budget: &Budget) -> Result<Vec<ProviderEvent>, Malformed> {
+pub fn read(provider: &str, raw: &[u8], tokens: &TokenKeys, budget: &Budget) -> Result<Vec<ProviderEvent>, Malformed> {
     budget.take_input(raw.len())?;
     if let Some(mail) = inbound_mail(provider, raw, budget)? {
-        return mail.read(budget).map(|provider_event| vec![provider_event]);
+        return mail.read(tokens, budget).map(|provider_event| vec![provider_event]);
     }
     let event = json::read(raw, budget)?;
     match provider {
-        "ses" => ses::read(&event, budget).map(|provider_event| vec![provider_event]),
+        "ses" => ses::read(&event, tokens, budget).map(|provider_event| vec![provider_event]),
         "postmark" => postmark::read(&event).map(|provider_event| vec![provider_event]),
         "sendgrid" => sendgrid::read(&event),
         "mailgun" => mailgun::read(&event).map(|provider_event| vec![provider_event]),
-        "resend" => resend::read(&event, budget).map(|provider_event| vec![provider_event]),
+        "resend" => resend::read(&event, tokens, budget).map(|provider_event| vec![provider_event]),
         _ => Err(Malformed("unknown_provider")),
     }
 }

@@ -4,14 +4,15 @@
 //! send's id. SES and Postmark may replace it by their own id, which is the one in the answer to the send request. Mail to one of our
 //! return paths names the send by its address. Mail that names none of our mails is ignored.
 //!
-//! None of this is authenticated, and it needs little trust: the connection proves the tenant, the send must belong to the tenant, and
-//! a sender who knows the send's id has seen the mail.
+//! Any sender may write any of this: the connection proves the tenant, and the send must belong to the tenant. Send ids follow from one
+//! another, so Message-IDs and return paths hold a MAC, which only readers of the mail, or of an answer to it, know. The ids of SES and
+//! Postmark are random.
 
 use chrono::{DateTime, Utc};
 use runtime::{Budget, Spent};
-use uuid::Uuid;
+use schemas::token::TokenKeys;
 
-use super::{EventMeaning, ID_MAX, MailRef, Malformed, ProviderEvent, clean};
+use super::{EventMeaning, ID_MAX, MailRef, Malformed, ProviderEvent, RECIPIENTS_MAX, clean};
 use crate::report;
 
 /// The most ids that are tried.
@@ -34,12 +35,12 @@ impl InboundMail {
     }
 
     /// The event for this mail.
-    pub(super) fn read(self, budget: &Budget) -> Result<ProviderEvent, Malformed> {
+    pub(super) fn read(self, tokens: &TokenKeys, budget: &Budget) -> Result<ProviderEvent, Malformed> {
         let id =
             if self.id.is_empty() { self.header("Message-ID").unwrap_or_default().to_owned() } else { self.id.clone() };
         // A few fields are searched by name.
         budget.take_steps(self.headers.len() as u64 * 8)?;
-        let named = self.answered_mail();
+        let named = self.answered_mail(tokens);
         let meaning = match &named {
             _ if id.is_empty() => EventMeaning::Ignored,
             Some(_) => EventMeaning::Fact(report::answer(&self.headers, budget)?),
@@ -49,14 +50,15 @@ impl InboundMail {
     }
 
     /// The mail that it replies to.
-    fn answered_mail(&self) -> Option<MailRef> {
-        let returned = self.recipients.iter().find_map(|address| returned_send(address));
+    fn answered_mail(&self, tokens: &TokenKeys) -> Option<MailRef> {
+        let mut recipients = self.recipients.iter().take(RECIPIENTS_MAX);
+        let returned = recipients.find_map(|address| crate::returned_send(address, tokens));
         if let Some(send) = returned {
             return Some(MailRef { send_id: Some(send), ..MailRef::default() });
         }
         let ids = |name: &str| self.header(name).map(message_ids).unwrap_or_default();
         let referred = ids("References").into_iter().rev();
-        ids("In-Reply-To").into_iter().chain(referred).take(NAMED_MAX).find_map(own_mail_ref)
+        ids("In-Reply-To").into_iter().chain(referred).take(NAMED_MAX).find_map(|id| own_mail_ref(id, tokens))
     }
 }
 
@@ -66,25 +68,14 @@ fn message_ids(field: &str) -> Vec<&str> {
 }
 
 /// The mail of a Message-ID that we or a provider of ours generated.
-fn own_mail_ref(id: &str) -> Option<MailRef> {
+fn own_mail_ref(id: &str, tokens: &TokenKeys) -> Option<MailRef> {
     let (local, domain) = id.rsplit_once('@')?;
-    if let Ok(send) = schemas::parse_id(local)
-        && send.get_version_num() == 7
-    {
+    if let Some(send) = tokens.identified_send(local) {
         return Some(MailRef { send_id: Some(send), ..MailRef::default() });
     }
     let domain = domain.to_ascii_lowercase();
     let is_a_providers = domain.ends_with("amazonses.com") || domain == "mtasv.net";
     is_a_providers.then(|| MailRef { message_id: Some(clean(local, ID_MAX)), ..MailRef::default() })
-}
-
-/// The send of one of our return paths. Its tag is not checked here, see the module.
-fn returned_send(address: &str) -> Option<Uuid> {
-    let address = address.rsplit_once('<').map_or(address, |(_, rest)| rest);
-    let local = address.split('@').next()?.trim().to_ascii_lowercase();
-    let (id, tag) = local.strip_prefix("b-")?.split_once('-')?;
-    let is_ours = id.len() == 32 && tag.len() == 16;
-    Uuid::try_parse(id).ok().filter(|send| is_ours && send.get_version_num() == 7)
 }
 
 /// The fields of a header as text, unfolded (RFC 5322 §2.2.3).

@@ -5,7 +5,7 @@
 //! is an answer, all else is taken and ignored.
 
 use runtime::Budget;
-use schemas::{BounceClass, SignalKind};
+use schemas::{BounceClass, SignalKind, token::TokenKeys};
 use serde_json::Value;
 
 use super::{
@@ -13,12 +13,12 @@ use super::{
     server_bounce, text, time, withheld,
 };
 
-pub(super) fn read(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malformed> {
+pub(super) fn read(event: &Value, tokens: &TokenKeys, budget: &Budget) -> Result<ProviderEvent, Malformed> {
     let kind = text(&event["type"]).ok_or(Malformed("no_type"))?;
     let data = &event["data"];
     let id = text(&data["email_id"]);
     if kind == "email.received" {
-        return received(event, budget);
+        return received(event, tokens, budget);
     }
     let named = MailRef::of(tag(&data["tags"]), id).to(data["to"].as_array().into_iter().flatten());
     let at = &event["created_at"];
@@ -46,7 +46,7 @@ pub(super) fn read(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malf
     Ok(named.event(format!("{unique} {link}"), when, meaning)?.with_client(&touch["ipAddress"], &touch["userAgent"]))
 }
 
-fn received(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malformed> {
+fn received(event: &Value, tokens: &TokenKeys, budget: &Budget) -> Result<ProviderEvent, Malformed> {
     let data = &event["data"];
     let recipients = ["to", "received_for"].into_iter().filter_map(|field| data[field].as_array()).flatten();
     let mail = InboundMail {
@@ -55,7 +55,7 @@ fn received(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malformed> 
         headers: vec![("Subject".to_owned(), text(&data["subject"]).unwrap_or_default().to_owned())],
         recipients: recipients.filter_map(|address| Some(address.as_str()?.to_owned())).collect(),
     };
-    mail.read(budget)
+    mail.read(tokens, budget)
 }
 
 /// Tags come as an object, or as the list they were sent as.

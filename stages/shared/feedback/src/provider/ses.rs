@@ -2,7 +2,7 @@
 //! former carry tags; the latter find their send by the mail's id. Mail that a receipt rule took in (`Received`) comes with its header.
 
 use runtime::Budget;
-use schemas::{BounceClass, SignalKind};
+use schemas::{BounceClass, SignalKind, token::TokenKeys};
 use serde_json::Value;
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Reads the SNS envelope, and the event in it.
-pub(super) fn read(envelope: &Value, budget: &Budget) -> Result<ProviderEvent, Malformed> {
+pub(super) fn read(envelope: &Value, tokens: &TokenKeys, budget: &Budget) -> Result<ProviderEvent, Malformed> {
     let message = envelope["Message"].as_str().ok_or(Malformed("no_message"))?;
     let event = match json::read(message.as_bytes(), budget) {
         Ok(event) => event,
@@ -53,7 +53,7 @@ pub(super) fn read(envelope: &Value, budget: &Budget) -> Result<ProviderEvent, M
         }
         "Open" => engagement_event(named, id, part("open"), EventMeaning::Fact(SignalKind::Opened)),
         "Click" => engagement_event(named, id, part("click"), clicked(&part("click")["link"])),
-        "Received" => received(&event, budget),
+        "Received" => received(&event, tokens, budget),
         "Subscription" if event["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true => {
             let at = time(&part("subscription")["timestamp"]);
             named.event(format!("subscription {id}"), at, unsubscribed())
@@ -72,7 +72,7 @@ fn recipients(event: &Value) -> Vec<&Value> {
 }
 
 /// <https://docs.aws.amazon.com/ses/latest/dg/receiving-email-notifications-contents.html>
-fn received(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malformed> {
+fn received(event: &Value, tokens: &TokenKeys, budget: &Budget) -> Result<ProviderEvent, Malformed> {
     let (mail, receipt) = (&event["mail"], &event["receipt"]);
     let field = |field: &Value| Some((text(&field["name"])?.to_owned(), field["value"].as_str()?.to_owned()));
     let mail = InboundMail {
@@ -86,7 +86,7 @@ fn received(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malformed> 
             .filter_map(|to| Some(to.as_str()?.to_owned()))
             .collect(),
     };
-    mail.read(budget)
+    mail.read(tokens, budget)
 }
 
 fn engagement_event(named: MailRef, id: &str, part: &Value, meaning: EventMeaning) -> Result<ProviderEvent, Malformed> {

@@ -28,7 +28,7 @@ impl Proofs {
     /// The send the report is about. Its tenant as well, where the token names it.
     pub fn send(&self, tokens: &TokenKeys) -> Option<(Option<Uuid>, Uuid)> {
         let paths = self.original_mail_from.iter().chain(&self.return_path);
-        let returned = paths.filter_map(|path| returned(path, tokens)).next();
+        let returned = paths.filter_map(|path| crate::returned_send(path, tokens)).next();
         returned.map(|send| (None, send)).or_else(|| {
             let claims = self.leaving(tokens)?;
             Some((Some(claims.tenant_id), claims.send_id))
@@ -76,12 +76,6 @@ pub(super) fn read(mail: &MailParts, fields: Option<&[FieldGroup]>, arrival: Arr
 
 fn complaint(kind: &str) -> ReportFinding {
     ReportFinding::Fact(SignalKind::Complained { feedback_type: kind.to_owned() })
-}
-
-/// The send of a return path, in angle brackets or not.
-fn returned(path: &str, tokens: &TokenKeys) -> Option<Uuid> {
-    let path = path.trim().trim_start_matches('<');
-    tokens.returned_send(path.split('@').next()?)
 }
 
 /// The token in `<https://link.example/u/<token>>`.

@@ -37,8 +37,7 @@ pub const LIMITS: Limits = Limits {
 schemas::named_enum! {
     /// The kind of address a mail arrived at.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    pub enum Arrival {
+    pub wire enum Arrival {
         /// The return path of a send.
         ReturnPath = "return_path",
         /// The address feedback loops report to.
@@ -68,8 +67,7 @@ pub enum ReportFinding {
 schemas::named_enum! {
     /// Why a mail reports no fact.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    pub enum NoFactReason {
+    pub wire enum NoFactReason {
         /// The server continues to try.
         Delayed = "delayed",
         /// The mail was relayed to a system that sends no reports.

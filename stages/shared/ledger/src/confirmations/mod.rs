@@ -8,7 +8,6 @@ mod mail;
 mod sweep;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -129,19 +128,14 @@ pub async fn confirm(
     tenant: Uuid,
     contact: Uuid,
     send_id: Uuid,
-    evidence: ConsentEvidence<'_>,
+    evidence: &ConsentEvidence,
     text: &str,
 ) -> sqlx::Result<Option<ConfirmationLink>> {
     // Before what it decides by is read: a suppression of the address locks the contact, too.
     sqlx::query!("select from contacts where tenant_id = $1 and id = $2 for no key update", tenant, contact)
         .fetch_optional(&mut *db)
         .await?;
-    let mut proof = json!({"text": text});
-    for (name, value) in [("ip", evidence.ip), ("user_agent", evidence.user_agent)] {
-        if let Some(value) = value {
-            proof[name] = json!(value);
-        }
-    }
+    let proof = evidence.with("text", text);
     let confirmed = sqlx::query_file_scalar!("queries/confirmations/confirm.sql", tenant, contact, proof, send_id)
         .fetch_one(&mut *db);
     if confirmed.await? {

@@ -42,7 +42,7 @@ impl<'a> Announcement<'a> {
             count: u32::try_from(self.count).ok().filter(|count| *count > 1),
             ..RequestAnnounced::of(*tenant_id, *request_id, *kind)
         };
-        let subject = if self.count > PROMPT_BATCH_MAX {
+        let subject = if self.first.is_bulk || self.count > PROMPT_BATCH_MAX {
             subjects::accepted_array(product, *environment)
         } else {
             subjects::accepted(product, *environment, *kind)

@@ -57,4 +57,6 @@ pub struct AnnouncedRequest {
     pub announcements: i32,
     /// How many sends it becomes, as far as it says so itself: the mail and its copies.
     pub sends: i32,
+    /// Whether it says that it came in an array of many, however few of them are in its batch.
+    pub is_bulk: bool,
 }

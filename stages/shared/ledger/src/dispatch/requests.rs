@@ -1,11 +1,11 @@
 //! Announces requests again that were accepted and not handled. This also starts scheduled campaigns: the request of a launch is due
-//! when its campaign is.
+//! when its campaign is. The launches of a tenant are announced one after another, so that many of one keep no other's waiting.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::Bus;
+use runtime::{Bus, Notifier};
 use schemas::{Environment, RequestKind};
 use sqlx::PgPool;
 
@@ -19,13 +19,21 @@ const AT_ONCE: i64 = 500;
 pub struct AnnounceRequests {
     pool: PgPool,
     bus: Bus,
+    /// Notified when a launch was handled: its tenant's next is announced at once.
+    launched: Notifier,
 }
 
 impl AnnounceRequests {
     /// On this bus.
     #[must_use]
     pub fn new(pool: PgPool, bus: Bus) -> Self {
-        Self { pool, bus }
+        Self { pool, bus, launched: Notifier::default() }
+    }
+
+    /// Announces a tenant's next launch as soon as this says that one was handled.
+    #[must_use]
+    pub fn after(self, launched: Notifier) -> Self {
+        Self { launched, ..self }
     }
 }
 
@@ -36,6 +44,10 @@ impl Sweep for AnnounceRequests {
             .when("exists (select from requests where announce_after <= now())")
     }
 
+    async fn woken(&self) {
+        self.launched.notified().await;
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         // 30 s, doubling to ten minutes.
         let announced = sqlx::query_as!(
@@ -43,6 +55,7 @@ impl Sweep for AnnounceRequests {
             r#"with due as (
                    select tenant_id, id from requests
                    where announce_after <= now() and state = 'accepted'
+                     and (kind <> 'campaign-launch' or not waits_for_launch(tenant_id, due_at, id))
                    order by announce_after
                    limit $1
                    for update skip locked
@@ -54,7 +67,8 @@ impl Sweep for AnnounceRequests {
                where r.tenant_id = d.tenant_id and r.id = d.id
                returning r.tenant_id, r.id as request_id, r.product, r.environment as "environment: Environment",
                          r.kind as "kind: RequestKind", r.announcements,
-                         coalesce(1 + jsonb_array_length(r.options -> 'copies'), 1) as "sends!""#,
+                         coalesce(1 + jsonb_array_length(r.options -> 'copies'), 1) as "sends!",
+                         coalesce((r.options ->> 'is_bulk')::boolean, false) as "is_bulk!""#,
             AT_ONCE,
         )
         .fetch_all(&self.pool)

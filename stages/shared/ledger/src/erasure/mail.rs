@@ -124,13 +124,7 @@ impl Erasure {
     /// The address among the recipients of copies. The place stays: it says which send a copy is.
     async fn erase_copies(&self, db: &mut PgConnection, sends: &[Uuid], months: &[NaiveDate]) -> sqlx::Result<()> {
         sqlx::query!(
-            r#"update requests r set options = jsonb_set(r.options, '{copies}', (
-                   select jsonb_agg(case
-                       when copy ->> 'address' = $4 then jsonb_build_object('address', $5::text, 'role', copy -> 'role')
-                       else copy
-                   end order by place)
-                   from jsonb_array_elements(r.options -> 'copies') with ordinality as copies (copy, place)
-               ))
+            r#"update requests r set options = without_copy(r.options, $4, $5)
                from unnest($2::uuid[], $3::date[]) as w (id, month)
                join sends s on s.tenant_id = $1 and s.id = w.id and s.month = w.month
                where r.tenant_id = $1 and r.id = s.request_id and r.options ? 'copies'"#,
@@ -209,9 +203,17 @@ impl Erasure {
                  delete from captured_mails where tenant_id = $1 and send_id = any ($2)
              )
              delete from renditions r
-             using unnest($2::uuid[], $3::date[], $4::uuid[]) as known (id, month, last)
-             left join sends s on s.tenant_id = $1 and s.id = known.id and s.month = known.month and s.request_id = s.id
-             where r.tenant_id = $1 and r.send_id between known.id and case when s.id is null then known.id else known.last end",
+             using (
+                 select r.send_id
+                 from unnest($2::uuid[], $3::date[], $4::uuid[]) as known (id, month, last)
+                 left join sends s on s.tenant_id = $1 and s.id = known.id and s.month = known.month and s.request_id = s.id
+                 cross join lateral (
+                     select r.send_id from renditions r
+                     where r.tenant_id = $1 and r.send_id between known.id and case when s.id is null then known.id else known.last end
+                     offset 0
+                 ) r
+             ) k
+             where r.tenant_id = $1 and r.send_id = k.send_id",
             self.tenant_id,
             sends,
             months,

@@ -3,7 +3,8 @@
 //! The ingress empties the contact's row and writes a row of `erasures` in one transaction; the sweep here does the rest. Each slice
 //! reads a bounded number of rows by an index, so an erasure does not slow other work, however much mail the tenant has sent. Stored answers
 //! and provider events have no index over addresses: one slice of them serves all erasures that wait for it.
-//! Eight days later the contact's mail is erased once more: by then no more feedback about it can arrive.
+//! Eight days later the contact's mail is erased once more, for what was under way during the erasure. Links and pictures of its mail work for
+//! years: a fact about mail of an erased contact is stored without [`PERSONAL_DETAILS`].
 //! Suppressions stay, and so does the keyed hash in the contact's row.
 
 mod mail;
@@ -71,7 +72,7 @@ schemas::named_enum! {
         InboundEvents = "inbound_events",
         PendingFacts = "pending_facts",
         WebhookEvents = "webhook_events",
-        /// The erasure is complete; the late steps wait for feedback that may still arrive.
+        /// The erasure is complete; the late steps wait for what was under way during it.
         Late = "late",
         LateNotifications = "late_notifications",
         LateMail = "late_mail",
@@ -218,7 +219,7 @@ impl Erasure {
 }
 
 impl ErasureGroup {
-    /// Saves the progress of the erasures. Before the late steps they wait until no more feedback can arrive.
+    /// Saves the progress of the erasures. Before the late steps they wait until nothing of before is under way.
     async fn save_progress(&self, db: &mut PgConnection, step: ErasureStep, cursor: Cursor) -> sqlx::Result<()> {
         let step = if cursor.is_some() { step } else { step.next() };
         let (cursor_id, cursor_text) = cursor.unwrap_or_default();

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use schemas::{BounceClass, Signal, SignalKind};
 use serde_json::{Value, json};
 
-use crate::machine;
+use crate::{erasure::PERSONAL_DETAILS, machine};
 
 schemas::named_enum! {
     /// A fact about a send: a first time on its row, a counter on its batch, a total by the hour. Its number is its index in every
@@ -97,8 +97,8 @@ pub(super) fn machine_reason(signal: &Signal, accepted_at: Option<DateTime<Utc>>
     })
 }
 
-/// The detail of a signal's event.
-pub(super) fn detail_of(signal: &Signal, machine: Option<&'static str>) -> Value {
+/// The detail of a signal's event; of an erased contact's without what it says about the person.
+pub(super) fn detail_of(signal: &Signal, machine: Option<&'static str>, is_erased: bool) -> Value {
     let mut detail = match &signal.kind {
         SignalKind::Opened | SignalKind::Delivered => json!({}),
         SignalKind::Clicked { url, link } => json!({"url": url, "link": link}),
@@ -120,6 +120,9 @@ pub(super) fn detail_of(signal: &Signal, machine: Option<&'static str>) -> Value
         if let Some(reason) = machine {
             detail["machine_reason"] = json!(reason);
         }
+    }
+    if is_erased && let Value::Object(detail) = &mut detail {
+        detail.retain(|name, _| !PERSONAL_DETAILS.contains(&name.as_str()));
     }
     detail
 }

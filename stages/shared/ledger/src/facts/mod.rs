@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, NaiveDate, Utc};
 use runtime::column;
-use schemas::{SendId, Signal};
+use schemas::{SendId, Signal, SignalKind};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -52,9 +52,10 @@ impl FreshCounts {
     }
 }
 
-/// Opens, and clicks, that are stored of one send. What comes after them is not stored and counts nowhere: the holder of a link can follow
-/// it as often as they like, and all clicks of a send are read again with each new one.
-const TOUCHES_MAX: i64 = 200;
+/// Facts of one kind that are stored of one send. What comes after them is not stored and counts nowhere: the holder of a mail can follow its
+/// links and write to its return path as often as they like, and all clicks of a send are read again with each new one. Bounces of each class,
+/// and replies and the answers of programs, are kinds of their own: none keeps out one that has another effect.
+const STORED_MAX: i64 = 200;
 
 /// A send: tenant and id.
 pub type SendKey = (Uuid, Uuid);
@@ -99,6 +100,8 @@ struct SendProgress {
     is_doubted: bool,
     /// Its outcome is open.
     is_open: bool,
+    /// Its contact is erased.
+    is_erased: bool,
 }
 
 /// Records the signals that are new: facts, first times on the sends, counters on their batches, totals of the hours, and the
@@ -134,11 +137,16 @@ pub async fn record(
     }
     let mut new = insert_events(db, &inputs, &known).await?;
     // A fact about a test is on its timeline only: it counts nowhere and suppresses no address.
-    new.retain(|new| !tests.contains(&batch_of(send_of(new.signal))));
+    let counts = |signal: &Signal| !tests.contains(&batch_of(send_of(signal)));
+    new.retain(|new| counts(new.signal));
+    // An opt-out beyond the bound is not stored, and is one all the same: the recipient may have opted in again since the others. To
+    // suppress again for one that is repeated changes nothing.
+    let opt_outs =
+        inputs.iter().copied().filter(|input| matches!(input.kind, SignalKind::Unsubscribed { .. }) && counts(input));
+    let suppressing: Vec<&Signal> = new.iter().map(|new| new.signal).chain(opt_outs).collect();
+    suppress::suppress(db, &suppressing).await?;
     if !new.is_empty() {
         let mut times = collect_times(&new, &mut recorded.fresh, &mut hours);
-        let signals: Vec<&Signal> = new.iter().map(|new| new.signal).collect();
-        suppress::suppress(db, &signals).await?;
         recount_clicks(db, &mut times).await?;
         let changes = fold_sends(db, &times, &mut hours).await?;
         count(db, &changes).await?;
@@ -203,14 +211,20 @@ async fn read_progress(
 ) -> sqlx::Result<BTreeMap<SendKey, SendProgress>> {
     let (tenants, ids, months) = columns(sends.iter());
     let rows = sqlx::query_file!("queries/facts/send_progress.sql", &tenants, &ids, &months).fetch_all(db).await?;
-    let progress = |accepted_at, is_doubted, is_open| SendProgress { accepted_at, is_doubted, is_open };
-    Ok(rows
-        .into_iter()
-        .map(|row| ((row.tenant_id, row.id), progress(row.accepted_at, row.is_doubted, row.is_open)))
-        .collect())
+    let mut known = BTreeMap::new();
+    for row in rows {
+        let progress = SendProgress {
+            accepted_at: row.accepted_at,
+            is_doubted: row.is_doubted,
+            is_open: row.is_open,
+            is_erased: row.is_erased,
+        };
+        known.insert((row.tenant_id, row.id), progress);
+    }
+    Ok(known)
 }
 
-/// Stores the facts with their marks, and answers those that were not stored before: of opens and clicks at most [`TOUCHES_MAX`] a send.
+/// Stores the facts with their marks, and answers those that were not stored before: at most [`STORED_MAX`] of a kind and send.
 async fn insert_events<'a>(
     db: &mut PgConnection,
     inputs: &[&'a Signal],
@@ -223,6 +237,7 @@ async fn insert_events<'a>(
         let accepted_at = known.get(&send_of(signal)).and_then(|progress| progress.accepted_at);
         MarkedSignal { signal, machine: each::machine_reason(signal, accepted_at) }
     };
+    let is_erased = |signal: &Signal| known.get(&send_of(signal)).is_some_and(|progress| progress.is_erased);
     // One id twice in one group is one fact.
     let signals: BTreeMap<(Uuid, Uuid, Uuid), MarkedSignal<'_>> =
         inputs.iter().map(|signal| ((signal.tenant_id, signal.send_id, signal.signal_id), mark(signal))).collect();
@@ -235,8 +250,8 @@ async fn insert_events<'a>(
         &column(&sends, |send| SendId(*send).month()),
         &column(signals.values(), |new| each::event_type(&new.signal.kind).to_owned()),
         &column(signals.values(), |new| new.signal.occurred_at),
-        &column(signals.values(), |new| each::detail_of(new.signal, new.machine)),
-        TOUCHES_MAX
+        &column(signals.values(), |new| each::detail_of(new.signal, new.machine, is_erased(new.signal))),
+        STORED_MAX
     )
     .fetch_all(db)
     .await?;

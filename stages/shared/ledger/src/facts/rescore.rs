@@ -175,6 +175,10 @@ async fn read(db: &mut PgConnection, known: &BTreeMap<SendKey, SendProgress>) ->
 fn machine_reasons(touches: &[StoredTouch], accepted_at: Option<DateTime<Utc>>) -> Vec<Option<&'static str>> {
     let classify_touch = |one: &StoredTouch| {
         let (ip, user_agent) = (one.ip.as_deref(), one.user_agent.as_deref());
+        // Erased with its contact, so the mark is all that is left of it; or an event of a provider, which has no mark by itself.
+        if ip.is_none() {
+            return machine::known_reason(one.reason.as_deref()?);
+        }
         machine::classify(&Touch { click: one.click, at: one.at, accepted_at, ip, user_agent })
     };
     let mut reasons: Vec<Option<&'static str>> = touches.iter().map(classify_touch).collect();

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{SendKey, columns, each::is_complaint, send_of};
 use crate::{
     opt_out,
-    people::{self, Person},
+    people::{self, LockedContact, Person},
     suppressions::{self, NewSuppression, SuppressionReason},
 };
 
@@ -31,7 +31,7 @@ pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Re
         return Ok(());
     }
     let people = lock_recipients(&mut *db, &new).await?;
-    let (mut left, mut suppressed) = (Vec::new(), Vec::new());
+    let (mut left, mut suppressed): (Vec<&LockedContact>, Vec<NewSuppression>) = (Vec::new(), Vec::new());
     for signal in new {
         let Some((reason, source)) = suppression_of(&signal.kind) else { continue };
         let Some(person) = people.get(&send_of(signal)) else { continue };
@@ -40,7 +40,7 @@ pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Re
             if person.opted_in_at() > Some(signal.occurred_at) {
                 continue;
             }
-            left.push(&person.contact);
+            left.extend(person.leaving());
         }
         let new = NewSuppression::new(signal.tenant_id, person.contact.address.clone(), reason, source);
         suppressed.push(new.because_of(signal.send_id));

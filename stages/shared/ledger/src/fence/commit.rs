@@ -18,7 +18,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Change, Fence, GateDecision, LedgerSettings, SendAttempt, capped,
+    Change, Fence, GateDecision, LedgerSettings, NextAnnouncement, SendAttempt, capped,
     meter::Meter,
     sql::{self, FenceBatch, Moved},
     warming::Warming,
@@ -108,8 +108,11 @@ impl Commits {
         let changes: Vec<&Change> = changes.iter().filter(|change| !committed.leaves_out(change)).collect();
         let suppressing: Vec<&Change> = changes.iter().copied().filter(|change| change.suppress.is_some()).collect();
         let (gated, meter, warming) = self.gate(&mut tx, fences, &keys).await?;
-        let all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
-        let moved = self.apply(&mut tx, &all).await?;
+        let mut all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
+        let (moved, resolved) = self.apply(&mut tx, &all).await?;
+        for (index, change) in &resolved {
+            all[*index] = change;
+        }
         debug_assert!(all.iter().all(|change| change.answer.code != Some(super::POISON)), "a poisonous result");
         let all_moved = || all.iter().copied().zip(&moved).filter_map(|(change, moved)| moved.map(|_| change));
         let usage = meter.usage(all_moved(), self.shard);
@@ -196,10 +199,14 @@ impl Commits {
         Ok((changes, meter, warming))
     }
 
-    /// Applies all: in each month the fences, then the others, each in order of send id. Answers how each took place; `None`: it did not. A
-    /// result whose lease the sweep has ended is still evidence: it also applies to the states that the sweep may have set.
-    async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<Vec<Option<Moved>>> {
-        let mut moved = vec![None; all.len()];
+    /// Applies all: in each month the fences, then the others, each in order of send id. Answers how each took place (`None`: it did not),
+    /// and by index the changes that took place instead. A result whose lease the sweep has ended is still [`evidence`].
+    async fn apply(
+        &self,
+        db: &mut PgConnection,
+        all: &[&Change],
+    ) -> sqlx::Result<(Vec<Option<Moved>>, Vec<(usize, Change)>)> {
+        let (mut moved, mut resolved) = (vec![None; all.len()], Vec::new());
         for (month, indexes) in by_month(all) {
             let (fences, others): (Vec<usize>, Vec<usize>) =
                 indexes.into_iter().partition(|index| all[*index].to == SendState::Fenced);
@@ -223,23 +230,21 @@ impl Commits {
                     moved[others[applied]] = Some(known);
                 }
             }
-            let evidence: Vec<(usize, Change)> = accepted
+            let late: Vec<(usize, Change)> = accepted
                 .into_iter()
                 .chain(others)
                 .filter(|index| moved[*index].is_none())
-                .flat_map(|index| {
-                    let change = all[index];
-                    resolvable_states(change).iter().map(move |from| (index, Change { from: *from, ..change.clone() }))
-                })
+                .flat_map(|index| evidence(all[index]).into_iter().map(move |change| (index, change)))
                 .collect();
-            if !evidence.is_empty() {
-                let changes: Vec<&Change> = evidence.iter().map(|(_, change)| change).collect();
+            if !late.is_empty() {
+                let changes: Vec<&Change> = late.iter().map(|(_, change)| change).collect();
                 for (applied, known) in sql::apply(db, month, &changes).await? {
-                    moved[evidence[applied].0] = Some(known);
+                    moved[late[applied].0] = Some(known);
+                    resolved.push(late[applied].clone());
                 }
             }
         }
-        Ok(moved)
+        Ok((moved, resolved))
     }
 
     fn deltas(&self, all: &[&Change], moved: &[Option<Moved>]) -> BTreeMap<BatchKey, CounterDelta> {
@@ -333,15 +338,31 @@ fn gated(
     }
 }
 
-/// Further states of a send that a definite answer to its fence resolves. A refusal resolves `unknown`; an acceptance also resolves a send
-/// that is to be tried once more, in whatever state the second attempt is.
-fn resolvable_states(change: &Change) -> &'static [SendState] {
+/// What a definite answer to a fence makes of a send that the sweep has moved meanwhile. A refusal resolves `unknown`; an acceptance also
+/// resolves a send that is to be tried once more, in whatever state the second attempt is. A send that was certainly not taken and would be
+/// tried again has failed: its batch may be done, and its owner can have it tried again.
+fn evidence(change: &Change) -> Vec<Change> {
+    let resolving = |from| Change { from, ..change.clone() };
     match (change.from, change.to) {
         (SendState::Fenced, SendState::Sent) => {
-            &[SendState::Unknown, SendState::Queued, SendState::Deferred, SendState::Fenced]
+            [SendState::Unknown, SendState::Queued, SendState::Deferred, SendState::Fenced].map(resolving).into()
         }
-        (SendState::Fenced, SendState::Failed) => &[SendState::Unknown],
-        _ => &[],
+        (SendState::Fenced, SendState::Failed | SendState::Expired) => vec![resolving(SendState::Unknown)],
+        // Not if an attempt before may have arrived.
+        (SendState::Fenced, SendState::Deferred | SendState::Queued)
+            if !change.doubted && change.send.doubtful == 0 =>
+        {
+            vec![Change {
+                to: SendState::Failed,
+                reason: change.reason.or(Some("temporary")),
+                wait: None,
+                uncounted: false,
+                event: Some("failed"),
+                announce: NextAnnouncement::AsPlanned,
+                ..resolving(SendState::Unknown)
+            }]
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -40,6 +40,7 @@ pub use crate::gate::{BatchEligibility, GateDecision};
 pub use answer::Answer;
 pub(crate) use change::IN_DOUBT;
 pub use change::{BatchContext, CAP_WAIT, Change, NextAnnouncement, SendAttempt, TENANT_PAUSED_WAIT, is_tried_again};
+pub(crate) use sql::try_lock_for_suppression;
 pub use warming::until_tomorrow;
 
 use commit::{Commits, Committed, Undecided};

@@ -2,7 +2,8 @@
 //!
 //! Every fence's token is in the session's range, and the session renews its row in `delivery_sessions` every few seconds. When a session is
 //! silent, its fenced sends become unknown without waiting for a lease. A process that was only cut off from Postgres does no harm: its
-//! late results count as evidence. So a session never has to be ended: the sweep deletes it when no sends of it are left.
+//! late results count as evidence, and mail that was certainly not taken has failed and can be tried again by its owner. So a session never
+//! has to be ended: the sweep deletes it when no sends of it are left.
 
 use std::time::Duration;
 

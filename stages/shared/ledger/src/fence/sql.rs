@@ -28,7 +28,7 @@ pub(super) async fn lock_for_suppression(
 }
 
 /// Locks the contacts to be suppressed that no other transaction has locked; answers which they are.
-pub(super) async fn try_lock_for_suppression(
+pub(crate) async fn try_lock_for_suppression(
     db: &mut PgConnection,
     tenants: &[Uuid],
     contacts: &[Uuid],
@@ -230,7 +230,8 @@ pub(super) async fn apply(
         &column(changes, |change| change.answer.text.clone()) as &[Option<String>],
         &column(changes, |change| change.wait.map(|wait| wait.as_secs_f64())) as &[Option<f64>],
         &column(changes, |change| change.attempts_added()),
-        &column(changes, |change| i16::from(change.doubted)),
+        // A doubt that is resolved is none for later attempts.
+        &column(changes, |change| i16::from(change.doubted) - i16::from(change.from == SendState::Unknown)),
         &column(changes, |change| change.is_bounce()),
         &column(changes, |change| change.event.map(str::to_owned)) as &[Option<String>],
         &column(changes, |change| change.event_id()),

@@ -51,6 +51,11 @@ pub fn classify(touch: &Touch<'_>) -> Option<&'static str> {
         .map(|(rule, _)| rule.reason)
 }
 
+/// The reason of a stored mark, if a rule about the event alone gave it.
+pub(crate) fn known_reason(stored: &str) -> Option<&'static str> {
+    RULES.iter().map(|rule| rule.reason).find(|reason| *reason == stored)
+}
+
 fn concerns(rule: &MachineRule, touch: &Touch<'_>) -> bool {
     match rule.on {
         On::Opens => !touch.click,

@@ -3,11 +3,9 @@
 mod amount;
 pub mod contacts;
 mod record;
-mod request;
 
 pub use amount::{PREMIUM_MAX, PREMIUM_UNITS, Premium, VALUE_CENTS_MAX};
-pub use record::{OutcomeRefusal, RecordedOutcome, record};
-pub use request::{EVENT_ID_MAX, NewOutcome, OutcomeFault, OutcomeRequest};
+pub use record::{NewOutcome, OutcomeRefusal, RecordedOutcome, record};
 
 /// A whole outcome, in millionths: what its credits' shares add up to.
 pub const SHARE_WHOLE: i64 = 1_000_000;

@@ -1,14 +1,33 @@
 //! Records an outcome: reports of the same source event are the same outcome.
 
 use chrono::{DateTime, SubsecRound, Utc};
-use schemas::new_id;
+use schemas::{Address, OutcomeType, new_id};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    NewOutcome,
+    Premium,
     contacts::{self, ContactKeys},
 };
+
+/// An outcome that may be recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewOutcome {
+    /// The address, canonical.
+    pub contact_email: Option<Address>,
+    /// The number.
+    pub dot_number: Option<i64>,
+    /// Its type.
+    pub outcome_type: OutcomeType,
+    /// The premium.
+    pub premium: Option<Premium>,
+    /// The value.
+    pub value_cents: Option<i64>,
+    /// When it happened; `None`: now, or, in a later report, the time of the first report.
+    pub occurred_at: Option<DateTime<Utc>>,
+    /// The product's own id of the event.
+    pub source_event_id: Option<String>,
+}
 
 /// A recorded outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +61,7 @@ pub async fn record(
     source_system: &str,
     new: &NewOutcome,
 ) -> Result<RecordedOutcome, OutcomeRefusal> {
-    let email = new.contact_email.as_ref().map(schemas::Address::as_str);
+    let email = new.contact_email.as_ref().map(Address::as_str);
     let found = contacts::find(&mut *db, &[ContactKeys { tenant, email, dot_number: new.dot_number }]).await?.remove(0);
     if found.is_conflict() {
         return Err(OutcomeRefusal::ContactConflict);

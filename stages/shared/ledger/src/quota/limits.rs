@@ -44,37 +44,41 @@ impl QuotaLimits {
         self.monthly.is_some() || self.daily.is_some()
     }
 
-    /// What is left on `today`. If both limits leave the same, `resets_at` is that of the month.
-    pub fn remaining(&self, sent: SentCounts, today: NaiveDate) -> QuotaRemaining {
-        let left = |limit: Option<i64>, used: i64| limit.map(|limit| limit.saturating_sub(used).max(0));
-        let (month, day) = (left(self.monthly, sent.month), left(self.daily, sent.day));
-        let resets = QuotaResets::after(today);
-        match (month, day) {
-            (Some(month), Some(day)) if day < month => QuotaRemaining { remaining: Some(day), resets_at: resets.day },
-            (None, Some(day)) => QuotaRemaining { remaining: Some(day), resets_at: resets.day },
-            (month, _) => QuotaRemaining { remaining: month, resets_at: resets.month },
-        }
-    }
-}
-
-/// When the periods of a day start anew, midnight UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QuotaResets {
-    /// The first of the next month.
-    pub month: DateTime<Utc>,
-    /// The next day.
-    pub day: DateTime<Utc>,
-}
-
-impl QuotaResets {
-    /// The resets that follow this day.
+    /// The month and the day that `today` is in.
     #[must_use]
-    pub fn after(today: NaiveDate) -> Self {
-        Self {
-            month: midnight(today.with_day(1).and_then(|first| first.checked_add_months(Months::new(1)))),
-            day: midnight(today.checked_add_days(Days::new(1))),
-        }
+    pub fn periods(&self, sent: SentCounts, today: NaiveDate) -> (PeriodUsage, PeriodUsage) {
+        let period = |limit: Option<i64>, used: i64, next| PeriodUsage {
+            limit,
+            used,
+            remaining: limit.map(|limit| limit.saturating_sub(used).max(0)),
+            resets_at: midnight(next),
+        };
+        let next_month = today.with_day(1).and_then(|first| first.checked_add_months(Months::new(1)));
+        let next_day = today.checked_add_days(Days::new(1));
+        (period(self.monthly, sent.month, next_month), period(self.daily, sent.day, next_day))
     }
+
+    /// What is left on `today`. If both limits leave the same, `resets_at` is that of the month.
+    #[must_use]
+    pub fn remaining(&self, sent: SentCounts, today: NaiveDate) -> QuotaRemaining {
+        let (month, day) = self.periods(sent, today);
+        let day_binds = day.remaining.is_some_and(|left| month.remaining.is_none_or(|of_month| left < of_month));
+        let PeriodUsage { remaining, resets_at, .. } = if day_binds { day } else { month };
+        QuotaRemaining { remaining, resets_at }
+    }
+}
+
+/// Limit and use of one period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeriodUsage {
+    /// Mails; `None`: there is no limit.
+    pub limit: Option<i64>,
+    /// Mails sent so far.
+    pub used: i64,
+    /// Mails left; `None`: there is no limit. Never negative.
+    pub remaining: Option<i64>,
+    /// When it starts anew, midnight UTC.
+    pub resets_at: DateTime<Utc>,
 }
 
 fn midnight(day: Option<NaiveDate>) -> DateTime<Utc> {

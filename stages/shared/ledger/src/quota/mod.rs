@@ -12,13 +12,11 @@
 
 mod limits;
 
-use chrono::NaiveDate;
 use schemas::MessageKind;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-pub use limits::SentCounts;
-pub use limits::{QuotaLimits, QuotaRemaining, QuotaResets};
+pub use limits::{PeriodUsage, QuotaLimits, QuotaRemaining, SentCounts};
 
 /// How many mails a tenant may send, unless `postrider quota set` says otherwise for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
@@ -64,23 +62,12 @@ pub struct QuotaUsage {
     pub set_monthly: Option<i64>,
     /// The daily limit set for the tenant itself: null takes the default, 0 is no limit.
     pub set_daily: Option<i64>,
-    /// The limits in force.
-    pub limits: QuotaLimits,
-    /// Mails sent this month.
-    pub used_month: i64,
-    /// Mails sent today.
-    pub used_day: i64,
+    /// This month, with the limit in force.
+    pub month: PeriodUsage,
+    /// Today, with the limit in force.
+    pub day: PeriodUsage,
     /// What is left.
     pub left: QuotaRemaining,
-    today: NaiveDate,
-}
-
-impl QuotaUsage {
-    /// When each period starts anew.
-    #[must_use]
-    pub fn resets(&self) -> QuotaResets {
-        QuotaResets::after(self.today)
-    }
 }
 
 /// How many mails a tenant may still send. Locks nothing; in the ingress's role the transaction must be confined to the tenant.
@@ -96,16 +83,10 @@ pub async fn remaining_quota(
 pub async fn quota_usage(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<QuotaUsage> {
     let row = sqlx::query_file!("queries/quota/quota_usage.sql", &[tenant]).fetch_one(db).await?;
     let limits = defaults.limits(row.monthly, row.daily);
-    let usage = SentCounts { month: row.used_month, day: row.used_day };
-    Ok(QuotaUsage {
-        set_monthly: row.monthly,
-        set_daily: row.daily,
-        limits,
-        used_month: usage.month,
-        used_day: usage.day,
-        left: limits.remaining(usage, row.today),
-        today: row.today,
-    })
+    let sent = SentCounts { month: row.used_month, day: row.used_day };
+    let (month, day) = limits.periods(sent, row.today);
+    let left = limits.remaining(sent, row.today);
+    Ok(QuotaUsage { set_monthly: row.monthly, set_daily: row.daily, month, day, left })
 }
 
 /// The usage of these tenants. It is exact only while their rows are locked.

@@ -11,7 +11,7 @@ use runtime::{Publication, column, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{
     Classification, MessageKind, RequestAnnounced, SendId,
     ids::PROMPT_BATCH_MAX,
-    messages::{ERASED_COPY, MailOptions, TransactionalPayload},
+    messages::{ContactDetails, ERASED_COPY, MailOptions, TransactionalPayload},
     month_of,
 };
 use sqlx::{PgConnection, types::Json};
@@ -50,23 +50,8 @@ type ContactKey = (Uuid, String);
 /// A contact that exists already.
 struct Known {
     id: Uuid,
-    /// Which of its fields are empty, in the order of [`Details::fields`].
+    /// Which of its fields are empty, in the order of [`ContactDetails::fields`].
     empty: [bool; 4],
-}
-
-/// The contact fields of a request beside the address.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Details {
-    first_name: Option<String>,
-    last_name: Option<String>,
-    title: Option<String>,
-    phone: Option<String>,
-}
-
-impl Details {
-    fn fields(&self) -> [&Option<String>; 4] {
-        [&self.first_name, &self.last_name, &self.title, &self.phone]
-    }
 }
 
 /// Resolves requests to sends, and answers their announcements. A request that was handled before is left alone: if its batch was not
@@ -169,8 +154,8 @@ async fn lock(
 }
 
 /// Each contact once; the fields of an earlier request win over those of a later one.
-fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, Details> {
-    let mut wanted: HashMap<ContactKey, Details> = HashMap::with_capacity(accepted.len());
+fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, ContactDetails> {
+    let mut wanted: HashMap<ContactKey, ContactDetails> = HashMap::with_capacity(accepted.len());
     for request in accepted {
         for (_, address) in request.sends() {
             wanted.entry((request.tenant_id, address.to_owned())).or_default();
@@ -182,10 +167,10 @@ fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, Details> {
                 field.clone_from(given);
             }
         };
-        fill(&mut details.first_name, &payload.first_name);
-        fill(&mut details.last_name, &payload.last_name);
-        fill(&mut details.title, &payload.title);
-        fill(&mut details.phone, &payload.phone);
+        fill(&mut details.first_name, &payload.contact.first_name);
+        fill(&mut details.last_name, &payload.contact.last_name);
+        fill(&mut details.title, &payload.contact.title);
+        fill(&mut details.phone, &payload.contact.phone);
     }
     wanted
 }
@@ -216,7 +201,7 @@ async fn find_or_create(
 /// The existing contacts.
 async fn find(
     db: &mut PgConnection,
-    wanted: &HashMap<ContactKey, Details>,
+    wanted: &HashMap<ContactKey, ContactDetails>,
 ) -> Result<HashMap<ContactKey, Known>, StageError> {
     let rows = sqlx::query!(
         r#"select c.tenant_id, c.id, c.address, c.first_name is null as "no_first_name!", c.last_name is null as "no_last_name!",
@@ -238,15 +223,15 @@ async fn find(
 /// Fills empty fields of existing contacts from the requests.
 async fn fill(
     db: &mut PgConnection,
-    wanted: &HashMap<ContactKey, Details>,
+    wanted: &HashMap<ContactKey, ContactDetails>,
     known: &HashMap<ContactKey, Known>,
 ) -> Result<(), StageError> {
     let to_fill = wanted.iter().filter_map(|(key, details)| {
         let contact = known.get(key)?;
-        let fills = contact.empty.iter().zip(details.fields()).any(|(empty, given)| *empty && given.is_some());
+        let fills = contact.empty.iter().zip(details.fields()).any(|(empty, (_, given))| *empty && given.is_some());
         fills.then_some((key.0, contact.id, details))
     });
-    let to_fill: Vec<(Uuid, Uuid, &Details)> = to_fill.collect();
+    let to_fill: Vec<(Uuid, Uuid, &ContactDetails)> = to_fill.collect();
     if to_fill.is_empty() {
         return Ok(());
     }
@@ -267,7 +252,7 @@ async fn fill(
 /// Creates contacts, except those that another transaction has created. They requested this mail, not marketing: their consent is pending.
 async fn create(
     db: &mut PgConnection,
-    missing: &[(&ContactKey, &Details)],
+    missing: &[(&ContactKey, &ContactDetails)],
 ) -> Result<Vec<(ContactKey, Uuid)>, StageError> {
     // In the order of the unique key, so that two processes with the same new contacts cannot deadlock.
     let rows = sqlx::query!(

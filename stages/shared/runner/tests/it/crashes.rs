@@ -93,6 +93,11 @@ impl Rig {
     }
 
     fn start(&self) -> Process {
+        self.start_workers(1, PATIENCE)
+    }
+
+    /// A process with so many workers, in which a message that may end it is alone for so long.
+    fn start_workers(&self, workers: usize, alone_max: Duration) -> Process {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (url, nats_url, prefix) = (self.database.url(), self.database.nats_url().to_owned(), self.prefix.clone());
         let seen = Arc::clone(&self.seen);
@@ -102,13 +107,14 @@ impl Rig {
             let bus = Bus::connect(&SecretString::from(nats_url), None, &prefix, 1, "test").await.unwrap();
             let runner = Runner::new(bus, CommitNotifier::default(), CancellationToken::new())
                 .on_ledger(pool, &by_key)
-                .ack_wait(ACK_WAIT);
+                .ack_wait(ACK_WAIT)
+                .alone_max(alone_max);
             let intake = Intake {
                 lane: Lane::Priority,
                 stream: stream::RESOLVED,
                 durable: "compliance-priority".to_owned(),
                 subjects: vec![subjects::resolved(Lane::Priority)],
-                workers: 1,
+                workers,
                 coalesce: 64,
             };
             runner.start(Arc::new(Toy { seen }), vec![intake]);
@@ -169,6 +175,23 @@ async fn a_message_that_ends_its_process_each_time_is_set_aside_at_the_fifth_sta
     assert_eq!(letter.headers.get(header::DEAD_REASON).unwrap().as_str(), "never_finished");
     eventually("no start is left recorded", async || rig.starts().await == 0).await;
     last.die();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_takes_long_alone_stops_the_others_for_a_moment_only() {
+    let rig = Rig::new().await;
+    rig.publish(DEADLY).await;
+    for start in 1..=3 {
+        let process = rig.start();
+        eventually("it is begun", async || rig.seen.deadly().len() == start).await;
+        process.die();
+    }
+    let process = rig.start_workers(2, Duration::from_millis(200));
+    eventually("it is begun alone", async || rig.seen.deadly().len() == 4).await;
+    rig.publish(GOOD).await;
+    eventually("another is handled meanwhile", async || rig.holds(stream::CLEARED).await == 1).await;
+    eventually("only the first is in hand", async || rig.holds(stream::RESOLVED).await == 1).await;
+    process.die();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -219,6 +219,19 @@ async fn sweeps_of_a_paused_stage_rest_unless_they_keep_house() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_back_does_not_stop_the_epoch() {
+    let rig = Rig::new().await;
+    let set_back = "update ledger set marked_at = now() + interval '1 hour' returning mark";
+    let before: i64 = sqlx::query_scalar(set_back).fetch_one(&rig.pool).await.unwrap();
+    eventually("the epoch to advance", || async {
+        let mark: i64 = sqlx::query_scalar("select mark from ledger").fetch_one(&rig.pool).await.ok()?;
+        (mark > before).then_some(())
+    })
+    .await;
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pause_outlives_a_restart() {
     let rig = Rig::new().await;
     rig.pause().await;

@@ -30,7 +30,8 @@ const SLOW: i32 = 4;
 const PANICS: i32 = 5;
 const WAITS: i32 = 6;
 const BUSY: i32 = 7;
-/// More than the deliveries after which a message that fails is set aside.
+const BUSY_THEN_FAILS: i32 = 8;
+/// More than the attempts after which a message that fails is set aside.
 const BUSY_TIMES: usize = 20;
 
 #[derive(Default)]
@@ -61,6 +62,15 @@ impl Stage for Toy {
             && self.failures.fetch_add(1, Ordering::SeqCst) < BUSY_TIMES
         {
             return Err(StageError::Busy { reason: "busy", wait: Duration::from_millis(5) });
+        }
+        if inputs.iter().any(|input| input.announcement == BUSY_THEN_FAILS) {
+            match self.failures.fetch_add(1, Ordering::SeqCst) {
+                before if before < BUSY_TIMES => {
+                    return Err(StageError::Busy { reason: "busy", wait: Duration::from_millis(5) });
+                }
+                BUSY_TIMES => return Err(StageError::Deferred { reason: "not_yet" }),
+                _ => {}
+            }
         }
         if inputs.iter().any(|input| input.announcement == SLOW) {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -247,6 +257,16 @@ async fn a_message_that_waits_for_capacity_is_never_set_aside() {
     rig.holds(stream::RESOLVED, 0).await;
     assert_eq!(rig.toy.seen.lock().unwrap().len(), BUSY_TIMES + 1);
     assert_eq!(rig.messages(stream::DEAD).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_that_were_not_a_messages_fault_use_up_none_of_its_attempts() {
+    let rig = Rig::new().await;
+    rig.publish(BUSY_THEN_FAILS).await;
+    rig.start(1);
+    rig.holds(stream::RESOLVED, 0).await;
+    assert_eq!(rig.toy.seen.lock().unwrap().len(), BUSY_TIMES + 2);
+    assert_eq!((rig.messages(stream::CLEARED).await, rig.messages(stream::DEAD).await), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

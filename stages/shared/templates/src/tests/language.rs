@@ -44,6 +44,12 @@ fn the_documents_name_every_merge_field_and_filter() {
 #[case("{% for item in data.order.items %}[{{ item.price | default: '-' }}]{% endfor %}", "[4.5][-]")]
 #[case("{{ title | upcase | append: '!' }}", "!")]
 #[case("{{ title | plus: 1 }}", "1")]
+#[case("{{ title | reverse | join: ', ' }}{{ '' | reverse | join: ', ' }}", "")]
+#[case("{{ data.missing | map: 'id' | join: ', ' }}{{ data.missing | first }}{{ data.missing | last }}", "")]
+#[case(
+    "{{ data.missing | where: 'id', 1 | size }}{{ title | compact | size }}{{ title | compact: 'id' | size }}",
+    "000"
+)]
 fn an_absent_value_is_nothing_and_never_an_error(#[case] source: &str, #[case] printed: &str) {
     assert_eq!(render_html(source), printed);
 }
@@ -83,6 +89,14 @@ fn an_absent_value_is_nothing_and_never_an_error(#[case] source: &str, #[case] p
 #[case("{{ 7 | divided_by: 2 }} {{ -7 | divided_by: 2 }} {{ 7.0 | divided_by: 2 }} {{ 7 | modulo: 3 }}", "3 -4 3.5 1")]
 #[case("{{ 1.345 | round: 2 }} {{ 1.5 | round }} {{ 1.2 | ceil }} {{ '3' | times: 4 }}", "1.35 2 2 12")]
 fn tags_and_filters_do_what_liquid_says(#[case] source: &str, #[case] printed: &str) {
+    assert_eq!(render_html(source), printed);
+}
+
+#[rstest]
+#[case("{{ first_name | reverse | join: ', ' }}", "Ada")]
+#[case("{{ first_name | compact | size }}{{ 7 | where: 'id' | size }}{{ first_name | map: 'id' | size }}", "100")]
+#[case("{{ data.order | map: 'id' | join: ', ' }}", "17")]
+fn a_single_value_is_a_list_of_one(#[case] source: &str, #[case] printed: &str) {
     assert_eq!(render_html(source), printed);
 }
 

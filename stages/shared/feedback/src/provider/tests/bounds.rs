@@ -5,11 +5,12 @@ use hostile::Shape;
 use runtime::{Budget, Used};
 use schemas::ProviderKind;
 
+use super::{SEND_ID, tokens};
 use crate::provider::{LIMITS, Malformed, read};
 
 fn used(provider: &str, raw: &[u8]) -> Used {
     let budget = Budget::new(LIMITS);
-    let _ = read(provider, raw, &budget);
+    let _ = read(provider, raw, &tokens(), &budget);
     budget.used()
 }
 
@@ -37,8 +38,8 @@ const HOSTILE: &[Shape] = &[
     ("parameters of a header", |n| {
         let value = "a*1=x;".repeat(n);
         let field = format!("{{\"Name\":\"Content-Type\",\"Value\":\"multipart/report;{value}\"}}");
-        format!("{{\"MessageID\":\"1\",\"OriginalRecipient\":\"b-0197a1c27b1e7c449d3f2a6b8c0d1e2f-0a1b2c3d4e5f6071@x\",\"Headers\":[{field}]}}")
-            .into_bytes()
+        let path = tokens().return_path_local(SEND_ID.parse().unwrap());
+        format!("{{\"MessageID\":\"1\",\"OriginalRecipient\":\"{path}@x\",\"Headers\":[{field}]}}").into_bytes()
     }),
     ("a form of small parts", |n| part("x", "").repeat(n).into_bytes()),
     ("a form with half delimiters", |n| format!("{}{}", part("headers", ""), "\r\n--".repeat(n)).into_bytes()),
@@ -65,7 +66,11 @@ fn an_event_of_too_much_is_refused_before_it_is_built() {
     let long = vec![b' '; LIMITS.input_bytes + 1];
     for provider in ["ses", "postmark", "resend"] {
         for raw in [&deep, &many, &long] {
-            assert_eq!(read(provider, raw, &Budget::new(LIMITS)), Err(Malformed("too_costly")), "{provider}");
+            assert_eq!(
+                read(provider, raw, &tokens(), &Budget::new(LIMITS)),
+                Err(Malformed("too_costly")),
+                "{provider}"
+            );
         }
     }
 }
@@ -112,9 +117,10 @@ fn fuzz_provider_events() {
         b"\"tags\":[",
         b"\"type\":\"email.received\"",
     ];
+    let tokens = tokens();
     hostile::fuzz(TOKENS, |raw| {
         for provider in ProviderKind::HTTP {
-            let _ = read(provider, raw, &Budget::new(LIMITS));
+            let _ = read(provider, raw, &tokens, &Budget::new(LIMITS));
         }
     });
 }

@@ -6,14 +6,11 @@ use schemas::SignalKind;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::provider::{EventMeaning, LIMITS, Malformed, ProviderEvent};
+use super::{SEND_ID, read, tokens};
+use crate::provider::{EventMeaning, LIMITS, ProviderEvent};
 
-fn read(provider: &str, raw: &[u8]) -> Result<Vec<ProviderEvent>, Malformed> {
-    crate::provider::read(provider, raw, &runtime::Budget::new(LIMITS))
-}
-
-const SEND_ID: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
-const OURS: &str = "<0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f@acme.example>";
+/// Another send of the same batch.
+const NEIGHBOUR: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1eff";
 const SES_ID: &str = "0100017b2c3d4e5f-61b59c11-9236-11e6-8f96-7be8aexample-000000";
 
 /// A header as a person's mail program writes it.
@@ -31,9 +28,14 @@ fn header(in_reply_to: &str, references: &str) -> Vec<(String, String)> {
     .collect()
 }
 
+/// The Message-ID of a send.
+fn ours(send: &str) -> String {
+    format!("<{}@acme.example>", tokens().message_id_local(tokens().newest(), send.parse().unwrap()))
+}
+
 /// The header of an answer to ours.
 fn answer() -> Vec<(String, String)> {
-    header(OURS, "")
+    header(&ours(SEND_ID), "")
 }
 
 fn listed(header: &[(String, String)], name: &str, value: &str) -> Value {
@@ -107,9 +109,12 @@ const ALL: [(&str, Wrapped); 5] =
     [("postmark", postmark), ("ses", ses), ("mailgun", mailgun), ("sendgrid", sendgrid), ("sendgrid", sendgrid_raw)];
 
 #[rstest]
-#[case::in_reply_to(OURS, "", Some(SEND_ID), None)]
-#[case::references_where_that_is_another("<x@y.example>", &format!("<a@b.example>\r\n {OURS}"), Some(SEND_ID), None)]
-#[case::references_the_last_first("", &format!("<0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1eff@acme.example> {OURS}"), Some(SEND_ID), None)]
+#[case::in_reply_to(&ours(SEND_ID), "", Some(SEND_ID), None)]
+#[case::references_where_that_is_another("<x@y.example>", &format!("<a@b.example>\r\n {}", ours(SEND_ID)), Some(SEND_ID), None)]
+#[case::references_the_last_first("", &format!("{} {}", ours(NEIGHBOUR), ours(SEND_ID)), Some(SEND_ID), None)]
+#[case::references_where_that_is_forged(&format!("<{NEIGHBOUR}@acme.example>"), &ours(SEND_ID), Some(SEND_ID), None)]
+#[case::no_proof(&format!("<{SEND_ID}@acme.example>"), "", None, None)]
+#[case::the_proof_of_another_send(&ours(SEND_ID).replace(SEND_ID, NEIGHBOUR), "", None, None)]
 #[case::an_id_that_ses_wrote(&format!("<{SES_ID}@eu-central-1.amazonses.com>"), "", None, Some(SES_ID))]
 #[case::another_mail("<x@y.example>", "<z@y.example>", None, None)]
 #[case::an_id_of_another_kind("<6ba7b810-9dad-11d1-80b4-00c04fd430c8@acme.example>", "", None, None)]
@@ -138,10 +143,13 @@ fn a_reply_names_its_mail_for_every_provider(
 
 #[test]
 fn mail_to_a_return_path_names_its_send_by_the_address() {
-    let path = format!("b-{}-0a1b2c3d4e5f6071@send.acme.example", SEND_ID.replace('-', ""));
+    let path = format!("{}@send.acme.example", tokens().return_path_local(SEND_ID.parse().unwrap()));
+    let forged = path.replace(&SEND_ID.replace('-', ""), &NEIGHBOUR.replace('-', ""));
     for (provider, wrapped) in ALL {
         let provider_event = read_event(provider, &wrapped(&header("", ""), &path));
         assert_eq!(provider_event.send_id, Uuid::try_parse(SEND_ID).ok(), "{provider}");
+        let provider_event = read_event(provider, &wrapped(&header("", ""), &forged));
+        assert_eq!((provider_event.send_id, provider_event.meaning), (None, EventMeaning::Ignored), "{provider}");
     }
     let event = |to: &str| {
         json!({

@@ -5,14 +5,18 @@ mod bounds;
 mod inbound_mail;
 
 use rstest::rstest;
-use schemas::{BounceClass, SignalKind};
+use schemas::{BounceClass, SignalKind, token::TokenKeys};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{EventMeaning, LIMITS, Malformed, ProviderEvent};
 
+fn tokens() -> TokenKeys {
+    TokenKeys::derive(&[[7; 32]])
+}
+
 fn read(provider: &str, raw: &[u8]) -> Result<Vec<ProviderEvent>, Malformed> {
-    super::read(provider, raw, &runtime::Budget::new(LIMITS))
+    super::read(provider, raw, &tokens(), &runtime::Budget::new(LIMITS))
 }
 
 const SEND_ID: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
