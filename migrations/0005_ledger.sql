@@ -122,7 +122,7 @@ select enable_row_security('message_attachments');
 --   held       the remainder of an A/B test: waits for the winner
 --   timed      waits for its time: the end of quiet hours, or a time of the day in its recipients' zones; waiting at announce_after
 --   waiting    not dispatched yet (the audience stage dispatches, tenants in turn)
---   announced  dispatched; announced again at announce_after until nothing is open, in the bulk lane from the fourth time on by dispatch
+--   announced  dispatched; announced again at announce_after until nothing is open, in the bulk lane from the fourth time on by dispatch if unpaced
 --   resting    all that is open is deferred; announced again at announce_after
 --   done       nothing is open
 -- The counters are one number per send state and per fact, kept in the transaction that changes the sends, and equal to a

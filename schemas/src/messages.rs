@@ -61,6 +61,9 @@ pub struct RequestAnnounced {
     /// The number of requests, if it is more than the named ones: a transactional request stands for its whole batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
+    /// True if it came in an array of many, however few of them it stands for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_bulk: bool,
     /// A subject that is notified when sends of this work are decided, at most once. The subscriber reads the outcome from the
     /// ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +74,7 @@ impl RequestAnnounced {
     /// The announcement of one request, without a subject to notify.
     #[must_use]
     pub fn of(tenant_id: Uuid, request_id: Uuid, kind: RequestKind) -> Self {
-        Self { tenant_id, request_id, kind, more: Vec::new(), count: None, notify: None }
+        Self { tenant_id, request_id, kind, more: Vec::new(), count: None, is_bulk: false, notify: None }
     }
 
     /// Sets the subject that is notified when sends of this work are decided.

@@ -1,7 +1,7 @@
 //! [`named_enum!`](crate::named_enum): enums whose members have one name each.
 
 /// Makes an enum whose members have one name each, the same in the ledger, the API and metrics. The enum gets `ALL`, `NAMES`,
-/// `as_str` and `parse`. A `wire enum` derives serde's traits, which use the names, too.
+/// `as_str` and `parse`. A `wire enum`, which derives serde's traits itself, has these names there, too.
 #[macro_export]
 macro_rules! named_enum {
     ($(#[$meta:meta])* $vis:vis wire enum $enum:ident { $($(#[$doc:meta])* $member:ident = $name:literal,)+ }) => {

@@ -1,5 +1,5 @@
 -- Updates known contacts. An empty cell leaves the value; an archived contact is active again, unless its row says that it is archived; an
--- opt-out is never lifted; `pending` becomes `subscribed` only where the import
+-- opt-out is never lifted, nor is one that outlived an erased contact of the address; `pending` becomes `subscribed` only where the import
 -- states that marketing is allowed and on what basis ($2), and the row does not say `pending`, which takes `subscribed` back. Consent is
 -- taken as a whole, with the import as its evidence: its basis ($3), slug ($4) and description ($5). Consent of a row that is older than
 -- what is known says nothing new, and that of the import alone counts where nothing is known. A row that says nothing new changes nothing.
@@ -10,11 +10,11 @@ with incoming as (
            case
                when r.unsubscribed then 'unsubscribed'
                when r.pending and c.marketing_status = 'subscribed' then 'pending'
-               when $2 and not r.pending and c.marketing_status = 'pending' then 'subscribed'
+               when $2 and not r.pending and c.marketing_status = 'pending' and not o.has_left then 'subscribed'
                else c.marketing_status
            end as marketing_status,
            case
-               when $2 and not r.unsubscribed and not r.pending and c.marketing_status = 'pending' then true
+               when $2 and not r.unsubscribed and not r.pending and c.marketing_status = 'pending' and not o.has_left then true
                when r.consent_at < c.consent_at then false
                when r.consent_at = c.consent_at or r.consent_at is null and r.consent_basis is not null
                    then r.consent_basis is not null and r.consent_basis is distinct from c.consent_basis
@@ -23,6 +23,9 @@ with incoming as (
            end as states_consent
     from import_rows r
     join contacts c on c.tenant_id = $1 and c.id = r.contact_id
+    cross join lateral (
+        select c.marketing_status = 'pending' and exists (select from own_opt_outs($1, c.address)) as has_left
+    ) o
     where r.contact_id <> r.new_id and not r.is_folded
 ),
 changed as (

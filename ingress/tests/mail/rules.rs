@@ -221,9 +221,11 @@ async fn a_campaign_is_not_launched_into_a_closed_window() {
 #[tokio::test]
 async fn a_test_is_not_launched_into_a_window_that_closes_before_it_is_decided() {
     let ready = Ready::start().await;
-    let test = json!({"test_percent": 20, "winner_metric": "click_rate", "decide_after_minutes": 120});
     let variants = json!([{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "subject": "Other"}]);
-    for (hours, on_miss, refused) in [(1, "skip", true), (1, "send", false), (3, "skip", false)] {
+    // Of a test with everybody nothing waits for the decision.
+    let cases = [(20, 1, "skip", true), (20, 1, "send", false), (20, 3, "skip", false), (100, 1, "skip", false)];
+    for (percent, hours, on_miss, refused) in cases {
+        let test = json!({"test_percent": percent, "winner_metric": "click_rate", "decide_after_minutes": 120});
         let not_after = (Utc::now() + TimeDelta::hours(hours)).to_rfc3339();
         let rules = json!({"ab_test": test, "variants": variants, "not_after": not_after, "on_miss": on_miss});
         let id = ready.campaign(rules).await;

@@ -112,10 +112,10 @@ pub async fn run(args: HookArgs) -> anyhow::Result<()> {
     args.database.operate(run).await
 }
 
-/// The URL to which a provider sends the events of a connection.
-fn url_of(public_url: &Url, provider: &str, connection: Uuid) -> String {
-    let Some(path) = path_of(provider, connection) else { return "no hook for this provider".to_owned() };
-    format!("{}{path}", public_url.as_str().trim_end_matches('/'))
+/// The URL to which a provider sends the events of a connection, if it sends any.
+fn url_of(public_url: &Url, provider: &str, connection: Uuid) -> Option<String> {
+    let path = path_of(provider, connection)?;
+    Some(format!("{}{path}", public_url.as_str().trim_end_matches('/')))
 }
 
 async fn set_checks(db: &mut PgConnection, vault: &Vault, wanted: &SetHook, secret: &str) -> anyhow::Result<()> {
@@ -227,14 +227,15 @@ mod tests {
     #[test]
     fn a_provider_that_reports_nothing_by_http_has_no_url() {
         let base = "https://mail.example.com".parse().unwrap();
-        assert_eq!(url_of(&base, "smtp", Uuid::nil()), "no hook for this provider");
+        assert_eq!(url_of(&base, "smtp", Uuid::nil()), None);
     }
 
     #[test]
     fn the_url_is_the_ingress_own_whatever_stands_behind_it() {
         let id = Uuid::nil();
         for base in ["https://mail.example.com", "https://mail.example.com/"] {
-            assert_eq!(url_of(&base.parse().unwrap(), "ses", id), format!("https://mail.example.com/hooks/ses/{id}"));
+            let url = url_of(&base.parse().unwrap(), "ses", id);
+            assert_eq!(url, Some(format!("https://mail.example.com/hooks/ses/{id}")));
         }
     }
 }

@@ -2,12 +2,7 @@
 
 #[cfg(feature = "dev")]
 use std::io::IsTerminal;
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::CommandFactory;
@@ -60,15 +55,11 @@ impl AddressesFile {
     /// Writes the file, if one is asked for.
     pub fn write(&self, addresses: &serde_json::Value) -> anyhow::Result<()> {
         let Some(path) = &self.addresses_file else { return Ok(()) };
-        replace_file(path, &addresses.to_string()).context("addresses-file")
+        // Renamed into place, so that no reader sees half of it.
+        let partial = path.with_extension("partial");
+        std::fs::write(&partial, addresses.to_string()).context("addresses-file")?;
+        std::fs::rename(&partial, path).context("addresses-file")
     }
-}
-
-/// Writes a file whole: it is renamed into place, so that no reader sees half of it.
-pub fn replace_file(path: &Path, content: &str) -> std::io::Result<()> {
-    let partial = path.with_extension("partial");
-    std::fs::write(&partial, content)?;
-    std::fs::rename(&partial, path)
 }
 
 /// What ingress and stages have in common beside the core.

@@ -120,7 +120,7 @@ impl Audience {
         }
         if !transactional.is_empty() {
             // An array is bulk work.
-            let is_array = transactional.iter().any(|input| input.count() > 1);
+            let is_array = transactional.iter().any(|input| input.is_bulk || input.count() > 1);
             let lane = if is_array { Lane::Bulk } else { Lane::Priority };
             let by_key = self.by_key.of_lane(lane, Self::NAME);
             publications.extend(transactional::resolve(&by_key, &transactional, self.reannounce).await?);

@@ -210,14 +210,14 @@ impl Launch {
     }
 }
 
-/// Refuses a launch whose mails would all be skipped or paused.
+/// Refuses a launch whose mails, or those that wait for the decision of an A/B test, would all be skipped or paused.
 pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
     let closed = row.on_miss != OnMiss::Send && row.not_after.is_some_and(|closes_at| closes_at <= starts_at);
     if closed {
         return Err(ApiError::unprocessable("window_missed").detail("not_after is not after the time of the launch"));
     }
     // The rest of a test's audience gets its mail when the test is decided.
-    let test = row.decide_after_minutes.filter(|_| row.test_percent.is_some());
+    let test = row.decide_after_minutes.filter(|_| row.test_percent.is_some_and(|percent| percent < 100));
     let decided_at = test.map(|minutes| starts_at + TimeDelta::minutes(i64::from(minutes)));
     if row.on_miss != OnMiss::Send && row.not_after.zip(decided_at).is_some_and(|(closes_at, at)| closes_at <= at) {
         return Err(ApiError::unprocessable("window_missed")

@@ -35,7 +35,7 @@ pub(super) struct KnownContacts {
     contacts: Vec<KnownContact>,
     by_address: HashMap<String, usize>,
     by_external_id: HashMap<String, usize>,
-    /// Addresses without a contact whose recipient unsubscribed through a link in mail: of contacts that were erased.
+    /// Addresses of the request whose recipient unsubscribed through a link in mail: it may have outlived an erased contact.
     left_by_own_hand: HashSet<String>,
 }
 

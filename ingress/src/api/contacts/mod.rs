@@ -69,7 +69,8 @@ pub(crate) fn routes() -> Routes {
                  exists keeps its values, or gets the new ones with `on_existing: update`; an archived one is active \
                  again. One whose consent is pending becomes subscribed when `marketing_status` says `subscribed`; \
                  one that unsubscribed stays unsubscribed. With `require_verification` a contact that is not subscribed \
-                 yet gets a confirmation mail, and is subscribed by the link in it.",
+                 yet gets a confirmation mail, and is subscribed by the link in it. A contact that is made anew for an \
+                 address whose recipient unsubscribed is unsubscribed.",
             )
             .example(json!({"email": "ann@example.com", "first_name": "Ann", "tags": ["vip"]}))
             .answer::<ContactCreated>(201, "Created")

@@ -128,7 +128,7 @@ struct EnrolledContact {
 }
 
 /// Finds or makes the contact by address, and fills what it has nothing in yet. A new one is subscribed, as one that is created
-/// through `/v1/contacts` is: the product that enrolls a contact says that it may be written to. The same holds for a contact that
+/// through `/v1/contacts` is, unless its recipient has unsubscribed: the product that enrolls a contact says that it may be written to. The same holds for a contact that
 /// the engine itself made for transactional or one-off mail, and of which nothing else is known. What the product or the recipient
 /// said of a contact (unsubscribed, pending, suppressed) stays and counts. An archived contact is active again.
 async fn find_or_create(
@@ -162,6 +162,7 @@ async fn find_or_create(
              marketing_status = case
                  when marketing_status = 'pending' and is_known_from_mail(source)
                       and not exists (select from confirmations f where f.tenant_id = $1 and f.contact_id = contacts.id)
+                      and not exists (select from own_opt_outs($1, contacts.address))
                  then 'subscribed' else marketing_status end
          where tenant_id = $1 and id = $2
            and (status = 'archived' or marketing_status = 'pending' and is_known_from_mail(source)

@@ -127,14 +127,16 @@ pub async fn lock_live(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<L
     .await
 }
 
-/// The live key that replaced this one last.
+/// The newest live key that was made by rotation after this one, from the same first key, and lives longer.
 pub async fn successor(db: &mut PgConnection, replaced: &LiveKey) -> sqlx::Result<Option<Uuid>> {
     sqlx::query_scalar!(
         "select id from api_keys
-         where lineage = $1 and id > $2 and revoked_at is null and (expires_at is null or expires_at > now())
+         where lineage = $1 and id > $2 and revoked_at is null and $3::timestamptz is not null
+           and (expires_at is null or expires_at > $3)
          order by id desc limit 1",
         replaced.lineage,
         replaced.id,
+        replaced.expires_at,
     )
     .fetch_optional(db)
     .await

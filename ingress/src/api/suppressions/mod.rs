@@ -301,6 +301,10 @@ async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<ApiRep
     let address = body.email.as_deref().and_then(|text| faults.address("email", text)).map(Address::into_string);
     faults.finish()?;
     let tenant = ctx.tenant;
+    if let Some(address) = &address {
+        // As every writer of suppressions does, which then writes those of both addresses.
+        ledger::suppressions::lock_addresses(ctx.db(), tenant, &[address]).await?;
+    }
     let found = sqlx::query!(
         "select s.id, s.reason, s.source from suppressions s
          where s.tenant_id = $1 and ($2::uuid is null or s.id = $2) and ($4::text is null or s.reason = $4)

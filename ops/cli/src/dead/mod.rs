@@ -1,4 +1,4 @@
-//! `postrider dead list|show|replay|drop`: dead letters, their reasons, and what to do with them.
+//! `postrider dead list|show|replay|drop`: dead letters, their codes, and what to do with them.
 
 mod dead_letters;
 

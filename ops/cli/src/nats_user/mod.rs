@@ -24,7 +24,6 @@ use serde_json::json;
 use crate::{
     key::{environment, product},
     operator,
-    process::replace_file,
 };
 
 /// Users of the NATS servers: keys, and the configuration with their rights.
@@ -174,7 +173,8 @@ impl Made {
         let with = conf::with_product(&known, user)
             .with_context(|| format!("{} has no `users: [ ]` to put it into", path.display()))?;
         self.write_seed()?;
-        replace_file(path, &with).with_context(|| format!("{}", path.display()))
+        // Written in place: its owner and its mode stay.
+        fs::write(path, with).with_context(|| format!("{}", path.display()))
     }
 }
 

@@ -301,6 +301,22 @@ async fn batches_that_announcements_do_not_help_wait_for_their_tenants_turn_agai
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_paced_campaign_has_in_the_lane_stays_counted_for_its_pace() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    waiting(&rig, &tenant, 2).await;
+    let stuck =
+        "update batches set state = 'announced', announcement = 3, announce_after = now(), dispatched_sends = 500";
+    sqlx::query(stuck).execute(&rig.pool).await.unwrap();
+    start(&rig, &[]).await;
+    until("both are announced again", async || {
+        rig.number("select count(*) from batches where announcement = 4 and state = 'announced'").await == 2
+    })
+    .await;
+    assert_eq!(rig.number("select count(*) from batches where quiet_at is not null").await, 0, "they never waited");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_time() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

@@ -118,7 +118,7 @@ impl GroupRecorder for RetryPendingFacts {
             sqlx::query!(
                 "update pending_facts p set due_at = now() + interval '2 seconds'
                  from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, reason)
-                 where p.tenant_id = w.tenant_id and p.id = w.id and p.reason = w.reason and p.due_at <= now()",
+                 where p.tenant_id = w.tenant_id and p.id = w.id and p.reason = w.reason",
                 &column(due, |key| key.tenant_id),
                 &column(due, |key| key.id),
                 &column(due, |key| key.reason.clone()),
@@ -132,14 +132,22 @@ impl GroupRecorder for RetryPendingFacts {
             tracing::debug!(
                 stage = "engagement",
                 error = runtime::db::describe(&error),
-                "pending facts are due again at once"
+                "pending facts are due again in a minute"
             );
         }
     }
 
     async fn refuse(&self, key: &PendingKey, error: StageError) {
         tracing::error!(stage = "engagement", fact = %key.id, error = %error.chain(), "a pending fact cannot be recorded");
-        self.give_back(slice::from_ref(key)).await;
+        // Its pauses grow, and it is dropped, as if its send was not known.
+        let update = async {
+            let mut tx = self.by_key.begin().await?;
+            update_by_key(&mut tx, slice::from_ref(key), &[true]).await?;
+            tx.commit().await
+        };
+        if let Err(error) = update.await {
+            tracing::debug!(stage = "engagement", error = runtime::db::describe(&error), "it is due again in a minute");
+        }
     }
 }
 
@@ -150,13 +158,13 @@ struct DroppedFact {
     names_its_send: bool,
 }
 
-/// Locks due facts. Those that another process has locked, or has tried just now, are left out.
+/// Locks facts that were taken.
 async fn lock(db: &mut PgConnection, due: &[PendingKey]) -> sqlx::Result<Vec<PendingRow>> {
     let rows = sqlx::query!(
         "select p.tenant_id, p.id, p.reason, p.send_id, p.provider, p.provider_message_id, p.signal, p.occurred_at, p.pending_since
          from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, reason)
          join pending_facts p on p.tenant_id = w.tenant_id and p.id = w.id and p.reason = w.reason
-         where p.due_at <= now() for update of p skip locked",
+         for update of p",
         &column(due, |key| key.tenant_id),
         &column(due, |key| key.id),
         &column(due, |key| key.reason.clone()),
@@ -193,13 +201,24 @@ async fn update_pending(
         FactOutcome::Unknown => true,
         FactOutcome::Undecided => row.reason == UNDECIDED,
     };
-    let tenants: Vec<Uuid> = rows.iter().map(|row| row.item.tenant_id).collect();
-    let ids: Vec<Uuid> = rows.iter().map(|row| row.item.id).collect();
-    let reasons: Vec<String> = rows.iter().map(|row| row.reason.clone()).collect();
+    let key =
+        |row: &PendingRow| PendingKey { tenant_id: row.item.tenant_id, id: row.item.id, reason: row.reason.clone() };
+    let keys: Vec<PendingKey> = rows.iter().map(key).collect();
     let waiting: Vec<bool> = rows.iter().zip(&outcomes.each).map(|(row, outcome)| waits(row, outcome)).collect();
-    sqlx::query_file_as!(DroppedFact, "queries/update_pending.sql", &tenants, &ids, &reasons, &waiting)
-        .fetch_all(db)
-        .await
+    update_by_key(db, &keys, &waiting).await
+}
+
+async fn update_by_key(db: &mut PgConnection, keys: &[PendingKey], waiting: &[bool]) -> sqlx::Result<Vec<DroppedFact>> {
+    sqlx::query_file_as!(
+        DroppedFact,
+        "queries/update_pending.sql",
+        &column(keys, |key| key.tenant_id),
+        &column(keys, |key| key.id),
+        &column(keys, |key| key.reason.clone()),
+        waiting
+    )
+    .fetch_all(db)
+    .await
 }
 
 fn count(rows: &[PendingRow], outcomes: &FactOutcomes) {

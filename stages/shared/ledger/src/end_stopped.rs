@@ -34,32 +34,32 @@ impl Sweep for EndStopped {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        let found = sqlx::query!(
-            r#"select b.tenant_id, b.id, b.kind as "kind: MessageKind", c.status = 'sending' as "missed!",
-                      b.queued + b.deferred as "open!"
-               from campaigns c
-               join batches b on b.tenant_id = c.tenant_id and b.campaign_id = c.id
-               where (c.status = 'cancelled' or c.status = 'sending' and c.on_miss = 'skip' and c.closes_at <= now())
-                 and c.completed_at is null and b.state <> 'done' and b.queued + b.deferred > 0
+        let batches = sqlx::query!(
+            r#"with open as materialized (
+                   select b.tenant_id, b.id, c.status = 'sending' as missed, b.queued + b.deferred as sends
+                   from campaigns c
+                   join batches b on b.tenant_id = c.tenant_id and b.campaign_id = c.id
+                   where (c.status = 'cancelled' or c.status = 'sending' and c.on_miss = 'skip' and c.closes_at <= now())
+                     and c.completed_at is null and b.state <> 'done' and b.queued + b.deferred > 0
+                   order by b.tenant_id, b.id
+                   limit $1
+               ), first as materialized (
+                   select *, sum(sends) over (order by tenant_id, id) - sends as before from open
+               )
+               select b.tenant_id, b.id, b.kind as "kind: MessageKind", o.missed as "missed!"
+               from first o
+               join batches b on b.tenant_id = o.tenant_id and b.id = o.id
+               where o.before < $2 and b.queued + b.deferred > 0
                order by b.tenant_id, b.id
-               limit $1
                for update of b skip locked"#,
             AT_ONCE,
+            SENDS_AT_ONCE,
         )
         .fetch_all(&mut *tx)
         .await?;
-        if found.is_empty() {
+        if batches.is_empty() {
             return Ok(0);
         }
-        let mut left = SENDS_AT_ONCE;
-        let batches: Vec<_> = found
-            .into_iter()
-            .take_while(|batch| {
-                let is_taken = left > 0;
-                left -= i64::from(batch.open);
-                is_taken
-            })
-            .collect();
         let endings = column(&batches, |batch| Ending {
             batch: (batch.tenant_id, batch.id),
             kind: batch.kind,

@@ -57,12 +57,15 @@ impl Parts {
 }
 
 /// Sends in one batch: the maximum, or what a paced campaign may send in a second, so that its mail flows evenly. Of a slow one up to ten,
-/// what it may send in ten seconds at most: a batch of each mail would make everything that goes over batches slow.
+/// what it may send in ten seconds at most: a batch of each mail would make everything that goes over batches slow. Only whole batches go in
+/// a minute, so it is the size up to there that leaves least of the pace unused.
 fn batch_size(max_per_minute: Option<i32>) -> i64 {
     let most = BATCH_MAX as i64;
     max_per_minute.map_or(most, |pace| {
         let pace = i64::from(pace);
-        (pace / 60).max((pace / 6).min(10)).clamp(1, most)
+        let slow = (pace / 6).clamp(1, 10);
+        let least_unused = (slow.midpoint(1)..=slow).rev().min_by_key(|size| pace % size).unwrap_or(slow);
+        (pace / 60).max(least_unused).min(most)
     })
 }
 
@@ -180,6 +183,7 @@ mod tests {
     #[case(Some(1), 1)]
     #[case(Some(30), 5)]
     #[case(Some(60), 10)]
+    #[case::of_whole_batches_66_go_in_a_minute_not_60(Some(69), 6)]
     #[case(Some(600), 10)]
     #[case(Some(30_000), 500)]
     #[case(Some(1_000_000), 500)]

@@ -336,8 +336,8 @@ async fn late_evidence_resolves_an_unknown_outcome() {
 /// A process was cut off from Postgres until the sweep doubted its mail, which was certainly not taken.
 #[rstest]
 #[case::refused_for_now(
-    |send| Change::deferred(send, "throttled", Answer::default(), Duration::from_secs(60)),
-    row("failed", Some("throttled"), 1)
+    |send| Change::deferred(send, "mailbox_full", Answer::default(), Duration::from_secs(60)),
+    row("failed", Some("temporary"), 1)
 )]
 #[case::not_begun(|send| Change::released(send, Duration::ZERO), row("failed", Some("temporary"), 1))]
 #[case::too_late(|send| Change::expired(send, "temporary", Answer::default()), row("expired", Some("temporary"), 1))]

@@ -5,13 +5,15 @@
 --   waiting    its campaign is paused and no send of it is fenced: it must not fill the lane meanwhile. Or its time has come in the bulk
 --              lane: mail that was put off is mail like any other, and waits for dispatch. Or three announcements in the bulk lane have not
 --              helped: it waits for its tenant's turn again, so that batches no stage can handle do not fill the lane for all. Dispatch
---              announces it, and goes on doubling the pause
+--              announces it, and goes on doubling the pause. Not of a paced campaign: it has a minute's mail in the lane at most, and
+--              its pace counts what is announced
 -- Nothing of a cancelled campaign is announced, nor what a missed window leaves: the sweep `end_stopped_campaigns` ends both. Served by
 -- `batches_open`.
 with due as (
     select b.tenant_id, b.id,
            coalesce(c.paused, false)
-           or b.lane = 'bulk' and (b.state in ('resting', 'timed') or b.announcement >= 3 and b.fenced = 0) as waits
+           or b.lane = 'bulk' and (b.state in ('resting', 'timed')
+                                   or b.announcement >= 3 and b.fenced = 0 and b.dispatched_sends is null) as waits
     from batches b
     left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
     where b.lane in ('priority', 'bulk') and b.state in ('announced', 'resting', 'timed') and b.announce_after <= now()

@@ -40,6 +40,7 @@ impl<'a> Announcement<'a> {
         let AnnouncedRequest { tenant_id, request_id, product, environment, kind, announcements, .. } = self.first;
         let message = RequestAnnounced {
             count: u32::try_from(self.count).ok().filter(|count| *count > 1),
+            is_bulk: self.first.is_bulk,
             ..RequestAnnounced::of(*tenant_id, *request_id, *kind)
         };
         let subject = if self.first.is_bulk || self.count > PROMPT_BATCH_MAX {

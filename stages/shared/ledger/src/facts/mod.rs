@@ -5,7 +5,7 @@ mod evidence;
 pub mod rescore;
 mod suppress;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chrono::{DateTime, NaiveDate, Utc};
 use runtime::column;
@@ -139,10 +139,13 @@ pub async fn record(
     // A fact about a test is on its timeline only: it counts nowhere and suppresses no address.
     let counts = |signal: &Signal| !tests.contains(&batch_of(send_of(signal)));
     new.retain(|new| counts(new.signal));
-    // An opt-out beyond the bound is not stored, and is one all the same: the recipient may have opted in again since the others. To
-    // suppress again for one that is repeated changes nothing.
-    let opt_outs =
-        inputs.iter().copied().filter(|input| matches!(input.kind, SignalKind::Unsubscribed { .. }) && counts(input));
+    // An opt-out beyond the bound is not stored, and is one all the same: the recipient may have opted in again since the others.
+    let opt_outs: Vec<&Signal> = inputs
+        .iter()
+        .copied()
+        .filter(|input| matches!(input.kind, SignalKind::Unsubscribed { .. }) && counts(input))
+        .collect();
+    let opt_outs = not_stored(db, opt_outs).await?;
     let suppressing: Vec<&Signal> = new.iter().map(|new| new.signal).chain(opt_outs).collect();
     suppress::suppress(db, &suppressing).await?;
     if !new.is_empty() {
@@ -256,6 +259,28 @@ async fn insert_events<'a>(
     .fetch_all(db)
     .await?;
     Ok(rows.into_iter().filter_map(|row| signals.get(&(row.tenant_id, row.send_id, row.id)).copied()).collect())
+}
+
+/// Those of these facts that are not stored.
+async fn not_stored<'a>(db: &mut PgConnection, mut facts: Vec<&'a Signal>) -> sqlx::Result<Vec<&'a Signal>> {
+    if facts.is_empty() {
+        return Ok(facts);
+    }
+    let stored = sqlx::query!(
+        "select e.tenant_id, e.send_id, e.id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[]) as w (tenant_id, send_id, id, month)
+         join events e on e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.id = w.id and e.month = w.month",
+        &column(&facts, |fact| fact.tenant_id),
+        &column(&facts, |fact| fact.send_id),
+        &column(&facts, |fact| fact.signal_id),
+        &column(&facts, |fact| SendId(fact.send_id).month()),
+    )
+    .fetch_all(db)
+    .await?;
+    let stored: HashSet<(Uuid, Uuid, Uuid)> =
+        stored.into_iter().map(|row| (row.tenant_id, row.send_id, row.id)).collect();
+    facts.retain(|fact| !stored.contains(&(fact.tenant_id, fact.send_id, fact.signal_id)));
+    Ok(facts)
 }
 
 /// Classifies all clicks of the sends that were clicked now: whether a click is a person's depends on the clicks near it, including

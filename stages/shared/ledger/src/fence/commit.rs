@@ -354,7 +354,8 @@ fn evidence(change: &Change) -> Vec<Change> {
         {
             vec![Change {
                 to: SendState::Failed,
-                reason: change.reason.or(Some("temporary")),
+                // A deferral because of a full mailbox is no bounce yet.
+                reason: Some("temporary"),
                 wait: None,
                 uncounted: false,
                 event: Some("failed"),

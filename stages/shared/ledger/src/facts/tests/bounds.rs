@@ -1,6 +1,8 @@
 //! How many facts of one send are stored.
 #![allow(clippy::unwrap_used)]
 
+use std::slice;
+
 use chrono::{TimeDelta, Utc};
 use runtime::plans::PreparedPool;
 use schemas::{BounceClass, Classification, SendId, Signal, SignalKind, new_id};
@@ -120,4 +122,17 @@ async fn an_opt_out_beyond_the_bound_opts_out() {
         let own = "select count(*) from suppressions where reason = 'unsubscribe' and source = 'recipient'";
         assert_eq!(mails.rig.number(own).await, expected, "{minute}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_opt_out_undoes_no_opt_in_since_then() {
+    let mails = Mails::sent().await;
+    // By a clock that is ahead of ours.
+    let gone = mails.signal(0, left(), 0);
+    assert_eq!(mails.record(slice::from_ref(&gone)).await, 1);
+    let came_back = "delete from suppressions;
+        update contacts set marketing_status = 'subscribed', opted_in_at = now() - interval '30 days'";
+    sqlx::raw_sql(came_back).execute(&mails.rig.pool).await.unwrap();
+    assert_eq!(mails.record(&[gone]).await, 0);
+    assert_eq!(mails.rig.number("select count(*) from suppressions").await, 0);
 }
