@@ -212,16 +212,15 @@ impl Launch {
 
 /// Refuses a launch whose mails, or those that wait for the decision of an A/B test, would all be skipped or paused.
 pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
-    let closed = row.on_miss != OnMiss::Send && row.not_after.is_some_and(|closes_at| closes_at <= starts_at);
-    if closed {
-        return Err(ApiError::unprocessable("window_missed").detail("not_after is not after the time of the launch"));
+    let Some(closes_at) = row.not_after.filter(|_| row.on_miss != OnMiss::Send) else { return Ok(()) };
+    let missed = |detail: &'static str| Err(ApiError::unprocessable("window_missed").detail(detail));
+    if closes_at <= starts_at {
+        return missed("not_after is not after the time of the launch");
     }
     // The rest of a test's audience gets its mail when the test is decided.
     let test = row.decide_after_minutes.filter(|_| row.test_percent.is_some_and(|percent| percent < 100));
-    let decided_at = test.map(|minutes| starts_at + TimeDelta::minutes(i64::from(minutes)));
-    if row.on_miss != OnMiss::Send && row.not_after.zip(decided_at).is_some_and(|(closes_at, at)| closes_at <= at) {
-        return Err(ApiError::unprocessable("window_missed")
-            .detail("not_after is not after the time at which the A/B test is decided"));
+    if test.is_some_and(|minutes| closes_at <= starts_at + TimeDelta::minutes(i64::from(minutes))) {
+        return missed("not_after is not after the time at which the A/B test is decided");
     }
     Ok(())
 }

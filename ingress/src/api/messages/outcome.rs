@@ -140,7 +140,7 @@ async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Me
     let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let (rejected, domain) = (head.rejected, head.domain.clone());
     let tokens = &ingress.tokens;
-    let ours = |send_id| Some(format!("<{}@{domain}>", tokens.message_id_local(tokens.newest(), send_id)));
+    let ours = |send_id| format!("<{}@{domain}>", tokens.message_id_local(tokens.newest(), send_id));
     let recipients = rows.into_iter().map(|row| RecipientRow {
         send_id: row.send_id,
         email: row.email,
@@ -148,7 +148,10 @@ async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Me
         reason: row.reason,
         smtp_code: row.smtp_code,
         enhanced_code: row.enhanced_code,
-        provider_message_id: row.provider_message_id.or_else(|| ours(row.send_id)),
+        // Shown of sent mail only; this is read again and again until then.
+        provider_message_id: row
+            .provider_message_id
+            .or_else(|| (row.state == Some(SendState::Sent)).then(|| ours(row.send_id))),
         next_attempt_at: row.next_attempt_at,
     });
     Ok(MessageState { message_id: message, rejected, recipients: recipients.collect() })

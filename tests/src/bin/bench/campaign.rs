@@ -13,7 +13,7 @@ pub(super) async fn run(recipients: usize, setup: Setup) {
     let before = warm_up(&rig).await;
     let watch = Watch::start(&rig);
     // A thousand mails a second would take as long.
-    let patience = Duration::from_secs(300 + recipients as u64 / 1_000);
+    let longest = Duration::from_secs(300 + recipients as u64 / 1_000);
     let started = Instant::now();
     rig.launch(campaign).await;
     let launched = started.elapsed();
@@ -25,7 +25,7 @@ pub(super) async fn run(recipients: usize, setup: Setup) {
         let now = rig.sink.wait(before + next, 2_000).await - before;
         eprint!("\r{now} of {recipients} in {:.1} s   ", started.elapsed().as_secs_f64());
         reached = now;
-        if started.elapsed() > patience {
+        if started.elapsed() > longest {
             panic!("stuck: {:?}", pipeline::ledger::states(&rig.pool, campaign).await);
         }
     }

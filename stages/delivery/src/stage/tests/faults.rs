@@ -157,8 +157,7 @@ async fn a_second_attempt_waits_for_the_end_of_the_first() {
     killed_at(&world, &batch, &["fenced"]).await;
     world.silence_sessions(3_600.0).await;
     assert_eq!(world.sweep_leases().await, 0, "its lease is not over");
-    world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
-    world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    world.leases_are_over().await;
     // Of an attempt before, which that provider refused.
     world.run("update sends set provider = 'ses' where tenant_id = $1").await;
     assert_eq!(world.sweep_leases().await, 1);
@@ -284,8 +283,7 @@ async fn a_late_acceptance_counts_and_prevents_a_second_mail(
     let mut delivered = stage.deliver(&batches);
     let doubted = async {
         until("the fence", async || world.states(&batch).await == ["fenced"]).await;
-        world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
-        world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+        world.leases_are_over().await;
         assert_eq!(world.sweep_leases().await, 1);
         assert_eq!(world.states(&batch).await, ["queued"]);
         let soon = "select count(*) from batches where tenant_id = $1 and announce_after < now() + interval '20 s'";
@@ -317,8 +315,7 @@ async fn late_evidence_resolves_an_unknown_outcome() {
     let doubted = async {
         // The body is on its way; another process thinks its lease over.
         until("the fence", async || world.states(&batch).await == ["fenced"]).await;
-        world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
-        world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+        world.leases_are_over().await;
         assert_eq!(world.sweep_leases().await, 1);
         assert_eq!(world.states(&batch).await, ["unknown"]);
         world.doubted_hours_ago().await;
@@ -351,8 +348,7 @@ async fn doubted_mail_that_was_certainly_not_taken_can_be_tried_again(
     let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
     let send = owed(&world, &ledger, &[&batch]).await.remove(0);
     let Fence::Passed { metered_on, .. } = ledger.fence(send.clone()).await else { panic!("not fenced") };
-    world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
-    world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    world.leases_are_over().await;
     assert_eq!(world.sweep_leases().await, 1);
     assert_eq!(world.states(&batch).await, ["unknown"]);
     world.doubted_hours_ago().await;
@@ -377,8 +373,7 @@ async fn mail_in_doubt_stays_so_when_its_second_attempt_is_put_off_late() {
     let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
     let send = owed(&world, &ledger, &[&batch]).await.remove(0);
     let Fence::Passed { metered_on, .. } = ledger.fence(send.clone()).await else { panic!("not fenced") };
-    world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
-    world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    world.leases_are_over().await;
     assert_eq!(world.sweep_leases().await, 1);
     let late = Change::deferred(send.fenced(Some(metered_on)), "temporary", Answer::default(), Duration::from_secs(60));
     ledger.record(late).await.await.unwrap();

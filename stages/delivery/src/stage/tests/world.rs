@@ -304,6 +304,12 @@ impl World {
         sqlx::query(sql).bind(self.tenant).execute(&self.pool).await.unwrap();
     }
 
+    /// Ends the leases of all fences a second ago.
+    pub async fn leases_are_over(&self) {
+        self.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+        self.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    }
+
     /// Sets the last heartbeat of all sessions to this many seconds ago.
     pub async fn silence_sessions(&self, seconds: f64) {
         let silent = "update delivery_sessions set seen_at = clock_timestamp() - make_interval(secs => $1)";

@@ -20,20 +20,20 @@ pub struct AnnounceRequests {
     pool: PgPool,
     bus: Bus,
     /// Notified when a launch was handled: its tenant's next is announced at once.
-    launched: Notifier,
+    launch_handled: Notifier,
 }
 
 impl AnnounceRequests {
     /// On this bus.
     #[must_use]
     pub fn new(pool: PgPool, bus: Bus) -> Self {
-        Self { pool, bus, launched: Notifier::default() }
+        Self { pool, bus, launch_handled: Notifier::default() }
     }
 
     /// Announces a tenant's next launch as soon as this says that one was handled.
     #[must_use]
-    pub fn after(self, launched: Notifier) -> Self {
-        Self { launched, ..self }
+    pub fn after(self, launch_handled: Notifier) -> Self {
+        Self { launch_handled, ..self }
     }
 }
 
@@ -45,7 +45,7 @@ impl Sweep for AnnounceRequests {
     }
 
     async fn woken(&self) {
-        self.launched.notified().await;
+        self.launch_handled.notified().await;
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
