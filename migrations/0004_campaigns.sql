@@ -49,9 +49,9 @@ create table campaigns (
     bounce_percent double precision not null default 5 check (bounce_percent between 0 and 100),
     complaint_percent double precision not null default 0.3 check (complaint_percent between 0 and 100),
     tripwire text not null default 'armed' check (tripwire in ('armed', 'tripped', 'disarmed')),
-    launched_at timestamptz,
-    launch_prefix text,                         -- common hex prefix of the ids of its sends
-    month date,                                 -- the partition its sends live in
+    launched_at timestamptz,                    -- when its audience was looked up, and the first range of it written to `sends`
+    launch_prefix text,                         -- since then: common hex prefix of the ids of its sends
+    month date,                                 -- since then: the partition its sends live in
     materialized_at timestamptz,                -- when the whole audience was written to `sends`
     completed_at timestamptz,
     counts jsonb,                               -- rolled up when done; before that the batches are summed
@@ -119,8 +119,8 @@ language sql immutable parallel safe
 as $$ select ('x' || left(encode(sha256(uuid_send(of_campaign) || uuid_send(of_contact)), 'hex'), 8))::bit(32)::bigint $$;
 grant execute on function ab_draw(uuid, uuid) to postrider_ingress, postrider_stages;
 
--- An audience as it was when its campaign was launched, until it is written to `sends`: a launch with a digest mails exactly these
--- contacts.
+-- An audience as it was when it was looked up, until it is written to `sends`, range by range. With a digest that is at the launch, else
+-- when the campaign is due.
 create table launch_audiences (
     tenant_id uuid not null,
     campaign_id uuid not null,

@@ -207,7 +207,7 @@ as $$
     from campaigns c
     where c.tenant_id = of_tenant and c.status = 'sending'
       and c.urgency = any (urgencies) and c.classification = 'marketing' and not c.paused
-      and (c.closes_at is null or c.closes_at > now()) and c.materialized_at > now() - interval '3 days'
+      and (c.closes_at is null or c.closes_at > now()) and c.launched_at > now() - interval '3 days'
 $$;
 grant execute on function campaigns_first_under_cap(uuid, text[]) to postrider_ingress, postrider_stages;
 

@@ -143,6 +143,13 @@ impl LaunchId {
         month_of(self.0)
     }
 
+    /// The number of a batch in its launch.
+    #[must_use]
+    pub fn number_of(batch: Uuid) -> i64 {
+        let low = batch.as_u128() & ((1_u128 << (NUMBER_DIGITS * 4)) - 1);
+        i64::try_from(low >> ORDINAL_BITS).unwrap_or(0)
+    }
+
     /// The id of the launch's batch of this number, as the SQL computes it.
     #[must_use]
     pub fn batch(self, number: u32) -> Uuid {
@@ -192,6 +199,7 @@ mod tests {
             let text = format!("{}{:09x}", launch.prefix(), u64::from(number) << 9);
             assert_eq!(Uuid::try_parse(&text).unwrap(), launch.batch(number));
             assert_eq!(launch.batch(number).get_version_num(), 7);
+            assert_eq!(LaunchId::number_of(launch.batch(number)), i64::from(number));
         }
     }
 

@@ -99,7 +99,7 @@ async fn room_that_a_more_urgent_campaign_needs_is_spoken_for() {
     assert_eq!(capped.status, 200, "{}", capped.body);
     let batch = schemas::new_batch_id();
     for owed in [
-        "update campaigns set status = 'sending', materialized_at = now(), month = $2 where id = $1::uuid",
+        "update campaigns set status = 'sending', launched_at = now(), month = $2 where id = $1::uuid",
         "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, size, queued)
          select tenant_id, $3, $2, 'campaign', 'bulk', classification, id, content_id, sender_profile_id, 1, 1
          from campaigns where id = $1::uuid",
@@ -270,6 +270,17 @@ async fn after_the_launch_the_send_is_shown_with_its_end() {
     assert_eq!(gate(&found, "audience")["detail"], json!("was_in_the_audience"));
     let outside = explain(&ready, &id, "reader2%40example.com").await;
     assert_eq!(gate(&outside, "audience")["detail"], json!("was_not_in_the_audience"));
+    // A range of the audience that is not written to the ledger yet.
+    sqlx::query(
+        "insert into launch_audiences (tenant_id, campaign_id, part, contacts)
+         select tenant_id, $1::uuid, 1, array[id] from contacts where address = 'reader2@example.com'",
+    )
+    .bind(&id)
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    let pinned = explain(&ready, &id, "reader2%40example.com").await;
+    assert_eq!(gate(&pinned, "audience")["detail"], json!("was_in_the_audience"));
 }
 
 #[tokio::test]

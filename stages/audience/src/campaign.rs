@@ -1,16 +1,16 @@
-//! A campaign's launch: selects its audience once, and writes it to the ledger.
+//! A campaign's launch: selects its audience once, and writes it to the ledger, a range for each announcement of its request. After a range
+//! the request is announced again, behind what waits by then: a campaign of millions keeps no other launch waiting until its end.
 
-use chrono::NaiveDateTime;
+use chrono::{DateTime, NaiveDateTime, Utc};
 use chrono_tz::Tz;
 use runner::StageError;
-use runtime::trace;
-use schemas::{CampaignStatus, RequestAnnounced, messages::CampaignLaunchPayload};
+use runtime::{Publication, trace};
+use schemas::{CampaignStatus, Environment, RequestAnnounced, messages::CampaignLaunchPayload, subjects};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use ledger::audience::AudienceSelector;
-use ledger::audience::Split;
-use ledger::launch::{Plan, materialize};
+use ledger::audience::{self, AudienceSelector, Split};
+use ledger::launch::{Launch, Plan, materialize_range};
 use ledger::local_time::DueTimes;
 use segments::SegmentError;
 
@@ -20,6 +20,8 @@ schemas::named_enum! {
     enum LaunchOutcome {
         /// The audience was written to the ledger.
         Materialized = "materialized",
+        /// A range of the audience was written to the ledger: the request waits.
+        RangeWritten = "range_written",
         /// The audience was already in the ledger.
         Repeated = "materialized_before",
         /// The audience was empty; the campaign is sent.
@@ -39,6 +41,8 @@ struct LaunchedCampaign {
     status: CampaignStatus,
     is_materialized: bool,
     is_due: bool,
+    /// The launch of which ranges are written, and when it began.
+    begun: Option<(Launch, DateTime<Utc>)>,
     selector: Option<AudienceSelector>,
     test_percent: Option<i16>,
     weights: Vec<i32>,
@@ -56,14 +60,15 @@ impl LaunchedCampaign {
     }
 }
 
-/// Handles a launch request: once, however often it is announced and by however many processes.
-pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<(), StageError> {
+/// Handles a launch request: each range once, however often it is announced and by however many processes. Answers the announcement of the
+/// next range.
+pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<Option<Publication>, StageError> {
     let mut tx = pool.begin().await?;
-    let Some(payload) = lock_request(&mut tx, input).await? else { return Ok(()) };
-    let Some(campaign) = lock_campaign(&mut tx, input.tenant_id, payload.campaign_id).await? else {
+    let Some(request) = lock_request(&mut tx, input).await? else { return Ok(None) };
+    let Some(campaign) = lock_campaign(&mut tx, input.tenant_id, request.payload.campaign_id).await? else {
         return Err(StageError::rejected("unknown_campaign", "the request's campaign is not in the ledger"));
     };
-    let outcome = prepare(&mut tx, input.tenant_id, &campaign, payload.digest.is_some()).await?;
+    let outcome = prepare(&mut tx, input.tenant_id, &campaign, request.payload.digest.is_some()).await?;
     finish_request(&mut tx, input, campaign.id, outcome).await?;
     // The traces of its batches link to this one.
     trace::keep(&mut tx, input.tenant_id, campaign.id).await?;
@@ -71,18 +76,32 @@ pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<()
     tracing::info!(
         stage = "audience", tenant_id = %input.tenant_id, campaign_id = %campaign.id, outcome = outcome.as_str(), "launch handled"
     );
-    Ok(())
+    match outcome {
+        LaunchOutcome::RangeWritten => announce_next(&request, input).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The announcement of the next range. Should it be lost, the sweep announces the request.
+fn announce_next(request: &LaunchRequest, input: &RequestAnnounced) -> Result<Publication, StageError> {
+    let subject = subjects::accepted(&request.product, request.environment, input.kind);
+    Ok(Publication::json(subject, format!("range-{}", schemas::new_id().simple()), input)?)
+}
+
+/// A launch request, locked.
+struct LaunchRequest {
+    payload: CampaignLaunchPayload,
+    product: String,
+    environment: Environment,
 }
 
 /// `None`: handled before, or another process handles it. Should that one die, the request is announced again: it is not waited for,
 /// because a process looks up few audiences at a time.
-async fn lock_request(
-    db: &mut PgConnection,
-    input: &RequestAnnounced,
-) -> Result<Option<CampaignLaunchPayload>, StageError> {
+async fn lock_request(db: &mut PgConnection, input: &RequestAnnounced) -> Result<Option<LaunchRequest>, StageError> {
     let row = sqlx::query!(
-        "select state, payload from requests where tenant_id = $1 and id = $2 and kind = 'campaign-launch'
-         for update skip locked",
+        r#"select state, payload, product, environment as "environment: Environment"
+           from requests where tenant_id = $1 and id = $2 and kind = 'campaign-launch'
+           for update skip locked"#,
         input.tenant_id,
         input.request_id,
     )
@@ -104,16 +123,18 @@ async fn lock_request(
     if row.state != "accepted" {
         return Ok(None);
     }
-    serde_json::from_value(row.payload)
-        .map(Some)
-        .map_err(|_| StageError::rejected("malformed", "the payload does not name a campaign"))
+    let payload = serde_json::from_value(row.payload)
+        .map_err(|_| StageError::rejected("malformed", "the payload does not name a campaign"))?;
+    Ok(Some(LaunchRequest { payload, product: row.product, environment: row.environment }))
 }
 
 /// Locks the campaign for this transaction: a cancel comes before or after, never in between.
 async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Option<LaunchedCampaign>, StageError> {
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", materialized_at is not null as "is_materialized!",
-                  coalesce(scheduled_for <= now(), true) as "is_due!", scheduled_for_local,
+                  coalesce(scheduled_for <= now(), true) as "is_due!", scheduled_for_local, launch_prefix, month, launched_at,
+                  (select b.id from batches b where b.tenant_id = $1 and b.campaign_id = $2 order by b.id desc limit 1)
+                      as "last_batch?",
                   (select t.timezone from tenants t where t.id = $1) as "timezone!", audience_mode, list_id, segment_id, tag_ids, test_percent, max_per_minute,
                   array(select v.weight from campaign_variants v where v.tenant_id = $1 and v.campaign_id = $2 order by v.variant)
                       as "weights!"
@@ -128,6 +149,11 @@ async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<
         status: row.status,
         is_materialized: row.is_materialized,
         is_due: row.is_due,
+        begun: row
+            .launch_prefix
+            .zip(row.month)
+            .zip(row.launched_at)
+            .map(|((prefix, month), at)| (Launch::after(prefix, month, row.last_batch), at)),
         selector: AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids),
         test_percent: row.test_percent,
         weights: row.weights,
@@ -152,31 +178,57 @@ async fn prepare(
             return Ok(LaunchOutcome::NotLaunched);
         }
     }
-    if !campaign.is_due {
+    if campaign.begun.is_none() && !campaign.is_due {
         return Ok(LaunchOutcome::NotDue);
     }
     let Some(selector) = &campaign.selector else { return cancel(db, tenant, campaign.id).await };
-    // A segment is evaluated once, as its rule stands now, and then is an audience like a pinned one.
-    let is_evaluated = matches!(selector, AudienceSelector::Segment(_)) && !is_pinned;
-    if is_evaluated {
-        match ledger::audience::pin(&mut *db, tenant, selector, campaign.id).await {
-            Ok(_) => {}
-            Err(SegmentError::NotFound(_)) => return cancel(db, tenant, campaign.id).await,
-            // Written by a newer version, which can read it.
-            Err(SegmentError::Invalid(_)) => return Err(StageError::Deferred { reason: "segment_unreadable" }),
-            Err(SegmentError::Store(error)) => return Err(error.into()),
+    let (launch, began_at) = match &campaign.begun {
+        Some(begun) => begun.clone(),
+        None => {
+            if !is_pinned && !pin(&mut *db, tenant, campaign.id, selector).await? {
+                return cancel(db, tenant, campaign.id).await;
+            }
+            (Launch::begin(), sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(&mut *db).await?)
         }
-    }
+    };
+    let is_first = launch.next_batch == 0;
+    // A pinned audience is that of its launch, whoever was archived since; a list is pinned with those that were archived before.
+    let is_list = !is_pinned && matches!(selector, AudienceSelector::List(_));
     let plan = Plan {
         campaign: campaign.id,
-        selector: selector.clone(),
-        is_pinned: is_pinned || is_evaluated,
+        launch,
+        without_archived_before: is_list.then_some(began_at),
         split: campaign.split(),
         max_per_minute: campaign.max_per_minute,
-        times: due_times(&mut *db, campaign).await?,
+        // By the time at which it began, for all ranges alike.
+        times: campaign.local_time.map(|local| DueTimes::of(local, campaign.tenant_zone, began_at)),
     };
-    let sends = materialize(db, tenant, &plan).await?;
-    Ok(if sends == 0 { LaunchOutcome::Empty } else { LaunchOutcome::Materialized })
+    let range = materialize_range(db, tenant, &plan).await?;
+    Ok(match (range.is_last, is_first && range.sends == 0) {
+        (false, _) => LaunchOutcome::RangeWritten,
+        (true, true) => LaunchOutcome::Empty,
+        (true, false) => LaunchOutcome::Materialized,
+    })
+}
+
+/// Pins the audience as it is now; a segment's rule, too. `false`: there is no such segment.
+async fn pin(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+    selector: &AudienceSelector,
+) -> Result<bool, StageError> {
+    if let AudienceSelector::List(list) = selector {
+        audience::pin_list(db, tenant, *list, campaign).await?;
+        return Ok(true);
+    }
+    match audience::pin(db, tenant, selector, campaign).await {
+        Ok(_) => Ok(true),
+        Err(SegmentError::NotFound(_)) => Ok(false),
+        // Written by a newer version, which can read it.
+        Err(SegmentError::Invalid(_)) => Err(StageError::Deferred { reason: "segment_unreadable" }),
+        Err(SegmentError::Store(error)) => Err(error.into()),
+    }
 }
 
 /// Ends a campaign whose audience is not there.
@@ -192,19 +244,23 @@ async fn cancel(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result<L
     Ok(LaunchOutcome::UnknownAudience)
 }
 
-/// When the campaign is due in which time zone. By the clock of the transaction, which says what is due already.
-async fn due_times(db: &mut PgConnection, campaign: &LaunchedCampaign) -> sqlx::Result<Option<DueTimes>> {
-    let Some(local) = campaign.local_time else { return Ok(None) };
-    let now = sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(db).await?;
-    Ok(Some(DueTimes::of(local, campaign.tenant_zone, now)))
-}
-
 async fn finish_request(
     db: &mut PgConnection,
     input: &RequestAnnounced,
     campaign: Uuid,
     outcome: LaunchOutcome,
 ) -> Result<(), StageError> {
+    if outcome == LaunchOutcome::RangeWritten {
+        // While ranges are written, no sweep announces it as well.
+        sqlx::query!(
+            "update requests set announce_after = now() + interval '30 seconds' where tenant_id = $1 and id = $2",
+            input.tenant_id,
+            input.request_id,
+        )
+        .execute(db)
+        .await?;
+        return Ok(());
+    }
     if outcome == LaunchOutcome::NotDue {
         sqlx::query!(
             "update requests r set announce_after = c.scheduled_for

@@ -99,12 +99,16 @@ impl Stage for Audience {
 impl Audience {
     async fn handle_all(&self, inputs: &[RequestAnnounced]) -> Result<Vec<Publication>, StageError> {
         let (mut transactional, mut messages) = (Vec::new(), Vec::new());
+        let mut publications = Vec::new();
         for input in inputs {
             match input.kind {
                 RequestKind::CampaignLaunch => {
-                    campaign::launch(&self.pool, input).await?;
+                    let next_range = campaign::launch(&self.pool, input).await?;
                     self.launched.notify();
-                    self.launch_handled.notify();
+                    if next_range.is_none() {
+                        self.launch_handled.notify();
+                    }
+                    publications.extend(next_range);
                 }
                 RequestKind::Transactional => transactional.push(input),
                 RequestKind::Message => messages.push(input),
@@ -114,7 +118,6 @@ impl Audience {
                 }
             }
         }
-        let mut publications = Vec::new();
         if !messages.is_empty() {
             publications.extend(message::resolve(&self.by_key.priority(Self::NAME), &messages, self.reannounce).await?);
         }

@@ -190,7 +190,7 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         None => gates::no_contact(),
         Some(contact) => {
             let is_member = match month {
-                Some(_) => send.is_some(),
+                Some(_) => send.is_some() || is_pinned(explainer, id, contact.id).await? == Some(true),
                 None => is_member(explainer, id, &row, contact.id).await?,
             };
             gates::audience(&row, is_member, month.is_some())
@@ -292,6 +292,11 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         .await
 }
 
+/// Whether a contact is in the pinned audience of a campaign: of one that is being launched, who has no send yet. `None`: none is pinned.
+async fn is_pinned(explainer: &mut Explainer<'_>, campaign: Uuid, contact: Uuid) -> sqlx::Result<Option<bool>> {
+    ledger::audience::pinned_includes(&mut *explainer.db, explainer.tenant, campaign, contact).await
+}
+
 /// Whether a contact is in the audience of a campaign that was not looked up yet: that of its launch, if it is pinned, else the current one.
 async fn is_member(
     explainer: &mut Explainer<'_>,
@@ -300,7 +305,7 @@ async fn is_member(
     contact: Uuid,
 ) -> Result<bool, ApiError> {
     let tenant = explainer.tenant;
-    if let Some(found) = ledger::audience::pinned_includes(&mut *explainer.db, tenant, campaign, contact).await? {
+    if let Some(found) = is_pinned(explainer, campaign, contact).await? {
         return Ok(found);
     }
     let selector =

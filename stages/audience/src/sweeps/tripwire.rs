@@ -42,8 +42,7 @@ impl Tripwire {
                    from batches b
                    where b.tenant_id = c.tenant_id and b.campaign_id = c.id
                ) n
-               where c.status = 'sending' and c.completed_at is null and c.materialized_at is not null
-                 and not c.paused and c.tripwire = 'armed'
+               where c.status = 'sending' and c.completed_at is null and not c.paused and c.tripwire = 'armed'
                  and n.bounced + n.complained > 0"#
         )
         .fetch_all(&self.0)

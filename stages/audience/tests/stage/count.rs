@@ -153,7 +153,7 @@ async fn the_count_knows_whose_room_more_urgent_mail_needs() {
     for (urgency, to) in [("urgent", 0..200), ("important", 100..300), ("important", 50..80)] {
         let campaign = rig.campaign(&tenant, list).await;
         let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people[to]).await.batch_id;
-        sqlx::query("update campaigns set urgency = $2, month = $3, materialized_at = now() where id = $1")
+        sqlx::query("update campaigns set urgency = $2, month = $3, launched_at = now() where id = $1")
             .bind(campaign)
             .bind(urgency)
             .bind(month_of(batch))

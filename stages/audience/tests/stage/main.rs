@@ -9,6 +9,7 @@ mod launch;
 mod message;
 mod pace;
 mod pinned;
+mod ranges;
 mod retention;
 mod segment;
 mod stops;

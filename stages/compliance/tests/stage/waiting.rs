@@ -176,7 +176,7 @@ async fn mail_that_yields_to_more_urgent_mail_is_put_off_early() {
     let owed = rig.batch(&tenant, urgent, Classification::Marketing, &people[..2]).await;
     let capped = "update tenants set frequency_cap_messages = 1, frequency_cap_days = 7";
     sqlx::query(capped).execute(&rig.pool).await.unwrap();
-    sqlx::query("update campaigns set urgency = 'urgent', month = $2, materialized_at = now() where id = $1")
+    sqlx::query("update campaigns set urgency = 'urgent', month = $2, launched_at = now() where id = $1")
         .bind(urgent)
         .bind(month_of(owed.batch_id))
         .execute(&rig.pool)

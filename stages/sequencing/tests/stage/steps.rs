@@ -376,7 +376,7 @@ async fn a_mail_step_waits_while_a_more_urgent_campaign_needs_the_room() {
         let campaign = world.rig.campaign(&world.tenant, list).await;
         let owed =
             world.rig.batch(&world.tenant, campaign, Classification::Marketing, std::slice::from_ref(person)).await;
-        sqlx::query("update campaigns set urgency = $2, month = $3, materialized_at = now() where id = $1")
+        sqlx::query("update campaigns set urgency = $2, month = $3, launched_at = now() where id = $1")
             .bind(campaign)
             .bind(urgency)
             .bind(month_of(owed.batch_id))

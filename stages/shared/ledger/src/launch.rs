@@ -1,32 +1,68 @@
-//! Materialises a campaign's audience: sends and batches, in a few set-based statements. The contacts never pass through this process.
+//! Materialises a campaign's audience: sends and batches, range by range, each in a few set-based statements. The contacts never pass through
+//! this process. The first range can be dispatched while the next ones are written, so the first mail does not wait for millions of rows.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDate, Utc};
 use runner::StageError;
-use runtime::plans;
 use schemas::{LaunchId, ids::BATCH_MAX};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::audience::AudienceSelector;
 use crate::audience::Split;
-use crate::audience::unpin;
 use crate::local_time::DueTimes;
+
+/// Rows of a pinned audience in one range: 100,000 contacts, half a second.
+const RANGE: i64 = 10;
 
 /// The fields of a campaign that decide how its audience is cut into batches.
 #[derive(Debug)]
 pub struct Plan {
-    /// The campaign.
+    /// The campaign. Its audience is pinned ([`crate::audience::pin`]).
     pub campaign: Uuid,
-    /// Its audience.
-    pub selector: AudienceSelector,
-    /// True if the audience was pinned at the launch.
-    pub is_pinned: bool,
+    /// How far it is.
+    pub launch: Launch,
+    /// Pinned contacts that were archived before this time are left out.
+    pub without_archived_before: Option<DateTime<Utc>>,
     /// The split of the A/B test; without variants the audience is one part.
     pub split: Split,
     /// Its pace, if it has one.
     pub max_per_minute: Option<i32>,
     /// When it is due in which time zone, if it goes by these.
     pub times: Option<DueTimes>,
+}
+
+/// A launch, and how far its audience is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// What the ids of its sends have in common.
+    pub prefix: String,
+    /// The month partition of its sends.
+    pub month: NaiveDate,
+    /// The number of its next batch.
+    pub next_batch: i64,
+}
+
+impl Launch {
+    /// A launch that begins now.
+    #[must_use]
+    pub fn begin() -> Self {
+        let id = LaunchId::fresh();
+        Self { prefix: id.prefix(), month: id.month(), next_batch: 0 }
+    }
+
+    /// A launch of which ranges are written, up to this batch.
+    #[must_use]
+    pub fn after(prefix: String, month: NaiveDate, last_batch: Option<Uuid>) -> Self {
+        Self { prefix, month, next_batch: last_batch.map_or(0, |batch| LaunchId::number_of(batch) + 1) }
+    }
+}
+
+/// What became of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrittenRange {
+    /// Its sends.
+    pub sends: i64,
+    /// True if nothing of the audience is left.
+    pub is_last: bool,
 }
 
 /// The parts of a split, as columns for the statement.
@@ -37,23 +73,6 @@ struct Parts {
     variants: Vec<Option<&'static str>>,
     held: Vec<bool>,
     dues: Vec<Option<DateTime<Utc>>>,
-}
-
-impl Parts {
-    fn add(
-        &mut self,
-        first_batch: i64,
-        sends: i64,
-        variant: Option<&'static str>,
-        held: bool,
-        due: Option<DateTime<Utc>>,
-    ) {
-        self.first_batches.push(first_batch);
-        self.sends.push(sends);
-        self.variants.push(variant);
-        self.held.push(held);
-        self.dues.push(due);
-    }
 }
 
 /// Sends in one batch: the maximum, or what a paced campaign may send in a second, so that its mail flows evenly. Of a slow one up to ten,
@@ -69,19 +88,19 @@ fn batch_size(max_per_minute: Option<i32>) -> i64 {
     })
 }
 
-/// Writes the sends, the batches and the campaign's new state; answers how many sends there are.
-pub async fn materialize(db: &mut PgConnection, tenant: Uuid, plan: &Plan) -> Result<i64, StageError> {
-    let launch = LaunchId::fresh();
-    let (prefix, month, size) = (launch.prefix(), launch.month(), batch_size(plan.max_per_minute));
-    plans::many_rows(&mut *db).await?;
-    let parts = write_sends(&mut *db, tenant, plan, &launch, size).await?;
-    plans::few_rows(&mut *db).await?;
+/// Writes the sends and batches of the audience's next range, and the campaign's new state. The campaign is locked.
+///
+/// # Errors
+/// Postgres away.
+pub async fn materialize_range(db: &mut PgConnection, tenant: Uuid, plan: &Plan) -> Result<WrittenRange, StageError> {
+    let size = batch_size(plan.max_per_minute);
+    let parts = write_sends(&mut *db, tenant, plan, size).await?;
     sqlx::query_file!(
         "queries/launch/materialize_batches.sql",
         tenant,
         plan.campaign,
-        prefix,
-        month,
+        plan.launch.prefix,
+        plan.launch.month,
         size,
         &parts.first_batches,
         &parts.sends,
@@ -91,9 +110,6 @@ pub async fn materialize(db: &mut PgConnection, tenant: Uuid, plan: &Plan) -> Re
     )
     .execute(&mut *db)
     .await?;
-    if plan.is_pinned {
-        unpin(&mut *db, tenant, plan.campaign).await?;
-    }
     if plan.max_per_minute.is_some() {
         sqlx::query!(
             "insert into campaign_paces (tenant_id, campaign_id) values ($1, $2) on conflict do nothing",
@@ -104,71 +120,53 @@ pub async fn materialize(db: &mut PgConnection, tenant: Uuid, plan: &Plan) -> Re
         .await?;
     }
     // An empty audience: the sweep `complete_campaigns` finds no open batch and sets the campaign to sent, with zero counts.
-    sqlx::query!(
-        "update campaigns
-         set status = 'sending', launch_prefix = $3, month = $4, materialized_at = now(),
-             launched_at = coalesce(launched_at, now()), updated_at = now()
-         where tenant_id = $1 and id = $2",
+    let is_last = sqlx::query_scalar!(
+        r#"update campaigns c
+           set status = 'sending', launch_prefix = $3, month = $4, launched_at = coalesce(launched_at, now()), updated_at = now(),
+               materialized_at = case when not exists (
+                   select from launch_audiences l where l.tenant_id = $1 and l.campaign_id = $2) then now() end
+           where tenant_id = $1 and id = $2
+           returning materialized_at is not null as "is_last!""#,
         tenant,
         plan.campaign,
-        prefix,
-        month,
+        plan.launch.prefix,
+        plan.launch.month,
     )
-    .execute(db)
+    .fetch_one(db)
     .await?;
-    Ok(parts.sends.iter().sum())
+    Ok(WrittenRange { sends: parts.sends.iter().sum(), is_last })
 }
 
-async fn write_sends(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    plan: &Plan,
-    launch: &LaunchId,
-    size: i64,
-) -> sqlx::Result<Parts> {
-    let mut parts = Parts::default();
-    if plan.split.variants() == 0 && plan.times.is_none() {
-        let inserted = sqlx::query_file!(
-            "queries/launch/materialize_sends.sql",
-            tenant,
-            plan.selector.audiences(),
-            launch.prefix(),
-            launch.month(),
-            plan.campaign,
-            size,
-            plan.is_pinned,
-        )
-        .execute(db)
-        .await?;
-        parts.add(0, i64::try_from(inserted.rows_affected()).unwrap_or(i64::MAX), None, false, None);
-        return Ok(parts);
-    }
+async fn write_sends(db: &mut PgConnection, tenant: Uuid, plan: &Plan, size: i64) -> sqlx::Result<Parts> {
     let times = plan.times.as_ref();
-    let zones: Vec<String> = times.into_iter().flat_map(|times| &times.zones).map(|name| (*name).to_owned()).collect();
+    let moments = times.map(|times| &times.moments);
     let rows = sqlx::query_file!(
-        "queries/launch/materialize_parts.sql",
+        "queries/launch/materialize_range.sql",
         tenant,
-        plan.selector.audiences(),
-        launch.prefix(),
-        launch.month(),
+        plan.launch.prefix,
+        plan.launch.month,
         plan.campaign,
         size,
-        plan.is_pinned,
+        plan.launch.next_batch,
+        RANGE,
+        plan.without_archived_before,
         plan.split.thresholds(),
-        &zones,
-        times.map(|times| times.parts.as_slice()).unwrap_or_default(),
+        Json(moments) as _,
         times.map_or(0, |times| times.without_zone),
     )
     .fetch_all(db)
     .await?;
+    let mut parts = Parts::default();
     for row in rows {
         let variants = i32::try_from(plan.split.variants()).unwrap_or(0) + 1;
         let variant = plan.split.variant_name(row.part % variants);
         let moment = usize::try_from(row.part / variants).ok();
-        let due = times.zip(moment).and_then(|(times, moment)| times.dues.get(moment).copied());
+        parts.first_batches.push(row.first_batch);
+        parts.sends.push(row.sends);
+        parts.variants.push(variant);
         // The remainder of a test; without variants all are one part.
-        let held = variant.is_none() && plan.split.variants() > 0;
-        parts.add(row.first_batch, row.sends, variant, held, due);
+        parts.held.push(variant.is_none() && plan.split.variants() > 0);
+        parts.dues.push(times.zip(moment).and_then(|(times, moment)| times.dues.get(moment).copied()));
     }
     Ok(parts)
 }

@@ -4,7 +4,7 @@
 //! of their own for each moment at which a zone reaches it, and each waits for its moment (state `timed`). A contact without a zone has the
 //! tenant's. A zone that changes after the launch has no effect.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Days, NaiveDateTime, TimeDelta, Utc};
 use chrono_tz::{TZ_VARIANTS, Tz};
@@ -50,11 +50,9 @@ pub fn due_in(local: NaiveDateTime, zone: Tz, launch: DateTime<Utc>) -> DateTime
 pub struct DueTimes {
     /// The moments, in order.
     pub dues: Vec<DateTime<Utc>>,
-    /// The names of all zones.
-    pub zones: Vec<&'static str>,
-    /// The part of each zone: an index of `dues`.
-    pub parts: Vec<i32>,
-    /// The part of contacts without a zone.
+    /// The moment of each zone: an index of `dues`.
+    pub moments: BTreeMap<&'static str, i32>,
+    /// That of contacts without a zone.
     pub without_zone: i32,
 }
 
@@ -64,11 +62,10 @@ impl DueTimes {
     pub fn of(local: NaiveDateTime, tenant_zone: Tz, launch: DateTime<Utc>) -> Self {
         let due = |zone: &Tz| due_in(local, *zone, launch);
         let dues: Vec<DateTime<Utc>> = TZ_VARIANTS.iter().map(due).collect::<BTreeSet<_>>().into_iter().collect();
-        let part = |zone: &Tz| i32::try_from(dues.partition_point(|at| *at < due(zone))).unwrap_or(0);
+        let moment = |zone: &Tz| i32::try_from(dues.partition_point(|at| *at < due(zone))).unwrap_or(0);
         Self {
-            zones: TZ_VARIANTS.iter().map(|zone| zone.name()).collect(),
-            parts: TZ_VARIANTS.iter().map(part).collect(),
-            without_zone: part(&tenant_zone),
+            moments: TZ_VARIANTS.iter().map(|zone| (zone.name(), moment(zone))).collect(),
+            without_zone: moment(&tenant_zone),
             dues,
         }
     }
@@ -108,8 +105,8 @@ mod tests {
             let local = day.and_hms_opt(quarter / 4, quarter % 4 * 15, 0).unwrap();
             let launch = first_anywhere(local) + TimeDelta::hours(late);
             let times = DueTimes::of(local, Tz::UTC, launch);
-            prop_assert!(times.dues.is_sorted() && times.zones.len() == times.parts.len());
-            for (name, part) in times.zones.iter().zip(&times.parts) {
+            prop_assert!(times.dues.is_sorted());
+            for (name, part) in &times.moments {
                 let due = times.dues[usize::try_from(*part).unwrap()];
                 prop_assert_eq!(due, due_in(local, name.parse().unwrap(), launch));
                 prop_assert!(due >= launch && due - launch <= TimeDelta::hours(52), "{name} {due}");

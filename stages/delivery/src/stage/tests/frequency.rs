@@ -244,7 +244,7 @@ async fn a_fence_waits_for_another_that_may_use_up_the_cap() {
 /// A batch of a campaign of this urgency that was just launched, to the recipients of `first`, if there is one.
 async fn urgent_batch(world: &World, urgency: &str, addresses: &[&str], first: Option<&Batch>) -> (Uuid, Batch) {
     let (campaign, batch) = world.campaign_batch(addresses).await;
-    sqlx::query("update campaigns set urgency = $2, month = $3, materialized_at = now() where id = $1")
+    sqlx::query("update campaigns set urgency = $2, month = $3, launched_at = now() where id = $1")
         .bind(campaign)
         .bind(urgency)
         .bind(month_of(batch.id))
@@ -300,7 +300,7 @@ async fn mail_waits_for_more_urgent_campaigns_alone(#[case] urgency: &str, #[cas
     "update campaigns set closes_at = now(), on_miss = 'hold' where tenant_id = $1 and urgency = 'urgent'"
 )]
 #[case::three_days(
-    "update campaigns set materialized_at = now() - interval '3 days' where tenant_id = $1 and urgency = 'urgent'"
+    "update campaigns set launched_at = now() - interval '3 days' where tenant_id = $1 and urgency = 'urgent'"
 )]
 #[case::put_off(
     "update sends s set state = 'deferred', next_attempt_at = now() + interval '61 minutes'

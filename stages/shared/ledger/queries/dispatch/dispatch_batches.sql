@@ -41,7 +41,7 @@ with recursive direct as (
         select c.tenant_id, c.id, c.launch_prefix, c.max_per_minute as pace, c.tripwire, c.bounce_percent, c.complaint_percent,
                array_position($5::text[], c.urgency) as rank
         from campaigns c
-        where c.status = 'sending' and c.completed_at is null and not c.paused and c.materialized_at is not null
+        where c.status = 'sending' and c.completed_at is null and not c.paused
           and (c.closes_at is null or c.closes_at > now())
           and exists (
               select from batches w

@@ -8,6 +8,6 @@ mod split;
 
 pub use count::{AudienceCount, AudienceMembers, CountedCampaign, WaitFacts, count, count_for};
 pub use lookup::{includes, some};
-pub use pin::{pin, pinned_includes, unpin};
+pub use pin::{pin, pin_list, pinned_includes, unpin};
 pub use selector::AudienceSelector;
 pub use split::{Split, VARIANT_NAMES};

@@ -1,15 +1,17 @@
-//! Pins an audience at its launch, so that exactly these contacts are mailed, however long the launch waits.
+//! Pins an audience, so that exactly these contacts are mailed, however long it takes to write them to `sends`, range by range.
 //!
-//! A digest promises the caller an audience. Selecting it again at materialisation could break the promise, or cancel a launch that was
-//! answered 202; so the selected contacts are kept. A contact that is suppressed in between is still not mailed: its send is skipped,
-//! with the reason.
+//! A digest promises the caller an audience, so its launch is pinned when it is answered. Selecting it again could break the promise, or
+//! cancel a launch that was answered 202. A contact that is suppressed in between is still not mailed: its send is skipped, with the reason.
 
 use runtime::plans;
-use sqlx::{Arguments, PgConnection};
+use sqlx::{Arguments, PgConnection, postgres::PgArguments};
 use uuid::Uuid;
 
 use super::{AudienceSelector, count::AudienceMembers, lookup};
 use segments::{CompiledSegment, SegmentError};
+
+/// Contacts in a row of `launch_audiences`.
+const PART: i64 = 10_000;
 
 /// Stores the current members of the audience. Works in either role, inside a transaction.
 ///
@@ -25,9 +27,16 @@ pub async fn pin(
     plans::many_rows(&mut *db).await?;
     let members = match &segment {
         None => {
-            sqlx::query_file_as!(AudienceMembers, "queries/audience/pin.sql", tenant, selector.audiences(), campaign)
-                .fetch_one(&mut *db)
-                .await?
+            sqlx::query_file_as!(
+                AudienceMembers,
+                "queries/audience/pin.sql",
+                tenant,
+                selector.audiences(),
+                campaign,
+                PART
+            )
+            .fetch_one(&mut *db)
+            .await?
         }
         Some(segment) => pin_segment(&mut *db, tenant, segment, campaign).await?,
     };
@@ -42,9 +51,18 @@ async fn pin_segment(
     campaign: Uuid,
 ) -> sqlx::Result<AudienceMembers> {
     let sql = include_str!("../../queries/audience/pin.sql");
-    let mut query = lookup::over_segment(sql, tenant, segment, |arguments| arguments.add(campaign))?;
+    let bind = |arguments: &mut PgArguments| {
+        arguments.add(campaign)?;
+        arguments.add(PART)
+    };
+    let mut query = lookup::over_segment(sql, tenant, segment, bind)?;
     let (contacts, fingerprint) = query.build_query_as().fetch_one(db).await?;
     Ok(AudienceMembers { contacts, fingerprint })
+}
+
+/// Stores the current members of a list, archived contacts as well: faster than [`pin`] by four fifths, and with no fingerprint to compare.
+pub async fn pin_list(db: &mut PgConnection, tenant: Uuid, list: Uuid, campaign: Uuid) -> sqlx::Result<()> {
+    sqlx::query_file!("queries/audience/pin_list.sql", tenant, list, campaign, PART).execute(db).await.map(drop)
 }
 
 /// True if the audience that is pinned for a campaign has the contact. `None`: none is pinned.
@@ -64,7 +82,7 @@ pub async fn pinned_includes(
     .await
 }
 
-/// Deletes a pinned audience: its contacts are in `sends` now, or never will be.
+/// Deletes a pinned audience: the launch is withdrawn.
 pub async fn unpin(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> sqlx::Result<()> {
     sqlx::query!("delete from launch_audiences where tenant_id = $1 and campaign_id = $2", tenant, campaign)
         .execute(db)
