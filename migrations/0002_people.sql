@@ -345,6 +345,18 @@ end $$;
 create trigger suppressions_removed after delete on suppressions
     referencing old table as changed for each statement execute function note_removed_suppressions();
 
+-- One that had expired and is in force again came anew, and is no more than it was.
+create function note_renewed_suppression() returns trigger
+language plpgsql
+as $$
+begin
+    insert into suppression_changes (tenant_id, hour, reason, added, removed)
+    values (new.tenant_id, date_trunc('hour', now(), 'UTC'), new.reason, 1, 1);
+    return null;
+end $$;
+create trigger suppressions_renewed after update on suppressions
+    for each row when (old.expires_at <= now() and new.created_at <> old.created_at) execute function note_renewed_suppression();
+
 -- Addresses of the sandbox that are suppressed whatever the table says (the magic recipients): one rule for the gate, the count of
 -- a launch and explain.
 create function is_suppressed_by_name(address text, of_environment text) returns boolean

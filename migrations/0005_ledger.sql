@@ -241,7 +241,7 @@ create table sends (
     state text not null default 'queued',       -- one of the counters of `batches` from queued to expired
     reason text,                                -- skip reason of skipped, failure class of failed
     attempts smallint not null default 0,
-    doubtful smallint not null default 0,       -- how often it ended in `unknown`, and no answer came later
+    doubtful smallint not null default 0,       -- how often it ended in `unknown`, and no answer came later; and deferrals since
     fence_token uuid,                           -- of the worker whose fence it is
     -- The token of an attempt whose outcome was unknown and that was repeated: a late acceptance of the first attempt is still evidence.
     doubted_token uuid,
@@ -508,7 +508,7 @@ grant execute on function drop_ledger_month(date) to postrider_stages;
 
 -- A cancel, a pause or a suspension that was committed is seen by every fence that is committed later.
 --
--- A fence holds its tenant's gate, shared, from before it reads campaign, tenant, domain and sender until it is committed. Whatever
+-- A fence holds its tenant's gate, shared, from before it reads campaign, sequence, tenant, domain and sender until it is committed. Whatever
 -- stops sending closes the gate: it waits for the fences that have read, and keeps the gate closed until it is committed. These are
 -- advisory locks and not row locks: transactions that share a row lock pass one that waits to change the row, which under load would
 -- wait for long. A fence only tries: behind a closed gate it is asked again, and other tenants' mail does not wait.

@@ -77,7 +77,7 @@ create table outbox (
     month date,                                 -- of the sends, for events
     sends uuid[],                               -- for events, parallel to ids
     ids uuid[] not null,
-    noted_at timestamptz not null default clock_timestamp()
+    noted_at timestamptz not null default clock_timestamp()     -- later: taken from then on
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 grant select, insert, update, delete on outbox to postrider_stages;
 
@@ -231,7 +231,7 @@ create table webhook_subscriptions (
     secret bytea not null,                      -- the secret's text, sealed by the vault, purpose 'webhook'
     previous_secret bytea,                      -- likewise; requests are signed with it too until previous_until
     previous_until timestamptz,
-    failing_since timestamptz,                  -- the first failure since the last success
+    failing_since timestamptz,                  -- the first failure since the last success, or since days without deliveries
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     primary key (tenant_id, id),
@@ -239,6 +239,8 @@ create table webhook_subscriptions (
 ) with (fillfactor = 70);
 -- Counted, with the tenant's row locked, before one becomes active: at most ten per tenant and product.
 create index webhook_subscriptions_newest on webhook_subscriptions (tenant_id, product, created_at desc, id desc);
+-- Disabled ones are kept, and each fan-out asks for the others.
+create index webhook_subscriptions_live on webhook_subscriptions (tenant_id, product, id) where status <> 'disabled';
 select enable_row_security('webhook_subscriptions');
 
 -- Writers of one tenant's subscriptions run one after the other here: of two at the same time, one would not see the

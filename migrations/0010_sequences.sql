@@ -43,6 +43,9 @@ create index sequences_triggered on sequences (tenant_id, trigger_type) where tr
 create index sequences_with_exit_events on sequences (tenant_id) where exit_event is not null;
 create index sequences_unapplied on sequences (unapplied_since) where unapplied_since is not null;
 select enable_row_security('sequences');
+create trigger sequences_close_gate before update of status on sequences
+    for each row when (new.status = 'archived' and old.status <> 'archived')
+    execute function close_gate_of_row();
 
 -- The sequences that an occurrence of this kind starts now.
 create function sequences_started_by(of_tenant uuid, kind text) returns setof sequences
@@ -257,9 +260,10 @@ create index product_events_by_contact on product_events (tenant_id, contact_id,
 select enable_row_security('product_events');
 revoke update, delete on product_events from postrider_ingress;
 
--- The facts of a merged contact are its survivor's: product events and outcomes, and what the stages have yet to decide. That is copied: its
--- rows may be locked by a stage that waits for this transaction, and finds nothing left for the merged contact. Segments that the merged
--- contact had entered, or was passed over for, start nothing for the survivor.
+-- The facts of a merged contact are its survivor's: product events and outcomes, and the occurrences of triggers. Those are copied: rows that
+-- are not decided may be locked by a stage that waits for this transaction, and finds nothing left for the merged contact; what is decided
+-- starts nothing anew, as a date that both contacts have. Segments that the merged contact had entered, or was passed over for, start nothing
+-- for the survivor.
 create function move_merged_facts() returns trigger
 language plpgsql security definer set search_path from current
 as $$
@@ -276,10 +280,10 @@ begin
     select p.tenant_id, new.merged_into, p.passed_at
     from segments_passed p where p.tenant_id = new.tenant_id and p.contact_id = new.id
     on conflict (tenant_id, contact_id) do update set passed_at = greatest(segments_passed.passed_at, excluded.passed_at);
-    insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence, event_id, noted_at)
-    select o.tenant_id, o.sequence_id, new.merged_into, o.occurrence, o.event_id, o.noted_at
+    insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence, event_id, noted_at, decided_at, outcome, enrollment_id)
+    select o.tenant_id, o.sequence_id, new.merged_into, o.occurrence, o.event_id, o.noted_at, o.decided_at, o.outcome, o.enrollment_id
     from sequences s
-    join trigger_occurrences o on o.tenant_id = s.tenant_id and o.sequence_id = s.id and o.contact_id = new.id and o.decided_at is null
+    join trigger_occurrences o on o.tenant_id = s.tenant_id and o.sequence_id = s.id and o.contact_id = new.id
     where s.tenant_id = new.tenant_id
     order by o.sequence_id, o.occurrence
     on conflict do nothing;

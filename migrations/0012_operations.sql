@@ -108,11 +108,12 @@ $$;
 create function oldest_unpublished() returns timestamptz
 language sql stable
 as $$
-    select least((select noted_at from outbox order by id limit 1), (select noted_at from feed_notes order by id limit 1))
+    select least((select noted_at from outbox where noted_at <= now() order by id limit 1),
+                 (select noted_at from feed_notes order by id limit 1))
 $$;
 
 -- `unfanned` is the age of the oldest event that is not yet a delivery, or not yet on the bus. The oldest delivery is the oldest of the
--- first of each subscription, found by jumping along the queue's key.
+-- first of each subscription, found by jumping along the queue's key. What is due is counted from there: what a pause holds is not read.
 create function platform_webhooks() returns table (
     active bigint, failing bigint, due bigint, oldest double precision, unfanned double precision,
     delivered bigint, failed bigint, dead bigint, disabled bigint
@@ -135,9 +136,14 @@ as $$
     from (select count(*) as active, count(*) filter (where failing_since < now() - interval '1 hour') as failing
           from webhook_subscriptions where status = 'active') s
     cross join (select count(*) as due
-          from (select from webhook_queue q
-                join webhook_subscriptions w on w.tenant_id = q.tenant_id and w.id = q.subscription_id and w.status = 'active'
-                where q.due_at <= now() limit 10000) d) q
+          from (select from heads h
+                join webhook_subscriptions w on w.tenant_id = h.tenant_id and w.id = h.subscription_id and w.status = 'active'
+                cross join lateral (
+                    select from webhook_queue q
+                    where q.tenant_id = h.tenant_id and q.subscription_id = h.subscription_id and q.due_at <= now()
+                    limit 10000
+                ) d
+                limit 10000) d) q
     cross join (select extract(epoch from now() - min(h.due_at))::double precision as oldest
           from heads h
           join webhook_subscriptions w on w.tenant_id = h.tenant_id and w.id = h.subscription_id and w.status = 'active'
@@ -172,7 +178,8 @@ as $$
     from ledger l
 $$;
 
--- Batches that are not done, by lane and state. `oldest` leaves out paused work. Served by `batches_open`.
+-- Batches that are not done, by lane and state. `oldest` leaves out paused work, and that of tenants whose own connection does not serve.
+-- Served by `batches_open`.
 create function platform_batches() returns table (
     lane text, state text, batches bigint, announcements integer, oldest double precision
 )
@@ -186,7 +193,12 @@ as $$
         select t.batches, t.announcements, t.oldest,
                exists (select from tenants n where n.id = t.tenant_id and n.status = 'active' and n.paused_at is null)
                and not exists (
-                   select from campaigns c where c.tenant_id = t.tenant_id and c.id = t.campaign_id and c.paused) as owed
+                   select from campaigns c where c.tenant_id = t.tenant_id and c.id = t.campaign_id and c.paused)
+               and not exists (
+                   select from provider_connections p
+                   join connection_health h on h.tenant_id = p.tenant_id and h.connection_id = p.id
+                   where p.tenant_id = t.tenant_id and p.is_default and p.status = 'active'
+                     and h.open_until > now() - interval '10 minutes') as owed
         from (
             select q.tenant_id, q.campaign_id, count(*) as batches, max(q.announcement) as announcements,
                    min(q.created_at) as oldest
@@ -202,25 +214,28 @@ as $$
 $$;
 
 -- Requests that are due and not handled, by kind: up to 10,000 of each, and the oldest of all, found by jumping from each tenant's first
--- of a kind to the next along `requests_waiting`.
+-- of a kind to the next along `requests_waiting`. A launch waits for those of its tenant before it, and takes its time: it is old when three
+-- announcements did not help, or nobody announces it.
 create function platform_requests() returns table (kind text, requests bigint, oldest double precision)
 language sql stable security definer set search_path from current set enable_seqscan = off
 as $$
     with recursive heads as (
-        (select r.tenant_id, r.kind, r.due_at from requests r
+        (select r.tenant_id, r.kind, r.due_at, r.announcements, r.announce_after from requests r
          where r.announce_after is not null and r.state = 'accepted'
          order by r.tenant_id, r.kind, r.due_at limit 1)
         union all
-        select n.tenant_id, n.kind, n.due_at
+        select n.tenant_id, n.kind, n.due_at, n.announcements, n.announce_after
         from heads h
         cross join lateral (
-            select r.tenant_id, r.kind, r.due_at from requests r
+            select r.tenant_id, r.kind, r.due_at, r.announcements, r.announce_after from requests r
             where r.announce_after is not null and r.state = 'accepted' and (r.tenant_id, r.kind) > (h.tenant_id, h.kind)
             order by r.tenant_id, r.kind, r.due_at limit 1
         ) n
     )
     select k.kind, n.requests, extract(epoch from now() - k.oldest)::double precision
-    from (select h.kind, min(h.due_at) as oldest from heads h where h.due_at <= now() group by h.kind) k
+    from (select h.kind, min(h.due_at) filter (
+                     where h.kind <> 'campaign-launch' or h.announcements >= 3 or h.announce_after < now() - interval '1 minute') as oldest
+          from heads h where h.due_at <= now() group by h.kind) k
     cross join lateral (
         select count(*) as requests
         from (

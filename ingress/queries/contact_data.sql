@@ -1,7 +1,8 @@
 -- What is held about a person beside the contact itself, one page or slice in the order of kind and id. $1 tenant, $2 the contact and those that
 -- were merged into it, $3 their addresses, $4 and $5 the last kind and id of the page before, $6 how many.
 -- The data of a request is left out: a reset link or a code in it is as good as a password.
--- Each kind is found by its index over the contact or the address; mail of campaigns as erasure finds it, campaign by campaign.
+-- Each kind is found by its index over the contact or the address; mail of campaigns as erasure finds it, campaign by campaign. A mail has
+-- all its events: of each kind so many are stored (`facts::STORED_MAX`).
 with own as (
     select s.id, s.month, s.campaign_id, s.state, s.reason, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at, s.clicked_at,
            s.replied_at, s.unsubscribed_at, s.response
@@ -29,12 +30,15 @@ found as (
     from enrollments e
     where e.tenant_id = $1 and e.contact_id = any ($2) and ('enrollment', e.id) > ($4, $5)
     union all
-    select 'message', m.id, jsonb_build_object('subject', t.subject, 'created_at', m.created_at, 'due_at', m.due_at)
-    from messages m
+    select 'message', m.id,
+           jsonb_build_object('subject', t.subject, 'created_at', m.created_at, 'due_at', m.due_at, 'names', r.names)
+    from (
+        select r.message_id, array_remove(array_agg(r.name order by r.send_id), null) as names
+        from message_recipients r where r.tenant_id = $1 and r.contact_id = any ($2) group by r.message_id
+    ) r
+    join messages m on m.tenant_id = $1 and m.id = r.message_id
     join contents t on t.tenant_id = m.tenant_id and t.id = m.content_id
-    where m.tenant_id = $1
-      and m.id in (select r.message_id from message_recipients r where r.tenant_id = $1 and r.contact_id = any ($2))
-      and ('message', m.id) > ($4, $5)
+    where ('message', m.id) > ($4, $5)
     union all
     select 'outcome', o.id, to_jsonb(o) - 'tenant_id' from outcomes o
     where o.tenant_id = $1 and o.contact_id = any ($2) and ('outcome', o.id) > ($4, $5)
@@ -54,7 +58,7 @@ select f.kind as "kind!", f.id as "id!",
            select jsonb_build_object('type', e.type, 'occurred_at', e.occurred_at, 'detail', e.detail)
            from events e
            where e.tenant_id = $1 and e.send_id = f.id and e.month = (select w.month from own w where w.id = f.id)
-           order by e.occurred_at, e.id limit 100
+           order by e.occurred_at, e.id
        )) else '{}' end as "data!"
 from found f
 order by f.kind, f.id

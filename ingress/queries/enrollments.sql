@@ -50,10 +50,10 @@ with found as (
      order by e.created_at desc, e.id desc
      limit $7)
 ), shown as (
-    select e.*, s.status as sequence_status, shown_status(e.status, s.status) as shown
+    select e.*, s.status as sequence_status, s.archived_at, shown_status(e.status, s.status) as shown
     from found e
     cross join lateral (
-        select s.status from sequences s where s.tenant_id = $1 and s.id = e.sequence_id offset 0
+        select s.status, s.archived_at from sequences s where s.tenant_id = $1 and s.id = e.sequence_id offset 0
     ) s
 ), page as (
     select * from shown where $4 is null or shown = $4 order by created_at desc, id desc limit $7
@@ -65,7 +65,8 @@ select e.id as "id!", e.sequence_id as "sequence_id!", e.version as "version!", 
        case when e.status in ('active', 'paused') and e.sequence_status <> 'archived' then e.next_step end as next_step,
        case when e.sequence_status <> 'archived' then e.next_action_at end as next_action_at,
        case when e.status in ('active', 'paused') and e.sequence_status <> 'archived' then e.held_by end as held_by, e.attempts as "attempts!", e.last_error,
-       e.ended_at, e.created_at as "created_at!", e.updated_at as "updated_at!"
+       coalesce(e.ended_at, case when e.sequence_status = 'archived' then e.archived_at end) as ended_at,
+       e.created_at as "created_at!", e.updated_at as "updated_at!"
 from page e
 left join lateral (
     select c.address from contacts c where c.tenant_id = $1 and c.id = e.contact_id and c.status <> 'erased' offset 0

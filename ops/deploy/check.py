@@ -58,7 +58,17 @@ def in_order(objects):
     plain = yaml.safe_dump(objects)
     for name in made:
         plain = re.sub(name, re.sub(r"\\?-[a-z0-9]{10}$", "", name).replace("\\", ""), plain)
-    return sorted(yaml.safe_load(plain), key=lambda found: (found["kind"], found["metadata"]["name"]))
+    return sorted(named_in_order(yaml.safe_load(plain)), key=lambda found: (found["kind"], found["metadata"]["name"]))
+
+
+def named_in_order(value):
+    """With lists of named things by their names: a patch may put its own before or behind those that are there."""
+    if isinstance(value, dict):
+        return {key: named_in_order(inner) for key, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    inner = [named_in_order(one) for one in value]
+    return sorted(inner, key=lambda one: one["name"]) if render.are_named(inner) else inner
 
 
 def settings():
@@ -113,6 +123,7 @@ def references(pod):
 def check(directory, known, described):
     objects = rendered(directory)
     names = {(found["kind"], found["metadata"]["name"]) for found in objects}
+    scaled = {found["spec"]["scaleTargetRef"]["name"] for found in objects if found["kind"] == "ScaledObject"}
     for found in objects:
         place = f"{directory.relative_to(HERE)} {found['kind']} {found['metadata']['name']}"
         if kubernetes_validate and "." not in found["apiVersion"].split("/")[0].replace(".k8s.io", ""):
@@ -122,8 +133,8 @@ def check(directory, known, described):
                 fault(place, error.message)
         if found["kind"] == "ConfigMap":
             check_settings(place, found.get("data", {}), known)
-        if found["kind"] in ("Deployment", "Job", "StatefulSet"):
-            pod = found["spec"]["template"]["spec"]
+        if found["kind"] in ("Deployment", "Job", "StatefulSet", "Pod"):
+            pod = found["spec"] if found["kind"] == "Pod" else found["spec"]["template"]["spec"]
             check_pod(place, pod, known, found["kind"] == "Deployment")
             for name in references(pod):
                 if not any(name == other for _, other in names) and name not in described:
@@ -132,6 +143,8 @@ def check(directory, known, described):
             wanted = found["spec"]["selector"]["matchLabels"]
             if ("PodDisruptionBudget", found["metadata"]["name"]) not in names:
                 fault(place, "nothing keeps a drained node from taking all of it")
+            if found["metadata"]["name"] in scaled and "replicas" in found["spec"]:
+                fault(place, "each upgrade would undo what KEDA has set")
             if not wanted.items() <= found["spec"]["template"]["metadata"]["labels"].items():
                 fault(place, "its selector does not find its pods")
         if found["kind"] == "ScaledObject" and ("Deployment", found["spec"]["scaleTargetRef"]["name"]) not in names:
@@ -150,6 +163,7 @@ def main():
         if deployed != engine:
             fault(directory.name, f"deploys {sorted(deployed ^ engine)} unlike docker-compose.yml")
     check(HERE / "jobs", known, described)
+    check(HERE / "operator", known, described)
     check(HERE / "nats", known, described)
     for line in faults:
         print(line, file=sys.stderr)

@@ -1,12 +1,14 @@
 """Renders a kustomization as `kustomize build` does, as far as ours go: for checking where kustomize is not installed.
 
 Known: resources, components, namespace, labels with includeTemplates, images, configMapGenerator (envs, files, behavior merge), patches
-by strategic merge from a file and by JSON patch with a target. check.py holds it against kustomize wherever there is one.
+by strategic merge from a file, of one object or of a target's, and by JSON patch with a target. check.py holds it against kustomize
+wherever there is one.
 """
 
 import copy
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import yaml
@@ -73,7 +75,11 @@ def generate(directory, wanted, objects):
 def apply(directory, patch, objects):
     change = yaml.safe_load((directory / patch["path"]).read_text() if "path" in patch else patch["patch"])
     target = patch.get("target") or {"kind": change["kind"], "name": change["metadata"]["name"]}
-    hit = [found for found in objects if found["kind"] == target["kind"] and target.get("name", found["metadata"]["name"]) == found["metadata"]["name"]]
+    if isinstance(change, dict):
+        # A target keeps its own name.
+        change.get("metadata", {}).pop("name", None)
+    # The name of a target is a pattern.
+    hit = [found for found in objects if found["kind"] == target["kind"] and re.fullmatch(target.get("name", ".*"), found["metadata"]["name"])]
     if not hit:
         raise SystemExit(f"{directory}: a patch of {target} finds nothing")
     for found in hit:
@@ -85,14 +91,25 @@ def apply(directory, patch, objects):
 
 
 def merge(old, new):
-    """Strategic merge without merge keys: a list replaces a list."""
+    """Strategic merge: lists of named things by their names; any other list replaces a list."""
     for key, value in new.items():
         if value is None:
             old.pop(key, None)
         elif isinstance(value, dict) and isinstance(old.get(key), dict):
             merge(old[key], value)
+        elif isinstance(value, list) and are_named(value) and isinstance(old.get(key), list) and are_named(old[key]):
+            known = {one["name"]: one for one in old[key]}
+            for one in value:
+                if one["name"] in known:
+                    merge(known[one["name"]], one)
+                else:
+                    old[key].append(copy.deepcopy(one))
         else:
-            old[key] = value
+            old[key] = copy.deepcopy(value)
+
+
+def are_named(items):
+    return all(isinstance(one, dict) and "name" in one for one in items)
 
 
 def operate(found, step):
@@ -124,7 +141,8 @@ def dress(found, told):
             places += [claim["metadata"] for claim in found.get("spec", {}).get("volumeClaimTemplates", [])]
         for place in places:
             place.setdefault("labels", {}).update(labels["pairs"])
-    pod = found.get("spec", {}).get("template", {}).get("spec", {}) if isinstance(found.get("spec"), dict) else {}
+    spec = found["spec"] if isinstance(found.get("spec"), dict) else {}
+    pod = spec if found["kind"] == "Pod" else spec.get("template", {}).get("spec", {})
     for container in pod.get("containers", []) + pod.get("initContainers", []):
         name = container["image"].split("@")[0].rsplit(":", 1)[0] if ":" in container["image"].rsplit("/", 1)[-1] else container["image"]
         for image in told.get("images", []):

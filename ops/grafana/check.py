@@ -32,9 +32,8 @@ def our_metrics():
     found = {}
     for section in (OPS / "metrics.md").read_text().split("\n## ")[1:]:
         kind, _, body = section.partition("\n")
-        for entry in body.split("\n### ")[1:]:
-            name = re.match(r"`(\w+)`", entry)[1]
-            labels = set(re.findall(r"^- `(\w+)`:", entry, re.M))
+        for name, labels in re.findall(r"^\| `(\w+)` \|.*\|.*\|(.*)\|.*\|$", body, re.M):
+            labels = set(re.findall(r"`(\w+)`:", labels))
             parts = [f"{name}_bucket", f"{name}_sum", f"{name}_count"] if kind == "Distributions" else [name]
             for part in parts:
                 found[part] = labels

@@ -222,7 +222,6 @@ fn canonical_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

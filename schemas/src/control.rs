@@ -69,7 +69,6 @@ impl Message for LedgerMark {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

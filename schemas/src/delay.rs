@@ -105,7 +105,6 @@ fn quarter_of(local: NaiveDateTime) -> NaiveDateTime {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -300,7 +300,6 @@ pub struct ReplyData {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -160,7 +160,6 @@ impl LaunchId {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

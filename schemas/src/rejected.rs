@@ -91,7 +91,6 @@ impl Refusal {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::events::EVENT_VERSION;

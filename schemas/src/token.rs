@@ -266,7 +266,6 @@ fn tag(key: &Key, purpose: Purpose, payload: &[u8]) -> [u8; MAC_BYTES] {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -155,7 +155,6 @@ fn mac_of(key: &[u8]) -> Hmac<Sha256> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

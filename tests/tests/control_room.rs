@@ -292,7 +292,10 @@ fn only_the_ledger_writes_its_tables() {
     for path in
         ["ingress", "ops/cli", "ops/runtime", "schemas", "stages"].iter().flat_map(|dir| sources(dir, &[".rs", ".sql"]))
     {
-        let words: Vec<String> = text(&path).to_lowercase().split_whitespace().map(str::to_owned).collect();
+        let text = text(&path);
+        // Tests make what they need.
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let words: Vec<String> = code.to_lowercase().split_whitespace().map(str::to_owned).collect();
         for three in words.windows(3) {
             let table = match [three[0].as_str(), three[1].as_str(), three[2].as_str()] {
                 [.., "into" | "from", table] if three[0].ends_with("insert") || three[0].ends_with("delete") => table,

@@ -142,7 +142,6 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

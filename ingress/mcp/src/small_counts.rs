@@ -59,7 +59,6 @@ pub(crate) fn parts<'a>(parts: impl IntoIterator<Item = (&'a str, i64)>) -> Map<
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -126,7 +126,6 @@ fn read(claims: Claims, terms: &Terms) -> Result<Bearer, AssistantRefusal> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -130,7 +130,7 @@ impl OptionFields {
     /// The options of a mail to this address, after every fault in them was added. `None`: the caller set none.
     pub(crate) fn validate(self, faults: &mut Faults, to: Option<&Address>) -> Option<MailOptions> {
         let from_name = self.from_name.map(|name| faults.name("from_name", Some(name)));
-        let reply_to = self.reply_to.and_then(|text| faults.address("reply_to", &text));
+        let reply_to = self.reply_to.and_then(|text| faults.sender_address("reply_to", &text));
         let headers = self.headers.unwrap_or_default();
         check_headers(faults, &headers);
         let tags = tags(faults, self.tags.unwrap_or_default());
@@ -290,7 +290,6 @@ fn check_metadata(faults: &mut Faults, metadata: &BTreeMap<String, String>) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

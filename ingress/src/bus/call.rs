@@ -207,7 +207,6 @@ pub(super) fn idempotency_key(message_id: &str) -> Result<&str, ApiError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::routes;

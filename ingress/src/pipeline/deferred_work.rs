@@ -101,7 +101,6 @@ async fn on_a_thread(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -268,7 +268,6 @@ fn status_number(status: StatusCode) -> i16 {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

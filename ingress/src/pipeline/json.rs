@@ -244,7 +244,6 @@ pub(super) fn fault(path: &str, message: &str) -> ApiError {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::{
         super::patch::{Id, Patch},

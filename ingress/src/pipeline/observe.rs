@@ -169,7 +169,6 @@ pub fn panicked(_: Box<dyn std::any::Any + Send + 'static>) -> Response {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -264,7 +264,6 @@ impl<T: JsonSchema> JsonSchema for AnswerTime<T> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -106,7 +106,6 @@ impl FromRequestParts<Arc<Ingress>> for Peer {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -99,7 +99,6 @@ impl IntoDeserializer<'_, Error> for Plain {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

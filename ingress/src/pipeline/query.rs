@@ -48,7 +48,6 @@ pub(super) fn split_page(query: &str) -> (String, String) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

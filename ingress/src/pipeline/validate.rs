@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt::Display, ops::RangeInclusive};
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
-use schemas::{Address, text::check_line};
+use schemas::{Address, AddressError, text::check_line};
 
 use crate::pipeline::{
     GivenTime,
@@ -78,6 +78,16 @@ impl Faults {
     /// An address in canonical form; `None` and a fault for everything else.
     pub fn address(&mut self, path: &str, text: &str) -> Option<Address> {
         Address::parse(text).map_err(|error| self.add(path, error.code(), error.to_string())).ok()
+    }
+
+    /// An address that mail comes from or is answered to, in canonical form: plain ASCII, since not every server takes another one in a header
+    /// (RFC 6532).
+    pub(crate) fn sender_address(&mut self, path: &str, text: &str) -> Option<Address> {
+        let address = self.address(path, text)?;
+        let is_plain = address.as_str().is_ascii();
+        let code = AddressError::LocalPart.code();
+        self.require(is_plain, path, code, "must have nothing but ASCII before the @: not every server takes more");
+        is_plain.then_some(address)
     }
 
     /// The value of a field that must be there.
@@ -210,7 +220,6 @@ fn is_word(text: &str) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;
@@ -226,6 +235,17 @@ mod tests {
         let error = faults.finish().unwrap_err();
         let codes: Vec<_> = error.fields.iter().map(|fault| (fault.path.as_str(), fault.code.as_ref())).collect();
         assert_eq!(codes, [("name", "empty"), ("title", "too_long"), ("email", "missing_at")]);
+    }
+
+    #[test]
+    fn mail_comes_from_plain_addresses_and_goes_to_all() {
+        let mut faults = Faults::default();
+        assert!(faults.address("email", "jürgen@bücher.example").is_some());
+        assert!(faults.sender_address("email", "ann@bücher.example").is_some());
+        assert_eq!(faults.sender_address("reply_to", "jürgen@example.com"), None);
+        let error = faults.finish().unwrap_err();
+        let codes: Vec<_> = error.fields.iter().map(|fault| (fault.path.as_str(), fault.code.as_ref())).collect();
+        assert_eq!(codes, [("reply_to", "bad_local_part")]);
     }
 
     #[test]

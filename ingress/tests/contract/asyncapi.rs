@@ -44,7 +44,7 @@ fn assert_valid(message: &Described, place: &str, value: &Value) {
     assert!(faults.is_empty(), "{place} is not what {} says: {}\n{value:#}", message.name, faults.join("; "));
 }
 
-/// The committed documents as one: the AsyncAPI document with the schemas it refers to in `openapi.json`.
+/// The committed documents as one: the AsyncAPI document with the schemas it refers to in `json` and in `openapi.json`.
 fn known_document() -> Value {
     let text = fs::read_to_string(schemas_dir().join("asyncapi.json")).unwrap_or_default();
     let Ok(mut known) = serde_json::from_str::<Value>(&text.replace("\"openapi.json#/", "\"#/")) else {
@@ -52,6 +52,22 @@ fn known_document() -> Value {
     };
     let http = json_in(&schemas_dir().join("openapi.json")).unwrap_or_default();
     let schemas = known["components"]["schemas"].as_object_mut().unwrap();
+    let own: Vec<String> = schemas
+        .values()
+        .filter_map(|schema| schema["$ref"].as_str())
+        .filter(|path| path.starts_with("json/"))
+        .map(str::to_owned)
+        .collect();
+    for path in own {
+        // A file that is gone matters if its message is still there: then its reference leads nowhere.
+        let Ok(text) = fs::read_to_string(schemas_dir().join(&path)) else { continue };
+        let mut schema: Value = serde_json::from_str(&text.replace("#/$defs/", "#/components/schemas/")).unwrap();
+        if let Some(Value::Object(definitions)) = schema.as_object_mut().unwrap().remove("$defs") {
+            schemas.extend(definitions);
+        }
+        let name = path.trim_start_matches("json/").trim_end_matches(".json");
+        schemas.insert(name.to_owned(), schema);
+    }
     for (name, schema) in http["components"]["schemas"].as_object().into_iter().flatten() {
         schemas.entry(name.clone()).or_insert_with(|| schema.clone());
     }

@@ -211,7 +211,8 @@ fn reference(schema: &Value) -> Option<&str> {
 
 fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     match reference(schema) {
-        Some(path) => root.pointer(path.trim_start_matches('#')).unwrap_or(&Value::Null),
+        // Else nothing would be compared with nothing.
+        Some(path) => root.pointer(path.trim_start_matches('#')).unwrap_or_else(|| panic!("{path} leads nowhere")),
         None => schema,
     }
 }

@@ -70,3 +70,31 @@ async fn of_two_changes_at_once_neither_undoes_the_other() {
     let audience = client.get(&path).await.body["audience"].clone();
     assert_eq!((&audience["name"], &audience["description"]), (&json!("Letter"), &json!("Weekly")));
 }
+
+#[tokio::test]
+async fn an_erasure_waits_for_a_change_of_members_and_leaves_none() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/audiences", json!({"kind": "list", "name": "Offers"})).await;
+    let ann = client.post("/v1/contacts", json!({"email": "ann@example.com", "lists": ["News"]})).await;
+    let ann = ann.text("contact_id");
+    // What a change of members does: it holds the contact, and writes afterwards.
+    let mut change = edge.pool.begin().await.unwrap();
+    let hold = sqlx::query("select from contacts where id = $1::uuid for key share").bind(&ann);
+    hold.execute(&mut *change).await.unwrap();
+    let changing = async {
+        edge.until_waiting(1).await;
+        for sql in [
+            "delete from audience_members where contact_id = $1::uuid",
+            "insert into audience_members (tenant_id, audience_id, contact_id)
+             select tenant_id, id, $1::uuid from audiences where name = 'Offers'",
+        ] {
+            sqlx::query(sql).bind(&ann).execute(&mut *change).await.expect("a deadlock");
+        }
+        change.commit().await.unwrap();
+    };
+    let path = format!("/v1/contacts/{ann}");
+    let (erased, ()) = tokio::join!(client.delete(&path, json!({"erase": true})), changing);
+    assert_eq!(erased.status, 200, "{}", erased.body);
+    assert_eq!(edge.count("select count(*) from audience_members").await, 0);
+}

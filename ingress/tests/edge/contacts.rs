@@ -125,9 +125,33 @@ async fn an_opt_out_by_the_tenant_can_be_taken_back_and_one_by_the_recipient_can
     .await
     .unwrap();
     client.patch(&path, json!({"marketing_status": "unsubscribed"})).await;
-    let refused = client.patch(&path, json!({"marketing_status": "subscribed"})).await;
-    assert_eq!(refused.refusal(), (409, "unsubscribed_by_recipient"));
+    for status in ["subscribed", "pending"] {
+        let refused = client.patch(&path, json!({"marketing_status": status})).await;
+        assert_eq!(refused.refusal(), (409, "unsubscribed_by_recipient"), "{status}");
+    }
+    assert_eq!(show(&client, &id).await["marketing_status"], "unsubscribed");
     assert_eq!(show(&client, &id).await["suppression"]["reason"], "unsubscribe");
+}
+
+#[tokio::test]
+async fn the_sources_of_contacts_that_are_known_from_mail_are_the_engines_own() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let path = format!("/v1/contacts/{}", make(&client, json!({"email": "ann@example.com", "source": "form"})).await);
+    for source in ["transactional", "message", "campaign_test"] {
+        let known = sqlx::query_scalar("select is_known_from_mail($1)").bind(source);
+        let is_known: bool = known.fetch_one(&edge.pool).await.unwrap();
+        assert!(is_known, "{source}");
+        let body = json!({"email": "bob@example.com", "marketing_status": "pending", "source": source});
+        for refused in [client.post("/v1/contacts", body).await, client.patch(&path, json!({"source": source})).await] {
+            assert_eq!(refused.faults(), [("source".to_owned(), "not_allowed".to_owned())], "{source}");
+        }
+        let refused =
+            client.post("/v1/imports", json!({"csv": "email\nbob@example.com\n", "source_slug": source})).await;
+        assert_eq!(refused.faults(), [("source_slug".to_owned(), "not_allowed".to_owned())], "{source}");
+    }
+    assert_eq!(edge.count("select count(*) from contacts where source = 'form'").await, 1);
+    assert_eq!(edge.count("select count(*) from contacts").await, 1);
 }
 
 #[tokio::test]
@@ -185,6 +209,52 @@ async fn an_erased_person_is_nowhere_and_stays_suppressed() {
     assert_eq!(show(&client, &again).await["suppression"]["reason"], "complaint");
     assert_eq!(client.delete(&format!("/v1/contacts/{again}"), json!({"erase": true})).await.status, 200);
     assert_eq!(client.delete(&format!("/v1/contacts/{again}"), json!({})).await.refusal(), (404, "contact_not_found"));
+}
+
+#[tokio::test]
+async fn what_comes_in_while_an_erasure_waits_for_the_contact_is_erased_too() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let path = format!("/v1/contacts/{}", make(&client, json!({"email": "ann@example.com"})).await);
+    let mut other = edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for no key update").execute(&mut *other).await.unwrap();
+    let handling = async {
+        edge.until_waiting(1).await;
+        sqlx::query(
+            "insert into requests (tenant_id, id, product, environment, kind, payload, state)
+             values ($1, $2, 'crm', 'production', 'transactional',
+                     '{\"address\": \"ann@example.com\", \"data\": {\"name\": \"Annabel\"}}', 'handled')",
+        )
+        .bind(client.tenant)
+        .bind(schemas::new_id())
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+        other.commit().await.unwrap();
+    };
+    let (erased, ()) = tokio::join!(client.delete(&path, json!({"erase": true})), handling);
+    assert_eq!(erased.status, 200, "{}", erased.body);
+    edge.finish_erasures().await;
+    assert_eq!(edge.count("select count(*) from requests where payload = '{\"erased\": true}'").await, 1);
+}
+
+#[tokio::test]
+async fn of_two_erasures_at_once_the_later_says_how_far_the_first_is() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let path = format!("/v1/contacts/{}", make(&client, json!({"email": "ann@example.com"})).await);
+    let mut other = edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for no key update").execute(&mut *other).await.unwrap();
+    let freed = async {
+        edge.until_waiting(2).await;
+        other.commit().await.unwrap();
+    };
+    let erase = || client.delete(&path, json!({"erase": true}));
+    let (first, second, ()) = tokio::join!(erase(), erase(), freed);
+    for answer in [first, second] {
+        assert_eq!((answer.status.as_u16(), &answer.body["erasure"]), (200, &json!("running")), "{}", answer.body);
+    }
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'contact.erased'").await, 1);
 }
 
 #[tokio::test]

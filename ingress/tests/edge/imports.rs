@@ -276,7 +276,7 @@ async fn an_opt_out_in_any_row_of_an_address_counts() {
     assert_eq!(counts(&answer), expected);
     for (address, name, status, reason) in [
         ("ann@example.com", "Ann", "unsubscribed", Value::Null),
-        ("bob@example.com", "Bob", "subscribed", json!("hard_bounce")),
+        ("bob@example.com", "Bob", "unsubscribed", json!("hard_bounce")),
         ("cid@example.com", "Cid", "subscribed", json!("manual")),
         ("dan@example.com", "Dan", "subscribed", Value::Null),
     ] {

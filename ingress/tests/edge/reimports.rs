@@ -167,6 +167,18 @@ async fn a_row_of_suppressions_weakens_none_and_is_refused_for_terms_that_there_
 }
 
 #[tokio::test]
+async fn each_reason_of_an_address_in_a_list_counts_by_either_name_of_the_column() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for (address, column) in [("ann@example.com", "reason"), ("bob@example.com", "suppression_reason")] {
+        let csv = format!("email,{column}\n{address},hard_bounce\n{address},unsubscribe\n");
+        let answer = import_suppressions(&client, &csv).await;
+        assert_eq!(json!([answer["counts"]["created"], answer["counts"]["duplicates"]]), json!([2, 0]), "{answer}");
+    }
+    assert_eq!(edge.count("select count(*) from suppressions where reason = 'unsubscribe'").await, 2);
+}
+
+#[tokio::test]
 async fn a_contact_with_long_texts_and_many_tags_imports_as_it_was_exported() {
     let edge = Edge::start().await;
     let client = edge.client().await;

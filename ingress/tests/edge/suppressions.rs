@@ -41,11 +41,16 @@ async fn one_that_has_run_out_starts_anew() {
     .execute(&edge.pool)
     .await
     .unwrap();
-    client.post(PATH, json!({"email": "ann@example.com", "scope": "marketing"})).await;
+    for (status, already_existed) in [(201, false), (200, true)] {
+        let answer = client.post(PATH, json!({"email": "ann@example.com", "scope": "marketing"})).await;
+        assert_eq!((answer.status.as_u16(), &answer.body["already_existed"]), (status, &json!(already_existed)));
+    }
     assert_eq!(
         edge.count("select count(*) from suppressions where scope = 'marketing' and expires_at is null").await,
         1
     );
+    let report = client.get("/v1/analytics/overview").await.body["report"]["suppressions"].clone();
+    assert_eq!(report, json!([{"reason": "manual", "total": 1, "added": 2}]));
     assert_eq!(edge.count("select count(*) from suppressions where created_at > now() - interval '1 hour'").await, 1);
 }
 

@@ -127,6 +127,17 @@ async fn what_cannot_be_delivered_to_is_refused_with_every_fault(#[case] body: V
 }
 
 #[tokio::test]
+async fn twenty_may_be_kept_however_few_are_active() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for _ in 0..20 {
+        let id = subscribe(&client).await;
+        assert_eq!(set_status(&client, &id, "paused").await.status, 200);
+    }
+    assert_eq!(client.post(PATH, wish()).await.refusal(), (409, "subscription_limit_reached"));
+}
+
+#[tokio::test]
 async fn ten_may_be_active_for_a_tenant_and_product_however_many_ask_at_once() {
     let edge = Edge::start().await;
     let client = edge.client().await;
@@ -433,6 +444,7 @@ async fn replays_are_of_the_past_and_one_at_a_time() {
     assert_eq!(begun.status, 202, "{}", begun.body);
     let replay = begun.body["replay"].clone();
     assert_eq!((&replay["status"], &replay["since"]), (&json!("running"), &json!("2024-12-31T23:00:00.000Z")));
+    assert_eq!(replay["until"], replay["created_at"], "by the database's clock, which facts are recorded by");
     assert_eq!(client.get(&format!("{PATH}/replays/{}", begun.text("replay_id"))).await.body["replay"], replay);
     let second = client.post(&path, json!({"since": "2025-01-01T00:00:00Z"})).await;
     assert_eq!(second.refusal(), (409, "replay_in_progress"));

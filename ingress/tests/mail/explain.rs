@@ -316,6 +316,26 @@ async fn mail_to_a_merged_contact_is_shown_for_the_one_that_is_left() {
 }
 
 #[tokio::test]
+async fn after_a_merge_the_enrollment_that_goes_on_is_explained() {
+    let ready = Ready::start().await;
+    let steps = json!([{"step_type": "wait", "delay_amount": 1, "delay_unit": "days"}]);
+    let body = json!({"name": "Welcome", "sender_profile_id": ready.sender, "activate": true, "steps": steps});
+    let id = ready.client.post("/v1/sequences", body).await.text("sequence_id");
+    let enroll = async |email: &str| {
+        let made = ready.client.post("/v1/enrollments", json!({"sequence_id": id, "email": email})).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+        made.text("contact_id")
+    };
+    let survivor = enroll("ann@example.com").await;
+    let merged = enroll("ann@work.example").await;
+    let path = format!("/v1/contacts/{survivor}/merge");
+    assert_eq!(ready.client.post(&path, json!({"contact_id": merged})).await.status, 200);
+    let answer = ready.client.get(&format!("/v1/explain?sequence_id={id}&email=ann%40example.com")).await;
+    let found = &answer.body["explanation"];
+    assert_eq!((&found["verdict"], &found["gates"][0]["detail"]), (&json!("pass"), &json!("is_enrolled")), "{found}");
+}
+
+#[tokio::test]
 async fn a_disabled_sender_is_told_as_such() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;

@@ -496,7 +496,8 @@ async fn a_persons_data_has_the_messages_to_the_person() {
     let world = World::waiting(SHORT).await;
     let due = chrono::Utc::now() + chrono::TimeDelta::days(20);
     for to in ["ann@example.com", "bob@example.com"] {
-        let sent = world.post(json!({"scheduled_at": due.to_rfc3339(), "to": [{"email": to}], "subject": to})).await;
+        let recipient = json!({"email": to, "name": "Annabel"});
+        let sent = world.post(json!({"scheduled_at": due.to_rfc3339(), "to": [recipient], "subject": to})).await;
         assert_eq!(sent.status, 202, "{}", sent.body);
     }
     let contact: Uuid = sqlx::query_scalar("select id from contacts where address = 'ann@example.com'")
@@ -508,6 +509,7 @@ async fn a_persons_data_has_the_messages_to_the_person() {
     let messages: Vec<&Value> = records.iter().filter(|record| record["kind"] == "message").collect();
     assert_eq!(messages.len(), 1, "{held}");
     assert_eq!(messages[0]["data"]["subject"], "ann@example.com");
+    assert_eq!(messages[0]["data"]["names"], json!(["Annabel"]));
     assert!(messages[0]["data"]["due_at"].is_string(), "{held}");
 }
 

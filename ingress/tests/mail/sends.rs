@@ -157,7 +157,8 @@ async fn a_persons_data_has_the_mail_of_campaigns_with_its_events() {
     let pool = &ready.edge.pool;
     sqlx::query("update campaigns set month = $1").bind(month).execute(pool).await.unwrap();
     sqlx::query(
-        "insert into events (tenant_id, send_id, id, month, type, occurred_at) values ($1, $2, gen_random_uuid(), $3, 'opened', now())",
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at)
+         select $1, $2, gen_random_uuid(), $3, 'opened', now() from generate_series(1, 150)",
     )
     .bind(ready.client.tenant)
     .bind(sends[0])
@@ -171,7 +172,8 @@ async fn a_persons_data_has_the_mail_of_campaigns_with_its_events() {
     let records = body["records"].as_array().unwrap();
     assert_eq!(records.len(), 1, "{records:?}");
     assert_eq!((&records[0]["kind"], &records[0]["id"]), (&json!("send"), &json!(sends[0])));
-    assert_eq!(records[0]["data"]["events"][0]["type"], "opened");
+    let events = records[0]["data"]["events"].as_array().unwrap();
+    assert_eq!((events.len(), &events[149]["type"]), (150, &json!("opened")), "all of them");
 }
 
 #[tokio::test]

@@ -302,6 +302,8 @@ async fn enrollments_follow_their_sequence_in_what_is_shown() {
     assert_eq!((count("status=exited").await, count("status=active").await), (2, 1));
     let listed = ready.client.get(&format!("/v1/enrollments?sequence_id={id}&limit=1")).await.body;
     assert_eq!(listed["enrollments"][0]["exit_reason"], "sequence_archived");
+    let archived = ready.client.get(&format!("/v1/sequences/{id}")).await.body["sequence"]["archived_at"].clone();
+    assert_eq!((archived.is_string(), &listed["enrollments"][0]["ended_at"]), (true, &archived));
     let cursor = listed["next_cursor"].as_str().unwrap();
     assert_eq!(count(&format!("sequence_id={id}&cursor={cursor}")).await, 1);
     assert_eq!(ready.client.get("/v1/enrollments?status=gone").await.refusal(), (400, "validation_failed"));
@@ -403,6 +405,28 @@ async fn a_merged_contact_gets_no_step_of_a_sequence_twice() {
     .await
     .unwrap();
     assert_eq!(json!(undecided), json!([survivor["contact_id"]]), "what was to start for the other starts");
+}
+
+#[rstest]
+#[case::ended_by_its_step("exited", Some("end_step"))]
+#[case::answered("exited", Some("replied"))]
+#[case::failed("failed", Some("error"))]
+#[case::completed("completed", None)]
+#[tokio::test]
+async fn a_merge_continues_no_sequence_that_the_survivor_was_in(#[case] status: &str, #[case] reason: Option<&str>) {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT, "delay_amount": 1, "delay_unit": "days"}])).await;
+    let survivor = enroll(&ready, &id, "ann@example.com").await;
+    let over = "update enrollments set status = $1, exit_reason = $2, next_action_at = null, ended_at = now()";
+    sqlx::query(over).bind(status).bind(reason).execute(&ready.edge.pool).await.unwrap();
+    let merged = enroll(&ready, &id, "ann@work.example").await;
+    let path = format!("/v1/contacts/{}/merge", survivor["contact_id"].as_str().unwrap());
+    let answer = ready.client.post(&path, json!({"contact_id": merged["contact_id"]})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let path = format!("/v1/enrollments/{}", merged["enrollment_id"].as_str().unwrap());
+    let read = ready.client.get(&path).await.body["enrollment"].clone();
+    assert_eq!((&read["status"], &read["exit_reason"]), (&json!("exited"), &json!("manual")), "{read}");
+    assert_eq!(read["contact_id"], merged["contact_id"]);
 }
 
 #[tokio::test]

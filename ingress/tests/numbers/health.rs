@@ -163,6 +163,45 @@ async fn the_oldest_is_found_behind_any_number_of_younger_ones() {
 }
 
 #[tokio::test]
+async fn one_tenants_own_waiting_is_no_fault_of_the_platform() {
+    let (edge, client) = well().await;
+    let run = async |statement: &'static str| {
+        sqlx::query(statement).bind(client.tenant).execute(&edge.pool).await.unwrap();
+    };
+    // A launch that waited for others of its tenant, and mail that its own connection does not take.
+    run("insert into requests (tenant_id, id, product, environment, kind, payload, announce_after, announcements, due_at)
+         values ($1, $1, 'crm', 'production', 'campaign-launch', '{}', now() + interval '30 seconds', 1, now() - interval '1 hour')")
+        .await;
+    run("insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token)
+         values ($1, $1, 'example.com', 's', '', '', 't')")
+    .await;
+    run("insert into senders (tenant_id, id, domain_id, email, name) values ($1, $1, $1, 'ann@example.com', 'Ann')")
+        .await;
+    run("insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $1, 'one_off', 'S', '')").await;
+    run("insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, size, queued, created_at)
+         values ($1, $1, date_trunc('month', now() at time zone 'utc'), 'one_off', 'priority', 'operational', $1, $1, 'announced', 1, 1,
+                 now() - interval '1 hour')")
+        .await;
+    run("insert into provider_connections (tenant_id, id, provider, name, secret, is_default) values ($1, $1, 'smtp', 'own', '', true)")
+        .await;
+    run("insert into connection_health (tenant_id, connection_id, open_until) values ($1, $1, now() - interval '1 minute')").await;
+    let answer = ask(&client, "").await;
+    assert_eq!((answer.status.as_u16(), status_of(&answer, "queue.stuck")), (200, "ok"), "{}", answer.body);
+    assert!(answer.body.to_string().contains("1 request(s) accepted, 1 priority batch(es) open"), "{}", answer.body);
+
+    // What the platform owes.
+    let stuck = async || status_of(&ask(&client, "").await, "queue.stuck").to_owned();
+    run("update requests set announcements = 3 where tenant_id = $1").await;
+    assert_eq!(stuck().await, "crit", "three announcements did not help");
+    run("update requests set announcements = 0, announce_after = now() - interval '1 hour' where tenant_id = $1").await;
+    assert_eq!(stuck().await, "crit", "nobody announces it");
+    run("update requests set announcements = 1, announce_after = now() where tenant_id = $1").await;
+    assert_eq!(stuck().await, "ok");
+    run("update connection_health set open_until = null where tenant_id = $1").await;
+    assert_eq!(stuck().await, "crit", "the connection serves");
+}
+
+#[tokio::test]
 async fn it_asks_for_its_scope_and_takes_no_tenant() {
     let (edge, client) = well().await;
     let product = edge.client().await;

@@ -272,6 +272,38 @@ async fn only_the_recipient_himself_comes_back_and_his_consent_is_kept() {
 }
 
 #[tokio::test]
+async fn a_mail_has_so_many_events_of_choices_and_every_choice_counts() {
+    let reader = Reader::start().await;
+    let news = reader.topic("News", true).await;
+    // All but one.
+    for kind in ["topic_left", "resubscribed"] {
+        sqlx::query(
+            "insert into events (tenant_id, send_id, id, month, type, occurred_at)
+             select $1, $2, gen_random_uuid(), $3, $4, now() from generate_series(1, 199)",
+        )
+        .bind(reader.ready.client.tenant)
+        .bind(reader.send)
+        .bind(schemas::month_of(reader.send))
+        .bind(kind)
+        .execute(&reader.ready.edge.pool)
+        .await
+        .unwrap();
+    }
+    for _ in 0..3 {
+        reader.submit(&format!("shown={news}&action=save")).await;
+        assert!(!reader.is_in(news).await);
+        reader.submit(&format!("shown={news}&topic={news}&action=save")).await;
+        assert!(reader.is_in(news).await);
+        for (form, status) in [("action=leave", "unsubscribed"), ("action=return", "subscribed")] {
+            reader.submit(form).await;
+            assert_eq!(reader.marketing_status().await, status);
+        }
+    }
+    assert_eq!(reader.count("select count(*) from events where type = 'topic_left'").await, 200);
+    assert_eq!(reader.count("select count(*) from events where type = 'resubscribed'").await, 200);
+}
+
+#[tokio::test]
 async fn coming_back_lifts_nothing_but_the_own_opt_out() {
     let reader = Reader::start().await;
     reader.submit("action=leave").await;

@@ -264,7 +264,6 @@ async fn write_answer(mut answer: Response, out: &mut impl Write) -> anyhow::Res
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

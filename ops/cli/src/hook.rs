@@ -220,7 +220,6 @@ async fn list_pending_facts(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -58,7 +58,6 @@ fn redacted(error: &(dyn Error + 'static)) -> Option<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use thiserror::Error;

@@ -4,9 +4,10 @@ use std::{io, str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    Connection, Executor, PgConnection, PgPool, Postgres, Transaction,
+    Connection, Executor, PgConnection, PgPool, Postgres, Row, Transaction,
+    error::DatabaseError,
     migrate::Migrator,
-    postgres::{PgConnectOptions, PgPoolOptions},
+    postgres::{PgConnectOptions, PgDatabaseError, PgPoolOptions, PgSeverity},
 };
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -90,12 +91,9 @@ impl Database {
             // a statement. One that broke since is an error to its user, as one that breaks a moment later is.
             .test_before_acquire(false)
             .before_acquire(|connection, usage| {
-                Box::pin(async move {
-                    if usage.idle_for > PING_AFTER {
-                        connection.ping().await?;
-                    }
-                    Ok(true)
-                })
+                Box::pin(
+                    async move { if usage.idle_for > PING_AFTER { is_writable(connection).await } else { Ok(true) } },
+                )
             })
             .after_release(|connection, _| Box::pin(end_transaction(connection)))
             .connect_lazy_with(options))
@@ -156,6 +154,13 @@ pub(crate) async fn end_transaction(connection: &mut PgConnection) -> sqlx::Resu
     Ok(true)
 }
 
+/// Whether a connection, which must still live, takes writes. One that was opened to a server that is a standby now, or while the database
+/// was read-only, does not, and would not when all is well again.
+pub(crate) async fn is_writable(connection: &mut PgConnection) -> sqlx::Result<bool> {
+    let is_read_only: String = connection.fetch_one("show transaction_read_only").await?.try_get(0)?;
+    Ok(is_read_only == "off")
+}
+
 /// Begins a transaction confined to a tenant: row security answers only its rows.
 pub async fn begin_for_tenant(pool: &PgPool, tenant: Uuid) -> sqlx::Result<Transaction<'static, Postgres>> {
     let mut tx = pool.begin().await?;
@@ -182,14 +187,26 @@ pub async fn confine(tx: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query("select set_config('app.tenant', $1, true)").bind(tenant.to_string()).execute(tx).await.map(drop)
 }
 
-/// Whether an error from Postgres may go away by itself: connection trouble, serialization, deadlock, shutdown, full disk.
+/// Whether Postgres refuses us, whatever the statement: what ends the connection, as a login that no longer works, or a transaction that
+/// was left open; and a server that takes no writes, as a standby or one with a full disk.
+fn is_refused_as_a_whole(error: &(dyn DatabaseError + 'static)) -> bool {
+    const READ_ONLY: &str = "25006";
+    let severity = error.try_downcast_ref::<PgDatabaseError>().map(PgDatabaseError::severity);
+    matches!(severity, Some(PgSeverity::Fatal | PgSeverity::Panic)) || error.code().as_deref() == Some(READ_ONLY)
+}
+
+/// Whether an error from Postgres may go away by itself, or is mended without the caller: connection trouble, serialization, deadlock,
+/// shutdown, full disk, a refused login.
 #[must_use]
 pub fn is_transient(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Database(error) => error.code().is_none_or(|code| {
-            // Classes: 08 connection, 40 rollback, 53 resources, 55 object state, 57 operator, 58 system.
-            ["08", "40", "53", "55", "57", "58", "XX"].iter().any(|class| code.starts_with(class)) || code == "25P03"
-        }),
+        sqlx::Error::Database(error) => {
+            is_refused_as_a_whole(&**error)
+                || error.code().is_none_or(|code| {
+                    // Classes: 08 connection, 40 rollback, 53 resources, 55 object state, 57 operator, 58 system.
+                    ["08", "40", "53", "55", "57", "58", "XX"].iter().any(|class| code.starts_with(class))
+                })
+        }
         sqlx::Error::RowNotFound
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnDecode { .. }
@@ -204,7 +221,7 @@ pub fn is_transient(error: &sqlx::Error) -> bool {
 #[must_use]
 pub fn is_lock_timeout(error: &sqlx::Error) -> bool {
     const LOCK_NOT_AVAILABLE: &str = "55P03";
-    error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() == Some(LOCK_NOT_AVAILABLE)
+    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some(LOCK_NOT_AVAILABLE)
 }
 
 /// A database error in words, without the values in it: Postgres quotes the offending row or text, a decoder the value, and that may
@@ -233,7 +250,10 @@ pub fn is_unavailable(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Tls(_) => true,
         sqlx::Error::Database(error) => {
-            error.code().is_some_and(|code| ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)))
+            is_refused_as_a_whole(&**error)
+                || error
+                    .code()
+                    .is_some_and(|code| ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)))
         }
         sqlx::Error::Protocol(_) => true,
         _ => false,

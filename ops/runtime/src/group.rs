@@ -144,7 +144,6 @@ pub async fn commit_each<C: Commit>(committer: &mut C, entries: &[C::Entry]) -> 
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     const GATHERING: Gathering = Gathering { most: 4, busy: 2, window: Duration::from_millis(5) };

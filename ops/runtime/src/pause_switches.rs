@@ -9,7 +9,13 @@ use std::{collections::BTreeSet, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Gauge, Notifier, causes::chain, db, plans::PreparedPool, restore_detector};
+use crate::{
+    Bus, Gauge, Notifier,
+    causes::chain,
+    db,
+    plans::PreparedPool,
+    restore_detector::{self, EpochError},
+};
 
 /// How often the switches are read without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -51,7 +57,7 @@ pub struct PauseSwitches(watch::Receiver<PauseState>);
 struct PauseState {
     /// True if the switches were read. Until then every stage waits, because a pause survives a restart.
     is_read: bool,
-    /// True if the ledger was checked and is not a restored one.
+    /// True if the ledger was checked since it was last away, and is not a restored one.
     is_verified: bool,
     /// True if the ledger is paused.
     is_ledger_paused: bool,
@@ -206,7 +212,10 @@ async fn detect_restores(
                     is_changed
                 });
             }
-            Ok(Err(error)) => warn_unchecked(known.borrow().is_verified, &chain(&error)),
+            Ok(Err(error)) => {
+                doubt_what_is_away(&known, &error);
+                warn_unchecked(known.borrow().is_verified, &chain(&error));
+            }
             Err(_) => warn_unchecked(known.borrow().is_verified, "checking the ledger timed out"),
         }
         if shutdown.run_until_cancelled(tokio::time::sleep(restore_detector::CHECK_INTERVAL)).await.is_none() {
@@ -215,7 +224,16 @@ async fn detect_restores(
     }
 }
 
-/// Says why the ledger could not be checked: until it was once, what sends mail waits.
+/// A Postgres that was away may come back with an older ledger: what sends mail waits until that was checked. A process whose own
+/// connections are all in use knows nothing of Postgres.
+fn doubt_what_is_away(known: &watch::Sender<PauseState>, error: &EpochError) {
+    let EpochError::Ledger(error) = error else { return };
+    if db::is_unavailable(error) && !matches!(error, sqlx::Error::PoolTimedOut) {
+        known.send_if_modified(|state| std::mem::take(&mut state.is_verified));
+    }
+}
+
+/// Says why the ledger could not be checked: until it is, what sends mail waits.
 fn warn_unchecked(is_verified: bool, error: &str) {
     if is_verified {
         tracing::debug!(error, "the ledger could not be checked");
@@ -243,6 +261,24 @@ mod tests {
     fn a_pause_stops_its_stage_and_no_other() {
         let state = state(&["compliance"], false);
         assert!(state.must_wait("compliance") && !state.must_wait("delivery") && !state.must_wait("audience"));
+    }
+
+    #[test]
+    fn what_sends_mail_waits_when_the_ledger_was_away_and_for_nothing_less() {
+        let away = EpochError::Ledger(sqlx::Error::Io(std::io::ErrorKind::ConnectionRefused.into()));
+        let others = [
+            EpochError::Ledger(sqlx::Error::PoolTimedOut),
+            EpochError::Ledger(sqlx::Error::RowNotFound),
+            EpochError::Undecided,
+        ];
+        let (known, _receiver) = watch::channel(state(&[], false));
+        for other in others {
+            doubt_what_is_away(&known, &other);
+            assert!(!known.borrow().must_wait("delivery"), "{other:?}");
+        }
+        doubt_what_is_away(&known, &away);
+        let state = known.borrow();
+        assert!(state.must_wait("delivery") && !state.is_paused("delivery") && !state.must_wait("rendering"));
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl Drop for CountedConnection {
 }
 
 /// The client of an address: an IPv6 client is a network of 64 bits.
-fn client_of(address: IpAddr) -> IpAddr {
+#[must_use]
+pub fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
         address => address,
@@ -62,7 +63,6 @@ fn client_of(address: IpAddr) -> IpAddr {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

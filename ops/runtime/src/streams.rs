@@ -44,11 +44,12 @@ pub struct StreamSpec {
     pub name: &'static str,
     /// The stream's subjects, without prefix.
     pub subjects: &'static str,
-    /// The maximum size in bytes. A full stream refuses new messages: back-pressure, never silent loss.
+    /// The maximum size in bytes. A full work queue refuses new messages: back-pressure, never silent loss. The others drop their oldest,
+    /// before their age if need be: of the events, the newest 4 GiB are kept.
     pub max_bytes: i64,
     /// True: messages are removed on acknowledgement. False: by age.
     pub work_queue: bool,
-    /// The maximum age of messages that are removed by age.
+    /// The maximum age of messages that are removed by age. Zero: no limit.
     pub max_age: Duration,
     /// Where the messages are.
     pub keeps: Keeps,
@@ -165,8 +166,8 @@ impl StreamSpec {
     pub fn config_in(&self, prefix: &str, replicas: usize, storage: StorageType) -> Config {
         // The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
         let is_async = self.keeps != Keeps::Synced && storage == StorageType::File && replicas == 1;
-        // A notification that facts were committed has no content: the newest of each stage is enough.
-        let keeps_newest = self.name == stream::FACTS;
+        // A notification that facts were committed has no content: the newest of each stage is enough. Of the marks only the last is read.
+        let keeps_newest = [stream::FACTS, stream::MARKS].contains(&self.name);
         Config {
             name: format!("{prefix}{}", self.name),
             subjects: vec![format!("{prefix}{}", self.subjects)],
@@ -217,7 +218,6 @@ pub(crate) fn is_lower(limit: i64, than: i64) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use schemas::{DirectKind, Environment};
 
@@ -238,6 +238,12 @@ mod tests {
         let config = spec.config("", 1);
         let held = subjects * config.max_messages_per_subject * i64::from(config.max_message_size);
         assert!(3 * held < config.max_bytes, "{held}");
+    }
+
+    #[test]
+    fn of_the_marks_the_last_is_kept() {
+        let spec = STREAMS.iter().find(|spec| spec.name == stream::MARKS).unwrap();
+        assert_eq!(spec.config("", 1).max_messages_per_subject, 1);
     }
 
     #[test]

@@ -131,7 +131,6 @@ fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -169,7 +169,6 @@ fn aad(tenant: Uuid, purpose: &str) -> Aad<Vec<u8>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

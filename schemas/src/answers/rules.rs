@@ -102,6 +102,19 @@ pub(super) const OVERRIDING: &[TextRule] = &[
     rule("mailbox_is_full", "mailbox is full", Class::MailboxFull, "Exchange, Yahoo"),
     rule("mailbox_full", "mailbox full", Class::MailboxFull, "Postfix, Exim"),
     rule("user_is_over_the_quota", "user is over the quota", Class::MailboxFull, "Yahoo"),
+    // Our return path, before the words for unknown users, which follow in the same answer.
+    rule(
+        "sender_address_rejected",
+        "sender address rejected",
+        Class::Policy,
+        "Postfix: about our return path, whatever words follow; 5.1.0, 5.1.8 and bare",
+    ),
+    rule(
+        "sender_verify_failed",
+        "sender verify failed",
+        Class::Policy,
+        "Exim callout: our return path does not answer; 550 without a code",
+    ),
     // Unknown users under other codes.
     rule(
         "exchange_recipient_not_found",
@@ -166,20 +179,27 @@ pub(super) const OVERRIDING: &[TextRule] = &[
     // Authentication of the sender's domain.
     rule("dmarc", "dmarc", Class::Block, "5.7.1, 5.7.26, 5.7.509 (Outlook); never about the person"),
     rule("spf_check", "spf check", Class::Block, "as above, also with 5.1.8"),
-    rule(
-        "sender_verify_failed",
-        "sender verify failed",
-        Class::Policy,
-        "Exim callout: our return path does not answer; 550 without a code",
-    ),
+    // What the server thinks of us, not of the recipient or the mail.
     rule(
         "relay_access_denied",
         "relay access denied",
-        Class::Policy,
-        "Postfix 554 5.7.1: this server does not handle the recipient's domain",
+        Class::Configuration,
+        "Postfix 554 5.7.1: this server does not relay for us, or does not handle the recipient's domain",
     ),
-    rule("relaying_denied", "relaying denied", Class::Policy, "Sendmail 550 5.7.1"),
-    rule("unable_to_relay", "unable to relay", Class::Policy, "Exchange 550 5.7.1"),
+    rule("relaying_denied", "relaying denied", Class::Configuration, "Sendmail 550 5.7.1"),
+    rule("unable_to_relay", "unable to relay", Class::Configuration, "Exchange 550 5.7.1 and 5.7.54"),
+    rule(
+        "helo_command_rejected",
+        "helo command rejected",
+        Class::Configuration,
+        "Postfix 504 5.5.2, 450 4.7.1 and 550 5.7.1: our name in EHLO",
+    ),
+    rule(
+        "client_host_access_denied",
+        "client host rejected: access denied",
+        Class::Configuration,
+        "Postfix 554 5.7.1: its own table does not let our address in; a block list is named by other words",
+    ),
     rule("line_too_long", "line too long", Class::Content, "554 and 500 with 5.6.11 or none"),
     rule("message_too_large", "message too large", Class::Content, "552 and 554 with 5.3.4 or none"),
     rule("message_size_exceeds", "message size exceeds", Class::Content, "552 5.3.4 (Postfix), 5.2.3 (Exchange)"),

@@ -85,7 +85,6 @@ fn reads<T: DeserializeOwned>(bytes: &[u8]) -> Result<(), serde_json::Error> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::EventType;

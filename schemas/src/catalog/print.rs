@@ -46,7 +46,6 @@ fn print(out: &mut String, value: &Value, indent: &str, before: usize) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use serde_json::json;

@@ -150,7 +150,6 @@ pub(crate) fn divide_by_shares(whole: Option<i64>, shares: &[i32]) -> Vec<Option
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -251,9 +251,9 @@ async fn finish_request(
     outcome: LaunchOutcome,
 ) -> Result<(), StageError> {
     if outcome == LaunchOutcome::RangeWritten {
-        // While ranges are written, no sweep announces it as well.
+        // While ranges are written, no sweep announces it as well: each announcement would be one more chain of them.
         sqlx::query!(
-            "update requests set announce_after = now() + interval '30 seconds' where tenant_id = $1 and id = $2",
+            "update requests set announce_after = now() + interval '5 minutes' where tenant_id = $1 and id = $2",
             input.tenant_id,
             input.request_id,
         )

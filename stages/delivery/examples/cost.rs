@@ -74,6 +74,7 @@ fn client(server: SocketAddr, connections: usize, message: &SmtpMessage) {
         to: EnvelopeAddress::parse("ann@example.net").unwrap(),
         size: message.as_bytes().len(),
         eight_bit: false,
+        international: false,
     };
     let (started, before) = (Instant::now(), thread_cpu());
     runtime.block_on(async {

@@ -7,8 +7,8 @@ with sequence as materialized (
     where s.unapplied_since is not null
       and (s.status <> 'active'
            or exists (select from tenants t where t.id = s.tenant_id and t.status = 'active' and t.paused_at is null))
-    order by s.unapplied_since
-    limit 20
+    order by s.status <> 'archived', s.unapplied_since
+    limit 200
     for no key update of s skip locked
 ), paused as materialized (
     select e.tenant_id, e.id

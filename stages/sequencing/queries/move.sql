@@ -1,7 +1,15 @@
 -- Writes the cursors of enrollments, which are locked. $1 tenants, $2 enrollments, then the columns. A step that was taken counts
--- for the loop guard's day.
+-- for the loop guard's day. An enrollment is not paused if its sequence was resumed since it was read: it keeps its time, and is due.
 update enrollments e
-set status = w.status,
+set status = case
+        when w.status = 'paused' and exists (
+                 select from sequences s
+                 join tenants t on t.id = s.tenant_id
+                 where s.tenant_id = e.tenant_id and s.id = e.sequence_id and s.status = 'active'
+                   and t.status = 'active' and t.paused_at is null)
+            then 'active'
+        else w.status
+    end,
     exit_reason = w.exit_reason,
     next_step = w.next_step,
     next_action_at = w.next_action_at,

@@ -160,7 +160,7 @@ impl Calls {
                    select k.product_tenant_id
                    from tenant_links k join tenants t on t.id = k.tenant_id and t.environment = k.environment
                    where k.tenant_id = $1 and k.product = $2
-                   order by k.product_tenant_id limit 1
+                   order by k.created_at, k.product_tenant_id limit 1
                ) as known, s.generation as "generation?",
                coalesce(s.rotated_at > now() - make_interval(secs => $3), false) as "is_rotating!"
                from (values (1)) as one (row)

@@ -269,7 +269,6 @@ fn push_entries(query: &mut QueryBuilder<Postgres>, rule: &CompiledSegment, sequ
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -261,10 +261,37 @@ async fn write_outcomes(db: &mut PgConnection, starts: &[Start<'_>], enrolled: &
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;
+    use serde_json::Value;
+    use sqlx::AssertSqlSafe;
+    use stage_rig::{Rig, rows_in_vain, scans};
+
+    #[tokio::test]
+    async fn a_contacts_enrollments_are_read_once_for_all_its_occurrences() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        let people = rig.people(&tenant, 2_000).await;
+        // As after the first launch of a sequence: nobody has analysed the table yet.
+        for sql in [
+            "insert into sequences (tenant_id, id, product, environment, name, status) values ($1, $1, 'shop', 'production', 'Many', 'active')",
+            "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, next_action_at)
+             select tenant_id, gen_random_uuid(), $1, id, 'shop', now() from contacts",
+        ] {
+            sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
+        }
+        let sql = format!("explain (analyze, format json)\n{}", include_str!("../queries/start_facts.sql"));
+        let plan: Value = sqlx::query_scalar(AssertSqlSafe(sql))
+            .bind(vec![tenant.id; 128])
+            .bind(vec![tenant.id; 128])
+            .bind(vec![people[0].id; 128])
+            .fetch_one(&mut *PreparedPool::new(&rig.pool, 1).begin().await.unwrap())
+            .await
+            .unwrap();
+        assert_eq!(scans(&plan, "enrollments"), 1, "{plan:#}");
+        assert!(rows_in_vain(&plan) < 1_000.0, "{plan:#}");
+    }
 
     #[rstest]
     #[case("once", 0, None, false, None)]

@@ -1,5 +1,5 @@
 -- The product links of these tenants, each with whether the product has a feed, once for each subscription that is active or paused. A
--- product that linked a tenant twice knows it by the name it used first. `tenant_links_by_tenant`, `webhook_subscriptions_newest`, and a
+-- product that linked a tenant twice knows it by the name it used first. `tenant_links_by_tenant`, `webhook_subscriptions_live`, and a
 -- primary key.
 select w.id as "tenant_id!", k.product as "product!", k.environment as "environment!: Environment",
        k.product_tenant_id as "product_tenant_id!",

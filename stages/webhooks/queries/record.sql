@@ -1,5 +1,6 @@
 -- Records the results of attempts on deliveries and queue. A result that another process recorded already, after a lost lease, is
--- left out. $6 the attempt's number, $7 seconds until the next one, null for none.
+-- left out. $6 the attempt's number, $7 seconds until the next one, null for none. A delivery that was ended while its attempt was under
+-- way, with its subscription, and arrived all the same is delivered.
 with tried as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::text[], $6::int2[], $7::float8[], $8::int2[],
                          $9::text[], $10::int4[])
@@ -10,7 +11,8 @@ with tried as (
         attempted_at = now(), status_code = t.status_code, error_code = t.error_code, duration_ms = t.duration_ms,
         delivered_at = case when t.status = 'delivered' then now() end
     from tried t
-    where d.tenant_id = t.tenant_id and d.id = t.id and d.status = 'pending' and d.attempts = t.attempt - 1
+    where d.tenant_id = t.tenant_id and d.id = t.id and d.attempts = t.attempt - 1
+      and (d.status = 'pending' or d.status = 'dead' and t.status = 'delivered')
     returning d.tenant_id, d.subscription_id, d.id, d.next_attempt_at, d.status
 ), taken_out as (
     delete from webhook_queue q using tried t

@@ -162,7 +162,8 @@ impl Replay {
             ..self.slice("events", 0)
         };
         let can_be_cut = self.step_seconds > STEP_MIN_SECONDS;
-        let rows = match self.find_events(db, from, end).await {
+        let most = can_be_cut.then_some(SLICE_MAX as i64 + 1);
+        let rows = match self.find_events(db, from, end, most).await {
             Err(error) if can_be_cut && is_cancelled(&error) => return Ok(shorter()),
             rows => rows?,
         };
@@ -184,13 +185,14 @@ impl Replay {
         Ok(ReplaySlice { cursor_at: end, step_seconds, ..self.slice("events", deliveries) })
     }
 
-    /// The tenant's facts that were recorded in a time slice: send, id and month. The pages of that time contain all tenants' facts,
-    /// so the statement has a timeout, [`SEARCH_TIMEOUT`].
+    /// The tenant's facts that were recorded in a time slice, so many at most: send, id and month. The pages of that time contain all
+    /// tenants' facts, so the statement has a timeout, [`SEARCH_TIMEOUT`].
     async fn find_events(
         &self,
         db: &mut PgConnection,
         from: DateTime<Utc>,
         end: DateTime<Utc>,
+        most: Option<i64>,
     ) -> sqlx::Result<Vec<(Uuid, Uuid, NaiveDate)>> {
         // Always rolled back: it changes nothing, and the rollback ends the timeout.
         let mut search = db.begin().await?;
@@ -198,12 +200,16 @@ impl Replay {
             .fetch_one(&mut *search)
             .await?;
         let rows = sqlx::query!(
-            // `is true` keeps the planner from reading all of the tenant's facts by their key.
-            "select e.send_id, e.id, e.month from events e
-             where e.recorded_at >= $2 and e.recorded_at < $3 and (e.tenant_id = $1) is true",
+            // `is true` keeps the planner from reading all of the tenant's facts by their key. It plans as if there were no limit.
+            r#"with found as materialized (
+                 select e.send_id, e.id, e.month from events e
+                 where e.recorded_at >= $2 and e.recorded_at < $3 and (e.tenant_id = $1) is true
+             )
+             select send_id as "send_id!", id as "id!", month as "month!" from found limit $4"#,
             self.tenant_id,
             from,
-            end
+            end,
+            most
         )
         .fetch_all(&mut *search)
         .await;
@@ -286,13 +292,13 @@ fn is_cancelled(error: &sqlx::Error) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
+    use chrono::{TimeDelta, Utc};
     use runner::Sweep;
     use stage_rig::{Rig, until};
     use uuid::Uuid;
 
-    use super::Replays;
+    use super::{Replay, Replays};
     use crate::retention::PurgeExpired;
 
     #[tokio::test]
@@ -327,6 +333,38 @@ mod tests {
         .await
         .unwrap();
         id
+    }
+
+    #[tokio::test]
+    async fn no_more_facts_are_read_than_a_slice_may_have() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await.id;
+        let send = schemas::SendId::of(schemas::new_batch_id(), 0);
+        sqlx::query(
+            "insert into events (tenant_id, send_id, id, month, type, occurred_at)
+             select $1, $2, gen_random_uuid(), $3, 'opened', now() from generate_series(1, 20)",
+        )
+        .bind(tenant)
+        .bind(send.0)
+        .bind(send.month())
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        let (since, until) = (Utc::now() - TimeDelta::hours(1), Utc::now() + TimeDelta::hours(1));
+        let replay = Replay {
+            tenant_id: tenant,
+            id: Uuid::nil(),
+            subscription_id: Uuid::nil(),
+            since,
+            until,
+            cursor_at: since,
+            cursor_id: Uuid::nil(),
+            step_seconds: 60.0,
+        };
+        let mut tx = runtime::plans::PreparedPool::new(&rig.pool, 1).begin().await.unwrap();
+        for (most, found) in [(Some(7), 7), (None, 20)] {
+            assert_eq!(replay.find_events(&mut tx, since, until, most).await.unwrap().len(), found);
+        }
     }
 
     #[tokio::test]

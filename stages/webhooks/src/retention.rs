@@ -9,7 +9,7 @@ use sqlx::PgPool;
 
 /// Rows changed in one transaction.
 const SLICE: i64 = 2_000;
-/// Expired deliveries, and as many bodies, deleted in one transaction: many, because each looks through all old deliveries that wait.
+/// Expired deliveries, or bodies, deleted in one transaction: many, because each looks through all old deliveries that wait.
 const PURGE_SLICE: i64 = 50_000;
 const END_INTERVAL: Duration = Duration::from_secs(2);
 const PURGE_INTERVAL: Duration = Duration::from_secs(5 * 60);
@@ -46,7 +46,12 @@ impl Sweep for PurgeExpired {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let keep = self.keep.as_secs_f64();
-        let gone = sqlx::query_file!("queries/purge_expired.sql", keep, PURGE_SLICE).fetch_one(&self.pool).await?.gone;
+        let mut gone =
+            sqlx::query_file!("queries/purge_deliveries.sql", keep, PURGE_SLICE).fetch_one(&self.pool).await?.gone;
+        // While there are more deliveries, each search for bodies would look through them.
+        if gone < PURGE_SLICE {
+            gone += sqlx::query_file!("queries/purge_bodies.sql", keep, PURGE_SLICE).fetch_one(&self.pool).await?.gone;
+        }
         sqlx::query!(
             "delete from webhook_replays where ctid = any(array(
                  select ctid from webhook_replays where status <> 'running' and created_at < now() - make_interval(secs => $1) limit $2))",
@@ -84,13 +89,12 @@ impl Sweep for MeasureQueue {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use runner::Sweep;
     use stage_rig::Rig;
     use uuid::Uuid;
 
-    use super::PurgeExpired;
+    use super::{PURGE_SLICE, PurgeExpired};
 
     #[tokio::test]
     async fn deliveries_that_wait_keep_their_bodies_through_a_pause() {
@@ -139,20 +143,40 @@ mod tests {
         assert_eq!(counts().await, (3, 3), "the disabled subscription's are gone");
     }
 
-    #[tokio::test]
-    async fn one_run_deletes_many_thousand_expired_deliveries() {
-        let rig = Rig::new().await;
+    /// Expired deliveries, and a body.
+    async fn expired(rig: &Rig, deliveries: i64) {
         let tenant = rig.tenant().await;
         sqlx::query(
-            "insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, created_at)
-             select $1, gen_random_uuid(), $1, 'crm', gen_random_uuid(), 'email.opened', 'delivered', now() - interval '40 days'
-             from generate_series(1, 5000)",
+            "with e as (
+                 insert into webhook_events (tenant_id, product, id, type, body, created_at)
+                 values ($1, 'crm', $1, 'email.opened', '', now() - interval '40 days')
+             )
+             insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, created_at)
+             select $1, gen_random_uuid(), $1, 'crm', $1, 'email.opened', 'delivered', now() - interval '40 days'
+             from generate_series(1, $2)",
         )
         .bind(tenant.id)
+        .bind(deliveries)
         .execute(&rig.pool)
         .await
         .unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_run_deletes_many_thousand_expired_deliveries() {
+        let rig = Rig::new().await;
+        expired(&rig, 5_000).await;
         let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
-        assert_eq!(purge.sweep().await.unwrap(), 5_000);
+        assert_eq!(purge.sweep().await.unwrap(), 5_001);
+    }
+
+    #[tokio::test]
+    async fn bodies_are_deleted_once_all_their_deliveries_are() {
+        let rig = Rig::new().await;
+        expired(&rig, PURGE_SLICE + 1).await;
+        let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
+        assert_eq!(purge.sweep().await.unwrap(), 50_000);
+        assert_eq!(rig.number("select count(*) from webhook_events").await, 1);
+        assert_eq!(purge.sweep().await.unwrap(), 2);
     }
 }

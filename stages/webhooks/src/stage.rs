@@ -15,8 +15,7 @@ use crate::{
 /// How soon the sweep finds facts without a notification.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 /// The sweep finds facts that have waited for a notification for a second: the others are about to be taken by a worker.
-const HAS_OVERDUE: &str =
-    "coalesce((select noted_at from outbox order by id limit 1) < now() - interval '1 second', false)";
+const HAS_OVERDUE: &str = "exists (select from outbox where noted_at < now() - interval '1 second')";
 
 /// The webhooks stage. Each notification makes a worker fan out all waiting facts.
 pub(crate) struct Webhooks {

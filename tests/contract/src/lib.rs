@@ -195,7 +195,6 @@ fn matches(template: &str, path: &str) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -3,6 +3,7 @@
 
 pub mod dns;
 mod plan;
+pub mod receiver;
 pub mod recount;
 mod seed;
 mod wait;

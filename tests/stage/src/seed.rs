@@ -177,6 +177,30 @@ impl Rig {
         self.request(tenant, RequestKind::CampaignLaunch, new_id(), payload, far_off()).await
     }
 
+    /// A launch request with the digest of an audience, which is pinned in ranges of so many contacts.
+    pub async fn launch_request_of(
+        &self,
+        tenant: &Tenant,
+        campaign: Uuid,
+        people: &[Person],
+        range: usize,
+    ) -> RequestAnnounced {
+        for (part, range) in (0_i32..).zip(people.chunks(range)) {
+            sqlx::query(
+                "insert into launch_audiences (tenant_id, campaign_id, part, contacts) values ($1, $2, $3, $4)",
+            )
+            .bind(tenant.id)
+            .bind(campaign)
+            .bind(part)
+            .bind(range.iter().map(|person| person.id).collect::<Vec<_>>())
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        }
+        let payload = serde_json::json!({ "campaign_id": campaign, "digest": "of these" });
+        self.request(tenant, RequestKind::CampaignLaunch, new_id(), payload, far_off()).await
+    }
+
     /// A transactional request, likewise; `edit` may change what it asks for.
     pub async fn transactional_request(
         &self,

@@ -145,7 +145,6 @@ pub(super) const OUTCOMES_NOTE: &str = "Outcomes are credited to mails by the te
      outcomes of type premium; quotes, submissions and binds show theirs by type and are not added to it.";
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use serde_json::json;

@@ -36,11 +36,10 @@ pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Re
     let window = HourWindow::new(query.from.as_deref(), query.to.as_deref(), known.unwrap_or(Tz::UTC), Utc::now())?;
     let days = store::days(ctx.db(), tenant, &window).await?;
     let suppressions = store::suppressions(ctx.db(), tenant).await?;
-    let new_suppressions = store::new_suppressions(ctx.db(), tenant, &window).await?;
     let top = store::top_messages(ctx.db(), tenant, &window).await?;
     let sequences = store::sequence_triggers(ctx.db(), tenant, &window).await?;
     let outcomes = store::outcomes(ctx.db(), tenant, &window).await?;
-    let report = AnalyticsReport::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
+    let report = AnalyticsReport::new(&window, &days, &suppressions, top, sequences, &outcomes);
     ApiReply::ok(&AnalyticsOverview {
         window: (&window).into(),
         report,
@@ -180,7 +179,6 @@ impl AnalyticsReport {
         window: &HourWindow,
         days: &[DayTotal],
         suppressions: &[ByReason],
-        new_suppressions: &[ByReason],
         top: Vec<RankedMail>,
         sequences: Vec<(String, MessageTotals)>,
         outcomes: &[OutcomeTypeSum],
@@ -207,9 +205,6 @@ impl AnalyticsReport {
             {
                 totals.add(&total.event, total.count);
             }
-        }
-        for new in new_suppressions {
-            *added.entry(&new.reason).or_default() += new.count;
         }
         let mut reasons: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
         for held in suppressions {

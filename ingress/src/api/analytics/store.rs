@@ -80,16 +80,6 @@ pub(super) async fn suppressions(db: &mut PgConnection, tenant: Uuid) -> sqlx::R
     sqlx::query_file_as!(ByReason, "queries/analytics_suppressions.sql", tenant).fetch_all(db).await
 }
 
-pub(super) async fn new_suppressions(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    window: &HourWindow,
-) -> sqlx::Result<Vec<ByReason>> {
-    sqlx::query_file_as!(ByReason, "queries/analytics_new_suppressions.sql", tenant, window.from, window.to)
-        .fetch_all(db)
-        .await
-}
-
 /// The messages that were clicked most: campaigns, and templates of transactional mail.
 pub(super) async fn top_messages(
     db: &mut PgConnection,

@@ -99,7 +99,6 @@ fn moment(name: &'static str, text: Option<&str>, faults: &mut Faults) -> Option
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -357,7 +357,6 @@ async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &CampaignDra
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -320,7 +320,6 @@ pub(super) async fn announce(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use ledger::audience::AudienceMembers;

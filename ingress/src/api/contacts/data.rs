@@ -211,7 +211,6 @@ async fn left_topics(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> 
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -242,7 +242,6 @@ pub(super) fn decide_all(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::pipeline::GivenTime;

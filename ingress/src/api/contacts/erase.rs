@@ -14,12 +14,7 @@ pub(super) async fn erase(
     address: &str,
     pseudonym: &str,
 ) -> sqlx::Result<()> {
-    sqlx::query!("delete from audience_members where tenant_id = $1 and contact_id = $2", tenant, contact)
-        .execute(&mut *db)
-        .await?;
-    ledger::confirmations::erase(&mut *db, tenant, contact).await?;
-    take_back_requests(&mut *db, tenant, address).await?;
-    ledger::erasure::request_erasure(&mut *db, tenant, contact, address).await?;
+    // First: it waits for those who hold the contact, and the statements after it see what they wrote.
     // The same address may have been erased before, created again and be erased again: the second one takes its id along.
     sqlx::query!(
         "update contacts set
@@ -34,9 +29,14 @@ pub(super) async fn erase(
         contact,
         pseudonym,
     )
-    .execute(db)
-    .await
-    .map(drop)
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!("delete from audience_members where tenant_id = $1 and contact_id = $2", tenant, contact)
+        .execute(&mut *db)
+        .await?;
+    ledger::confirmations::erase(&mut *db, tenant, contact).await?;
+    take_back_requests(&mut *db, tenant, address).await?;
+    ledger::erasure::request_erasure(db, tenant, contact, address).await
 }
 
 /// Takes back accepted requests that are not handled yet, and the contact's copies of others': handled after this, they would make the

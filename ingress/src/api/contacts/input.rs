@@ -34,6 +34,21 @@ const FIRST_YEAR: i32 = 1900;
 /// How far ahead of us a caller's clock may be.
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 
+/// Sources of contacts that the engine makes for mail (`is_known_from_mail` in the migrations). Of these nobody said anything yet, so the
+/// next marketing mail of a product subscribes them: a product that wrote such a source would make its own `pending` a consent.
+const SOURCES_OF_MAIL: [&str; 3] = ["transactional", "message", "campaign_test"];
+
+/// The source of a contact, or of an import's contacts: any but those of the engine.
+pub(crate) fn check_source(faults: &mut Faults, path: &str, source: &str) {
+    let detail = "transactional, message and campaign_test are the engine's own, for contacts it knows from mail";
+    faults.require(!is_source_of_mail(source), path, "not_allowed", detail);
+}
+
+/// True for a source that the engine gives to contacts that it makes for mail.
+pub(super) fn is_source_of_mail(source: &str) -> bool {
+    SOURCES_OF_MAIL.contains(&source)
+}
+
 /// Where the agreement comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -164,6 +179,7 @@ macro_rules! contact_body {
             pub locale: Patch<String>,
             #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub lifecycle_stage: Patch<String>,
+            /// Not transactional, message or campaign_test: contacts that are known from mail only have these.
             #[schemars(length(max = CONTACT_TEXT_MAX_CHARS))]
             pub source: Patch<String>,
         }
@@ -181,6 +197,7 @@ macro_rules! contact_body {
                 ] {
                     faults.one_line(path, line(patch).unwrap_or_default(), CONTACT_TEXT_MAX_CHARS);
                 }
+                check_source(faults, "source", line(&self.source).unwrap_or_default());
                 let number = self.dot_number.value().copied();
                 check_words(faults, line(&self.timezone), line(&self.locale), number);
             }
@@ -357,9 +374,9 @@ pub(crate) struct ContactChange {
 }
 
 impl ContactChange {
-    /// Whether it would make the contact a subscriber.
-    pub(crate) fn subscribes(&self) -> bool {
-        self.marketing_status == Some(MarketingStatus::Subscribed)
+    /// Whether a contact that has left would not be one that has left any more: one whose consent is pending can be subscribed.
+    pub(crate) fn undoes_an_opt_out(&self) -> bool {
+        self.marketing_status.is_some_and(|status| status != MarketingStatus::Unsubscribed)
     }
 }
 
@@ -418,7 +435,6 @@ fn check_audiences(path: &str, names: &[String], faults: &mut Faults) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -14,6 +14,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
+    input::is_source_of_mail,
     record,
     store::{self, MARKETING_STATUS_CHANGED, NewValues},
 };
@@ -95,7 +96,9 @@ fn taken_columns(kept: &Value, gone: &Value) -> Map<String, Value> {
     let mut take = |names: &[&str]| {
         columns.extend(names.iter().map(|name| ((*name).to_owned(), gone[*name].clone())));
     };
-    for name in TAKEN.iter().filter(|name| kept[**name].is_null() && !gone[**name].is_null()) {
+    // A contact that somebody added is not known from mail only, because one that is was merged into it.
+    let says_nothing = |name: &str| gone[name].is_null() || name == "source" && is_source_of_mail(text(gone, name));
+    for name in TAKEN.iter().filter(|name| kept[**name].is_null() && !says_nothing(name)) {
         take(&[name]);
     }
     let strictness = |row: &Value| match text(row, "marketing_status") {
@@ -249,15 +252,15 @@ async fn move_facts(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged:
     .map(drop)
 }
 
-/// The survivor goes on where the other was, unless it, or one that was merged into it before, is or was on the same way: no person gets
-/// a step twice.
+/// The survivor goes on where the other was, unless it, or one that was merged into it before, is or was in the same sequence, however that
+/// ended: no person gets a step twice, and one that has left stays out.
 async fn move_enrollments(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, merged: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "update enrollments e set contact_id = $2, updated_at = now()
          where e.tenant_id = $1 and e.contact_id = $3 and e.status in ('active', 'paused')
            and not exists (
                select from enrollments o
-               where o.tenant_id = $1 and o.sequence_id = e.sequence_id and o.status in ('active', 'paused', 'completed')
+               where o.tenant_id = $1 and o.sequence_id = e.sequence_id
                  and o.contact_id in (select $2::uuid union all select id from contacts where tenant_id = $1 and merged_into = $2))",
         tenant,
         survivor,
@@ -340,6 +343,15 @@ mod tests {
         assert_eq!(columns["marketing_status"], expected);
         assert_eq!(columns.get("consent_basis"), (expected != kept).then(|| json!("b")).as_ref());
         assert_eq!(columns["status"], "archived");
+    }
+
+    #[rstest]
+    #[case("form", Some("form"))]
+    #[case("message", None)]
+    fn a_source_of_mail_is_not_taken(#[case] gone: &str, #[case] expected: Option<&str>) {
+        let row = |source: Option<&str>| json!({"marketing_status": "pending", "status": "active", "source": source});
+        let columns = taken_columns(&row(None), &row(Some(gone)));
+        assert_eq!(columns.get("source").and_then(Value::as_str), expected);
     }
 
     #[test]

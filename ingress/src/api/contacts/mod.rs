@@ -41,7 +41,9 @@ use crate::{
     },
 };
 
-pub(crate) use input::{EXTERNAL_ID_MAX_CHARS, check_consent_time, check_details, is_locale, is_timezone};
+pub(crate) use input::{
+    EXTERNAL_ID_MAX_CHARS, check_consent_time, check_details, check_source, is_locale, is_timezone,
+};
 pub(crate) use named::{ContactNames, NamedContact};
 pub(crate) use store::{LOOKUPS_MAX, ensure_audiences, external_id_race};
 
@@ -200,7 +202,8 @@ struct ListContacts {
     /// Contacts that are in this segment now.
     segment_id: Option<Id>,
     status: Option<ContactStatus>,
-    /// Contacts changed not before this time, and those of the ten minutes before: a change may be seen that much later.
+    /// Contacts changed not before this time, and those of the ten minutes before: a change may be seen that much later. What counts
+    /// is a change of its own values, and none of its lists, tags and suppressions.
     updated_since: Option<GivenTime>,
 }
 
@@ -275,7 +278,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiRepl
     let change = body.validate(&defined)?;
     let before = store::lock(ctx.db(), tenant, asked).await?;
     let id = before.id;
-    if change.subscribes() && before.left_by_own_hand {
+    if change.undoes_an_opt_out() && before.left_by_own_hand {
         return Err(ApiError::conflict("unsubscribed_by_recipient")
             .detail("the recipient unsubscribed; only the recipient can opt in again"));
     }
@@ -313,14 +316,12 @@ struct ContactRemoved {
 
 async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, store::survivor_of_path(ctx).await?);
-    // Asked again, it says how far the erasure is.
-    if body.erase
-        && let Some(complete) = ledger::erasure::is_erased(ctx.db(), tenant, id).await?
-    {
-        return erased(id, complete);
-    }
     if body.erase {
         store::lock_with_merged(ctx.db(), tenant, id).await?;
+        // Asked again, it says how far the erasure is: also of one that this waited for.
+        if let Some(complete) = ledger::erasure::is_erased(ctx.db(), tenant, id).await? {
+            return erased(id, complete);
+        }
     }
     let before = store::lock(ctx.db(), tenant, id).await?;
     let id = before.id;

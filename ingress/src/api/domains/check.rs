@@ -213,7 +213,6 @@ fn pretend(row: &DomainRow, records: Vec<DnsRecord>) -> Vec<CheckedRecord> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use chrono::TimeDelta;

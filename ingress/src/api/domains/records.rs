@@ -96,7 +96,6 @@ fn stored(records: &Value) -> Vec<RecordView> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use schemas::DomainStatus;

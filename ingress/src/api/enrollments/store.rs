@@ -123,7 +123,8 @@ pub(super) async fn list(
     .await
 }
 
-/// The contact's newest enrollment in a sequence. Served by `enrollments_by_contact`.
+/// The contact's newest enrollment in a sequence, of those that are under way if there is one: a merge ends one of two. Served by
+/// `enrollments_by_contact`.
 pub(crate) async fn newest(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -134,7 +135,7 @@ pub(crate) async fn newest(
         "select id from enrollments
          where tenant_id = $1 and sequence_id = $2
            and contact_id in (select $3::uuid union all select m.id from contacts m where m.tenant_id = $1 and m.merged_into = $3)
-         order by created_at desc, id desc limit 1",
+         order by status in ('active', 'paused') desc, created_at desc, id desc limit 1",
         tenant,
         sequence,
         contact,

@@ -168,7 +168,6 @@ impl ProductEventTerms {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

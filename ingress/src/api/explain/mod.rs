@@ -249,7 +249,7 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
     with_send(explainer, Explanation::new("message", id, address, contact.map(|contact| contact.id), gates), send).await
 }
 
-/// The newest enrollment decides; what is shown as the send is its newest mail.
+/// The newest enrollment decides, one that is under way before others; what is shown as the send is its newest mail.
 async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = explainer.tenant;
     let row = sequences::get(&mut *explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
@@ -293,6 +293,7 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
 }
 
 /// Whether a contact is in the pinned audience of a campaign: of one that is being launched, who has no send yet. `None`: none is pinned.
+/// A list is pinned with members that were archived before: until its range is written, they are shown as in it.
 async fn is_pinned(explainer: &mut Explainer<'_>, campaign: Uuid, contact: Uuid) -> sqlx::Result<Option<bool>> {
     ledger::audience::pinned_includes(&mut *explainer.db, explainer.tenant, campaign, contact).await
 }

@@ -332,7 +332,6 @@ pub(super) fn stream_slices<S: StreamSlice>(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -29,11 +29,12 @@ const FIND: &str = include_str!("../../../queries/import/find.sql");
 const IS_ONE_LEFT: &str = "select exists (
     select from import_rows r join contacts c on c.tenant_id = $1 and c.address = r.address
     where r.contact_id = r.new_id and c.id <> r.new_id)";
-/// What stops mail in any row of an address counts in all of them. Of several reasons one that stops all mail, of these the last.
+/// What stops mail in any row of an address counts in all of them. Of several reasons one that stops all mail, of these the last; an opt-out
+/// among them is then the contact's.
 const KEEP_OPT_OUTS: &str = "update import_rows r
     set unsubscribed = stopped.unsubscribed, suppression_reason = stopped.reason
     from (
-        select address, bool_or(unsubscribed) as unsubscribed,
+        select address, bool_or(unsubscribed or suppression_reason = 'unsubscribe') as unsubscribed,
                (array_agg(suppression_reason order by suppression_reason = 'unsubscribe', number desc)
                 filter (where suppression_reason is not null))[1] as reason
         from import_rows group by address

@@ -103,7 +103,6 @@ fn cell(line: &mut String, text: Option<&str>, end: char) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

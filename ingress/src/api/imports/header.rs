@@ -178,7 +178,7 @@ fn builtin(word: &str) -> Option<Column> {
 /// What a column says of a suppression, in a list of them, as an export of suppressions names it.
 fn suppression_term(word: &str) -> Option<Column> {
     Some(match word {
-        "reason" => Column::SuppressionReason,
+        "reason" | "suppressionreason" => Column::SuppressionReason,
         "scope" => Column::SuppressionScope,
         "note" => Column::SuppressionNote,
         "expiresat" => Column::SuppressionEnd,
@@ -201,7 +201,6 @@ fn plain(name: &str) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;
@@ -248,7 +247,8 @@ mod tests {
     #[rstest]
     #[case(ImportOperation::Upsert, &["email", "reason"], &[])]
     #[case(ImportOperation::SuppressionImport, &["email", "reason"], &["source"])]
-    #[case(ImportOperation::SuppressionImport, &["email", "suppression_reason"], &[])]
+    #[case(ImportOperation::SuppressionImport, &["email", "suppression_reason"], &["source"])]
+    #[case(ImportOperation::Upsert, &["email", "suppression_reason"], &[])]
     fn terms_of_suppressions_are_read_in_a_list_of_them_only(
         #[case] operation: ImportOperation,
         #[case] names: &[&str],

@@ -23,7 +23,10 @@ use self::{
     reader::{ERRORS_SHOWN, ImportReport},
     row::{ImportRow, RowFault},
 };
-use super::fields::{self, FieldType};
+use super::{
+    contacts::check_source,
+    fields::{self, FieldType},
+};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::Time, read,
     resource, shares::Shares, write_large,
@@ -158,7 +161,7 @@ struct CreateImport {
     name: Option<String>,
     #[serde(default)]
     operation: ImportOperation,
-    /// Default: api_import.
+    /// The source of new contacts. Default: api_import. Not transactional, message or campaign_test.
     #[schemars(regex(pattern = SLUG_PATTERN))]
     source_slug: Option<String>,
     #[serde(default)]
@@ -177,6 +180,7 @@ impl CreateImport {
             let good = (1..=SLUG_MAX_CHARS).contains(&slug.len())
                 && slug.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte));
             faults.require(good, "source_slug", "invalid", "must be 1 to 50 of a-z, 0-9, _ and -");
+            check_source(&mut faults, "source_slug", slug);
         }
         faults.optional("compliance.consent_basis", self.compliance.consent_basis.as_deref(), TEXT_MAX_CHARS);
         faults.optional("compliance.source_description", self.compliance.source_description.as_deref(), TEXT_MAX_CHARS);
@@ -381,7 +385,6 @@ async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, Api
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

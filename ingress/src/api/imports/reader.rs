@@ -113,7 +113,6 @@ fn read_within(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::{super::copy::EncodedRows, *};
     use hostile::{Shape, check_growth, fuzz};

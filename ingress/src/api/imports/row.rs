@@ -257,7 +257,6 @@ fn time(cell: &str) -> Option<DateTime<Utc>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::{super::ImportOperation, *};
     use rstest::rstest;

@@ -145,7 +145,7 @@ pub(super) fn read(body: SendMessage) -> Result<(MessageDraft, Vec<Upload>, Opti
     size(&mut faults, "html", &html);
     let text = body.text.filter(|text| !text.trim().is_empty());
     size(&mut faults, "text", text.as_deref().unwrap_or_default());
-    let reply_to = body.reply_to.and_then(|text| faults.address("reply_to", &text));
+    let reply_to = body.reply_to.and_then(|text| faults.sender_address("reply_to", &text));
     let options = OptionFields {
         from_name: body.from_name,
         headers: body.headers,

@@ -108,7 +108,6 @@ fn premium(amount: Option<&Number>, cents: Option<i64>, faults: &mut Faults) -> 
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -39,7 +39,8 @@ pub(super) struct ChangeSender {
 pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     let name = body.name.map(|name| faults.name("name", Some(name)));
-    let reply_to = body.reply_to.into_option().map(|text| text.and_then(|text| faults.address("reply_to", &text)));
+    let reply_to =
+        body.reply_to.into_option().map(|text| text.and_then(|text| faults.sender_address("reply_to", &text)));
     let physical_address =
         body.physical_address.into_option().map(|text| faults.postal_address("physical_address", text));
     if let Some(status) = &body.status {

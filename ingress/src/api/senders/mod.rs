@@ -106,9 +106,9 @@ struct SenderCreated {
 /// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
 async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
-    let email = faults.required("email", body.email).and_then(|text| faults.address("email", &text));
+    let email = faults.required("email", body.email).and_then(|text| faults.sender_address("email", &text));
     let name = faults.name("name", body.name);
-    let reply_to = body.reply_to.and_then(|text| faults.address("reply_to", &text)).map(Address::into_string);
+    let reply_to = body.reply_to.and_then(|text| faults.sender_address("reply_to", &text)).map(Address::into_string);
     let physical_address = faults.postal_address("physical_address", body.physical_address);
     faults.finish()?;
     let email = email.ok_or_else(ApiError::internal)?;

@@ -321,7 +321,6 @@ pub(super) fn audiences(steps: &[NewStep]) -> Vec<(AudienceKind, Uuid)> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

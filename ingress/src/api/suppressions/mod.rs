@@ -345,7 +345,6 @@ async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<ApiRep
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

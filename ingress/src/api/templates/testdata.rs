@@ -224,7 +224,6 @@ pub(crate) async fn named(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

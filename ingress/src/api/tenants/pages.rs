@@ -159,7 +159,6 @@ fn luminance(color: [u8; 3]) -> f64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

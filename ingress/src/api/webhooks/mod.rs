@@ -24,7 +24,7 @@ use crate::pipeline::{
 /// Active subscriptions one product may have for a tenant.
 const ACTIVE_MAX: i64 = 10;
 /// Active and paused ones together.
-const KEPT_MAX: i64 = 100;
+const KEPT_MAX: i64 = 20;
 /// Longest description, in characters.
 const DESCRIPTION_MAX: usize = 500;
 

@@ -52,16 +52,16 @@ pub(super) struct ReplayStarted {
     replay: WebhookReplay,
 }
 
-/// A time that has begun; up to now when no end is given.
-fn validate(body: &ReplayWebhook, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
+/// A time that has begun, and its end if one is given.
+fn validate(body: &ReplayWebhook, now: DateTime<Utc>) -> Result<(DateTime<Utc>, Option<DateTime<Utc>>), ApiError> {
     let mut faults = Faults::default();
     let since = faults.required("since", body.since).map_or(now, |since| since.0);
-    let until = body.until.map_or(now, |until| until.0);
+    let until = body.until.map(|until| until.0);
     if body.since.is_some() {
         faults.require(since.year() >= FIRST_YEAR, "since", "out_of_range", "must not be before 2000");
         faults.require(since < now, "since", "out_of_range", "must be in the past");
     }
-    if body.until.is_some() {
+    if let Some(until) = until {
         faults.require(until <= now, "until", "out_of_range", "must not be in the future");
         faults.require(since < until, "until", "out_of_range", "must be after since");
     }
@@ -88,8 +88,10 @@ pub(super) async fn start(ctx: &mut RequestContext, body: ReplayWebhook) -> Resu
             .retry_after(RETRY_RUNNING)
             .detail("one replay at a time: wait until it is completed"));
     }
+    // Without an end: now, by the clock that facts are recorded by. A `since` that is later by that clock has nothing to replay yet.
     sqlx::query!(
-        "insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at) values ($1, $2, $3, $4, $5, $4)",
+        "insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at)
+         values ($1, $2, $3, $4, coalesce($5, greatest(now(), $4::timestamptz + interval '1 microsecond')), $4)",
         tenant,
         id,
         subscription,
@@ -150,7 +152,6 @@ pub(super) async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<Ap
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use chrono::TimeDelta;

@@ -30,7 +30,7 @@ pub(super) struct WebhookSubscription {
     #[schemars(extend("enum" = ["deleted", "gone", "failing"]))]
     disabled_reason: Option<String>,
     disabled_at: OptionalTime,
-    /// The first failure since the last success.
+    /// The first failure since the last success, or since days without deliveries.
     failing_since: OptionalTime,
     /// Until then deliveries carry a signature with the replaced secret, too.
     #[serde(rename = "previous_secret_until")]
@@ -59,7 +59,7 @@ pub(super) struct SubscriptionChange<'a> {
     pub(super) description: Option<Option<&'a str>>,
 }
 
-/// Served by `webhook_subscriptions_newest`.
+/// Served by `webhook_subscriptions_live`.
 pub(super) async fn count(db: &mut PgConnection, tenant: Uuid, product: &str) -> sqlx::Result<SubscriptionCount> {
     sqlx::query_as!(
         SubscriptionCount,

@@ -30,7 +30,6 @@ pub(super) const INTAKE_QUEUES: [IntakeQueue; 3] = [
 ];
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use runner::MAX_ACK_PENDING;
     use runtime::streams::REQUESTS_WAITING_MAX;

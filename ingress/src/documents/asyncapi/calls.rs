@@ -25,8 +25,6 @@ pub(crate) struct CallDescription {
     pub operation: &'static str,
     /// Shorter names that call the same.
     pub aliases: Vec<&'static str>,
-    /// What it does, in a line.
-    pub summary: String,
     /// What is sent.
     pub request: Described,
     /// What comes back when it is done.
@@ -213,7 +211,6 @@ fn call(
     CallDescription {
         operation,
         aliases: aliases.collect(),
-        summary: summary.to_owned(),
         request: Described {
             headers: REQUEST_HEADERS,
             address,

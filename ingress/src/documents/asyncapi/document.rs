@@ -22,7 +22,7 @@ request has one effect, however often it is published within 24 hours; make it u
 
 **Calls** to `mail.v1.api.<product>.<environment>.<operation>` are answered at once, as HTTP would. `Mail-Status` is the status.
 
-**Events** come on `mail.v1.event.<product>.<environment>.<type>`, at least once and in no order, and are kept for seven days. \
+**Events** come on `mail.v1.event.<product>.<environment>.<type>`, at least once and in no order, and are kept for seven days, or the newest 4 GiB of all. \
 Their attributes are in headers, as CloudEvents has it.
 
 Within `v1` everything is only ever added: readers ignore fields, events and words they do not know. Channels tagged `internal` are \
@@ -67,14 +67,15 @@ impl AsyncApiDocument {
         }
         self.schemas.insert(message.name.clone(), payload);
         let example = |(name, payload): &(String, Value)| json!({"name": name, "payload": payload});
-        // Its schema is that of the JSON at the head of a frame.
-        let is_frame = message.name == Rendered::SCHEMA;
-        let content_type = if is_frame { "application/octet-stream" } else { "application/json" };
         let mut described = json!({
-            "name": message.name, "title": message.title, "summary": message.summary, "contentType": content_type,
+            "name": message.name, "title": message.title, "summary": message.summary,
             "payload": {"$ref": format!("#/components/schemas/{}", message.name)},
             "examples": message.examples.iter().filter(|(_, payload)| payload.is_object()).map(example).collect::<Vec<_>>(),
         });
+        if message.name == Rendered::SCHEMA {
+            // Its schema is that of the JSON at the head of a frame.
+            described["contentType"] = "application/octet-stream".into();
+        }
         if !message.headers.is_empty() {
             described["headers"] = self.headers(message.headers);
         }
@@ -84,16 +85,20 @@ impl AsyncApiDocument {
     /// The schema of a message's headers: a reference, since many messages have the same.
     fn headers(&mut self, list: &[Header]) -> Value {
         let names: Vec<&str> = list.iter().map(|header| header.name).collect();
-        let (name, schema) = (format!("headers.{}", names.join(".")), headers(list));
+        let (mut name, schema) = (format!("headers.{}", names.join(".")), headers(list));
+        // The same names may mean something else in another message.
+        while self.schemas.get(&name).is_some_and(|known| *known != schema) {
+            name.push('_');
+        }
         let reference = json!({"$ref": format!("#/components/schemas/{name}")});
-        let known = self.schemas.entry(name).or_insert_with(|| schema.clone());
-        if *known == schema { reference } else { schema }
+        self.schemas.insert(name, schema);
+        reference
     }
 
-    /// Adds a channel with one message.
+    /// Adds a channel with one message, which says what it is for.
     fn channel(&mut self, key: &str, message: &Described, tags: Value) {
         let mut channel = json!({
-            "address": message.address, "title": message.title, "summary": message.summary,
+            "address": message.address,
             "messages": {"message": {"$ref": format!("#/components/messages/{}", message.name)}},
             "tags": tags,
         });
@@ -107,9 +112,9 @@ impl AsyncApiDocument {
         self.channels.insert(key.to_owned(), channel);
     }
 
-    fn operation(&mut self, key: String, action: &str, channel: &str, summary: &str, tags: Value) {
+    fn operation(&mut self, key: String, action: &str, channel: &str) {
         let operation = json!({
-            "action": action, "channel": {"$ref": format!("#/channels/{channel}")}, "summary": summary, "tags": tags,
+            "action": action, "channel": {"$ref": format!("#/channels/{channel}")},
             "messages": [{"$ref": format!("#/channels/{channel}/messages/message")}],
         });
         self.operations.insert(key, operation);
@@ -118,20 +123,20 @@ impl AsyncApiDocument {
     fn add_event(&mut self, message: &Described) {
         let key = short(&message.name);
         self.channel(&key, message, tags("events"));
-        self.operation(format!("send.{key}"), "send", &key, &message.summary, tags("events"));
+        self.operation(format!("send.{key}"), "send", &key);
     }
 
     fn add_request(&mut self, message: &Described) {
         let key = short(&message.name);
         self.channel(&key, message, tags("requests"));
-        self.operation(format!("receive.{key}"), "receive", &key, &message.summary, tags("requests"));
+        self.operation(format!("receive.{key}"), "receive", &key);
     }
 
     fn add_internal(&mut self, message: &Described) {
         let key = short(&message.name);
         self.channel(&key, message, tags("internal"));
-        self.operation(format!("send.{key}"), "send", &key, &message.summary, tags("internal"));
-        self.operation(format!("receive.{key}"), "receive", &key, &message.summary, tags("internal"));
+        self.operation(format!("send.{key}"), "send", &key);
+        self.operation(format!("receive.{key}"), "receive", &key);
     }
 
     /// Adds the calls: each on a channel of its own, the answers on the caller's inbox.
@@ -157,7 +162,7 @@ impl AsyncApiDocument {
                     .map(|alias| json!(format!("mail.v1.api.{{product}}.{{environment}}.{alias}")))
                     .collect();
             }
-            self.operation(format!("answer.{key}"), "receive", &key, &call.summary, tags("calls"));
+            self.operation(format!("answer.{key}"), "receive", &key);
             self.operations[&format!("answer.{key}")]["reply"] = json!({
                 "address": {"location": "$message.header#/reply", "description": "The reply subject of the request."},
                 "channel": {"$ref": "#/channels/answers"},

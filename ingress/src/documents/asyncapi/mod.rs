@@ -1,6 +1,7 @@
 //! The contract of the bus: `schemas/asyncapi.json` (AsyncAPI 3.0), made from the types and from the routes themselves, and one JSON
-//! Schema for each message that is kept in a stream or published as an event, in `schemas/json`. Calls carry the bodies of HTTP: the committed document
-//! refers to their schemas in `openapi.json` beside it, and the served and the printed document are self-contained.
+//! Schema for each message that is kept in a stream or published as an event, in `schemas/json`. Calls carry the bodies of HTTP. The
+//! committed document says nothing that a file beside it says: it refers to those schemas and to `openapi.json`, and leaves the examples
+//! there. The served and the printed document are self-contained.
 //!
 //! Messages between the stages and events are described in `schemas::catalog`, from the types. Requests of callers are those of HTTP, so
 //! they are made from the OpenAPI document: the same bodies, with the path parameters added.
@@ -16,7 +17,7 @@ mod requests;
 use std::collections::BTreeMap;
 
 use schemas::catalog::{self, Described};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 pub(crate) use self::calls::{answer_name, request_name};
 use crate::pipeline::Operation;
@@ -54,18 +55,33 @@ impl Asyncapi {
         catalog::printed(&self.document)
     }
 
-    /// The document as it is committed: what the OpenAPI document beside it has, too, it refers to.
+    /// The document as it is committed: what `files` and the OpenAPI document beside it have, too, it refers to.
     #[must_use]
     pub fn committed(&self, http: &Value) -> String {
-        let schemas = &http["components"]["schemas"];
-        catalog::printed(&references::without_shared_schemas(self.document.clone(), "openapi.json", schemas))
+        let mut document = self.document.clone();
+        for message in self.own() {
+            let name = &message.name;
+            document["components"]["schemas"][name] = json!({"$ref": format!("json/{name}.json")});
+        }
+        for message in document["components"]["messages"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+            if let Some(message) = message.as_object_mut() {
+                message.remove("examples");
+            }
+        }
+        let document = references::without_unused_schemas(document);
+        let shared = &http["components"]["schemas"];
+        catalog::printed(&references::without_shared_schemas(document, "openapi.json", shared))
     }
 
-    /// The JSON Schemas that are committed, by the names of their files: those of every message but the calls, which are HTTP's.
+    /// The messages with files of their own: every one but the calls, which are HTTP's.
+    fn own(&self) -> impl Iterator<Item = &Described> {
+        self.messages.iter().filter(|message| !message.name.starts_with(CALLS))
+    }
+
+    /// The JSON Schemas that are committed, by the names of their files.
     #[must_use]
     pub fn files(&self) -> BTreeMap<String, String> {
-        let own = self.messages.iter().filter(|message| !message.name.starts_with(CALLS));
-        own.map(|message| (format!("{}.json", message.name), catalog::printed(&schema_file(message)))).collect()
+        self.own().map(|message| (format!("{}.json", message.name), catalog::printed(&schema_file(message)))).collect()
     }
 }
 

@@ -85,6 +85,15 @@ pub(super) fn without_shared_schemas(mut document: Value, file: &str, others: &V
     document
 }
 
+/// A document without the schemas that nothing in it refers to.
+pub(super) fn without_unused_schemas(mut document: Value) -> Value {
+    let named = document["components"]["schemas"].take();
+    let mut used = BTreeMap::new();
+    gather(&document, &named, &mut used);
+    document["components"]["schemas"] = used.into_iter().collect::<Map<String, Value>>().into();
+    document
+}
+
 /// Changes every reference for which there is another.
 fn redirect(value: &mut Value, other: &impl Fn(&str) -> Option<String>) {
     match value {
@@ -120,6 +129,16 @@ mod tests {
         assert_eq!(again, schema);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["Leaf", "Rule"]);
         assert_eq!(found["Rule"], named["Rule"]);
+    }
+
+    #[test]
+    fn a_document_keeps_the_schemas_that_it_refers_to() {
+        let refer = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
+        let schemas =
+            json!({"Used": refer("Inner/items"), "Inner": {"items": refer("Used")}, "Unused": refer("Unused")});
+        let made = without_unused_schemas(json!({"a": [refer("Used")], "components": {"schemas": schemas}}));
+        let kept = json!({"Used": schemas["Used"], "Inner": schemas["Inner"]});
+        assert_eq!(made, json!({"a": [refer("Used")], "components": {"schemas": kept}}));
     }
 
     #[test]

@@ -198,8 +198,9 @@ impl OperationWriter<'_> {
         operation["security"] = match access {
             Access::Open => json!([]),
             Access::Key { scope, .. } => {
+                // The headers are one credential: what it may do is said once, of the bearer.
                 let signed: Map<String, Value> =
-                    SIGNED.iter().map(|(name, ..)| ((*name).to_owned(), json!([scope]))).collect();
+                    SIGNED.iter().map(|(name, ..)| ((*name).to_owned(), json!([]))).collect();
                 json!([{"bearer": [scope]}, signed])
             }
         };

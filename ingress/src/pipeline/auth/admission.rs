@@ -250,5 +250,4 @@ async fn admit_group(by_key: &PreparedPool, wanted: &[AdmissionRequest]) -> sqlx
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests;

@@ -105,7 +105,6 @@ fn missing(detail: &str) -> ApiError {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use http::{HeaderName, HeaderValue};

@@ -1,7 +1,7 @@
 //! Looks up API keys by their hash, with a cache of a few seconds.
 
 use std::{
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -11,6 +11,7 @@ use std::{
 
 use chrono::NaiveDate;
 use moka::future::Cache;
+use runtime::peers::client_of;
 use schemas::Environment;
 use sqlx::PgPool;
 use tokio::sync::Semaphore;
@@ -21,7 +22,7 @@ const CACHED: Duration = Duration::from_secs(5);
 const CACHED_KEYS_MAX: u64 = 10_000;
 /// Concurrent lookups of keys that are not cached, from addresses without many unknown keys.
 const LOOKUPS_AT_ONCE: usize = 4;
-/// Unknown keys a network may send in a minute. Above it, its keys are looked up one at a time over all such networks. It may be
+/// Unknown keys a client may send in a minute. Above it, its keys are looked up one at a time over all such clients. It may be
 /// a proxy of many callers, so none is refused, and made-up keys use one connection.
 const UNKNOWN_PER_MINUTE: u32 = 60;
 const STRANGERS_MAX: u64 = 10_000;
@@ -83,7 +84,7 @@ pub struct ApiKeys {
     cached: Cache<[u8; 32], Arc<Caller>>,
     /// Unknown keys, cached as long as known ones.
     unknown: Cache<[u8; 32], ()>,
-    /// The number of unknown keys that a [network](network_of) sent in the last minute.
+    /// The number of unknown keys that a [client](client_of) sent in the last minute.
     strangers: Cache<IpAddr, Arc<AtomicU32>>,
     lookups: Arc<Semaphore>,
     lookups_of_strangers: Arc<Semaphore>,
@@ -117,7 +118,7 @@ impl ApiKeys {
             return Ok(None);
         }
         let unknown_count = match from {
-            Some(ip) => Some(self.strangers.get_with(network_of(ip), async { Arc::default() }).await),
+            Some(ip) => Some(self.strangers.get_with(client_of(ip), async { Arc::default() }).await),
             None => None,
         };
         let is_stranger =
@@ -167,19 +168,11 @@ impl ApiKeys {
     }
 }
 
-/// What one sender has at least: an address of IPv4, a /64 of IPv6.
-fn network_of(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => ip,
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into(),
-    }
-}
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use devtools::servers::TestDatabase;
+    use std::net::Ipv6Addr;
 
     fn unknown_key() -> String {
         schemas::key::generate("shop", Environment::Production)

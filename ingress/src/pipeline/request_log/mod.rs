@@ -128,7 +128,6 @@ fn count(calls: u64, outcome: &'static str) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use std::time::Instant;
 

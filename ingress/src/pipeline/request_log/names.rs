@@ -60,7 +60,6 @@ fn add_properties(names: &mut HashSet<String>, schema: &Value) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use rstest::rstest;
 

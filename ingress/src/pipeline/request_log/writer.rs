@@ -107,7 +107,6 @@ impl Commit for Writer {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::{super::tests::call, *};
     use crate::pipeline::request_log::RefusalReason;

@@ -106,7 +106,6 @@ async fn look_up(pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<HookCo
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use devtools::servers::TestDatabase;
     use runtime::MasterKeys;

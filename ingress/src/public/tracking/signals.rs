@@ -79,7 +79,6 @@ pub(crate) fn user_agent(headers: &HeaderMap) -> Option<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

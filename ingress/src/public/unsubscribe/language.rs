@@ -48,7 +48,6 @@ fn named(tag: &str) -> Option<&'static PageTexts> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

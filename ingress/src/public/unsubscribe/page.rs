@@ -291,7 +291,6 @@ fn escape(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::public::unsubscribe::texts::ALL;

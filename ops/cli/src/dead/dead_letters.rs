@@ -147,7 +147,6 @@ fn tenant_of(letter: &StreamMessage) -> Option<Uuid> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -132,7 +132,6 @@ pub(super) fn with_product(products: &str, user: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::path::Path;

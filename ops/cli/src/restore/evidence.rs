@@ -89,7 +89,6 @@ async fn open_batches(pool: &PgPool) -> sqlx::Result<HashMap<Uuid, Uuid>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -186,7 +186,6 @@ pub(crate) fn version_in(text: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn scratch() -> PathBuf {

@@ -195,7 +195,6 @@ fn is_abandoned(directory: &Path) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -360,7 +360,6 @@ fn now_us() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn accept(inbox: &Inbox, to: &[&str], source: &str) -> u64 {

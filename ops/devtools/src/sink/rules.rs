@@ -208,7 +208,6 @@ impl From<SinkRule> for Written {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use rstest::rstest;
 
     use super::*;

@@ -117,7 +117,6 @@ fn starts_with_ignoring_case(text: &str, prefix: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use rstest::rstest;
 
     use super::*;

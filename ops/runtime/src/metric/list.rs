@@ -134,9 +134,12 @@ metric_set! {
         FeedEventsTotal = "mail_feed_events_total" [] from WEBHOOKS,
         /// Attempts to deliver to webhook subscriptions.
         WebhookAttemptsTotal = "mail_webhook_attempts_total" [outcome: one_of!["delivered", "failed", "dead", "disabled"]] from WEBHOOKS,
-        /// Failed webhook attempts, by reason: a code of the engine, or `answered_<status>`.
+        /// Failed webhook attempts, by reason: a code of the engine.
         WebhookFailuresTotal = "mail_webhook_failures_total"
-            [reason: Values::Codes(&["timed_out", "connect_failed", "tls_failed", "dns_failed", "connection_lost", "address_not_allowed", "gone"])]
+            [reason: Values::Codes(&[
+                "timed_out", "connect_failed", "tls_failed", "dns_failed", "connection_lost", "address_not_allowed", "answer_too_large",
+                "answer_malformed", "server_error", "refused", "redirected", "asked_to_wait", "gone"
+            ])]
             from WEBHOOKS,
         /// Credits of outcomes that were set or restated.
         OutcomesCreditedTotal = "mail_outcomes_credited_total" [rule: one_of!["human_click", "delivered", "none"]] from ATTRIBUTION,
@@ -182,7 +185,8 @@ metric_set! {
         /// Age of the oldest message waiting for a stage, by its stream.
         StageOldestMessageAgeSeconds = "mail_stage_oldest_message_age_seconds" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Age of the oldest work a stage owes, by the ledger; 0 when it owes none. Delivery owes all open batches: whether compliance,
-        /// rendering or delivery has them, their streams show. Paused and deferred work is not owed.
+        /// rendering or delivery has them, their streams show. Paused and deferred work is not owed, nor mail of a tenant whose own
+        /// connection does not serve, nor a launch before its third announcement.
         BacklogOldestSeconds = "mail_backlog_oldest_seconds"
             [stage: one_of!["audience", "delivery", "engagement", "attribution", "webhooks", "sequencing"], lane: LANE] from Emitter::Every,
         /// Batches in the ledger that are not done, counted to 10,000: waiting for their time (timed) or for dispatch, announced, or resting with nothing open but
@@ -250,7 +254,7 @@ metric_set! {
         /// Time a request of the API took.
         HttpRequestSeconds = "mail_http_request_seconds" [via: VIA, route: Values::Route, method: METHOD] from INGRESS => ANSWERING,
         /// Time from a request to the receiving server's acceptance of its mail; for a campaign's mail, from the start of the campaign; for a
-        /// sequence's, from the step.
+        /// sequence's, from the step. For mail that waited for a time, as for the end of quiet hours, from that time.
         RequestLatencySeconds = "mail_request_latency_seconds" [lane: LANE] from DELIVERY => LATENCY,
         /// Time from the ledger's batch to the receiving server's acceptance.
         SendLatencySeconds = "mail_send_latency_seconds" [lane: LANE] from DELIVERY => LATENCY,

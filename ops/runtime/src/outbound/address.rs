@@ -90,7 +90,6 @@ fn plain(address: IpAddr) -> IpAddr {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -85,7 +85,6 @@ fn dns_server(text: &str) -> Result<SocketAddr, std::net::AddrParseError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use clap::Parser;

@@ -56,11 +56,13 @@ const WORK_MEM: &str = "64MB";
 ///
 /// After a first import there are no statistics yet: the planner takes a million contacts for a handful and joins them row by
 /// row, which takes hours. And it merges by index where contacts are not on disk in the order of their ids, which reads the
-/// table in random order.
+/// table in random order. It takes groups for many where they are few, and would then join without help: three million contacts were
+/// counted in 4.2 s instead of 2.9.
 pub async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
         "select set_config('work_mem', $1, true) || set_config('enable_nestloop', 'off', true)
-                || set_config('enable_mergejoin', 'off', true) || set_config('enable_indexscan', 'off', true)",
+                || set_config('enable_mergejoin', 'off', true) || set_config('enable_indexscan', 'off', true)
+                || set_config('parallel_tuple_cost', '0.001', true)",
         WORK_MEM
     )
     .fetch_one(db)
@@ -72,7 +74,8 @@ pub async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
 pub async fn few_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
         "select set_config('work_mem', null, true) || set_config('enable_nestloop', null, true)
-                || set_config('enable_mergejoin', null, true) || set_config('enable_indexscan', null, true)"
+                || set_config('enable_mergejoin', null, true) || set_config('enable_indexscan', null, true)
+                || set_config('parallel_tuple_cost', null, true)"
     )
     .fetch_one(db)
     .await

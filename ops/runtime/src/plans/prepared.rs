@@ -20,7 +20,7 @@ use tokio::{
 use uuid::Uuid;
 
 use super::by_key_options;
-use crate::db::{begin_read_only, confined, end_transaction};
+use crate::db::{begin_read_only, confined, end_transaction, is_writable, within};
 
 type Manager = <Postgres as sqlx::Database>::TransactionManager;
 
@@ -106,15 +106,15 @@ struct Kept {
 }
 
 impl Kept {
-    /// Discards the plans if a table has grown, and gives back the room it made for what it carried. Finds out whether the connection still
-    /// lives.
-    async fn refresh(&mut self, shared: &Shared) -> sqlx::Result<()> {
+    /// Discards the plans if a table has grown, and gives back the room it made for what it carried. Answers whether the connection, which
+    /// must still live, takes writes.
+    async fn refresh(&mut self, shared: &Shared) -> sqlx::Result<bool> {
         self.connection.shrink_buffers();
+        if !is_writable(&mut self.connection).await? {
+            return Ok(false);
+        }
         let version = match shared.known_version() {
-            Some(version) => {
-                self.connection.ping().await?;
-                version
-            }
+            Some(version) => version,
             None => {
                 let read_at = shared.sizes().read_at.clone();
                 shared.note_sizes(read_sizes(&mut self.connection, read_at.as_deref()).await?)
@@ -126,7 +126,7 @@ impl Kept {
             self.sizes_version = version;
         }
         self.refreshed = Instant::now();
-        Ok(())
+        Ok(true)
     }
 
     /// Ends whatever was begun, also by a `begin` that was given up while it was under way.
@@ -187,22 +187,26 @@ impl PreparedPool {
     /// # Errors
     /// When Postgres is away, or no connection was free in time.
     pub async fn take(&self) -> sqlx::Result<PreparedConnection> {
-        let taken = tokio::time::timeout(self.shared.acquire_timeout, async {
-            let mut permits = Vec::with_capacity(2);
-            for limit in self.limit.iter().chain([&self.shared.connection_permits]) {
-                permits.push(Arc::clone(limit).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?);
-            }
-            let kept = Some(self.find_or_open().await?);
-            Ok(PreparedConnection { kept, permits, shared: Arc::clone(&self.shared) })
-        });
-        taken.await.map_err(|_| sqlx::Error::PoolTimedOut)?
+        let permits = tokio::time::timeout(self.shared.acquire_timeout, self.acquire_permits());
+        let permits = permits.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
+        // From here on Postgres is waited for, and not others of this process.
+        let kept = Some(within(self.shared.acquire_timeout, Box::pin(self.find_or_open())).await?);
+        Ok(PreparedConnection { kept, permits, shared: Arc::clone(&self.shared) })
+    }
+
+    async fn acquire_permits(&self) -> sqlx::Result<Vec<OwnedSemaphorePermit>> {
+        let mut permits = Vec::with_capacity(2);
+        for limit in self.limit.iter().chain([&self.shared.connection_permits]) {
+            permits.push(Arc::clone(limit).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?);
+        }
+        Ok(permits)
     }
 
     async fn find_or_open(&self) -> sqlx::Result<Kept> {
         while let Some(mut kept) = self.shared.pop_idle(self.user) {
-            // One that died meanwhile is dropped here.
+            // One that died meanwhile, or takes no writes, is dropped here.
             if kept.opened.elapsed() < self.shared.lifetime
-                && (kept.refreshed.elapsed() < FRESH_FOR || kept.refresh(&self.shared).await.is_ok())
+                && (kept.refreshed.elapsed() < FRESH_FOR || kept.refresh(&self.shared).await.unwrap_or(false))
             {
                 if !kept.users.contains(&self.user) {
                     kept.users.push(self.user);

@@ -115,8 +115,6 @@ pub(super) async fn receive_answer(from: &mut (impl AsyncRead + Unpin)) -> io::R
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
 
     #[tokio::test]

@@ -122,7 +122,6 @@ pub(super) fn of_work(id: Uuid) -> Option<Context> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::trace::{scope, within};

@@ -28,17 +28,15 @@ fn render() -> String {
 
 fn section(page: &mut String, title: &str, metrics: impl Iterator<Item = Metric>) {
     // Writing to a string cannot fail.
-    let _ = writeln!(page, "\n## {title}");
+    let _ = writeln!(page, "\n## {title}\n\n| metric | meaning | unit | labels | exported by |\n|---|---|---|---|---|");
     for metric in metrics {
-        let _ = writeln!(page, "\n### `{}`\n\n{}\n\n- unit: {}", metric.name, metric.help, unit(metric.name));
-        for label in metric.labels {
-            let _ = writeln!(page, "- `{}`: {}", label.name, described(label.values));
-        }
-        if !metric.buckets.is_empty() {
-            let bounds: Vec<String> = metric.buckets.iter().map(f64::to_string).collect();
-            let _ = writeln!(page, "- buckets: {}", bounds.join(", "));
-        }
-        let _ = writeln!(page, "- exported by: {}", exported_by(metric.emitter));
+        let Metric { name, help, .. } = metric;
+        let labels: Vec<String> =
+            metric.labels.iter().map(|label| format!("`{}`: {}", label.name, described(label.values))).collect();
+        let bounds: Vec<String> = metric.buckets.iter().map(f64::to_string).collect();
+        let buckets = if bounds.is_empty() { String::new() } else { format!("; buckets: {}", bounds.join(", ")) };
+        let (unit, labels, emitter) = (unit(name), labels.join("; "), exported_by(metric.emitter));
+        let _ = writeln!(page, "| `{name}` | {help} | {unit}{buckets} | {labels} | {emitter} |");
     }
 }
 

@@ -6,9 +6,9 @@ use std::{
 };
 
 use devtools::servers::TestDatabase;
-use runtime::{Database, Role};
+use runtime::{Database, Role, db, plans::PreparedPool};
 use secrecy::SecretString;
-use sqlx::{Acquire, PgPool};
+use sqlx::{Acquire, AssertSqlSafe, Connection, PgConnection, PgPool};
 
 const CANCELLED: usize = 2_000;
 const CONNECTIONS: u32 = 4;
@@ -107,4 +107,70 @@ async fn an_older_program_leaves_a_newer_schema_as_it_is() {
                     values (9999, 'of a later version', true, '', 0)";
     sqlx::query(of_later).execute(&owner).await.unwrap();
     Database::migrate(&SecretString::from(database.url())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_login_that_postgres_refuses_is_no_fault_of_a_statement() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let mut owner = PgConnection::connect(&database.url()).await.unwrap();
+    let login = format!("login_of_{}", database.name());
+    let mut url = url::Url::parse(&database.url()).unwrap();
+    url.set_username(&login).unwrap();
+    url.set_password(Some("first")).unwrap();
+    let url = SecretString::from(String::from(url));
+    let steps = [
+        ("create role LOGIN login password 'first' in role postrider_stages", None),
+        ("alter role LOGIN password 'second'", Some("28P01")),
+        ("alter role LOGIN password 'first'; revoke postrider_stages from LOGIN", Some("42501")),
+        ("drop role LOGIN", Some("28P01")),
+    ];
+    for (step, refused) in steps {
+        sqlx::raw_sql(AssertSqlSafe(step.replace("LOGIN", &login))).execute(&mut owner).await.unwrap();
+        let pool = Database::pool(&url, Role::Stages, 1).unwrap();
+        let error = sqlx::query("select 1").execute(&pool).await.err();
+        let code = error.as_ref().and_then(|error| error.as_database_error()?.code());
+        assert_eq!(code.as_deref(), refused, "{step}: {error:?}");
+        assert!(error.is_none_or(|error| db::is_transient(&error) && db::is_unavailable(&error)), "{step}");
+        pool.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_is_no_fault_of_a_statement_and_its_connections_are_not_kept() {
+    /// After this long a connection is tried before it is used.
+    const OLD: Duration = Duration::from_millis(1_100);
+    let write = "insert into nonces (key_id, nonce) values (gen_random_uuid(), 'n')";
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let mut owner = PgConnection::connect(&database.url()).await.unwrap();
+    let mut set = async |setting: &str| {
+        let statement = format!("alter database {} {setting}", database.name());
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut owner).await.unwrap();
+    };
+    set("set default_transaction_read_only = on").await;
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
+    let plans = PreparedPool::new(&pool, 1);
+    let mut kept = plans.take().await.unwrap();
+    let refused = [
+        sqlx::query(write).execute(&pool).await.unwrap_err(),
+        sqlx::query(write).execute(&mut *kept).await.unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("25006"));
+        assert!(db::is_transient(&error) && db::is_unavailable(&error));
+    }
+    kept.put_back();
+    set("reset default_transaction_read_only").await;
+    tokio::time::sleep(OLD).await;
+    sqlx::query(write).execute(&pool).await.unwrap();
+    sqlx::query(write).execute(&mut *plans.take().await.unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_statement_is_its_own_fault() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
+    for statement in ["select 1 / 0", "select * from nowhere", "select 'x'::int"] {
+        let error = sqlx::query(statement).execute(&pool).await.unwrap_err();
+        assert!(!db::is_transient(&error) && !db::is_unavailable(&error), "{error}");
+    }
 }

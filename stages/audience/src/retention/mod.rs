@@ -193,11 +193,20 @@ impl Sweep for Retention {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut removed = self.drop_months().await?;
+        let mut removed = 0;
+        let mut first_error = None;
+        // One that fails, for somebody holds its table, keeps none of the others.
+        let mut note = |step: sqlx::Result<u64>| match step {
+            Ok(rows) => removed += rows,
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        };
+        note(self.drop_months().await);
         for rule in RULES {
-            removed += self.apply(rule).await?;
+            note(self.apply(rule).await);
         }
-        Ok(removed)
+        first_error.map_or(Ok(removed), |error| Err(error.into()))
     }
 }
 

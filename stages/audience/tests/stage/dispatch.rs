@@ -335,6 +335,26 @@ async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_the_winner_of_a_test_is_not_among_the_first_thousand() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    waiting_and_armed(&rig, &tenant, 6).await;
+    // Two small variants of the first range are through; its remainder is held, and the variants of the next range wait behind it.
+    for (batches, state) in [
+        ("limit 2", "state = 'done', size = 100, queued = 0, sent = 100"),
+        ("offset 2 limit 3", "state = 'held'"),
+        ("offset 5", "size = 100, queued = 100"),
+    ] {
+        let change = format!(
+            "update batches set {state} where (tenant_id, id) in (select tenant_id, id from batches order by id {batches})"
+        );
+        sqlx::query(sqlx::AssertSqlSafe(change)).execute(&rig.pool).await.unwrap();
+    }
+    start(&rig, &[]).await;
+    until("the next range's variant is dispatched", async || announced(&rig).await == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn beyond_its_first_thousand_a_campaign_gets_as_many_as_are_through_until_these_are() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

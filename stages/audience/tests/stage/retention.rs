@@ -507,3 +507,29 @@ async fn segment_entries_of_a_trigger_that_is_gone_are_deleted() {
                 where s.status <> 'archived' and (s.trigger_type = 'segment_entered' or s.updated_at > now() - interval '1 day')";
     assert_eq!((rig.number("select count(*) from segment_entries").await, rig.number(left).await), (3, 3));
 }
+
+#[tokio::test]
+async fn a_table_that_somebody_holds_keeps_no_other_from_its_retention() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    month(&rig, "2023-01-01").await;
+    let owner = owner(&rig).await;
+    sqlx::query(
+        "insert into request_log (tenant_id, id, product, environment, key_id, via, operation, status, replayed, duration_ms, at)
+         values ($1, first_id_at(now() - interval '40 days'), 'crm', 'production', $1, 'http', 'createContact', 201, false, 1,
+                 now() - interval '40 days')",
+    )
+    .bind(tenant.id)
+    .execute(&owner)
+    .await
+    .unwrap();
+    let mut backup = owner.begin().await.unwrap();
+    sqlx::query("lock table sends in access share mode").execute(&mut *backup).await.unwrap();
+    let failed = sweep(&rig, &[]).sweep().await.unwrap_err();
+    assert!(failed.is_infrastructure(), "{failed:?}");
+    assert_eq!(rig.number("select count(*) from request_log").await, 0);
+    assert_eq!(rig.number("select count(*) from dropped_months").await, 0);
+    backup.rollback().await.unwrap();
+    sweep_all(&rig, &[]).await;
+    assert_eq!(rig.number("select count(*) from dropped_months").await, 1);
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use chrono::{TimeDelta, Utc};
-use ledger::quota::QuotaDefaults;
+use ledger::{dispatch::AnnounceRequests, quota::QuotaDefaults};
 use runner::Sweep;
 use schemas::{Classification, RequestKind, Resolved, new_batch_id, subjects::stream};
 use stage_rig::{Rig, Tenant, until};
@@ -89,6 +89,40 @@ async fn an_open_batch_is_announced_again_with_growing_pauses() {
     until("announced", async || rig.held(stream::RESOLVED).await == 1).await;
     let announced: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
     assert_eq!((announced[0].batch_id, announced[0].announcement), (batch, 10));
+}
+
+#[tokio::test]
+async fn what_is_announced_at_its_time_was_not_lost() {
+    const SCHEDULED: i64 = 700;
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let request = rig.transactional_request(&tenant, "ann@example.org", |_| {}).await.request_id;
+    let run = async |statement: &'static str| {
+        sqlx::query(statement).bind(request).execute(&rig.pool).await.unwrap();
+    };
+    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone());
+    run("update requests set announce_after = now() where id = $1").await;
+    assert_eq!(sweep.sweep().await.unwrap(), 1, "it was to be announced when it was accepted");
+    run("update requests set announce_after = now(), due_at = now(), received_at = now() - interval '1 day', announcements = 0
+         where id = $1")
+        .await;
+    assert_eq!(sweep.sweep().await.unwrap(), 0, "it was due just now");
+    run("update requests set announce_after = now() where id = $1").await;
+    assert_eq!(sweep.sweep().await.unwrap(), 1, "its announcement did not help");
+
+    let before = rig.held(stream::ACCEPTED).await;
+    sqlx::query(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after, due_at, received_at)
+         select tenant_id, gen_random_uuid(), product, environment, kind, payload, now(), now(), now() - interval '1 day'
+         from requests cross join generate_series(1, $1)",
+    )
+    .bind(SCHEDULED)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    assert_eq!(sweep.sweep().await.unwrap(), 0);
+    assert_eq!(rig.number("select count(*) from requests where announcements = 1").await, SCHEDULED);
+    assert!(rig.held(stream::ACCEPTED).await > before);
 }
 
 /// The campaign was launched with this batch.

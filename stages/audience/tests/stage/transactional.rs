@@ -127,12 +127,14 @@ async fn what_a_marketing_template_says_is_marketing_and_opt_outs_hold() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let mut requests = Vec::new();
-    for email in ["new@example.org", "left@example.org", "asked@example.org"] {
+    for email in ["new@example.org", "left@example.org", "asked@example.org", "gone@example.org"] {
         requests.push(rig.transactional_request(&tenant, email, |_| {}).await);
     }
-    for (address, status, source) in
-        [("left@example.org", "unsubscribed", "message"), ("asked@example.org", "pending", "api")]
-    {
+    for (address, status, source) in [
+        ("left@example.org", "unsubscribed", "message"),
+        ("asked@example.org", "pending", "api"),
+        ("gone@example.org", "pending", "message"),
+    ] {
         sqlx::query(
             "insert into contacts (tenant_id, id, address, marketing_status, source) values ($1, gen_random_uuid(), $2, $3, $4)",
         )
@@ -144,16 +146,30 @@ async fn what_a_marketing_template_says_is_marketing_and_opt_outs_hold() {
         .await
         .unwrap();
     }
+    // The recipient left before the contact of then was erased.
+    sqlx::query(
+        "insert into suppressions (tenant_id, id, address, reason, scope, source)
+         values ($1, gen_random_uuid(), 'gone@example.org', 'unsubscribe', 'marketing', 'recipient')",
+    )
+    .bind(tenant.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
     start(&rig, &[]).await;
     rig.ring(&requests, "1").await;
-    all_handled(&rig, 3).await;
-    assert_eq!(rig.number("select count(*) from batches where classification = 'marketing'").await, 3);
+    all_handled(&rig, 4).await;
+    assert_eq!(rig.number("select count(*) from batches where classification = 'marketing'").await, 4);
     let statuses: Vec<String> =
         sqlx::query_scalar("select address || ' ' || marketing_status from contacts order by address")
             .fetch_all(&rig.pool)
             .await
             .unwrap();
-    let expected = ["asked@example.org pending", "left@example.org unsubscribed", "new@example.org subscribed"];
+    let expected = [
+        "asked@example.org pending",
+        "gone@example.org pending",
+        "left@example.org unsubscribed",
+        "new@example.org subscribed",
+    ];
     assert_eq!(statuses, expected);
 }
 

@@ -13,6 +13,14 @@ use crate::start;
 
 /// A campaign with a test, launched: variants A, B … with these weights, each with a content of its own.
 async fn tested(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, weights: &[i32]) -> Uuid {
+    let campaign = drafted(rig, tenant, people, percent, weights).await;
+    let request = rig.launch_request(tenant, campaign).await;
+    rig.ring(&[request], "1").await;
+    campaign
+}
+
+/// As [`tested`], not launched yet.
+async fn drafted(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, weights: &[i32]) -> Uuid {
     let list = rig.audience(tenant, "list", people).await;
     let campaign = rig.campaign(tenant, list).await;
     sqlx::query(
@@ -47,8 +55,6 @@ async fn tested(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, wei
         .await
         .unwrap();
     }
-    let request = rig.launch_request(tenant, campaign).await;
-    rig.ring(&[request], "1").await;
     campaign
 }
 
@@ -74,12 +80,17 @@ async fn by_variant(rig: &Rig) -> BTreeMap<Option<String>, BTreeSet<Uuid>> {
     found
 }
 
+#[rstest]
+#[case::in_one_range(3_000)]
+#[case::in_three(1_001)]
 #[tokio::test(flavor = "multi_thread")]
-async fn each_contact_gets_the_variant_it_is_drawn_for_and_the_rest_is_held_back() {
+async fn each_contact_gets_the_variant_it_is_drawn_for_and_the_rest_is_held_back(#[case] range: usize) {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 3_000).await;
-    let campaign = tested(&rig, &tenant, &people, 40, &[3, 1]).await;
+    let campaign = drafted(&rig, &tenant, &people, 40, &[3, 1]).await;
+    let request = rig.launch_request_of(&tenant, campaign, &people, range).await;
+    rig.ring(&[request], "1").await;
     start(&rig, &["--audience-backlog", "1"]).await;
     materialized(&rig).await;
 

@@ -196,40 +196,49 @@ async fn mail_that_yields_to_more_urgent_mail_is_put_off_early() {
     rig.assert_books().await;
 }
 
-/// The sends of the batch are of an enrollment that has ended so.
-async fn of_an_enrollment(rig: &Rig, tenant: &Tenant, batch: Uuid, (status, reason): (&str, Option<&str>)) {
+/// The sends of the batch are of an enrollment with this status and exit reason, in a sequence with this status.
+async fn of_an_enrollment(
+    rig: &Rig,
+    tenant: &Tenant,
+    batch: Uuid,
+    (status, reason): (&str, Option<&str>),
+    sequence_status: &str,
+) {
     let sequence = new_id();
     for sql in [
-        "insert into sequences (tenant_id, id, product, environment, name, status) values ($1, $2, 'shop', 'production', 'Welcome', 'active')",
-        "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, status, exit_reason)
-         select $1, s.id, $2, s.contact_id, 'shop', $4, $5 from sends s where batch_of(s.id) = $3",
+        "insert into sequences (tenant_id, id, product, environment, name, status) values ($1, $2, 'shop', 'production', 'Welcome', $6)",
+        "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, status, exit_reason, next_action_at)
+         select $1, s.id, $2, s.contact_id, 'shop', $4, $5, case when $4 in ('active', 'paused') then now() end
+         from sends s where batch_of(s.id) = $3",
         "insert into sequence_sends (tenant_id, send_id, sequence_id, enrollment_id, step_id)
          select $1, s.id, $2, s.id, gen_random_uuid() from sends s where batch_of(s.id) = $3",
         "update batches set kind = 'sequence', campaign_id = null where tenant_id = $1 and id = $3",
     ] {
         // Each statement takes all of them, and says what types they have.
-        let sql = format!("with p as (select $1::uuid, $2::uuid, $3::uuid, $4::text, $5::text) {sql}");
-        let query =
-            sqlx::query(AssertSqlSafe(sql)).bind(tenant.id).bind(sequence).bind(batch).bind(status).bind(reason);
-        query.execute(&rig.pool).await.unwrap();
+        let sql = format!("with p as (select $1::uuid, $2::uuid, $3::uuid, $4::text, $5::text, $6::text) {sql}");
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(tenant.id).bind(sequence).bind(batch);
+        query.bind(status).bind(reason).bind(sequence_status).execute(&rig.pool).await.unwrap();
     }
 }
 
 #[rstest]
-#[case::exited("exited", Some("event"), skipped("enrollment_exited"))]
-#[case::ended_by_its_step("exited", Some("end_step"), queued())]
-#[case::completed("completed", None, queued())]
+#[case::exited("exited", Some("event"), "active", skipped("enrollment_exited"))]
+#[case::not_yet_exited_from_an_archived_sequence("active", None, "archived", skipped("enrollment_exited"))]
+#[case::of_a_paused_sequence("active", None, "paused", queued())]
+#[case::ended_by_its_step("exited", Some("end_step"), "archived", queued())]
+#[case::completed("completed", None, "archived", queued())]
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_of_an_enrollment_that_has_exited_is_withheld(
     #[case] status: &str,
     #[case] reason: Option<&str>,
+    #[case] sequence_status: &str,
     #[case] expected: (String, Option<String>),
 ) {
     let rig = Rig::new().await;
     let (tenant, campaign) = campaign(&rig).await;
     let people = rig.people(&tenant, 1).await;
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
-    of_an_enrollment(&rig, &tenant, batch.batch_id, (status, reason)).await;
+    of_an_enrollment(&rig, &tenant, batch.batch_id, (status, reason), sequence_status).await;
     decide(&rig, &[&batch]).await;
     assert_eq!(sends(&rig, batch.batch_id).await, [expected]);
     rig.assert_books().await;

@@ -200,7 +200,6 @@ impl Drop for PacePermit {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use uuid::Uuid;
 

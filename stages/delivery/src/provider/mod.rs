@@ -57,7 +57,7 @@ pub struct ClientSettings {
 pub struct OutgoingMessage<'a> {
     /// The send's id. It travels as idempotency key or metadata, so that the provider's events can be matched.
     pub send_id: Uuid,
-    /// The number of the attempt, from 1. An attempt after an unknown outcome repeats the number: it is the same request again.
+    /// The number of the attempt, from 1. All attempts after an unknown outcome repeat its number: they are the same request again.
     pub serial: i16,
     /// Sender and recipient of the SMTP envelope.
     pub envelope: &'a Envelope,

@@ -104,7 +104,6 @@ impl Provider for RateLimited {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -100,7 +100,6 @@ pub(super) fn message_id(message: &SmtpMessage) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use rstest::rstest;
 

@@ -11,14 +11,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::provider::ProviderKind;
+
 /// Bytes of messages with attachments that are prepared or in flight at once, per process.
 const IN_FLIGHT_BYTES: usize = 128 * 1024 * 1024;
-/// A message is in memory twice while it is sent: the original and its dot-stuffed copy.
-const COPIES: usize = 2;
+/// A message is in memory twice while it is sent over SMTP: the original and its dot-stuffed copy.
+const SMTP_COPIES: usize = 2;
+/// And four times while a request is made of it: the original, its files, the values of the request and their text.
+const HTTP_COPIES: usize = 4;
 /// Bytes of attachments cached for the next recipient of the same message.
 const CACHE_BYTES: u64 = 48 * 1024 * 1024;
 const CACHE_LIFE: Duration = Duration::from_secs(60);
-/// Pause before attachments are read again while Postgres is unavailable.
+/// Pause before attachments are read again while Postgres does not give them.
 const RETRY: Duration = Duration::from_secs(1);
 /// Bytes for each permit of the semaphore, whose counts are 32 bits.
 const UNIT: usize = 1024;
@@ -51,9 +55,10 @@ impl Attachments {
         }
     }
 
-    /// Waits for memory for a message of this size. First come, first served.
-    pub async fn reserve_memory(&self, message_bytes: usize) -> Option<MemoryPermit> {
-        let units = (message_bytes * COPIES).min(IN_FLIGHT_BYTES) / UNIT;
+    /// Waits for memory for a message of this size that goes through such a provider. First come, first served.
+    pub async fn reserve_memory(&self, message_bytes: usize, over: ProviderKind) -> Option<MemoryPermit> {
+        let copies = if over == ProviderKind::Smtp { SMTP_COPIES } else { HTTP_COPIES };
+        let units = (message_bytes * copies).min(IN_FLIGHT_BYTES) / UNIT;
         let permit = self.memory.clone().acquire_many_owned(u32::try_from(units).ok()?).await.ok()?;
         Some(MemoryPermit { _permit: permit })
     }
@@ -68,11 +73,15 @@ impl Attachments {
         loop {
             match self.cache.try_get_with((tenant, message), self.read_attachments(tenant, message)).await {
                 Ok(loaded) => return (!loaded.is_empty()).then_some(loaded),
-                Err(error) if runtime::db::is_transient(&error) => {
-                    tracing::warn!(stage = "delivery", message_id = %message, "attachments cannot be loaded now; trying again");
+                // Whatever it is, it is no fault of the message.
+                Err(error) => {
+                    let error = runtime::db::describe(&error);
+                    tracing::warn!(
+                        stage = "delivery", message_id = %message, error,
+                        "attachments cannot be loaded now; trying again"
+                    );
                     shutdown.run_until_cancelled(tokio::time::sleep(RETRY)).await?;
                 }
-                Err(_) => return None,
             }
         }
     }

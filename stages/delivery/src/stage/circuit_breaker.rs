@@ -227,7 +227,6 @@ impl CircuitBreaker {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -14,6 +14,7 @@ use super::{
     sources::{MessageSource, SourceCache},
     throttling::{PendingPermit, Sendable},
 };
+use crate::provider::ProviderKind;
 use ledger::fence::SendAttempt;
 use smtp::SmtpMessage;
 
@@ -77,7 +78,8 @@ pub(crate) async fn prepare(
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
         let values = PlaceholderValues { due_at: send.due_at, ..rendered.values(recipient) };
-        let message = if stopping { Err("stopping") } else { splice(sources, part, values, shutdown).await };
+        let over = context.routes[input].provider.kind();
+        let message = if stopping { Err("stopping") } else { splice(sources, part, values, over, shutdown).await };
         signers.push(part.signer.clone());
         ready.push(ReadySend {
             send,
@@ -125,6 +127,7 @@ async fn splice(
     sources: &SourceCache,
     part: &MessageSource,
     values: PlaceholderValues,
+    over: ProviderKind,
     shutdown: &CancellationToken,
 ) -> Result<(SmtpMessage, Option<MemoryPermit>), &'static str> {
     let attachment_bytes = part.skeleton.attachment_bytes();
@@ -133,8 +136,8 @@ async fn splice(
         let message = spliced.and_then(|octets| SmtpMessage::new(octets).ok()).ok_or("render")?;
         return Ok((message, None));
     }
-    let memory =
-        sources.attachments.reserve_memory(part.skeleton.static_bytes() + attachment_bytes).await.ok_or("render")?;
+    let bytes = part.skeleton.static_bytes() + attachment_bytes;
+    let memory = sources.attachments.reserve_memory(bytes, over).await.ok_or("render")?;
     let loaded =
         sources.attachments.load_attachments(values.tenant_id, values.batch_id, shutdown).await.ok_or("render")?;
     let (skeleton, tokens) = (part.skeleton.clone(), sources.tokens.clone());

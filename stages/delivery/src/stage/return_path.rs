@@ -15,7 +15,6 @@ pub fn return_path(tokens: &TokenKeys, send_id: Uuid, domain: &str) -> Result<En
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]

@@ -181,7 +181,6 @@ fn host_name() -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use clap::{Args, Command, FromArgMatches};
 

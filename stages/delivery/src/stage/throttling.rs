@@ -104,6 +104,8 @@ pub(crate) fn feedback_of(decision: ReplyDecision, answer: &Answer) -> Feedback 
         (ReplyOutcome::Defer(_), Scope::Domain) => Feedback::Deferred,
         (ReplyOutcome::Defer(_), Scope::Connection) if answer.code.is_none() => Feedback::Silent,
         (ReplyOutcome::Defer(Class::MailboxFull), _) => Feedback::Good,
+        // The settings of us or of the relay are at fault: that says nothing about the receiver.
+        (ReplyOutcome::Defer(Class::Configuration), _) => Feedback::Silent,
         (ReplyOutcome::Defer(_), _) if is_greylisting(answer) => Feedback::Silent,
         (ReplyOutcome::Defer(_), _) => Feedback::Deferred,
         (ReplyOutcome::Fail { class: Class::Block, .. }, _) => Feedback::Silent,
@@ -155,6 +157,11 @@ mod tests {
         Feedback::Deferred
     )]
     #[case::lost(ReplyDecision::defer(Class::Temporary, Scope::Connection), answer(None, "", ""), Feedback::Silent)]
+    #[case::relay_denied(
+        ReplyDecision::defer(Class::Configuration, Scope::Recipient),
+        answer(Some(554), "5.7.1", "Relay access denied"),
+        Feedback::Silent
+    )]
     #[case::greylisted(
         ReplyDecision::defer(Class::Temporary, Scope::Recipient),
         answer(Some(450), "4.7.1", "try again"),

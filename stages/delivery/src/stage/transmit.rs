@@ -6,7 +6,7 @@ use std::{
 };
 
 use runtime::{Counter, Histogram};
-use schemas::{SendId, token::TokenKeys};
+use schemas::token::TokenKeys;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -77,6 +77,7 @@ impl Transmitter {
             to: EnvelopeAddress::parse(address).ok()?,
             size: signed.message.as_bytes().len() + signed.signature.len(),
             eight_bit: signed.message.is_eight_bit(),
+            international: !signed.message.header().is_ascii(),
         })
     }
 
@@ -129,7 +130,7 @@ impl Transmitter {
                 let now = chrono::Utc::now();
                 let age = (now - send.batch.created_at).to_std().unwrap_or_default();
                 Histogram::SendLatencySeconds.record(age.as_secs_f64(), [("lane", lane)]);
-                let latency = (now - SendId(send.id).made_at()).to_std().unwrap_or_default();
+                let latency = (now - send.wanted_at()).to_std().unwrap_or_default();
                 Histogram::RequestLatencySeconds.record(latency.as_secs_f64(), [("lane", lane)]);
                 let change = Change::sent(send, answer).by(route.provider.kind().as_str(), provider_message_id);
                 self.record(change).await
@@ -183,7 +184,12 @@ impl Transmitter {
         let Refused { decision, answer, wait } = refused;
         debug_assert_ne!(answer.code, Some(POISON), "a poisonous answer");
         let class = class_of(decision);
-        count_answer(&send, route, class.map_or("no_answer", Class::as_str));
+        // About this recipient: no sign that the relay serves nobody, which `configuration` is for the alerts.
+        let counted = match (decision.scope, class) {
+            (Scope::Recipient, Some(Class::Configuration)) if route.is_platform() => Class::Policy.as_str(),
+            (_, class) => class.map_or("no_answer", Class::as_str),
+        };
+        count_answer(&send, route, counted);
         let feedback = throttling::feedback_of(decision, &answer);
         if feedback == Feedback::Deferred {
             Counter::PaceDeferralsTotal.add(1, [("receiver", permit.family())]);

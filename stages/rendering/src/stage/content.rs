@@ -230,6 +230,10 @@ impl Contents {
         kind: MessageKind,
     ) -> Result<Content, StageError> {
         let Loaded { source, options } = load(by_key, key, Some(message), Some(message), &self.origins).await?;
+        // Erased with the contact that it is about: no message is written without a subject.
+        if source.subject.is_empty() && source.body_html.is_empty() && source.body_text.is_none() {
+            return Ok(None);
+        }
         let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
         let written = Written {
             subject: source.subject,
@@ -304,7 +308,6 @@ async fn load(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use templates::Part;

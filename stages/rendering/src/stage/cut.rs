@@ -54,7 +54,6 @@ fn publication(batch: &Cleared, message: &Rendered) -> Result<Publication, Stage
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! The stage on a database of its own.
-#![allow(clippy::unwrap_used)]
 
 use devtools::servers::TestDatabase;
 use mail_parser::MessageParser;
@@ -639,6 +638,22 @@ async fn a_one_off_message_is_rendered_as_it_was_written_and_its_attachments_sta
     assert_eq!(parsed.attachment(0).unwrap().contents(), b"Hello");
     let again = world.render(&[batch]).await;
     assert_eq!(again[0].recipients, rendered[0].recipients, "a repeat has the same bytes");
+}
+
+#[rstest]
+#[case::to_an_owner(MessageKind::OneOff)]
+#[case::of_a_campaign_test(MessageKind::Test)]
+#[tokio::test]
+async fn a_written_message_that_was_erased_is_not_sent_empty(#[case] kind: MessageKind) {
+    let world = World::new().await;
+    let contact = world.contact("Contact", json!({})).await;
+    let batch = Cleared { kind, ..one_off_message(&world, contact).await };
+    world.run("update contents set subject = '', body_html = '', body_text = null where tenant_id = $1").await;
+    assert!(world.render(std::slice::from_ref(&batch)).await.is_empty());
+    assert_eq!(world.ledger(batch.batch_id).await, ("done".to_owned(), false, json!({"failed": 1})));
+    let failed =
+        "select count(*) from sends where tenant_id = $1 and reason = 'render' and response = 'render_content_invalid'";
+    assert_eq!(world.count(failed).await, 1);
 }
 
 #[tokio::test]

@@ -7,24 +7,31 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{DueStep, Effect, MALFORMED, StepResult};
+use super::{
+    DueStep, Effect, MALFORMED, StepResult,
+    contacts::{is_locked, lock},
+};
 use schemas::action::Action;
 
 /// A contact and an audience of its tenant.
 pub(super) type AudienceMembership = (Uuid, Uuid, Uuid);
 
 pub(super) async fn join(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
-    let added = add(db, &memberships(items)).await?;
-    Ok(items.iter().map(|item| taken(item, &added)).collect())
+    let locked = lock(&mut *db, items).await?;
+    let added = add(db, &memberships(items, &locked)).await?;
+    Ok(items.iter().map(|item| taken(item, &locked, &added)).collect())
 }
 
 pub(super) async fn leave(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
-    let removed = remove(db, &memberships(items)).await?;
-    Ok(items.iter().map(|item| taken(item, &removed)).collect())
+    let locked = lock(&mut *db, items).await?;
+    let removed = remove(db, &memberships(items, &locked)).await?;
+    Ok(items.iter().map(|item| taken(item, &locked, &removed)).collect())
 }
 
-fn memberships(items: &[DueStep<'_>]) -> Vec<AudienceMembership> {
-    items.iter().filter_map(|item| Some((item.due.tenant_id, tag(item)?, item.due.contact_id))).collect()
+/// Those of the contacts that could be locked: an import that keeps a contact for seconds may be adding it to the audience.
+fn memberships(items: &[DueStep<'_>], locked: &HashSet<(Uuid, Uuid)>) -> Vec<AudienceMembership> {
+    let ready = items.iter().filter(|item| is_locked(item, locked));
+    ready.filter_map(|item| Some((item.due.tenant_id, tag(item)?, item.due.contact_id))).collect()
 }
 
 fn tag(item: &DueStep<'_>) -> Option<Uuid> {
@@ -34,8 +41,11 @@ fn tag(item: &DueStep<'_>) -> Option<Uuid> {
     }
 }
 
-fn taken(item: &DueStep<'_>, changed: &HashSet<AudienceMembership>) -> StepResult {
+fn taken(item: &DueStep<'_>, locked: &HashSet<(Uuid, Uuid)>, changed: &HashSet<AudienceMembership>) -> StepResult {
     let Some(tag) = tag(item) else { return MALFORMED };
+    if !is_locked(item, locked) {
+        return StepResult::Later;
+    }
     let is_changed = changed.contains(&(item.due.tenant_id, tag, item.due.contact_id));
     StepResult::Took(Effect::changed(is_changed, json!({ "tag_id": tag })))
 }

@@ -2,19 +2,16 @@
 
 use rstest::rstest;
 use serde_json::json;
-use stage_rig::until;
+use stage_rig::{receiver::Receiver, until};
 use tokio::net::TcpListener;
 
-use crate::{
-    receiver::Receiver,
-    world::{World, step},
-};
+use crate::world::{World, step};
 
 #[tokio::test]
 async fn a_failed_call_is_made_again_under_the_same_id_and_then_goes_on() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;
-    let receiver = Receiver::start(&[500, 503]).await;
+    let receiver = Receiver::answering(&[500, 503]).await;
     let sequence = world.sequence(&[step("call_product_webhook", json!({"url": receiver.url}))]).await;
     world.enroll(sequence, &people, 0).await;
     world.start(&[]).await;
@@ -33,14 +30,31 @@ async fn a_failed_call_is_made_again_under_the_same_id_and_then_goes_on() {
     }
     world.over().await;
     assert_eq!(world.states().await, ["completed"]);
-    let posted = receiver.posted();
-    let ids: Vec<_> = posted.iter().map(|posted| posted.header("webhook-id").unwrap().to_owned()).collect();
-    assert_eq!(
-        posted.iter().map(|posted| posted.header("x-service-attempt")).collect::<Vec<_>>(),
-        [Some("1"), Some("2"), Some("3")]
-    );
-    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    let hits = receiver.hits();
+    let attempts: Vec<_> = hits.iter().map(|hit| hit.header("x-service-attempt")).collect();
+    assert_eq!(attempts, ["1", "2", "3"]);
+    let ids = receiver.events();
+    assert!(!ids[0].is_empty() && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(world.text("select detail ->> 'status' from enrollment_steps").await, "200");
+}
+
+#[tokio::test]
+async fn a_call_names_the_tenant_as_its_product_did_first() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    world
+        .execute(
+            "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email, created_at)
+             select 'shop', 'production', l.name, t.id, 'owner@example.com', l.at
+             from tenants t, (values ('a-second', now()), ('z-first', now() - interval '1 day')) as l (name, at)",
+        )
+        .await;
+    let receiver = Receiver::answering(&[]).await;
+    let sequence = world.sequence(&[step("call_product_webhook", json!({"url": receiver.url}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(receiver.hits()[0].json()["product_tenant_id"], "z-first", "as in events");
 }
 
 #[rstest]
@@ -50,7 +64,7 @@ async fn a_failed_call_is_made_again_under_the_same_id_and_then_goes_on() {
 async fn what_can_never_succeed_fails_at_once(#[case] status: u16, #[case] code: &str) {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;
-    let receiver = Receiver::start(&[status]).await;
+    let receiver = Receiver::answering(&[status]).await;
     let url = if status == 0 { "http://169.254.169.254/latest".to_owned() } else { receiver.url.clone() };
     let sequence = world.sequence(&[step("call_product_webhook", json!({ "url": url }))]).await;
     world.enroll(sequence, &people, 0).await;
@@ -66,7 +80,7 @@ async fn what_can_never_succeed_fails_at_once(#[case] status: u16, #[case] code:
 async fn a_claim_that_runs_out_is_called_again_and_its_first_answer_counts_for_nothing() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;
-    let receiver = Receiver::start(&[]).await;
+    let receiver = Receiver::answering(&[]).await;
     let sequence = world.sequence(&[step("call_product_webhook", json!({"url": receiver.url}))]).await;
     world.enroll(sequence, &people, 0).await;
     // A process claimed it and died: its claim has run out.
@@ -74,19 +88,19 @@ async fn a_claim_that_runs_out_is_called_again_and_its_first_answer_counts_for_n
     world.start(&[]).await;
     world.over().await;
     assert_eq!(world.states().await, ["completed"]);
-    assert_eq!(receiver.posted().len(), 1);
+    assert_eq!(receiver.count(), 1);
 }
 
 #[tokio::test]
 async fn more_calls_than_there_is_room_for_are_made_in_turn() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 30).await;
-    let receiver = Receiver::start(&[]).await;
+    let receiver = Receiver::answering(&[]).await;
     let sequence = world.sequence(&[step("call_product_webhook", json!({"url": receiver.url}))]).await;
     world.enroll(sequence, &people, 0).await;
     world.start(&[]).await;
     world.over().await;
-    assert_eq!(receiver.posted().len(), 30);
+    assert_eq!(receiver.count(), 30);
     assert_eq!(world.number("select count(*) from enrollments where attempts > 0").await, 0);
 }
 

@@ -7,7 +7,6 @@ mod exits;
 mod lanes;
 mod looks;
 mod processes;
-mod receiver;
 mod starts;
 mod statuses;
 mod steps;

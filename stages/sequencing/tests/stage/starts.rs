@@ -1,5 +1,7 @@
 //! Triggers: what starts a sequence, how often, and what ends it.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use stage_rig::{Person, Tenant, until};
@@ -291,6 +293,67 @@ async fn a_date_that_has_come_starts_once_however_often_it_is_looked_at() {
     look_again(&world).await;
     assert_eq!(world.number(started).await, 3);
     assert_eq!(world.number("select count(*) from trigger_occurrences").await, 3);
+}
+
+#[tokio::test]
+async fn a_date_that_started_a_merged_contact_starts_no_survivor() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    let date = json!({"field": "renewal", "offset_days": -7, "yearly": false, "at": "00:00:00"});
+    trigger(&world, sequence, "field_date", date).await;
+    let both = async |sql: &'static str| {
+        sqlx::query(sql).bind(people[0].id).bind(people[1].id).execute(world.pool()).await.unwrap();
+    };
+    both(
+        "update contacts set fields = jsonb_build_object('renewal', to_char(now() at time zone 'UTC' + interval '7 days', 'YYYY-MM-DD'))
+         where id = $1 and id <> $2",
+    )
+    .await;
+    world.start(&[]).await;
+    look_again(&world).await;
+    let started = "select count(*) from enrollments";
+    assert_eq!(world.number(started).await, 1);
+    world.execute("update enrollments set status = 'completed', next_action_at = null, ended_at = now()").await;
+    // The survivor takes the field that it lacks, as a merge does.
+    both("update contacts set fields = (select fields from contacts where id = $1) where id = $2").await;
+    both("update contacts set status = 'merged', merged_into = $2 where id = $1").await;
+    look_again(&world).await;
+    look_again(&world).await;
+    assert_eq!(world.number(started).await, 1);
+    let noted = "select count(*) from trigger_occurrences o join enrollments e on e.id = o.enrollment_id
+                 where o.outcome = 'enrolled' and o.decided_at is not null";
+    assert_eq!(world.number(noted).await, 2, "the survivor is shown as started");
+}
+
+#[tokio::test]
+async fn every_occurrence_of_a_contact_is_decided_by_what_it_went_through() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 3).await;
+    let (once, other) = (world.sequence(&[task()]).await, world.sequence(&[task()]).await);
+    // The first was in the sequence, the second by a contact that is merged into it, and all in another one.
+    world.enroll(once, &people[..1], 3_600).await;
+    let merged = world.rig.people(&world.tenant, 1).await;
+    world.enroll(once, &merged, 3_600).await;
+    world.enroll(other, &people, 3_600).await;
+    sqlx::query("update contacts set status = 'merged', merged_into = $2 where id = $1")
+        .bind(merged[0].id)
+        .bind(people[1].id)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    for occurrence in ["a", "b"] {
+        occur(&world, once, &people, occurrence).await;
+    }
+    world.start(&[]).await;
+    decided(&world).await;
+    let outcomes = sqlx::query_as::<_, (Uuid, String)>(
+        "select contact_id, string_agg(outcome, ' ' order by outcome) from trigger_occurrences group by contact_id",
+    );
+    let outcomes: HashMap<Uuid, String> = outcomes.fetch_all(world.pool()).await.unwrap().into_iter().collect();
+    for (person, expected) in people.iter().zip(["reentry reentry", "reentry reentry", "enrolled reentry"]) {
+        assert_eq!(outcomes[&person.id], expected);
+    }
 }
 
 pub(crate) async fn segment(world: &World, rule: Value) -> Uuid {

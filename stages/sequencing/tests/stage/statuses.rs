@@ -118,6 +118,56 @@ async fn a_sequence_resumed_while_its_tenant_is_stopped_goes_on_with_the_tenant(
 }
 
 #[tokio::test]
+async fn a_group_that_read_the_sequence_before_its_resumption_pauses_nothing() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[task()]).await;
+    world.execute("update sequences set status = 'paused'").await;
+    world.enroll(sequence, &people, 0).await;
+    // The group has read the sequence, and waits for its contacts.
+    let mut other = world.pool().begin().await.unwrap();
+    sqlx::query("lock table confirmations in access exclusive mode").execute(&mut *other).await.unwrap();
+    world.start(&[]).await;
+    let waiting = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                   where d.datname = current_database() and l.relation = 'confirmations'::regclass and not l.granted";
+    until("the group waits", async || world.number(waiting).await > 0).await;
+    // It waits for so long that the resumption is applied, and the sequence is visited no more.
+    world.execute("update sequences set status = 'active', unapplied_since = null, updated_at = now()").await;
+    other.commit().await.unwrap();
+    world.over().await;
+    assert_eq!(world.states().await, ["completed"]);
+}
+
+#[tokio::test]
+async fn a_tenant_with_many_resumed_sequences_does_not_hold_up_another() {
+    let world = World::new().await;
+    sqlx::query(
+        "insert into sequences (tenant_id, id, product, environment, name, status, unapplied_since)
+         select $1, gen_random_uuid(), 'shop', 'production', 'Many', 'active', now() - interval '1 second' from generate_series(1, 500)",
+    )
+    .bind(world.tenant.id)
+    .execute(world.pool())
+    .await
+    .unwrap();
+    let small = world.rig.tenant().await;
+    let one = world.rig.people(&small, 1).await;
+    let archived = sequence(world.pool(), &small, world.template, &[task()]).await;
+    enroll(world.pool(), &small, archived, &one, 3_600).await;
+    sqlx::query("update sequences set status = 'archived', unapplied_since = now() where id = $1")
+        .bind(archived)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    // One run of the sweep.
+    sqlx::query(include_str!("../../queries/apply_status_changes.sql"))
+        .bind(5_000_i64)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    assert_eq!(world.states().await, ["exited sequence_archived"]);
+}
+
+#[tokio::test]
 async fn many_due_enrollments_of_one_contact_keep_no_other_contact_out() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;

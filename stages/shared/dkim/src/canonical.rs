@@ -74,7 +74,6 @@ fn trim_end(text: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;

@@ -120,7 +120,6 @@ impl std::fmt::Debug for DkimKey {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use secrecy::ExposeSecret;
 

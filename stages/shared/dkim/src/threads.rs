@@ -94,7 +94,6 @@ fn stand_back() {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use std::{
         sync::atomic::{AtomicUsize, Ordering},

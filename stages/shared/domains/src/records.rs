@@ -132,7 +132,6 @@ fn key_type(public: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn settings() -> DomainSettings {

@@ -40,7 +40,6 @@ fn grace_is_over(since: Option<DateTime<Utc>>, now: DateTime<Utc>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::{Validity::*, *};
     use crate::{DnsRecord, RecordPurpose, RecordType};
     use rstest::rstest;

@@ -94,7 +94,6 @@ fn find(text: &[u8], wanted: &[u8], budget: &Budget) -> Result<Option<usize>, Sp
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

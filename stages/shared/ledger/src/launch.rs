@@ -10,9 +10,6 @@ use uuid::Uuid;
 use crate::audience::Split;
 use crate::local_time::DueTimes;
 
-/// Rows of a pinned audience in one range: 100,000 contacts, half a second.
-const RANGE: i64 = 10;
-
 /// The fields of a campaign that decide how its audience is cut into batches.
 #[derive(Debug)]
 pub struct Plan {
@@ -88,7 +85,7 @@ fn batch_size(max_per_minute: Option<i32>) -> i64 {
     })
 }
 
-/// Writes the sends and batches of the audience's next range, and the campaign's new state. The campaign is locked.
+/// Writes the sends and batches of the audience's next range, which is a row of the pinned audience, and the campaign's new state. The campaign is locked.
 ///
 /// # Errors
 /// Postgres away.
@@ -148,7 +145,6 @@ async fn write_sends(db: &mut PgConnection, tenant: Uuid, plan: &Plan, size: i64
         plan.campaign,
         size,
         plan.launch.next_batch,
-        RANGE,
         plan.without_archived_before,
         plan.split.thresholds(),
         Json(moments) as _,

@@ -1,17 +1,25 @@
 //! The outbox: notes of facts. The transaction that turns the facts into events locks and reads them first and deletes them last.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use chrono::NaiveDate;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Facts that one transaction turns into events, about.
+/// Rows that one transaction writes, about: each fact is a body, and a delivery for each subscription of its tenant.
+const ROWS_MAX: i64 = 4_000;
+/// Facts that one transaction publishes for feeds, about.
 const FACTS_MAX: i64 = 2_000;
 /// The most notes taken in one transaction.
 const NOTES_MAX: i64 = 256;
-/// A note of more facts than this is handled in parts.
-const NOTE_MAX: usize = 4_000;
+/// A note of more facts than this is handled in parts, and so is …
+const NOTE_MAX: i64 = 4_000;
+/// … one of more rows.
+const NOTE_ROWS_MAX: i64 = 40_000;
+/// How long a notice waits that this version does not know …
+const UNKNOWN_WAIT: Duration = Duration::from_secs(60);
+/// … and how old it gets.
+const UNKNOWN_KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The keys of facts: tenant and id, for facts about sends also the send and its month.
 #[derive(Debug, Default)]
@@ -40,10 +48,9 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Notes of so many facts each.
-    fn of(facts: impl ExactSizeIterator<Item = usize>) -> Self {
-        let notes = facts.len();
-        Self { notes, is_full: notes as i64 >= NOTES_MAX || facts.sum::<usize>() as i64 >= FACTS_MAX }
+    fn of(notes: &[Note]) -> Self {
+        let rows: i64 = notes.iter().map(|note| note.ids.len() as i64 * note.weight).sum();
+        Self { notes: notes.len(), is_full: notes.len() as i64 >= NOTES_MAX || rows >= ROWS_MAX }
     }
 }
 
@@ -96,14 +103,31 @@ struct Note {
     /// Of facts about sends.
     sends: Option<Vec<Uuid>>,
     ids: Vec<Uuid>,
+    /// How many rows each fact becomes, about.
+    weight: i64,
 }
 
 /// Locks and reads the oldest notes that no other transaction has locked. [`delete`] ends them.
 pub async fn read(db: &mut PgConnection) -> sqlx::Result<Noted> {
-    let read = sqlx::query_file_as!(Note, "queries/outbox/take_notes.sql", FACTS_MAX, NOTES_MAX);
+    let read = sqlx::query_file_as!(Note, "queries/outbox/take_notes.sql", ROWS_MAX, NOTES_MAX);
     let mut notes = read.fetch_all(db).await?;
     let rest = notes.iter_mut().filter_map(Note::split).collect();
     Ok(Noted { rest, ..Noted::of(notes) })
+}
+
+/// Notes these notices again if they are still young, to be taken after a while. They are of a type that this version does not know: a
+/// newer one wrote them, and emits them when it takes the note.
+pub async fn put_back(db: &mut PgConnection, unknown: &Keys) -> sqlx::Result<()> {
+    sqlx::query_file!(
+        "queries/outbox/put_back.sql",
+        &unknown.tenants,
+        &unknown.ids,
+        UNKNOWN_WAIT.as_secs_f64(),
+        UNKNOWN_KEEP.as_secs_f64()
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }
 
 /// Deletes the notes that were read. Facts beyond the limit of one transaction become notes of their own.
@@ -127,11 +151,12 @@ pub async fn delete(db: &mut PgConnection, noted: &Noted) -> sqlx::Result<()> {
 impl Note {
     /// Takes off the facts that are too many for one transaction.
     fn split(&mut self) -> Option<Self> {
-        if self.ids.len() <= NOTE_MAX {
+        let most = usize::try_from((NOTE_ROWS_MAX / self.weight.max(1)).clamp(1, NOTE_MAX)).unwrap_or(1);
+        if self.ids.len() <= most {
             return None;
         }
-        let ids = self.ids.split_off(NOTE_MAX);
-        let sends = self.sends.as_mut().filter(|sends| !sends.is_empty()).map(|sends| sends.split_off(NOTE_MAX));
+        let ids = self.ids.split_off(most);
+        let sends = self.sends.as_mut().filter(|sends| !sends.is_empty()).map(|sends| sends.split_off(most));
         Some(Self {
             id: self.id,
             tenant_id: self.tenant_id,
@@ -139,6 +164,7 @@ impl Note {
             month: self.month,
             sends,
             ids,
+            weight: self.weight,
         })
     }
 }
@@ -202,8 +228,7 @@ impl<'a> Facts<'a> {
 
 impl Noted {
     fn of(notes: Vec<Note>) -> Self {
-        let taken = Taken::of(notes.iter().map(|note| note.ids.len()));
-        let mut noted = Self { taken, ..Self::default() };
+        let mut noted = Self { taken: Taken::of(&notes), ..Self::default() };
         for note in notes {
             noted.notes.push(note.id);
             noted.add(note);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::people;
+use crate::{facts::STORED_MAX, people};
 
 /// The recipient of a mail.
 #[derive(Debug, Clone)]
@@ -126,9 +126,9 @@ async fn topics_among(
 }
 
 /// Leaves those of the `shown` topics that are not `chosen`, and joins those that are. Other topics are ignored.
-/// Each topic left is a fact of the mail, with the event `email.unsubscribed` and the topic as its scope; a mail that the ledger does not
-/// keep any more has no facts. Harmless to repeat. The topics are those of the contact that is left, if this one was merged. `false`: there is
-/// no such contact.
+/// Each topic left is a fact of the mail, with the event `email.unsubscribed` and the topic as its scope, as many as are stored of a kind; a
+/// mail that the ledger does not keep any more has no facts. Harmless to repeat. The topics are those of the contact that is left, if this one
+/// was merged. `false`: there is no such contact.
 pub async fn choose(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -165,7 +165,10 @@ pub async fn choose(
                 jsonb_strip_nulls($7::jsonb || jsonb_build_object('topic', g.audience_id))
          from gone_now g
          join unnest($3::uuid[], $5::uuid[]) as n (audience_id, event_id) on n.audience_id = g.audience_id
-         where exists (select from sends s where s.tenant_id = $1 and s.id = $4 and s.month = $6)",
+         where exists (select from sends s where s.tenant_id = $1 and s.id = $4 and s.month = $6)
+         limit greatest(0, $8::bigint - (
+             select count(*) from events e
+             where e.tenant_id = $1 and e.send_id = $4 and e.month = $6 and e.type = 'topic_left'))",
         tenant,
         contact,
         &leaving,
@@ -173,6 +176,7 @@ pub async fn choose(
         &leaving.iter().map(|_| schemas::new_id()).collect::<Vec<_>>(),
         SendId(send_id).month(),
         detail,
+        STORED_MAX,
     )
     .execute(&mut *db)
     .await?;
@@ -199,7 +203,8 @@ pub async fn choose(
 
 /// Opts the recipient in again: lifts the recipient's own opt-out, and no other suppression. It was written for the contact and for the one
 /// that it was merged into, and is lifted for both; a consent that is pending still is. The act is the consent, stored with its time and
-/// client, and a fact of the mail as long as the ledger keeps the mail. `false`: the recipient had not opted out, and nothing changed.
+/// client, and a fact of the mail, as many as are stored of a kind, as long as the ledger keeps the mail. `false`: the recipient had not opted
+/// out, and nothing changed.
 pub async fn opt_in(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -238,12 +243,16 @@ pub async fn opt_in(
     sqlx::query!(
         "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
          select $1::uuid, $2::uuid, $3::uuid, $4::date, 'resubscribed', now(), jsonb_strip_nulls($5::jsonb)
-         where exists (select from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $4)",
+         where exists (select from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $4)
+           and $6::bigint > (
+               select count(*) from events e
+               where e.tenant_id = $1 and e.send_id = $2 and e.month = $4 and e.type = 'resubscribed')",
         tenant,
         send_id,
         schemas::new_id(),
         SendId(send_id).month(),
         detail,
+        STORED_MAX,
     )
     .execute(db)
     .await?;

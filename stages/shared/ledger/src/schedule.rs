@@ -70,7 +70,6 @@ pub fn fraction(seed: u64, attempt: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;

@@ -123,7 +123,7 @@ pub struct Suppressed {
     pub address: String,
     /// The name of a [`SuppressionReason`].
     pub reason: String,
-    /// True if it existed before.
+    /// True if it was in force before.
     pub already_existed: bool,
 }
 
@@ -190,9 +190,8 @@ async fn write(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Res
     )
     .fetch_all(db)
     .await?;
-    let fresh: std::collections::HashSet<Uuid> = ids.into_iter().collect();
     let suppressed = rows.into_iter().map(|row| Suppressed {
-        already_existed: !fresh.contains(&row.id),
+        already_existed: !row.is_new,
         tenant_id: row.tenant_id,
         id: row.id,
         address: row.address,

@@ -80,7 +80,6 @@ pub(super) fn own_url(kind: ProviderKind, settings: &ConnectionSettings) -> Opti
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use rstest::rstest;
 

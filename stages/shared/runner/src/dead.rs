@@ -36,7 +36,8 @@ impl DeadLetter {
             headers.push(("Mail-Dead-Schema", header_text(schema, DETAIL_MAX)));
         }
         headers.extend(origin.trace.iter().flat_map(TraceContext::headers));
-        let message_id = format!("dead-{}-{}", origin.stream, origin.sequence);
+        // A stream that was lost and made again has the same numbers again.
+        let message_id = format!("dead-{}-{}-{}", origin.stream, origin.sequence, origin.published_ns);
         Self { stage, message_id, body, headers }
     }
 
@@ -77,4 +78,19 @@ impl DeadLetter {
 /// One line of printable ASCII, bounded: what a NATS header can carry.
 fn header_text(text: &str, max_chars: usize) -> String {
     text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(max_chars).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_a_stream_and_of_its_successor_are_set_aside_side_by_side() {
+        let id_of = |published_ns| {
+            let origin = Origin { stream: "MAIL_CLEARED".to_owned(), sequence: 1, published_ns, ..Origin::default() };
+            DeadLetter::new("rendering", &origin, Bytes::new(), "malformed", "").into_publication().message_id
+        };
+        assert_eq!(id_of(1), id_of(1));
+        assert_ne!(id_of(1), id_of(2));
+    }
 }

@@ -59,6 +59,7 @@ impl<'a> Incoming<'a> {
             subject: self.subject.to_owned(),
             stream: self.stream.to_owned(),
             sequence: self.sequence,
+            published_ns: self.published_ns,
             deliveries: self.deliveries,
             attempts: self.attempts,
             schema: self.header(header::SCHEMA).map(str::to_owned),
@@ -76,6 +77,8 @@ pub struct Origin {
     pub stream: String,
     /// Its number there.
     pub sequence: u64,
+    /// See [`Incoming::published_ns`].
+    pub published_ns: i128,
     /// How often it was handed out.
     pub deliveries: i64,
     /// Which attempt at it this is: see [`Incoming::attempts`].

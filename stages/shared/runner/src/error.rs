@@ -105,7 +105,6 @@ impl From<serde_json::Error> for StageError {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

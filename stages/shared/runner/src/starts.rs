@@ -166,7 +166,6 @@ impl Starts {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use std::pin::pin;
 
     use tokio::time::Instant;

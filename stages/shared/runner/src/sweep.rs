@@ -159,7 +159,6 @@ async fn rest(sweep: &dyn Sweep, work: Option<&Notifier>) {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use runtime::PauseSwitches;

@@ -114,19 +114,22 @@ pub struct Envelope {
     pub size: usize,
     /// Whether the message holds octets above 127 (RFC 6152).
     pub eight_bit: bool,
+    /// Whether its header holds some (RFC 6532): addresses in From, Reply-To and Cc stand there as they are.
+    pub international: bool,
 }
 
 impl Envelope {
     /// Whether the transaction needs SMTPUTF8.
     #[must_use]
     pub fn is_international(&self) -> bool {
-        self.to.is_international() || self.from.as_ref().is_some_and(EnvelopeAddress::is_international)
+        self.international
+            || self.to.is_international()
+            || self.from.as_ref().is_some_and(EnvelopeAddress::is_international)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;

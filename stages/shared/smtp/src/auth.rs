@@ -56,7 +56,6 @@ pub(super) fn lines(mechanism: AuthMechanism, credentials: &SmtpCredentials) -> 
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use rstest::rstest;
 

@@ -119,7 +119,6 @@ fn split_line(line: &[u8]) -> Result<(u16, bool, &[u8]), UnreadableReply> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;

@@ -240,7 +240,6 @@ impl SmtpCredentials {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use rstest::rstest;
 

@@ -86,7 +86,6 @@ async fn connect_to_any(addresses: &[SocketAddr], limit: Duration) -> io::Result
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use tokio::net::{TcpListener, TcpSocket};
 

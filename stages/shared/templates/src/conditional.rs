@@ -68,7 +68,6 @@ pub(super) fn normal(condition: &str) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use rstest::rstest;
 

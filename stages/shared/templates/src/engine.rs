@@ -147,7 +147,10 @@ impl<'a> Engine<'a> {
             }
             Instruction::Capture { name, body } => {
                 let mut captured = String::new();
+                // What is captured may never be printed.
+                let shown = (self.unsubscribe_shown, self.address_shown);
                 let flow = self.run(body, &mut captured)?;
+                (self.unsubscribe_shown, self.address_shown) = shown;
                 self.scope.set(name, Value::scalar(captured));
                 return Ok(flow);
             }

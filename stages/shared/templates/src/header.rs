@@ -41,10 +41,9 @@ pub(super) fn mailbox(name: &str, address: &str) -> String {
     written(To::from(Mailboxes::from(parsed(name, address))).display())
 }
 
-/// Several of [`mailbox`].
+/// Several of [`mailbox`], each on a line of its own: lettre folds within names alone, and plain addresses have none.
 pub(super) fn mailboxes(list: &[(String, String)]) -> String {
-    let list: Mailboxes = list.iter().map(|(name, address)| parsed(name, address)).collect();
-    written(To::from(list).display())
+    list.iter().map(|(name, address)| mailbox(name, address)).collect::<Vec<_>>().join(",\r\n ")
 }
 
 fn parsed(name: &str, address: &str) -> Mailbox {

@@ -85,7 +85,6 @@ impl Links for SendLinks<'_> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use schemas::SendId;
     use schemas::token::Purpose;

@@ -347,7 +347,6 @@ pub(super) fn is_void(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use std::time::Duration;
 
     use rstest::rstest;

@@ -12,7 +12,7 @@ use super::names::Locals;
 use super::options::MessageOptions;
 use super::plain;
 use super::program::Context;
-use super::scan::{Item, ItemKind, Special, scan};
+use super::scan::{Item, ItemKind, Place, Special, scan};
 use super::sheet::RootStyles;
 use super::structure;
 
@@ -143,9 +143,12 @@ fn preheader(items: &[Item]) -> Vec<Item> {
     let mut hidden = vec![Item::text(
         "<div style=\"display:none;max-height:0;max-width:0;overflow:hidden;opacity:0;font-size:1px;line-height:1px;color:#ffffff;mso-hide:all\">",
     )];
-    // The preheader is text, not HTML.
+    // The preheader is text, not HTML, and what it prints shows nothing: it is hidden.
     hidden.extend(items.iter().map(|item| match &item.kind {
         ItemKind::Text(text) => Item::text(escape::to_html(text)),
+        ItemKind::Output(chain) => {
+            Item { kind: ItemKind::Placed { chain: chain.clone(), place: Place::Text, shows: None }, at: item.at }
+        }
         _ => item.clone(),
     }));
     hidden.push(Item::text(format!("{}</div>", "&#847;&zwnj;&nbsp;".repeat(PADDING))));

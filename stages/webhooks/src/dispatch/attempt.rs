@@ -15,6 +15,8 @@ use super::schedule::AttemptOutcome;
 
 /// The most bytes of an answer that are read. The body has no meaning; it is read so that the connection can be reused.
 const BODY_MAX: usize = 64 * 1024;
+/// A receiver that takes longer to answer counts as silent: it holds its sockets nearly as long as one that does not answer.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// Where to deliver to: URL and signing secrets of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +47,7 @@ pub(crate) struct AttemptResult {
     /// The engine's error code of a failed attempt.
     pub error_code: Option<&'static str>,
     pub duration: Duration,
-    /// True if the receiver was unreachable: no connection, or no answer in time.
+    /// True if the receiver was unreachable: no connection, no answer in time, or a late one.
     pub is_silent: bool,
 }
 
@@ -82,12 +84,13 @@ fn signed_headers(target: &DeliveryTarget, post: &Post<'_>) -> HeaderMap {
 }
 
 fn interpret_answer(answer: Result<OutboundAnswer, OutboundError>, duration: Duration) -> AttemptResult {
+    let is_slow = duration > SLOW;
     let failed = |status_code, error_code, retry_after, is_silent| AttemptResult {
         outcome: AttemptOutcome::Failed { retry_after },
         status_code,
         error_code: Some(error_code),
         duration,
-        is_silent,
+        is_silent: is_silent || is_slow,
     };
     match answer {
         Ok(answer) => {
@@ -99,7 +102,7 @@ fn interpret_answer(answer: Result<OutboundAnswer, OutboundError>, duration: Dur
                     status_code: code,
                     error_code: None,
                     duration,
-                    is_silent: false,
+                    is_silent: is_slow,
                 },
                 StatusCode::GONE => AttemptResult {
                     outcome: AttemptOutcome::Gone,
@@ -130,7 +133,6 @@ fn interpret_answer(answer: Result<OutboundAnswer, OutboundError>, duration: Dur
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;
@@ -173,5 +175,18 @@ mod tests {
         let reply = interpret_answer(Err(error), Duration::ZERO);
         assert_eq!((reply.is_silent, reply.status_code), (silent, None));
         assert!(matches!(reply.outcome, AttemptOutcome::Failed { retry_after: None }));
+    }
+
+    #[rstest]
+    #[case(StatusCode::OK, SLOW, false)]
+    #[case(StatusCode::OK, SLOW * 2, true)]
+    #[case(StatusCode::INTERNAL_SERVER_ERROR, SLOW * 2, true)]
+    fn a_receiver_that_answers_late_is_as_good_as_silent(
+        #[case] status: StatusCode,
+        #[case] duration: Duration,
+        #[case] silent: bool,
+    ) {
+        let answer = OutboundAnswer { status, headers: HeaderMap::new(), body: Bytes::new(), is_cut: false };
+        assert_eq!(interpret_answer(Ok(answer), duration).is_silent, silent);
     }
 }

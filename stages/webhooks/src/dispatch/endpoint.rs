@@ -30,7 +30,7 @@ enum Presence {
     Unknown,
     /// The last attempt was answered.
     Answers,
-    /// The last attempt was not answered.
+    /// The last attempt was not answered, or late.
     Silent,
 }
 
@@ -131,7 +131,8 @@ impl SubscriberEndpoint {
             lease_until,
             is_open: true,
             failing_since,
-            presence: Presence::Unknown,
+            // After a restart there may be thousands that did not answer before it: they begin with their share of the sockets.
+            presence: if failing_since.is_some() { Presence::Silent } else { Presence::Unknown },
             active_at: Instant::now(),
             check: None,
         };
@@ -213,7 +214,7 @@ impl SubscriberEndpoint {
         if self.state().presence == Presence::Answers { most.max(1) } else { 1 }
     }
 
-    /// True if the last attempt was not answered.
+    /// True if the last attempt was not answered in time.
     pub fn is_silent(&self) -> bool {
         self.state().presence == Presence::Silent
     }
@@ -346,7 +347,6 @@ impl SubscriberEndpoint {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use url::Url;
@@ -354,9 +354,13 @@ mod tests {
     const LONGEST: Duration = Duration::from_secs(15);
 
     fn endpoint() -> SubscriberEndpoint {
+        endpoint_failing_since(None)
+    }
+
+    fn endpoint_failing_since(failing_since: Option<DateTime<Utc>>) -> SubscriberEndpoint {
         let target =
             DeliveryTarget { url: Url::parse("https://example.com/").unwrap(), secrets: Vec::new(), version: 0 };
-        SubscriberEndpoint::new(Uuid::now_v7(), Uuid::now_v7(), target, Instant::now() + LONGEST * 3, None)
+        SubscriberEndpoint::new(Uuid::now_v7(), Uuid::now_v7(), target, Instant::now() + LONGEST * 3, failing_since)
     }
 
     fn job(delivery_id: Uuid) -> DeliveryJob {
@@ -464,6 +468,14 @@ mod tests {
         assert_eq!(endpoint.concurrency(4), 4);
         endpoint.record_presence(true);
         assert_eq!(endpoint.concurrency(4), 1);
+    }
+
+    #[test]
+    fn an_endpoint_that_failed_before_begins_as_a_silent_one() {
+        let endpoint = endpoint_failing_since(Some(DateTime::UNIX_EPOCH));
+        assert!(endpoint.is_silent());
+        endpoint.record_presence(false);
+        assert!(!endpoint.is_silent());
     }
 
     #[test]

@@ -279,7 +279,6 @@ impl LeaseManager {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use schemas::webhook::{SECRET_PURPOSE, WebhookSecret};
     use stage_rig::{Rig, settings, until};

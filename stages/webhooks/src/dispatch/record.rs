@@ -56,19 +56,27 @@ impl FinishedAttempt {
         }
     }
 
-    /// The outcome's label in totals and metrics.
-    fn outcome(&self) -> &'static str {
+    /// True if nothing was posted, as the event was erased: that says nothing about the receiver.
+    fn is_erased(&self) -> bool {
+        self.error_code == super::ERASED.error_code
+    }
+
+    /// The outcome's label in totals and metrics; `None`: nothing was posted.
+    fn outcome(&self) -> Option<&'static str> {
         match self.decision {
-            RetryDecision::Delivered => "delivered",
-            RetryDecision::Retry(_) => "failed",
-            RetryDecision::Dead => "dead",
-            RetryDecision::Disable => "disabled",
+            _ if self.is_erased() => None,
+            RetryDecision::Delivered => Some("delivered"),
+            RetryDecision::Retry(_) => Some("failed"),
+            RetryDecision::Dead => Some("dead"),
+            RetryDecision::Disable => Some("disabled"),
         }
     }
 }
 
-/// A subscription that has only failed for this long is disabled.
+/// A subscription that has only failed for this long is disabled, if in this time …
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5 * 24 * 60 * 60);
+/// … there was also a delivery before the last day: those of one day are tried for about that long.
+const LATELY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Records attempts until the channel is closed.
 pub(super) struct AttemptRecorder {
@@ -137,8 +145,7 @@ impl AttemptRecorder {
             let address = attempt.address();
             let is_news = match (attempt.decision, attempt.endpoint.failing_since()) {
                 (RetryDecision::Disable, _) => true,
-                // Nothing was posted: that says nothing about the receiver.
-                (RetryDecision::Dead, _) if attempt.error_code == super::ERASED.error_code => false,
+                _ if attempt.is_erased() => false,
                 (RetryDecision::Delivered, since) => since.is_some(),
                 (RetryDecision::Retry(_) | RetryDecision::Dead, since) => {
                     !answered.contains(&address) && since.is_none_or(|since| since < long_ago)
@@ -155,8 +162,8 @@ impl AttemptRecorder {
 
     async fn add_totals(&self, db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
         let mut totals: BTreeMap<&'static str, i64> = BTreeMap::new();
-        for attempt in group {
-            *totals.entry(attempt.outcome()).or_default() += 1;
+        for outcome in group.iter().filter_map(FinishedAttempt::outcome) {
+            *totals.entry(outcome).or_default() += 1;
         }
         let (outcomes, counts): (Vec<String>, Vec<i64>) =
             totals.into_iter().map(|(outcome, count)| (outcome.to_owned(), count)).unzip();
@@ -229,17 +236,30 @@ impl SubscriptionChanges<'_> {
         }
         let changes: Vec<(&SubscriberAddress<'_>, &SubscriptionChange)> = self.0.iter().collect();
         let rows = sqlx::query!(
-            r#"with standing as (
-                 select s.tenant_id, s.id, s.status, w.fails,
-                        case when w.is_gone then 'gone'
-                             when w.fails and s.failing_since < now() - make_interval(secs => $6) then 'failing' end as reason
+            // Two failures with quiet weeks between them are no failing receiver: its count starts anew.
+            r#"with locked as (
+                 select s.tenant_id, s.id, s.status, w.fails, w.is_gone,
+                        w.fails and s.failing_since < now() - make_interval(secs => $6) as is_long
                  from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bool[], $5::bool[]) as w (tenant_id, id, url, fails, is_gone)
                  join webhook_subscriptions s on s.tenant_id = w.tenant_id and s.id = w.id and s.url = w.url
                  order by s.id
                  for no key update of s
+             ), standing as materialized (
+                 select l.*,
+                        case when l.is_gone then 'gone'
+                             when l.is_long and exists (
+                                 select from webhook_deliveries d
+                                 where d.tenant_id = l.tenant_id and d.subscription_id = l.id
+                                   and d.created_at between now() - make_interval(secs => $6) and now() - make_interval(secs => $7)
+                                 -- By the index of times, and not through all of the subscription's deliveries.
+                                 order by d.created_at desc offset 0
+                             ) then 'failing' end as reason
+                 from locked l
              )
              update webhook_subscriptions s
-             set failing_since = case when n.fails then coalesce(s.failing_since, now()) end,
+             set failing_since = case when not n.fails then null
+                                      when n.is_long and n.reason is null then now()
+                                      else coalesce(s.failing_since, now()) end,
                  status = case when n.reason is null then s.status else 'disabled' end,
                  disabled_reason = coalesce(s.disabled_reason, n.reason),
                  disabled_at = case when n.reason is null then s.disabled_at else coalesce(s.disabled_at, now()) end,
@@ -253,7 +273,8 @@ impl SubscriptionChanges<'_> {
             &column(&changes, |((.., url), _)| (*url).to_owned()),
             &column(&changes, |(_, change)| !change.has_answered),
             &column(&changes, |(_, change)| change.is_gone),
-            GIVE_UP_AFTER.as_secs_f64()
+            GIVE_UP_AFTER.as_secs_f64(),
+            LATELY.as_secs_f64()
         )
         .fetch_all(&mut *db)
         .await?;
@@ -295,7 +316,8 @@ fn apply_to_endpoints(group: &[FinishedAttempt], changed: &ChangedSubscriptions)
 
 fn count_attempts(group: &[FinishedAttempt]) {
     for attempt in group {
-        Counter::WebhookAttemptsTotal.add(1, [("outcome", attempt.outcome())]);
+        let Some(outcome) = attempt.outcome() else { continue };
+        Counter::WebhookAttemptsTotal.add(1, [("outcome", outcome)]);
         if let Some(code) = attempt.error_code {
             Counter::WebhookFailuresTotal.add(1, [("reason", code)]);
         }

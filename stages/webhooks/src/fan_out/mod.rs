@@ -10,7 +10,10 @@ mod pending_events;
 mod store;
 mod subscribers;
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Instant,
+};
 
 use runner::StageError;
 use runtime::{Counter, Histogram, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
@@ -51,10 +54,30 @@ pub(crate) async fn fan_out_notes(by_key: &PreparedPool, feed: &FeedPublisher) -
     feed.publish_or_note(&mut tx, &noted, published).await?;
     let fresh = store::insert(&mut tx, &composed).await?;
     outbox::delete(&mut tx, &noted).await?;
+    let unknown = without(&noted.notices, &pending);
+    if !unknown.ids.is_empty() {
+        let notices = unknown.ids.len();
+        tracing::warn!(
+            stage = "webhooks",
+            notices,
+            "notices of types that this version does not know wait for a newer one"
+        );
+        outbox::put_back(&mut tx, &unknown).await?;
+    }
     tx.commit().await?;
     Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
     count_events(&pending);
     Ok(FanOutResult { taken: noted.taken, fresh })
+}
+
+/// The notices of which there is no event: their type is unknown here. Contacts and facts have other ids than their events.
+fn without(notices: &Keys, pending: &[PendingEvent]) -> Keys {
+    let emitted: HashSet<Uuid> = pending.iter().map(|pending| pending.id).collect();
+    let mut unknown = Keys::default();
+    for (tenant, id) in notices.tenants.iter().zip(&notices.ids).filter(|(_, id)| !emitted.contains(id)) {
+        unknown.push(*tenant, *id);
+    }
+    unknown
 }
 
 /// Delivers these events again to one subscription. Returns how many deliveries were started.

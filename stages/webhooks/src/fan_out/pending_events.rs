@@ -137,7 +137,7 @@ async fn load_batches(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<H
     Ok(batch.collect())
 }
 
-/// Reads the events of notices. A notice of an unknown type is left out: a newer process wrote it and emits it.
+/// Reads the events of notices. A notice of an unknown type is left out: a newer process wrote it and emits it. The fan-out puts it back.
 pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> Result<Vec<PendingEvent>, StageError> {
     if keys.ids.is_empty() {
         return Ok(Vec::new());
@@ -146,7 +146,7 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> Result<Vec
     let mut pending = Vec::with_capacity(rows.len());
     for row in rows {
         let Some(event_type) = EventType::parse(&row.notice_type) else {
-            tracing::warn!(notice_id = %row.id, "a notice of an unknown type is not emitted");
+            tracing::debug!(notice_id = %row.id, "a notice of an unknown type is left to a newer process");
             continue;
         };
         let is_test = event_type == EventType::WebhookTest;

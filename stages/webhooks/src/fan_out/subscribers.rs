@@ -89,3 +89,38 @@ impl Subscribers {
         links.iter().filter(|link| pending.product.as_ref().is_none_or(|only| *only == link.product))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use runtime::plans::PreparedPool;
+    use serde_json::Value;
+    use sqlx::AssertSqlSafe;
+    use stage_rig::{Rig, rows_in_vain};
+
+    #[tokio::test]
+    async fn disabled_subscriptions_are_not_read() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await.id;
+        sqlx::query(
+            "with link as (
+                 insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
+                 values ('crm', 'production', 't-1', $1, 'owner@example.com')
+             )
+             insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, secret, status, disabled_at)
+             select $1, gen_random_uuid(), 'crm', 'production', 'https://x.example/', '{email.sent}', '', 'disabled', now()
+             from generate_series(1, 5000)",
+        )
+        .bind(tenant)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        let sql = concat!("explain (analyze, format json)\n", include_str!("../../queries/load_links.sql"));
+        let plan: Value = sqlx::query_scalar(AssertSqlSafe(sql))
+            .bind(vec![tenant])
+            .fetch_one(&mut *PreparedPool::new(&rig.pool, 1).begin().await.unwrap())
+            .await
+            .unwrap();
+        let in_vain = rows_in_vain(&plan);
+        assert!(in_vain < 1_000.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    }
+}

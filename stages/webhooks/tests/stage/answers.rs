@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use rstest::rstest;
 use serde_json::json;
-use stage_rig::until;
-
-use crate::{
+use stage_rig::{
     receiver::{Manner, Receiver},
-    world::{AT_ONCE, World},
+    until,
 };
+use uuid::Uuid;
+
+use crate::world::{AT_ONCE, World};
 
 /// Status code and error code of the only delivery.
 async fn codes(world: &World) -> (Option<i16>, Option<String>) {
@@ -141,21 +142,50 @@ async fn gone_switches_the_subscription_off_and_what_waits_is_dead() {
     assert!(world.text(told).await.is_some_and(|told| told.ends_with(" gone")), "an event for its product");
 }
 
+/// A subscription that has failed for six days, with a delivery of so many days ago.
+async fn failing(world: &World, receiver: &Receiver, days: i32) -> Uuid {
+    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    sqlx::query(
+        "with s as (
+             update webhook_subscriptions set failing_since = now() - interval '6 days' where id = $1
+             returning tenant_id, id, product
+         )
+         insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, created_at)
+         select tenant_id, gen_random_uuid(), id, product, gen_random_uuid(), 'email.opened', 'delivered', now() - make_interval(days => $2)
+         from s",
+    )
+    .bind(subscription)
+    .bind(days)
+    .execute(&world.rig.pool)
+    .await
+    .unwrap();
+    subscription
+}
+
 #[tokio::test]
 async fn a_subscription_that_fails_for_days_is_disabled() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(500)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
-    sqlx::query("update webhook_subscriptions set failing_since = now() - interval '6 days' where id = $1")
-        .bind(subscription)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    failing(&world, &receiver, 2).await;
     world.start(&[]).await;
     world.opened(1).await;
     until("it is dead", async || world.deliveries("dead").await == 1).await;
     let reason = world.text("select disabled_reason from webhook_subscriptions where status = 'disabled'").await;
     assert_eq!(reason.as_deref(), Some("failing"));
+}
+
+#[tokio::test]
+async fn a_failure_after_quiet_days_disables_nothing() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(500)).await;
+    failing(&world, &receiver, 6).await;
+    world.start(&[]).await;
+    world.opened(1).await;
+    let tried = "select count(*) from webhook_deliveries where attempts = 1 and status = 'pending'";
+    until("an attempt is recorded", async || world.rig.number(tried).await == 1).await;
+    let anew = "select count(*) from webhook_subscriptions
+                where status = 'active' and failing_since > now() - interval '1 hour'";
+    assert_eq!(world.rig.number(anew).await, 1);
 }
 
 #[tokio::test]
@@ -236,6 +266,22 @@ async fn what_waits_for_a_deleted_subscription_is_dead() {
 }
 
 #[tokio::test]
+async fn what_arrives_while_its_subscription_is_deleted_is_delivered() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Gated(200)).await;
+    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    world.opened(2).await;
+    receiver.has(1).await;
+    world.set_status(subscription, "disabled").await;
+    until("both are dead", async || world.deliveries("dead").await == 2).await;
+    receiver.let_through(1);
+    until("one is delivered", async || world.deliveries("delivered").await == 1).await;
+    assert_eq!((receiver.count(), world.deliveries("dead").await), (1, 1));
+    assert_eq!(world.rig.number("select count(*) from webhook_dead").await, 1);
+}
+
+#[tokio::test]
 async fn no_event_is_delivered_about_an_erased_contact() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
@@ -255,6 +301,8 @@ async fn no_event_is_delivered_about_an_erased_contact() {
     assert_eq!(receiver.count(), 1);
     let erased = "select count(*) from webhook_deliveries where error_code = 'erased'";
     assert_eq!(world.rig.number(erased).await, 1);
+    let totals = "select string_agg(outcome, ' ' order by outcome) from webhook_totals where count > 0";
+    assert_eq!(world.text(totals).await.as_deref(), Some("delivered"), "no attempt was made of the other");
 }
 
 #[tokio::test]

@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use runner::Deps;
-use stage_rig::{settings, until};
+use stage_rig::{
+    receiver::{Manner, Receiver},
+    settings, until,
+};
 use webhooks::Settings;
 
-use crate::{
-    receiver::{Manner, Receiver},
-    world::World,
-};
+use crate::world::World;
 
 /// A process on threads of its own: what `kill -9` does to it is done by dropping them where they stand.
 struct Process(Option<tokio::runtime::Runtime>);

@@ -1,11 +1,14 @@
 //! One endpoint never delays another, and none is overrun.
 
-use stage_rig::until;
-
-use crate::{
+use ledger::outbox;
+use schemas::new_id;
+use stage_rig::{
     receiver::{Manner, Receiver},
-    world::World,
+    until,
 };
+use uuid::Uuid;
+
+use crate::world::World;
 
 #[tokio::test]
 async fn an_endpoint_has_four_requests_at_a_time_over_all_processes() {
@@ -48,6 +51,46 @@ async fn silent_receivers_delay_no_other_receiver() {
         assert_eq!(receiver.count(), 1, "one request finds out that nobody is there");
     }
     assert_eq!(world.deliveries("pending").await, 20_000);
+}
+
+#[tokio::test]
+async fn a_transaction_is_bounded_by_the_deliveries_it_writes() {
+    let world = World::new().await;
+    for _ in 0..20 {
+        world.subscribe("https://x.example/", &["email.opened"]).await;
+    }
+    let note = async |count: usize| {
+        let ids: Vec<Uuid> = (0..count).map(|_| new_id()).collect();
+        sqlx::query("insert into outbox (tenant_id, source, ids) values ($1, 'notices', $2)")
+            .bind(world.tenant.id)
+            .bind(ids)
+            .execute(&world.rig.pool)
+            .await
+            .unwrap();
+    };
+    note(3_000).await;
+    let mut tx = world.rig.pool.begin().await.unwrap();
+    let large = outbox::read(&mut tx).await.unwrap();
+    assert!(large.taken.is_full);
+    assert!((1_000..=2_500).contains(&large.notices.ids.len()), "{} facts", large.notices.ids.len());
+    outbox::delete(&mut tx, &large).await.unwrap();
+    tx.commit().await.unwrap();
+    let rest = world.rig.number("select sum(cardinality(ids))::bigint from outbox").await;
+    assert_eq!(rest + large.notices.ids.len() as i64, 3_000, "what is too much is noted anew");
+    sqlx::query("delete from outbox").execute(&world.rig.pool).await.unwrap();
+    for _ in 0..10 {
+        note(100).await;
+    }
+    let other = world.rig.tenant().await;
+    sqlx::query("insert into outbox (tenant_id, source, ids) values ($1, 'notices', array[gen_random_uuid()])")
+        .bind(other.id)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    let mut tx = world.rig.pool.begin().await.unwrap();
+    let some = outbox::read(&mut tx).await.unwrap();
+    assert!(some.taken.is_full && some.taken.notes < 5, "{} notes of a hundred facts", some.taken.notes);
+    assert!(some.notices.tenants.contains(&other.id), "another tenant's fact does not wait for all of these");
 }
 
 #[tokio::test]

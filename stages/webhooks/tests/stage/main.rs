@@ -4,7 +4,6 @@
 mod answers;
 mod crashes;
 mod fairness;
-mod receiver;
 mod replays;
 mod telling;
 mod world;

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use schemas::new_id;
 use serde_json::json;
-use stage_rig::until;
-
-use crate::{
+use stage_rig::{
     receiver::{Manner, Receiver},
-    world::{World, notice},
+    until,
 };
+
+use crate::world::{World, notice};
 
 fn told(receiver: &Receiver) -> BTreeMap<String, Bytes> {
     receiver.hits().into_iter().map(|hit| (hit.event(), hit.body)).collect()

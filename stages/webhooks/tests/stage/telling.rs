@@ -10,12 +10,12 @@ use schemas::{
 };
 use serde_json::json;
 use sqlx::{PgPool, Row};
-use stage_rig::until;
-
-use crate::{
+use stage_rig::{
     receiver::{Manner, Receiver},
-    world::{PRODUCT, World, facts, link, mail, notice, sealed, subscribe},
+    until,
 };
+
+use crate::world::{PRODUCT, World, facts, link, mail, notice, sealed, subscribe};
 
 #[tokio::test]
 async fn a_fact_is_posted_once_with_both_signatures() {
@@ -324,6 +324,31 @@ async fn webhooks_do_not_wait_for_the_bus() {
         .unwrap();
     until("they are taken", async || world.rig.number("select count(*) from feed_notes").await == 0).await;
     assert_eq!(world.rig.held(stream::EVENTS).await, 3, "and known by their ids");
+}
+
+#[tokio::test]
+async fn a_notice_of_a_newer_version_waits_for_that_version() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    world.subscribe(&receiver.url, &["campaign.sent"]).await;
+    world.start(&[]).await;
+    let emit = async |kind: &str| notice(&world.rig, &world.tenant, kind, None, new_id(), json!({})).await;
+    let unknown = emit("x.unknown").await;
+    let put_back = "select (select ids[1]::text from outbox where noted_at > now() + interval '30 seconds')";
+    until("it is put back", async || world.text(put_back).await.is_some()).await;
+    assert_eq!(world.text(put_back).await, Some(unknown.to_string()));
+    // Neither is it taken again at once, nor does anything wait behind it.
+    emit("campaign.sent").await;
+    receiver.has(1).await;
+    assert_eq!(world.rig.number("select max(id) - min(id) from outbox").await, 0);
+    assert_eq!(world.rig.number("select coalesce(unfanned, 0)::bigint from platform_webhooks()").await, 0);
+    // Nobody knows it after a day, either.
+    sqlx::raw_sql("update notices set recorded_at = now() - interval '25 hours'; update outbox set noted_at = now()")
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    until("it is left out", async || world.rig.number("select count(*) from outbox").await == 0).await;
+    assert_eq!(receiver.count(), 1);
 }
 
 /// While a transaction has an id, Postgres prunes nothing that changed since it got it, and the bus may be slow.

@@ -234,7 +234,6 @@ fn check_calendar(lines: &[String], method: CalendarMethod) -> Result<(), Calend
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -1,5 +1,4 @@
 //! Good and hostile samples, made here.
-#![allow(clippy::unwrap_used)]
 
 use std::io::{Cursor, Write};
 

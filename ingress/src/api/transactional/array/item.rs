@@ -300,7 +300,6 @@ fn distinct(ids: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -235,7 +235,6 @@ fn announcement(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use schemas::messages::{MailCopy, RecipientRole};
 

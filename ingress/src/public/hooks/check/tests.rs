@@ -1,5 +1,4 @@
 //! What needs a fixed clock.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

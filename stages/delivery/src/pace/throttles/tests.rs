@@ -1,4 +1,3 @@
-#![allow(clippy::unwrap_used)]
 use super::*;
 use crate::pace::rate::FLOOR;
 use proptest::prelude::*;

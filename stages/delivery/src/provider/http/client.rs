@@ -88,7 +88,9 @@ impl Provider for HttpProvider {
             return Err(Refused::of(ReplyDecision::defer(Class::Temporary, Scope::Connection)));
         };
         match self.shared.api.request(&self.shared.call(), outgoing) {
-            Ok(request) => Ok(Box::new(PreparedRequest { shared: self.shared.clone(), request, _permit: permit })),
+            Ok(request) => {
+                Ok(Box::new(PreparedRequest { shared: self.shared.clone(), request: Some(request), _permit: permit }))
+            }
             Err(unfit) => Err(Refused {
                 answer: Answer::text(&unfit.to_string()),
                 ..Refused::of(ReplyDecision::fail(Class::Content))
@@ -108,7 +110,8 @@ impl Provider for HttpProvider {
 /// A request that is ready to be sent, with its permit of the concurrency limit.
 struct PreparedRequest {
     shared: Arc<ApiClient>,
-    request: HttpRequest,
+    /// Until it has been sent for the last time.
+    request: Option<HttpRequest>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -123,7 +126,10 @@ impl PreparedSend for PreparedRequest {
         let mut unknown = None;
         for repeat in 0..=repeats {
             tokio::time::sleep(REPEAT_PAUSE * repeat).await;
-            match self.shared.exchange(&self.request).await {
+            // It may be many megabytes: copied only if it may be needed again.
+            let request = if repeat < repeats { self.request.clone() } else { self.request.take() };
+            let Some(request) = request else { break };
+            match self.shared.exchange(request).await {
                 Ok(result) => return Ok(result),
                 Err(refused) if refused.decision.outcome == ReplyOutcome::Unknown => unknown = Some(refused),
                 Err(refused) => return Err(unknown.filter(|_| !is_final(&refused)).unwrap_or(refused)),
@@ -143,8 +149,8 @@ impl ApiClient {
         ApiCall { base: &self.base, now: Utc::now() }
     }
 
-    async fn exchange(&self, request: &HttpRequest) -> Result<SendResult, Refused> {
-        let reply = match exchange(&self.client, request.clone()).await {
+    async fn exchange(&self, request: HttpRequest) -> Result<SendResult, Refused> {
+        let reply = match exchange(&self.client, request).await {
             Ok(reply) => reply,
             Err(why) => return Err(reply_meaning::no_reply(why)),
         };

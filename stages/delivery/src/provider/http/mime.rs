@@ -2,7 +2,7 @@
 //! has no field for goes along as a header.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use mail_parser::{Addr, MessageParser, MimeHeaders, PartType};
+use mail_parser::{Addr, Encoding, MessageParser, MimeHeaders, PartType};
 
 use super::UnsupportedMessage;
 use crate::provider::OutgoingMessage;
@@ -47,12 +47,26 @@ impl Mailbox {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct File {
     pub name: String,
+    /// Without parameters.
     pub media_type: String,
+    /// What a calendar invite is for.
+    pub method: Option<String>,
+    /// How a text is encoded.
+    pub charset: Option<String>,
     /// Base64.
     pub content: String,
     /// For a picture that the HTML shows.
     pub content_id: Option<String>,
     pub is_inline: bool,
+}
+
+impl File {
+    /// Its type with what says how to read it.
+    pub fn content_type(&self) -> String {
+        let parameters = [("method", &self.method), ("charset", &self.charset)];
+        let written = parameters.into_iter().filter_map(|(name, value)| Some(format!("; {name}={}", value.as_ref()?)));
+        std::iter::once(self.media_type.clone()).chain(written).collect()
+    }
 }
 
 /// The parts of a message.
@@ -90,7 +104,8 @@ impl Mail {
             to: to.unwrap_or_else(|| Mailbox { name: None, email: email.to_owned() }),
             reply_to,
             subject: parsed.subject().unwrap_or_default().to_owned(),
-            text: bodies(false),
+            // An empty one says nothing, and SendGrid refuses it.
+            text: bodies(false).filter(|text| !text.trim().is_empty()),
             html: bodies(true),
             files: files(&parsed),
             headers: other_headers(outgoing.message),
@@ -113,7 +128,7 @@ fn files(parsed: &mail_parser::Message<'_>) -> Vec<File> {
         .parts
         .iter()
         .filter(|part| is_invite(part) || is_file(part) && !(has_invite && is_of_type(part, "application", "ics")));
-    parts.map(file).collect()
+    parts.map(|part| file(parsed, part)).collect()
 }
 
 fn is_of_type(part: &mail_parser::MessagePart<'_>, kind: &str, subkind: &str) -> bool {
@@ -132,21 +147,32 @@ fn is_file(part: &mail_parser::MessagePart<'_>) -> bool {
     }
 }
 
-fn file(part: &mail_parser::MessagePart<'_>) -> File {
+fn file(parsed: &mail_parser::Message<'_>, part: &mail_parser::MessagePart<'_>) -> File {
     let media_type = part.content_type().map_or_else(
         || "application/octet-stream".to_owned(),
-        |kind| {
-            let method = kind.attribute("method").map(|method| format!("; method={method}; charset=utf-8"));
-            format!("{}/{}{}", kind.ctype(), kind.subtype().unwrap_or("octet-stream"), method.unwrap_or_default())
-        },
+        |kind| format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or("octet-stream")),
     );
+    let parameter = |name: &str| part.content_type().and_then(|kind| kind.attribute(name)).map(str::to_owned);
     let default = if is_of_type(part, "text", "calendar") { "invite.ics" } else { "attachment" };
     File {
         name: part.attachment_name().unwrap_or(default).to_owned(),
         media_type,
-        content: STANDARD.encode(part.contents()),
+        method: parameter("method"),
+        charset: parameter("charset"),
+        content: encoded(parsed, part),
         content_id: part.content_id().map(str::to_owned),
         is_inline: part.content_disposition().is_some_and(|disposition| disposition.is_inline()),
+    }
+}
+
+/// The file in base64. Most stand in the message so and are taken as they stand: what the parser has of a text is not the file's octets, but
+/// their meaning in UTF-8.
+fn encoded(parsed: &mail_parser::Message<'_>, part: &mail_parser::MessagePart<'_>) -> String {
+    let range = part.offset_body as usize..part.offset_end as usize;
+    let written = parsed.raw_message.get(range).and_then(|written| std::str::from_utf8(written).ok());
+    match written {
+        Some(written) if part.encoding == Encoding::Base64 => written.split_ascii_whitespace().collect(),
+        _ => STANDARD.encode(part.contents()),
     }
 }
 

@@ -34,7 +34,7 @@ impl Postmark {
 }
 
 fn attachment(file: &File) -> Value {
-    let mut attachment = json!({"Name": file.name, "Content": file.content, "ContentType": file.media_type});
+    let mut attachment = json!({"Name": file.name, "Content": file.content, "ContentType": file.content_type()});
     if let Some(id) = &file.content_id {
         attachment["ContentID"] = json!(format!("cid:{id}"));
     }

@@ -30,7 +30,7 @@ impl Resend {
 }
 
 fn attachment(file: &File) -> Value {
-    let mut attachment = json!({"filename": file.name, "content": file.content, "content_type": file.media_type});
+    let mut attachment = json!({"filename": file.name, "content": file.content, "content_type": file.content_type()});
     if let Some(id) = &file.content_id {
         attachment["content_id"] = json!(id);
     }

@@ -39,8 +39,11 @@ fn person(mailbox: &Mailbox) -> Value {
 
 fn attachment(file: &File) -> Value {
     let disposition = if file.is_inline { "inline" } else { "attachment" };
+    // SendGrid refuses a type with a charset ("cannot contain ';'"); the method of an invite it takes.
+    let method = file.method.as_ref().map(|method| format!(";method={method}")).unwrap_or_default();
+    let media_type = format!("{}{method}", file.media_type);
     let mut attachment =
-        json!({"content": file.content, "type": file.media_type, "filename": file.name, "disposition": disposition});
+        json!({"content": file.content, "type": media_type, "filename": file.name, "disposition": disposition});
     if let Some(id) = &file.content_id {
         attachment["content_id"] = json!(id);
     }

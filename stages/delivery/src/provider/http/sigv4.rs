@@ -68,7 +68,6 @@ fn mac(key: &[u8], text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     /// The worked example of AWS's documentation ("Create a signed AWS API request").

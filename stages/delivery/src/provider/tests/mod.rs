@@ -1,5 +1,4 @@
 //! Each provider against a stand-in that checks what it is asked and plays recorded answers.
-#![allow(clippy::unwrap_used)]
 
 mod answers;
 mod faults;
@@ -60,6 +59,7 @@ pub fn envelope(message: &SmtpMessage, recipient: &str) -> Envelope {
         to: EnvelopeAddress::parse(recipient).unwrap(),
         size: message.as_bytes().len(),
         eight_bit: false,
+        international: false,
     }
 }
 
@@ -117,10 +117,17 @@ pub async fn send_within(provider: &dyn Provider, life: Duration) -> Result<Send
 }
 
 pub async fn send_to(provider: &dyn Provider, recipient: &str, life: Duration) -> Result<SendResult, Refused> {
-    let message = message();
-    let envelope = envelope(&message, recipient);
-    let outgoing =
-        OutgoingMessage { send_id: SEND, serial: 1, envelope: &envelope, signature: SIGNATURE, message: &message };
+    send_message(provider, &message(), recipient, life).await
+}
+
+pub async fn send_message(
+    provider: &dyn Provider,
+    message: &SmtpMessage,
+    recipient: &str,
+    life: Duration,
+) -> Result<SendResult, Refused> {
+    let envelope = envelope(message, recipient);
+    let outgoing = OutgoingMessage { send_id: SEND, serial: 1, envelope: &envelope, signature: SIGNATURE, message };
     let mut opened = provider.prepare(&outgoing).await?;
     opened.send(&outgoing, Instant::now() + life).await
 }

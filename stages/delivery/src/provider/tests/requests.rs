@@ -4,10 +4,11 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use super::{
-    HTTP, LONG, SEND, SIGNATURE, message, provider, send, send_to,
+    HTTP, LONG, RECIPIENT, SEND, SIGNATURE, message, provider, send_message, send_to,
     stand_in::{Seen, StandIn},
 };
 use crate::provider::{ProviderKind, SendResult, http};
+use smtp::SmtpMessage;
 
 const TAKEN: [(ProviderKind, u16, &str, &str); 5] = [
     (ProviderKind::Ses, 200, "", r#"{"MessageId":"id-1"}"#),
@@ -28,11 +29,15 @@ const INVITE_TYPE: &str = "text/calendar; method=REQUEST; charset=utf-8";
 
 /// Sends one mail, which is taken, and answers the request it became.
 async fn asked(kind: ProviderKind) -> Seen {
+    asked_for(kind, &message()).await
+}
+
+async fn asked_for(kind: ProviderKind, message: &SmtpMessage) -> Seen {
     let (_, status, headers, body) = TAKEN.into_iter().find(|(taken, ..)| *taken == kind).unwrap();
     let stand_in = StandIn::answering(status, headers, body).await;
     let provider = provider(kind, &stand_in);
     assert_eq!(provider.kind(), kind);
-    let handover = send(provider.as_ref()).await.unwrap();
+    let handover = send_message(provider.as_ref(), message, RECIPIENT, LONG).await.unwrap();
     assert!(
         matches!(&handover, SendResult::Accepted { provider_message_id: Some(id), .. } if id == "id-1"),
         "{kind:?}: {handover:?}"
@@ -139,7 +144,9 @@ async fn sendgrid_gets_the_parts_and_every_header() {
     assert_eq!(kinds, ["text/plain", "text/html"]);
     assert_eq!(body["headers"]["List-Unsubscribe"], "<https://link.acme.example/u/token>");
     assert_eq!(body["headers"]["List-Unsubscribe-Post"], "List-Unsubscribe=One-Click");
-    let invite = json!({"filename": "invite.ics", "content": INVITE, "type": INVITE_TYPE, "disposition": "attachment"});
+    // A charset beside the method is refused.
+    let kind = "text/calendar;method=REQUEST";
+    let invite = json!({"filename": "invite.ics", "content": INVITE, "type": kind, "disposition": "attachment"});
     assert_eq!((&body["attachments"][0], &body["attachments"][1]["filename"]), (&invite, &json!("offer.pdf")));
     assert_eq!(body["tracking_settings"]["click_tracking"]["enable"], false);
 }
@@ -157,6 +164,51 @@ async fn resend_gets_the_parts_every_header_and_an_idempotency_key() {
     assert_eq!(body["headers"]["List-Unsubscribe-Post"], "List-Unsubscribe=One-Click");
     let invite = json!({"filename": "invite.ics", "content": INVITE, "content_type": INVITE_TYPE});
     assert_eq!((&body["attachments"][0], &body["attachments"][1]["content"]), (&invite, &json!("JVBERi0xLjQK")));
+}
+
+/// A mail with this text, an HTML part, and this file as a CSV of another charset than ours.
+fn mail_of(text: &str, file: &[u8]) -> SmtpMessage {
+    let encoded = STANDARD.encode(file);
+    let lines: Vec<&str> = encoded.as_bytes().chunks(76).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    let file = lines.join("\r\n");
+    let source = format!(
+        "From: <news@acme.example>\r\nTo: <{RECIPIENT}>\r\nSubject: x\r\nMIME-Version: 1.0\r\n\
+         Content-Type: multipart/mixed; boundary=outer\r\n\r\n\
+         --outer\r\nContent-Type: multipart/alternative; boundary=inner\r\n\r\n\
+         --inner\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n\
+         {text}\r\n\
+         --inner\r\nContent-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n\
+         <p>x</p>\r\n--inner--\r\n\
+         --outer\r\nContent-Type: text/csv; charset=windows-1252\r\nContent-Transfer-Encoding: base64\r\n\
+         Content-Disposition: attachment; filename=\"list.csv\"\r\n\r\n{file}\r\n--outer--\r\n"
+    );
+    SmtpMessage::new(source.into_bytes()).unwrap()
+}
+
+#[tokio::test]
+async fn an_empty_text_is_left_out() {
+    let body = asked_for(ProviderKind::Sendgrid, &mail_of("", b"a;b")).await.json();
+    let kinds: Vec<&str> =
+        body["content"].as_array().unwrap().iter().map(|part| part["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["text/html"]);
+    let body = asked_for(ProviderKind::Postmark, &mail_of("", b"a;b")).await.json();
+    assert_eq!(body.get("TextBody"), None);
+}
+
+#[tokio::test]
+async fn a_text_file_arrives_octet_by_octet_with_its_charset() {
+    let file = b"Gr\xfc\xdfe;1\r\n".repeat(20);
+    for (kind, list, content, media_type, expected) in [
+        (ProviderKind::Postmark, "Attachments", "Content", "ContentType", "text/csv; charset=windows-1252"),
+        (ProviderKind::Resend, "attachments", "content", "content_type", "text/csv; charset=windows-1252"),
+        // It refuses parameters.
+        (ProviderKind::Sendgrid, "attachments", "content", "type", "text/csv"),
+    ] {
+        let body = asked_for(kind, &mail_of("x", &file)).await.json();
+        let attached = &body[list][0];
+        assert_eq!(STANDARD.decode(attached[content].as_str().unwrap()).unwrap(), file, "{kind:?}");
+        assert_eq!(attached[media_type], expected, "{kind:?}");
+    }
 }
 
 #[tokio::test]

@@ -386,6 +386,26 @@ async fn mail_in_doubt_is_tried_again_through_the_same_connection() {
 }
 
 #[tokio::test]
+async fn mail_in_doubt_that_is_deferred_stays_the_same_request() {
+    let world = World::new().await;
+    let broken = Act::Answer(500, "", r#"{"name":"application_error","message":"later"}"#.to_owned());
+    // The attempt that is in doubt asks three times.
+    let acts = vec![Act::Drop, Act::Drop, Act::Drop, broken, taken()];
+    let stand_in = StandIn::playing(acts).await;
+    world.connection("resend", &stand_in.host()).await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    let stage = world.stage_with(&["--provider-allow-hosts", &stand_in.host()]);
+    for expected in [row("queued", Some("no_answer"), 1), row("deferred", Some("temporary"), 2), row("sent", None, 3)] {
+        stage.deliver(&[&batch]).await.unwrap();
+        assert_eq!(world.row(batch.send(0)).await, expected);
+        world.run("update sends set next_attempt_at = now() where tenant_id = $1 and state = 'deferred'").await;
+    }
+    let keys: Vec<String> = stand_in.seen().iter().map(|seen| seen.header("idempotency-key").to_owned()).collect();
+    assert_eq!(keys, vec![format!("{}-1", batch.send(0)); 5]);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
 async fn a_circuit_stays_open_when_its_connection_makes_room() {
     let world = World::new().await;
     let first = StandIn::answering(503, "", "{}").await;

@@ -1,5 +1,4 @@
 //! The stage on its own database, against the mail sink.
-#![allow(clippy::unwrap_used)]
 
 mod bus;
 mod connections;

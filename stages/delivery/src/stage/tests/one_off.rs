@@ -79,3 +79,24 @@ async fn a_message_whose_attachment_is_gone_fails_alone() {
     assert_eq!(world.states(&light).await, ["sent"]);
     assert_eq!(world.sink.inbox().stats().accepted, 1);
 }
+
+#[tokio::test]
+async fn a_message_whose_attachment_postgres_refuses_waits_for_it() {
+    let world = World::new().await;
+    let notify = subjects::reply("waiter");
+    let batch = world.one_off_batch(&["ann@example.com"], &attachment(100), &notify).await;
+    let stage = world.stage();
+    // As its login, which owns the tables.
+    let mut owner = world.pool.acquire().await.unwrap().detach();
+    sqlx::raw_sql("set role none; revoke select on message_attachments from postrider_stages")
+        .execute(&mut owner)
+        .await
+        .unwrap();
+    let batches = [&batch];
+    let mut delivered = std::pin::pin!(stage.deliver(&batches));
+    assert!(tokio::time::timeout(Duration::from_millis(500), &mut delivered).await.is_err());
+    assert_eq!(world.states(&batch).await, ["queued"]);
+    sqlx::raw_sql("grant select on message_attachments to postrider_stages").execute(&mut owner).await.unwrap();
+    delivered.await.unwrap();
+    assert_eq!(world.states(&batch).await, ["sent"]);
+}

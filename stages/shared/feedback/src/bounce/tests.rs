@@ -1,4 +1,3 @@
-#![allow(clippy::unwrap_used)]
 use proptest::prelude::*;
 use rstest::rstest;
 
@@ -158,6 +157,15 @@ const BLOCK: BounceClass = BounceClass::Block;
 )]
 #[case::postfix_timeout("connect to mx.example.com[192.0.2.9]:25: Connection timed out", SOFT)]
 #[case::postfix_relay("554 5.7.1 <ann@example.com>: Relay access denied", BLOCK)]
+#[case::postfix_sender(
+    "550 5.1.0 <b@send.example.com>: Sender address rejected: User unknown in relay recipient table",
+    BLOCK
+)]
+#[case::postfix_sender_unknown(
+    "550 5.1.1 <b@send.example.com>: Sender address rejected: User unknown in virtual mailbox table",
+    BLOCK
+)]
+#[case::postfix_sender_without_a_code("550 <b@send.example.com>: Sender address rejected: Domain not found", BLOCK)]
 #[case::postfix_quota("552 5.2.2 <ann@example.com>: Recipient address rejected: Mailbox full / Postfach voll", SOFT)]
 #[case::postfix_greylist_at_last("450 4.2.0 <ann@example.com>: Recipient address rejected: Greylisted", SOFT)]
 #[case::dovecot_quota("552 5.2.2 <ann@example.com> Quota exceeded (mailbox for user is full)", SOFT)]

@@ -76,7 +76,6 @@ pub(super) fn cut(text: &str, bytes: usize) -> &str {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -202,7 +202,6 @@ impl<'a> HeaderLines<'a> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

@@ -1,4 +1,3 @@
-#![allow(clippy::unwrap_used)]
 use hostile::Shape;
 use rstest::rstest;
 use runtime::Used;

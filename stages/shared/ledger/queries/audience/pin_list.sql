@@ -1,5 +1,5 @@
--- Stores the members of one list or tag, archived contacts as well: about 0.3 s for 1,000,000, from part to part by the primary key alone,
--- where `pin.sql` looks at every contact. $1 tenant, $2 list or tag, $3 campaign, $4 contacts in a part.
+-- Stores the members of a list, archived contacts as well: about 0.3 s for 1,000,000 in a vacuumed table, from part to part by the primary
+-- key alone, where `pin.sql` looks at every contact. $1 tenant, $2 list, $3 campaign, $4 contacts in a part.
 insert into launch_audiences (tenant_id, campaign_id, part, contacts)
 with recursive parts (part, contacts) as (
     select 0, array(

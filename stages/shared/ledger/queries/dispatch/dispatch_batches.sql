@@ -14,7 +14,8 @@
 --
 -- A campaign whose tripwire is armed gets its first thousand sends dispatched, and then only as many more as are through, until nine
 -- tenths of the first thousand are. So the tripwire sees the first results before the rest is under way, a campaign of any size can
--- still be stopped by it, and delivery does not run dry meanwhile. Batches that wait for a time are not among the first before it comes.
+-- still be stopped by it, and delivery does not run dry meanwhile. Batches that wait for a time, or for the winner of a test, are not among
+-- the first before that.
 --
 -- Large batches of transactional mail, and those of sequences that send much, belong to no campaign; their tenants are found by stepping from
 -- one to the next along `batches_direct_waiting`, however many batches each has.
@@ -77,7 +78,7 @@ with recursive direct as (
                         select * from batches b
                         where c.tripwire = 'armed' and b.tenant_id = c.tenant_id
                           and b.id between (c.launch_prefix || '000000000')::uuid and (c.launch_prefix || 'fffffffff')::uuid
-                          and b.state <> 'timed'
+                          and b.state not in ('timed', 'held')
                         order by b.id limit 64
                     ) b
                 ) b

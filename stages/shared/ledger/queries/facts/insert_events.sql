@@ -1,6 +1,7 @@
 -- Stores facts that were not stored before, and answers them. $1 tenants, $2 sends, $3 ids, $4 months, $5 types, $6 times, $7 details,
 -- $8 how many of one kind are stored of one send: of a type, of bounces by class, of answers by whether a program wrote them. Served by the
--- key, a range for each send; the batches are locked, so no other transaction stores facts of these sends.
+-- key, a range for each send; the batches are locked, so no other transaction stores facts of these sends. Where the limit matters, facts
+-- that are stored take no place from others.
 with given as (
     select tenant_id, send_id, month, type, coalesce(detail ->> 'class', detail ->> 'automatic') as subtype,
            array_agg(id order by id) as ids, array_agg(occurred_at order by id) as times, array_agg(detail order by id) as details
@@ -19,7 +20,14 @@ cross join lateral (
         limit $8
     ) e
 ) r
-cross join lateral unnest(g.ids, g.times, g.details) with ordinality as f (id, occurred_at, detail, place)
+cross join lateral (
+    select u.id, u.occurred_at, u.detail, row_number() over (order by u.place) as place
+    from unnest(g.ids, g.times, g.details) with ordinality as u (id, occurred_at, detail, place)
+    where cardinality(g.ids) <= r.remaining
+       or not exists (
+           select from events e
+           where e.tenant_id = g.tenant_id and e.send_id = g.send_id and e.id = u.id and e.month = g.month offset 0)
+) f
 where f.place <= r.remaining
 -- In the order of the key, as every writer.
 order by g.tenant_id, g.send_id, f.id

@@ -7,5 +7,5 @@ with oldest as materialized (
     select f.*, sum(cardinality(f.ids)) over (order by f.id) - cardinality(f.ids) as before
     from locked l join feed_notes f on f.id = l.id
 )
-select id as "id!", tenant_id as "tenant_id!", source as "source!", month, sends as "sends?: Vec<Uuid>", ids as "ids!"
+select id as "id!", tenant_id as "tenant_id!", source as "source!", month, sends as "sends?: Vec<Uuid>", ids as "ids!", 1::int8 as "weight!"
 from counted where before < $1

@@ -3,8 +3,8 @@
 -- its first send; the others are copies), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until it is announced
 -- again, $10 sends.
 -- Mail from a template of another type than transactional is marketing (`classification_of`). The product that sends it states that the contact
--- may be written to, as when it enrolls one: a contact known from mail only is subscribed, unless it was asked to confirm. Of the recipient
--- of a copy it states nothing.
+-- may be written to, as when it enrolls one: a contact known from mail only is subscribed, unless it was asked to confirm, or the recipient of
+-- its address has left. Of the recipient of a copy it states nothing.
 -- Answers the small batches, with a row for the eligibility of each of their contacts. The statement reads contacts as they were before it; what it
 -- has just subscribed is added. A batch whose contacts were all erased meanwhile is left out: the sweep announces it.
 with wanted as (
@@ -27,6 +27,7 @@ with wanted as (
     where n.classification = 'marketing' and w.send_id = w.request_id and c.tenant_id = w.tenant_id and c.id = w.contact_id
       and c.marketing_status = 'pending' and is_known_from_mail(c.source)
       and not exists (select from confirmations f where f.tenant_id = c.tenant_id and f.contact_id = c.id)
+      and not exists (select from own_opt_outs(c.tenant_id, c.address))
     returning c.id
 ), batch as (
     insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,

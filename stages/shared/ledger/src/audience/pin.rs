@@ -10,8 +10,9 @@ use uuid::Uuid;
 use super::{AudienceSelector, count::AudienceMembers, lookup};
 use segments::{CompiledSegment, SegmentError};
 
-/// Contacts in a row of `launch_audiences`.
-const PART: i64 = 10_000;
+/// Contacts in a row of `launch_audiences`, which are written to `sends` together. A tenth of a second: while a longer transaction is open,
+/// what delivery updates is pruned later, so that more updates have to touch the indexes.
+const PART: i64 = 20_000;
 
 /// Stores the current members of the audience. Works in either role, inside a transaction.
 ///
@@ -62,7 +63,10 @@ async fn pin_segment(
 
 /// Stores the current members of a list, archived contacts as well: faster than [`pin`] by four fifths, and with no fingerprint to compare.
 pub async fn pin_list(db: &mut PgConnection, tenant: Uuid, list: Uuid, campaign: Uuid) -> sqlx::Result<()> {
-    sqlx::query_file!("queries/audience/pin_list.sql", tenant, list, campaign, PART).execute(db).await.map(drop)
+    // Without statistics it would sort all that is left for each part.
+    sqlx::query_scalar!("select set_config('enable_sort', 'off', true)").fetch_one(&mut *db).await?;
+    sqlx::query_file!("queries/audience/pin_list.sql", tenant, list, campaign, PART).execute(&mut *db).await?;
+    sqlx::query_scalar!("select set_config('enable_sort', null, true)").fetch_one(db).await.map(drop)
 }
 
 /// True if the audience that is pinned for a campaign has the contact. `None`: none is pinned.

@@ -59,4 +59,7 @@ pub struct AnnouncedRequest {
     pub sends: i32,
     /// Whether it says that it came in an array of many, however few of them are in its batch.
     pub is_bulk: bool,
+    /// Whether it was to be announced before: by who accepted it, or by an announcement that did not help. Otherwise it waited for its time,
+    /// or as a launch for another one.
+    pub is_late: bool,
 }

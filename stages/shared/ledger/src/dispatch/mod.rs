@@ -220,7 +220,6 @@ impl Sweep for Dispatch {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

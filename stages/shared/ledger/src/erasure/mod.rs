@@ -31,10 +31,11 @@ const GROUP_MAX: i64 = 100;
 /// What the detail of a fact about a send says about the person: erased with the contact.
 pub const PERSONAL_DETAILS: [&str; 6] = ["response", "diagnostic", "message_id", "ip", "user_agent", "url"];
 
-/// Requests the erasure of a contact whose own row the caller empties in this transaction. Harmless to repeat.
+/// Requests the erasure of a contact whose own row the caller has locked, and empties in this transaction. Harmless to repeat. It reaches what
+/// came in while the transaction waited for that lock: the time is that of the request, and not of the transaction's start.
 pub async fn request_erasure(db: &mut PgConnection, tenant: Uuid, contact: Uuid, address: &str) -> sqlx::Result<()> {
     sqlx::query!(
-        "insert into erasures (tenant_id, contact_id, address) values ($1, $2, $3) on conflict do nothing",
+        "insert into erasures (tenant_id, contact_id, address, asked_at) values ($1, $2, $3, clock_timestamp()) on conflict do nothing",
         tenant,
         contact,
         address,

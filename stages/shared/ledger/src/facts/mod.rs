@@ -55,7 +55,7 @@ impl FreshCounts {
 /// Facts of one kind that are stored of one send. What comes after them is not stored and counts nowhere: the holder of a mail can follow its
 /// links and write to its return path as often as they like, and all clicks of a send are read again with each new one. Bounces of each class,
 /// and replies and the answers of programs, are kinds of their own: none keeps out one that has another effect.
-const STORED_MAX: i64 = 200;
+pub(crate) const STORED_MAX: i64 = 200;
 
 /// A send: tenant and id.
 pub type SendKey = (Uuid, Uuid);

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, NaiveDate, Utc};
-use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
+use schemas::{Classification, Lane, MessageKind, SendId, SendState, SkipReason};
 use uuid::Uuid;
 
 use super::Answer;
@@ -74,7 +74,8 @@ pub struct SendAttempt {
     pub state: SendState,
     /// Which attempt this is, from 1.
     pub attempt: i16,
-    /// How often its outcome was unknown before.
+    /// How often its outcome was unknown before, and how often it was deferred since: all these attempts repeat the request of the first in
+    /// doubt.
     pub doubtful: i16,
     /// The provider route of this attempt; as it was read, that of the last. `None`: the platform's relay.
     pub route: Option<Uuid>,
@@ -92,6 +93,12 @@ impl SendAttempt {
     /// Its sending domain, while that is in warm-up.
     pub fn warming(&self) -> Option<DomainKey> {
         self.batch.warming.map(|domain| (self.batch.tenant_id, domain))
+    }
+
+    /// When its mail was to leave: when it was made, or the time that it waited for since.
+    pub fn wanted_at(&self) -> DateTime<Utc> {
+        let made_at = SendId(self.id).made_at();
+        self.due_at.map_or(made_at, |due_at| due_at.max(made_at))
     }
 
     /// A number of its batch: the sends of one batch are deferred to the same time.
@@ -361,6 +368,13 @@ impl Change {
         i16::from(self.send.state != SendState::Fenced) - i16::from(self.uncounted)
     }
 
+    /// What it adds to `doubtful`. A deferral after an unknown outcome adds one, so that the next attempt is still the same request: the first
+    /// may have been taken. What is resolved is in doubt no more.
+    pub(super) fn doubtful_added(&self) -> i16 {
+        let repeats = self.to == SendState::Deferred && !self.uncounted && self.send.doubtful > 0;
+        i16::from(self.doubted || repeats) - i16::from(self.from == SendState::Unknown)
+    }
+
     /// True for a server's yes to a fenced send, with nothing to add.
     pub(super) fn is_plain_acceptance(&self) -> bool {
         (self.from, self.to) == (SendState::Fenced, SendState::Sent) && self.provider.is_some()
@@ -443,6 +457,23 @@ mod tests {
         assert_eq!(end(send(0)).to, otherwise);
         let ended = end(send(1));
         assert_eq!((ended.to, ended.reason, ended.event), (SendState::Unknown, Some("no_answer"), Some("unknown")));
+    }
+
+    #[test]
+    fn mail_is_late_from_the_time_it_waited_for() {
+        let made_at = DateTime::UNIX_EPOCH;
+        assert_eq!(send(0).wanted_at(), made_at);
+        for (minutes, expected) in [(-1, made_at), (1, made_at + chrono::TimeDelta::minutes(1))] {
+            let due_at = Some(made_at + chrono::TimeDelta::minutes(minutes));
+            assert_eq!(SendAttempt { due_at, ..send(0) }.wanted_at(), expected);
+        }
+    }
+
+    #[test]
+    fn mail_that_is_deferred_after_an_unknown_outcome_stays_the_same_request() {
+        let deferred = |doubtful| Change::deferred(send(doubtful), "temporary", Answer::default(), Duration::ZERO);
+        assert_eq!((deferred(0).doubtful_added(), deferred(1).doubtful_added()), (0, 1));
+        assert_eq!(Change::waiting(send(1), "paced", Duration::ZERO).doubtful_added(), 0);
     }
 
     #[test]

@@ -230,8 +230,7 @@ pub(super) async fn apply(
         &column(changes, |change| change.answer.text.clone()) as &[Option<String>],
         &column(changes, |change| change.wait.map(|wait| wait.as_secs_f64())) as &[Option<f64>],
         &column(changes, |change| change.attempts_added()),
-        // A doubt that is resolved is none for later attempts.
-        &column(changes, |change| i16::from(change.doubted) - i16::from(change.from == SendState::Unknown)),
+        &column(changes, |change| change.doubtful_added()),
         &column(changes, |change| change.is_bounce()),
         &column(changes, |change| change.event.map(str::to_owned)) as &[Option<String>],
         &column(changes, |change| change.event_id()),

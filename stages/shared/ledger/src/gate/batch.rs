@@ -189,7 +189,6 @@ pub fn decide_hold(
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use chrono::NaiveTime;
     use chrono_tz::Tz;

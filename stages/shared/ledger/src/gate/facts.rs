@@ -195,7 +195,8 @@ pub async fn find_opted_out(
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
 
-/// Those of these sends of sequences, by tenant and id, whose enrollments have ended early. An `end_sequence` step is no early end.
+/// Those of these sends of sequences, by tenant and id, whose enrollments have ended early: also with their archived sequence, before that is
+/// written to them. An `end_sequence` step is no early end.
 pub async fn find_exited(db: &mut PgConnection, sends: &[(Uuid, Uuid)]) -> sqlx::Result<HashSet<Uuid>> {
     if sends.is_empty() {
         return Ok(HashSet::new());
@@ -205,7 +206,10 @@ pub async fn find_exited(db: &mut PgConnection, sends: &[(Uuid, Uuid)]) -> sqlx:
          from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, send_id)
          join sequence_sends q on q.tenant_id = w.tenant_id and q.send_id = w.send_id
          join enrollments e on e.tenant_id = q.tenant_id and e.id = q.enrollment_id
-         where e.status = 'exited' and e.exit_reason <> 'end_step'",
+         cross join lateral (
+             select s.status from sequences s where s.tenant_id = e.tenant_id and s.id = e.sequence_id offset 0
+         ) s
+         where shown_status(e.status, s.status) = 'exited' and e.exit_reason is distinct from 'end_step'",
         &column(sends, |(tenant, _)| *tenant),
         &column(sends, |(_, send)| *send)
     )

@@ -79,7 +79,6 @@ fn fits(rule: &MachineRule, networks: &[IpNet], touch: &Touch<'_>, ip: IpAddr, a
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use rstest::rstest;

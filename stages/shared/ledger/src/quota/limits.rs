@@ -88,7 +88,6 @@ fn midnight(day: Option<NaiveDate>) -> DateTime<Utc> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::quota::QuotaDefaults;
     use rstest::rstest;

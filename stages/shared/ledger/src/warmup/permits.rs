@@ -54,7 +54,6 @@ impl Drop for WarmupPermit {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use uuid::Uuid;
 

@@ -141,10 +141,12 @@ fn permanent(phase: Phase, class: Class) -> ReplyDecision {
         // A full mailbox empties; some sites answer 552 for it (RFC 5321 §4.2.3 leaves the choice to them).
         Class::MailboxFull => ReplyDecision::defer(Class::MailboxFull, Scope::Recipient),
         Class::Throttled => ReplyDecision::defer(Class::Throttled, Scope::Domain),
-        Class::Configuration | Class::Unreachable => ReplyDecision::defer(Class::Configuration, Scope::Relay),
+        // The relay has lost our address or name, which an operator can mend; or it does not take this domain's mail: others go on.
+        Class::Configuration if phase <= Phase::Data => ReplyDecision::defer(Class::Configuration, Scope::Recipient),
         // An answer to MAIL or DATA is not about the recipient, whatever its text.
         Class::Hard if matches!(phase, Phase::Mail | Phase::Data) => ReplyDecision::fail(Class::Policy),
-        Class::Temporary => ReplyDecision::fail(Class::Policy),
+        // A server behind the relay has said so.
+        Class::Configuration | Class::Temporary => ReplyDecision::fail(Class::Policy),
         class => ReplyDecision::fail(class),
     }
 }

@@ -1,4 +1,3 @@
-#![allow(clippy::unwrap_used)]
 use std::io;
 
 use proptest::prelude::*;
@@ -176,7 +175,7 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
     Phase::Rcpt,
     550,
     "5.7.54 SMTP; Unable to relay recipient in non-accepted domain",
-    fail(Class::Policy)
+    defer(Class::Configuration, SOFT)
 )]
 #[case::exchange_pressure(Phase::Mail, 452, "4.3.1 Insufficient system resources", defer(Class::Temporary, SOFT))]
 // Yahoo
@@ -257,7 +256,25 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
     "5.1.10 <ann@example.com>: Recipient address rejected: Domain example.com does not accept mail (nullMX)",
     fail(Class::Hard)
 )]
-#[case::postfix_relay(Phase::Rcpt, 554, "5.7.1 <ann@example.com>: Relay access denied", fail(Class::Policy))]
+#[case::postfix_relay(
+    Phase::Rcpt,
+    554,
+    "5.7.1 <ann@example.com>: Relay access denied",
+    defer(Class::Configuration, SOFT)
+)]
+#[case::postfix_relay_4(
+    Phase::Rcpt,
+    454,
+    "4.7.1 <ann@example.com>: Relay access denied",
+    defer(Class::Configuration, SOFT)
+)]
+#[case::behind_the_relay(Phase::Final, 554, "5.7.1 <ann@example.com>: Relay access denied", fail(Class::Policy))]
+#[case::postfix_client(
+    Phase::Rcpt,
+    554,
+    "5.7.1 <app.example.com[192.0.2.1]>: Client host rejected: Access denied",
+    defer(Class::Configuration, SOFT)
+)]
 #[case::postfix_rbl(
     Phase::Rcpt,
     554,
@@ -288,6 +305,36 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
     "5.1.8 <b@send.example.com>: Sender address rejected: Domain not found",
     fail(Class::Policy)
 )]
+#[case::postfix_sender_without_a_detail(
+    Phase::Rcpt,
+    550,
+    "5.1.0 <b@send.example.com>: Sender address rejected: User unknown in relay recipient table",
+    fail(Class::Policy)
+)]
+#[case::postfix_sender_unknown(
+    Phase::Rcpt,
+    550,
+    "5.1.1 <b@send.example.com>: Sender address rejected: User unknown in virtual mailbox table",
+    fail(Class::Policy)
+)]
+#[case::postfix_sender_without_a_code(
+    Phase::Rcpt,
+    550,
+    "<b@send.example.com>: Sender address rejected: Domain not found",
+    fail(Class::Policy)
+)]
+#[case::postfix_sender_probe(
+    Phase::Rcpt,
+    550,
+    "5.1.7 <b@send.example.com>: Sender address rejected: undeliverable address: host mx.example.com[192.0.2.2] said: 550 5.1.1 User unknown in local recipient table (in reply to RCPT TO command)",
+    fail(Class::Policy)
+)]
+#[case::postfix_sender_later(
+    Phase::Rcpt,
+    450,
+    "4.1.0 <b@send.example.com>: Sender address rejected: User unknown in relay recipient table",
+    defer(Class::Temporary, SOFT)
+)]
 #[case::postfix_queue_full(Phase::Mail, 452, "4.3.1 Insufficient system storage", defer(Class::Temporary, SOFT))]
 #[case::postfix_too_many_errors(
     Phase::Rcpt,
@@ -311,13 +358,19 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
     Phase::Rcpt,
     504,
     "5.5.2 <localhost>: Helo command rejected: need fully-qualified hostname",
-    fail(Class::Policy)
+    defer(Class::Configuration, SOFT)
 )]
 // Exim, cPanel, qmail, Sendmail
 #[case::exim_no_user(Phase::Rcpt, 550, "No Such User Here", fail(Class::Hard))]
 #[case::exim_unrouteable(Phase::Rcpt, 550, "Unrouteable address", fail(Class::Hard))]
 #[case::exim_prohibited(Phase::Rcpt, 550, "Administrative prohibition", fail(Class::Policy))]
 #[case::exim_callout(Phase::Rcpt, 550, "Sender verify failed", fail(Class::Policy))]
+#[case::exim_callout_with_its_reason(
+    Phase::Rcpt,
+    550,
+    "Callback to mx.example.com said: 550 5.1.1 User unknown in virtual mailbox table; Sender verify failed",
+    fail(Class::Policy)
+)]
 #[case::exim_greylist(
     Phase::Rcpt,
     451,
@@ -328,7 +381,12 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
 #[case::cpanel_suspended(Phase::Rcpt, 550, "The account has been suspended", fail(Class::Inactive))]
 #[case::qmail_unknown(Phase::Rcpt, 550, "sorry, no mailbox here by that name (#5.1.1 - chkuser)", fail(Class::Hard))]
 #[case::sendmail_unknown(Phase::Rcpt, 550, "5.1.1 <ann@example.com>... User unknown", fail(Class::Hard))]
-#[case::sendmail_relay(Phase::Rcpt, 550, "5.7.1 <ann@example.com>... Relaying denied", fail(Class::Policy))]
+#[case::sendmail_relay(
+    Phase::Rcpt,
+    550,
+    "5.7.1 <ann@example.com>... Relaying denied",
+    defer(Class::Configuration, SOFT)
+)]
 #[case::sendmail_busy(Phase::Mail, 452, "4.4.5 Insufficient disk space; try again later", defer(Class::Routing, SOFT))]
 // Filters and others
 #[case::proofpoint(

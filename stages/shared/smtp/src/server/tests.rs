@@ -1,5 +1,4 @@
 //! A session over a pipe.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,4 @@
 //! The client against a scripted server.
-#![allow(clippy::unwrap_used)]
 
 mod chunking;
 mod secure;
@@ -39,6 +38,7 @@ fn envelope() -> Envelope {
         to: EnvelopeAddress::parse("ann@example.net").unwrap(),
         size: message().as_bytes().len(),
         eight_bit: false,
+        international: false,
     }
 }
 
@@ -271,17 +271,20 @@ async fn a_relay_that_is_away_is_unreachable() {
     assert_eq!((failure.phase, failure.certainty), (Phase::Connect, Certainty::NotSent));
 }
 
+#[rstest]
+#[case::recipient("jürgen@example.net", false)]
+#[case::in_the_header("ann@example.net", true)]
 #[tokio::test]
-async fn an_international_address_needs_a_server_that_takes_it() {
-    let to = EnvelopeAddress::parse("jürgen@example.net").unwrap();
+async fn an_international_address_needs_a_server_that_takes_it(#[case] to: &str, #[case] international: bool) {
+    let to = EnvelopeAddress::parse(to).unwrap();
     let server = Server::start(|_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    deliver_to(&pool, &Envelope { to: to.clone(), ..envelope() }).await.unwrap();
+    deliver_to(&pool, &Envelope { to: to.clone(), international, ..envelope() }).await.unwrap();
     assert!(server.log.lock().unwrap().iter().any(|line| line.starts_with("MAIL") && line.ends_with(" SMTPUTF8")));
 
     let server = Server::offering(PLAIN, |_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    let failure = pool.take(&Envelope { to, ..envelope() }).await.unwrap_err();
+    let failure = pool.take(&Envelope { to, international, ..envelope() }).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::InternationalNotOffered));
     deliver(&pool).await.unwrap();
     assert_eq!(server.connections.load(Ordering::SeqCst), 1);

@@ -276,6 +276,17 @@ fn a_value_may_style_what_is_not_the_body() {
     assert!(of_value(html, "<style>.other{overflow:hidden}</style>").unwrap().contains("/u/1"));
 }
 
+#[rstest]
+#[case::printed("{{ unsubscribe_url }}{{ physical_address }}")]
+#[case::in_a_branch("{% if true %}{{ unsubscribe_url }}{{ physical_address }}{% endif %}")]
+fn a_field_in_the_preheader_is_hidden_and_leaves_the_footer(#[case] preheader: &str) {
+    let source = TemplateSource { preheader: Some(preheader.to_owned()), ..template("<p>x</p>") };
+    let html = preview(&source, &marketing(), &data(), &TestLinks).unwrap().html;
+    let (hidden, added) = html.split_once(PIXEL).unwrap();
+    assert!(hidden.contains("/u/1") && hidden.contains("1 Main Street"), "{hidden}");
+    assert!(added.contains(FOOTER) && added.contains("/u/1") && added.contains("1 Main Street"), "{added}");
+}
+
 #[test]
 fn without_a_footer_a_value_may_style_the_body() {
     let value = "<style>body{overflow:hidden}</style><link rel=stylesheet href=https://x.test/a.css><b>x";

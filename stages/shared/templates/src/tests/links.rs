@@ -282,6 +282,7 @@ fn the_text_part_has_the_footer_unless_it_shows_the_fields_unfiltered() {
         ("{{ unsubscribe_url }}", 1),
         ("{{ unsubscribe_url | slice: 0, 0 }}", 1),
         ("{% capture x %}{{ unsubscribe_url }}{% endcapture %}", 1),
+        ("{% capture x %}{{ unsubscribe_url }}{% endcapture %}{% if title %}{{ unsubscribe_url }}{% endif %}", 1),
     ] {
         let source = TemplateSource { body_text: Some(text.to_owned()), ..template("x") };
         let text = preview(&source, &marketing(), &data(), &TestLinks).unwrap().text;

@@ -1,5 +1,3 @@
-#![allow(clippy::unwrap_used)]
-
 mod bodies;
 mod checks;
 mod compose;

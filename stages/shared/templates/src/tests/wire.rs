@@ -81,6 +81,23 @@ fn own_headers_are_in_their_mail_and_end_no_line_early() {
     assert_eq!(parsed.reply_to().unwrap().first().unwrap().address(), Some("reply@example.com"));
 }
 
+#[rstest]
+#[case::nameless("")]
+#[case::plain("Ann")]
+fn any_number_of_copies_fits_the_lines_of_a_header(#[case] name: &str) {
+    let options = MessageOptions { own_headers: true, ..bare() };
+    let compiled = compile(&template("<p>x</p>"), &options).unwrap();
+    let cc: Vec<_> =
+        (0..49).map(|n| (name.to_owned(), format!("{}{n:02}@copies.example.org", "c".repeat(39)))).collect();
+    let headers = OwnHeaders { cc: cc.clone(), ..OwnHeaders::default() };
+    let slots = compiled.render(&MergeData { headers, ..data() }, &send_links()).unwrap();
+    let message = spliced(&compiled, &slots, &[]);
+    assert_well_formed(&message);
+    let parsed = MessageParser::default().parse(&message).unwrap();
+    let found: Vec<_> = parsed.cc().unwrap().iter().map(|copy| copy.address().unwrap().to_owned()).collect();
+    assert_eq!(found, cc.into_iter().map(|(_, address)| address).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_message_carries_the_headers_it_should() {
     let source = TemplateSource { subject: "Hi {{ first_name }}".to_owned(), ..template("<p>x</p>") };

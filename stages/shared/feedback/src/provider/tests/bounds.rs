@@ -1,5 +1,4 @@
 //! Hostile events: what reading them costs grows with their length, and no bytes make it panic.
-#![allow(clippy::unwrap_used)]
 
 use hostile::Shape;
 use runtime::{Budget, Used};

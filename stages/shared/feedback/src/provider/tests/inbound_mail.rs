@@ -1,5 +1,4 @@
 //! Mail that providers took in, as their public documentation shows it, and which of it answers a mail of ours.
-#![allow(clippy::unwrap_used)]
 
 use rstest::rstest;
 use schemas::SignalKind;

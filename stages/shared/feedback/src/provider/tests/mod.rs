@@ -1,5 +1,4 @@
 //! Events as the providers' public documentation shows them, and the facts they are.
-#![allow(clippy::unwrap_used)]
 
 mod bounds;
 mod inbound_mail;

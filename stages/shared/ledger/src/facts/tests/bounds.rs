@@ -1,5 +1,4 @@
 //! How many facts of one send are stored.
-#![allow(clippy::unwrap_used)]
 
 use std::slice;
 
@@ -92,6 +91,15 @@ async fn opens_and_clicks_of_one_send_are_bounded() {
     assert_eq!(rig.number("select sum(clicked)::bigint from batches").await, 2);
     assert_eq!(rig.number("select count(*) from sends where human_clicked_at is not null").await, 2);
     assert_eq!(rig.number("select sum(count)::bigint from rollups where event = 'clicked_total'").await, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_facts_take_no_place_from_new_ones() {
+    let mails = Mails::sent().await;
+    let mut signals = mails.signals(&SignalKind::Opened, 0..150);
+    assert_eq!(mails.record(&signals).await, 150);
+    signals.extend(mails.signals(&SignalKind::Opened, 150..180));
+    assert_eq!(mails.record(&signals).await, 30, "together with those that are stored");
 }
 
 #[tokio::test(flavor = "multi_thread")]

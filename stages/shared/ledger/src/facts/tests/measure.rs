@@ -1,5 +1,5 @@
 //! How fast groups of signals are recorded, without the bus: `cargo test -p engagement measure -- --ignored --nocapture`.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::print_stdout)]
 
 use chrono::{TimeDelta, Utc};
 use schemas::{Classification, SendId, Signal, SignalKind, new_id};

@@ -1,7 +1,7 @@
 //! Facts fold to the same state in any order, any number of times. A thousand orders of one history go through the ledger, each told
 //! of a mail of its own and compared in one query: locks, statements, triggers, totals. Ten thousand go through the decisions alone, with
 //! what the statements do in their place (the earliest time counts; a recount is the last word).
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::print_stdout)]
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
 use runtime::plans::PreparedPool;
