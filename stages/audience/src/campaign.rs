@@ -1,6 +1,8 @@
 //! A campaign's launch: selects its audience once, and writes it to the ledger, a range for each announcement of its request. After a range
 //! the request is announced again, behind what waits by then: a campaign of millions keeps no other launch waiting until its end.
 
+use std::time::Duration;
+
 use chrono::{DateTime, NaiveDateTime, Utc};
 use chrono_tz::Tz;
 use runner::StageError;
@@ -13,6 +15,9 @@ use ledger::audience::{self, AudienceSelector, Split};
 use ledger::launch::{Launch, Plan, materialize_range};
 use ledger::local_time::DueTimes;
 use segments::SegmentError;
+
+/// When a launch that is held is looked at again.
+const HELD_AGAIN: Duration = Duration::from_secs(1);
 
 schemas::named_enum! {
     /// The outcome of a launch request. Written to `requests.outcome`.
@@ -73,13 +78,13 @@ pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<Op
     // The traces of its batches link to this one.
     trace::keep(&mut tx, input.tenant_id, campaign.id).await?;
     tx.commit().await?;
+    if outcome == LaunchOutcome::RangeWritten {
+        return announce_next(&request, input).map(Some);
+    }
     tracing::info!(
         stage = "audience", tenant_id = %input.tenant_id, campaign_id = %campaign.id, outcome = outcome.as_str(), "launch handled"
     );
-    match outcome {
-        LaunchOutcome::RangeWritten => announce_next(&request, input).map(Some),
-        _ => Ok(None),
-    }
+    Ok(None)
 }
 
 /// The announcement of the next range. Should it be lost, the sweep announces the request.
@@ -95,8 +100,8 @@ struct LaunchRequest {
     environment: Environment,
 }
 
-/// `None`: handled before, or another process handles it. Should that one die, the request is announced again: it is not waited for,
-/// because a process looks up few audiences at a time.
+/// `None`: handled before. One that another process or a caller holds comes again: it is not waited for, because a process looks up few
+/// audiences at a time.
 async fn lock_request(db: &mut PgConnection, input: &RequestAnnounced) -> Result<Option<LaunchRequest>, StageError> {
     let row = sqlx::query!(
         r#"select state, payload, product, environment as "environment: Environment"
@@ -116,7 +121,8 @@ async fn lock_request(db: &mut PgConnection, input: &RequestAnnounced) -> Result
         .fetch_one(db)
         .await?;
         return match is_locked {
-            true => Ok(None),
+            // The announcement may be the only one there is.
+            true => Err(StageError::Busy { reason: "launch_held", wait: HELD_AGAIN }),
             false => Err(StageError::rejected("unknown_request", "no such launch request in the ledger")),
         };
     };

@@ -14,7 +14,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     let campaign = id("campaign_id", &given.campaign_id)?;
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", classification as "classification: Classification", audience_mode,
-                  list_id, segment_id, tag_ids, materialized_at is not null as "materialized!"
+                  list_id, segment_id, tag_ids, launched_at is not null as "launched!"
            from campaigns where tenant_id = $1 and id = $2"#,
         tenant,
         campaign,
@@ -22,7 +22,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     .fetch_optional(&mut *db)
     .await?
     .ok_or(ToolFault::NoCampaign)?;
-    if row.materialized {
+    if row.launched {
         return of_sends(db, tenant, campaign).await;
     }
     let Some(selector) = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)

@@ -1,6 +1,7 @@
 //! A large audience is written to the ledger in ranges.
 
 use chrono::{DateTime, Utc};
+use ledger::requeue::RequeueScope;
 use schemas::{LaunchId, RequestAnnounced};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
@@ -86,6 +87,28 @@ async fn a_launch_goes_on_after_a_crash_where_its_last_range_ended() {
     let launched_at: DateTime<Utc> =
         sqlx::query_scalar("select launched_at from campaigns").fetch_one(&rig.pool).await.unwrap();
     assert_eq!(launched_at, began);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launch_of_which_a_range_could_not_be_written_goes_on_when_it_is_requeued() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let (campaign, request, people) = pinned_launch(&rig, &tenant, 30).await;
+    after_one_range(&rig, &tenant, campaign, &people).await;
+    // As its login, which owns the tables.
+    let mut owner = rig.pool.acquire().await.unwrap().detach();
+    let poison = format!("alter table sends add constraint poison check (contact_id <> '{}') not valid", people[25].id);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("set role none; {poison}"))).execute(&mut owner).await.unwrap();
+    start(&rig, &[]).await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
+    until("it is rejected", async || rig.number("select count(*) from requests where state = 'rejected'").await == 1)
+        .await;
+    sqlx::raw_sql("alter table sends drop constraint poison").execute(&mut owner).await.unwrap();
+    let scope = RequeueScope::Campaign { tenant: tenant.id, id: campaign };
+    assert_eq!(ledger::requeue::requeue(&rig.pool, &scope, false).await.unwrap().requests, 1);
+    until("materialized", async || is_materialized(&rig).await).await;
+    assert_eq!(rig.number("select count(distinct contact_id) from sends").await, 30);
     rig.assert_books().await;
 }
 

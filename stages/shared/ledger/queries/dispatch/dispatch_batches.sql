@@ -59,16 +59,18 @@ with recursive direct as (
         select c.*, case when c.tripwire <> 'armed' or f.is_decided then 'ffffffff-ffff-ffff-ffff-ffffffffffff' else f.last_id end as last_id,
                f.is_decided, f.is_whole, f.decided, f.bounced, f.complained
         from (select * from open order by pace is null, turn, tenant_id) c
-        -- The batches with the first thousand recipients, and those that may follow them already: whether the first are through, and the
-        -- results of all of them.
+        -- The batches with the first thousand recipients, and those that may follow them already: whether the first are through. And the
+        -- results of all that are read here.
         cross join lateral (
             select coalesce(sum(b.size - b.open_sends) filter (where b.is_first) * 10 >= sum(b.size) filter (where b.is_first) * 9, true)
                        as is_decided,
                    coalesce(bool_and(b.is_whole), true) as is_whole,
-                   (array_agg(b.id order by b.id desc))[1] as last_id, coalesce(sum(b.decided), 0) as decided,
-                   coalesce(sum(b.bounced), 0) as bounced, coalesce(sum(b.complained), 0) as complained
+                   (array_agg(b.id order by b.id desc))[1] as last_id, coalesce(max(b.all_decided), 0) as decided,
+                   coalesce(max(b.all_bounced), 0) as bounced, coalesce(max(b.all_complained), 0) as complained
             from (
-                select b.*, b.up_to - b.size < 1000 as is_first, sum(b.size - b.open_sends) over () as through
+                select b.*, b.up_to - b.size < 1000 as is_first, sum(b.size - b.open_sends) over () as through,
+                       sum(b.decided) over () as all_decided, sum(b.bounced) over () as all_bounced,
+                       sum(b.complained) over () as all_complained
                 from (
                     -- A send that was tried and is deferred does not keep the rest waiting; nor do a few slow receivers.
                     select b.id, b.size, b.queued + case when b.quiet_at is null then b.fenced else 0 end as open_sends,
@@ -87,9 +89,9 @@ with recursive direct as (
         ) f
         offset 0
     ) c
-    -- As `tripwire::decide`: a campaign above its limits gets nothing more, even before the tripwire sweep pauses it. Once batches beyond
-    -- those read here may have results, only the sweep decides: it sums all of them, and what it does not pause must not stand still.
-    where not (c.tripwire = 'armed' and (not c.is_decided or c.is_whole)
+    -- As `tripwire::decide`: a campaign above its limits gets nothing more, even before the tripwire sweep pauses it. Where batches
+    -- beyond those read here may have results, only the sweep decides: it sums all of them, and what it does not pause must not stand still.
+    where not (c.tripwire = 'armed' and c.is_whole
                and (c.complained * 100 > c.complaint_percent * greatest(c.decided, 1000)
                     or c.bounced * 100 > c.bounce_percent * greatest(c.decided, 100)))
       and exists (

@@ -10,9 +10,8 @@ use uuid::Uuid;
 use super::{AudienceSelector, count::AudienceMembers, lookup};
 use segments::{CompiledSegment, SegmentError};
 
-/// Contacts in a row of `launch_audiences`, which are written to `sends` together. A tenth of a second: while a longer transaction is open,
-/// what delivery updates is pruned later, so that more updates have to touch the indexes.
-const PART: i64 = 20_000;
+/// Contacts in a row of `launch_audiences`: in four batches of a campaign that is not divided.
+const PART: i64 = 2_000;
 
 /// Stores the current members of the audience. Works in either role, inside a transaction.
 ///

@@ -101,7 +101,8 @@ pub async fn requeue(pool: &PgPool, scope: &RequeueScope, now: bool) -> sqlx::Re
     Ok(Requeued { batches: requeued, requests, forward, not_requeued })
 }
 
-/// Makes requests due that were accepted and not handled: a campaign's launch, or the request of a send.
+/// Makes requests due that were accepted and not handled: a campaign's launch, or the request of a send. And a launch that was rejected, of
+/// which a range could not be written: it goes on where it ended.
 async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::Result<u64> {
     let (launch_of, id) = match scope {
         RequeueScope::Campaign { id, .. } => (Some(id.to_string()), None),
@@ -109,8 +110,13 @@ async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::
         RequeueScope::Batch { id, .. } => (None, Some(*id)),
     };
     sqlx::query!(
-        "update requests r set announce_after = now()
-         where r.tenant_id = $1 and r.state = 'accepted' and r.announce_after > now() and r.announcements > 0
+        "update requests r set state = 'accepted', outcome = null, handled_at = null, announce_after = now()
+         where r.tenant_id = $1
+           and (r.state = 'accepted' and r.announce_after > now() and r.announcements > 0
+                or r.state = 'rejected' and r.kind = 'campaign-launch' and exists (
+                    select from campaigns c
+                    where c.tenant_id = r.tenant_id and c.id::text = r.payload ->> 'campaign_id'
+                      and c.status = 'sending' and c.materialized_at is null))
            and (r.id = $2 or r.kind = 'campaign-launch' and r.payload ->> 'campaign_id' = $3)",
         scope.tenant(),
         id,
