@@ -12,7 +12,7 @@ use crate::retention::RetentionSettings;
 #[group(skip)]
 pub struct Settings {
     /// Campaigns whose audience is looked up at the same time, per process. Each takes one Postgres connection and a processor
-    /// for about six seconds for each million contacts, in turns of 2,000.
+    /// for about six seconds for each million contacts, in turns of 20,000.
     #[arg(long, env = "POSTRIDER_AUDIENCE_LAUNCHES", default_value_t = 1)]
     pub audience_launches: usize,
     /// Campaign sends dispatched and not yet decided, over all tenants: some seconds of work. More keeps more workers busy; fewer let a

@@ -82,7 +82,7 @@ async fn by_variant(rig: &Rig) -> BTreeMap<Option<String>, BTreeSet<Uuid>> {
 
 #[rstest]
 #[case::in_one_range(3_000)]
-#[case::in_three(25)]
+#[case::in_three(1_001)]
 #[tokio::test(flavor = "multi_thread")]
 async fn each_contact_gets_the_variant_it_is_drawn_for_and_the_rest_is_held_back(#[case] range: usize) {
     let rig = Rig::new().await;

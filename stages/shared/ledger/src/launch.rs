@@ -10,12 +10,6 @@ use uuid::Uuid;
 use crate::audience::Split;
 use crate::local_time::DueTimes;
 
-/// Rows of a pinned audience in a range, 2,000 contacts in each: some ten milliseconds. While a longer transaction is open, what delivery
-/// updates is pruned later, and more updates have to touch the indexes.
-const RANGE: i64 = 1;
-/// And of one that is divided, by variants or time zones: each of its parts has batches of its own, which are to be full.
-const DIVIDED_RANGE: i64 = 50;
-
 /// The fields of a campaign that decide how its audience is cut into batches.
 #[derive(Debug)]
 pub struct Plan {
@@ -91,7 +85,7 @@ fn batch_size(max_per_minute: Option<i32>) -> i64 {
     })
 }
 
-/// Writes the sends and batches of the audience's next range, which is taken out of the pinned audience, and the campaign's new state. The campaign is locked.
+/// Writes the sends and batches of the audience's next range, which is a row of the pinned audience, and the campaign's new state. The campaign is locked.
 ///
 /// # Errors
 /// Postgres away.
@@ -142,7 +136,6 @@ pub async fn materialize_range(db: &mut PgConnection, tenant: Uuid, plan: &Plan)
 
 async fn write_sends(db: &mut PgConnection, tenant: Uuid, plan: &Plan, size: i64) -> sqlx::Result<Parts> {
     let times = plan.times.as_ref();
-    let range = if times.is_some() || plan.split.variants() > 0 { DIVIDED_RANGE } else { RANGE };
     let moments = times.map(|times| &times.moments);
     let rows = sqlx::query_file!(
         "queries/launch/materialize_range.sql",
@@ -152,7 +145,6 @@ async fn write_sends(db: &mut PgConnection, tenant: Uuid, plan: &Plan, size: i64
         plan.campaign,
         size,
         plan.launch.next_batch,
-        range,
         plan.without_archived_before,
         plan.split.thresholds(),
         Json(moments) as _,

@@ -2,27 +2,26 @@
 -- the gate gives them their reason. Each part has batches of its own. A part is a variant of the A/B test, or its remainder, at a moment of
 -- a campaign by time zones: the moment's number times the variants and one, plus the variant's; without either all are part 0. A send's
 -- number is its batch's number and, in the low nine bits, its position in the batch (`LaunchId`).
--- $1 tenant, $2 launch prefix, $3 month, $4 campaign, $5 sends per batch, $6 the next batch's number, $7 how many rows of `launch_audiences`
--- are a range. $8: contacts archived before this time are left out; null leaves nobody out. $9 the thresholds of the split; $10 which moment
--- is each time zone's, $11 which is that of contacts without one. Answers each part's first batch and size.
--- About 5 us a contact, mostly the two indexes.
+-- $1 tenant, $2 launch prefix, $3 month, $4 campaign, $5 sends per batch, $6 the next batch's number. $7: contacts archived before this time
+-- are left out; null leaves nobody out. $8 the thresholds of the split; $9 which moment is each time zone's, $10 which is that of contacts
+-- without one. Answers each part's first batch and size. About 0.1 s for 20,000 contacts, mostly the two indexes.
 with taken as (
     delete from launch_audiences
-    where tenant_id = $1 and campaign_id = $4 and part in (
-        select part from launch_audiences where tenant_id = $1 and campaign_id = $4 order by part limit $7)
+    where tenant_id = $1 and campaign_id = $4
+      and part = (select min(part) from launch_audiences where tenant_id = $1 and campaign_id = $4)
     returning contacts
 ), members as materialized (
     select m.id, m.part, row_number() over (partition by m.part order by m.id) - 1 as place
     from (
         select c.id,
-               coalesce(($10::jsonb ->> c.timezone)::integer, $11) * (cardinality($9::bigint[]) + 1)
-                   + case when cardinality($9::bigint[]) = 0 then 0 else width_bucket(ab_draw($4, c.id), $9) end as part
+               coalesce(($9::jsonb ->> c.timezone)::integer, $10) * (cardinality($8::bigint[]) + 1)
+                   + case when cardinality($8::bigint[]) = 0 then 0 else width_bucket(ab_draw($4, c.id), $8) end as part
         from (select unnest(contacts) as id from taken) t
         -- By key, whatever the statistics: a range is small beside all contacts.
         cross join lateral (
             select c.id, c.timezone from contacts c
             where c.tenant_id = $1 and c.id = t.id
-              and (c.status = 'active' or $8::timestamptz is null or c.updated_at >= $8)
+              and (c.status = 'active' or $7::timestamptz is null or c.updated_at >= $7)
             offset 0
         ) c
     ) m

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use super::{AudienceSelector, count::AudienceMembers, lookup};
 use segments::{CompiledSegment, SegmentError};
 
-/// Contacts in a row of `launch_audiences`: in four batches of a campaign that is not divided.
-const PART: i64 = 2_000;
+/// Contacts in a row of `launch_audiences`, which are written to `sends` together: in a tenth of a second.
+const PART: i64 = 20_000;
 
 /// Stores the current members of the audience. Works in either role, inside a transaction.
 ///
