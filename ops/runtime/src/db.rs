@@ -91,9 +91,7 @@ impl Database {
             // a statement. One that broke since is an error to its user, as one that breaks a moment later is.
             .test_before_acquire(false)
             .before_acquire(|connection, usage| {
-                Box::pin(
-                    async move { if usage.idle_for > PING_AFTER { is_writable(connection).await } else { Ok(true) } },
-                )
+                Box::pin(async move { Ok(usage.idle_for <= PING_AFTER || is_writable(connection).await?) })
             })
             .after_release(|connection, _| Box::pin(end_transaction(connection)))
             .connect_lazy_with(options))

@@ -46,8 +46,10 @@ struct LaunchedCampaign {
     status: CampaignStatus,
     is_materialized: bool,
     is_due: bool,
-    /// The launch of which ranges are written, and when it began.
-    begun: Option<(Launch, DateTime<Utc>)>,
+    /// The launch of which ranges are written.
+    begun: Option<Launch>,
+    /// When it began, or begins now: by the clock of the transaction, which says what is due already.
+    began_at: DateTime<Utc>,
     selector: Option<AudienceSelector>,
     test_percent: Option<i16>,
     weights: Vec<i32>,
@@ -138,7 +140,8 @@ async fn lock_request(db: &mut PgConnection, input: &RequestAnnounced) -> Result
 async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Option<LaunchedCampaign>, StageError> {
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", materialized_at is not null as "is_materialized!",
-                  coalesce(scheduled_for <= now(), true) as "is_due!", scheduled_for_local, launch_prefix, month, launched_at,
+                  coalesce(scheduled_for <= now(), true) as "is_due!", scheduled_for_local, launch_prefix, month,
+                  coalesce(launched_at, now()) as "began_at!",
                   (select b.id from batches b where b.tenant_id = $1 and b.campaign_id = $2 order by b.id desc limit 1)
                       as "last_batch?",
                   (select t.timezone from tenants t where t.id = $1) as "timezone!", audience_mode, list_id, segment_id, tag_ids, test_percent, max_per_minute,
@@ -155,11 +158,8 @@ async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<
         status: row.status,
         is_materialized: row.is_materialized,
         is_due: row.is_due,
-        begun: row
-            .launch_prefix
-            .zip(row.month)
-            .zip(row.launched_at)
-            .map(|((prefix, month), at)| (Launch::after(prefix, month, row.last_batch), at)),
+        begun: row.launch_prefix.zip(row.month).map(|(prefix, month)| Launch::after(prefix, month, row.last_batch)),
+        began_at: row.began_at,
         selector: AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids),
         test_percent: row.test_percent,
         weights: row.weights,
@@ -188,26 +188,21 @@ async fn prepare(
         return Ok(LaunchOutcome::NotDue);
     }
     let Some(selector) = &campaign.selector else { return cancel(db, tenant, campaign.id).await };
-    let (launch, began_at) = match &campaign.begun {
-        Some(begun) => begun.clone(),
-        None => {
-            if !is_pinned && !pin(&mut *db, tenant, campaign.id, selector).await? {
-                return cancel(db, tenant, campaign.id).await;
-            }
-            (Launch::begin(), sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(&mut *db).await?)
-        }
-    };
+    if campaign.begun.is_none() && !is_pinned && !pin(&mut *db, tenant, campaign.id, selector).await? {
+        return cancel(db, tenant, campaign.id).await;
+    }
+    let launch = campaign.begun.clone().unwrap_or_else(Launch::begin);
     let is_first = launch.next_batch == 0;
     // A pinned audience is that of its launch, whoever was archived since; a list is pinned with those that were archived before.
     let is_list = !is_pinned && matches!(selector, AudienceSelector::List(_));
     let plan = Plan {
         campaign: campaign.id,
         launch,
-        without_archived_before: is_list.then_some(began_at),
+        without_archived_before: is_list.then_some(campaign.began_at),
         split: campaign.split(),
         max_per_minute: campaign.max_per_minute,
         // By the time at which it began, for all ranges alike.
-        times: campaign.local_time.map(|local| DueTimes::of(local, campaign.tenant_zone, began_at)),
+        times: campaign.local_time.map(|local| DueTimes::of(local, campaign.tenant_zone, campaign.began_at)),
     };
     let range = materialize_range(db, tenant, &plan).await?;
     Ok(match (range.is_last, is_first && range.sends == 0) {

@@ -128,9 +128,9 @@ struct EnrolledContact {
 }
 
 /// Finds or makes the contact by address, and fills what it has nothing in yet. A new one is subscribed, as one that is created
-/// through `/v1/contacts` is, unless its recipient has unsubscribed: the product that enrolls a contact says that it may be written to. The same holds for a contact that
-/// the engine itself made for transactional or one-off mail, and of which nothing else is known. What the product or the recipient
-/// said of a contact (unsubscribed, pending, suppressed) stays and counts. An archived contact is active again.
+/// through `/v1/contacts` is, unless its recipient has unsubscribed: the product that enrolls a contact says that it may be written to. The
+/// same holds for a contact that the engine itself made for transactional or one-off mail, and of which nothing else is known. What the
+/// product or the recipient said of a contact (unsubscribed, pending, suppressed) stays and counts. An archived contact is active again.
 async fn find_or_create(
     db: &mut PgConnection,
     tenant: Uuid,

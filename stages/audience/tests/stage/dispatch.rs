@@ -330,14 +330,9 @@ async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_
     let tenant = rig.tenant().await;
     waiting_and_armed(&rig, &tenant, 4).await;
     // The first thousand are through but for some at a receiver that defers, and these are due: both batches are announced again.
-    sqlx::query(
-        "update batches set state = 'announced', queued = 0, sent = 400, deferred = 100, announcement = 2, quiet_at = now(),
-                            announce_after = now() + interval '1 hour'
-         where (tenant_id, id) in (select tenant_id, id from batches order by id limit 2)",
-    )
-    .execute(&rig.pool)
-    .await
-    .unwrap();
+    let again = "state = 'announced', queued = 0, sent = 400, deferred = 100, announcement = 2, quiet_at = now(),
+                 announce_after = now() + interval '1 hour'";
+    change_batches(&rig, "limit 2", again).await;
     start(&rig, &[]).await;
     until("the others are dispatched", async || announced(&rig).await == 4).await;
 }

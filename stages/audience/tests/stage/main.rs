@@ -19,11 +19,19 @@ mod variants;
 
 use audience::Settings;
 use runner::Deps;
-use stage_rig::{Rig, settings};
+use stage_rig::{Rig, settings, until};
 
 /// Starts the stage as one process would.
 async fn start(rig: &Rig, arguments: &[&str]) -> Deps {
     let deps = rig.process();
     audience::start(&deps, &settings::<Settings>(arguments)).await.unwrap();
     deps
+}
+
+/// Waits until the audience of the one campaign that is launched is written to the ledger.
+async fn materialized(rig: &Rig) {
+    until("materialized", async || {
+        rig.number("select count(*) from campaigns where materialized_at is not null").await == 1
+    })
+    .await;
 }

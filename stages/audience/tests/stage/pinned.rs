@@ -6,10 +6,10 @@ use ledger::audience::AudienceSelector;
 use ledger::audience::count;
 use ledger::audience::pin;
 use schemas::{Classification, RequestKind, new_id};
-use stage_rig::{Rig, until};
+use stage_rig::Rig;
 use uuid::Uuid;
 
-use crate::start;
+use crate::{materialized, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_joins_or_leaves_after_a_launch_with_a_digest_changes_nothing() {
@@ -47,10 +47,7 @@ async fn who_joins_or_leaves_after_a_launch_with_a_digest_changes_nothing() {
     let request = rig.request(&tenant, RequestKind::CampaignLaunch, new_id(), payload, chrono::Utc::now()).await;
     rig.ring(&[request], "1").await;
     start(&rig, &[]).await;
-    until("materialized", async || {
-        rig.number("select count(*) from campaigns where materialized_at is not null").await == 1
-    })
-    .await;
+    materialized(&rig).await;
     let mailed: Vec<Uuid> = sqlx::query_scalar("select contact_id from sends").fetch_all(&rig.pool).await.unwrap();
     let expected: BTreeSet<Uuid> = people[..20].iter().map(|person| person.id).collect();
     assert_eq!((mailed.len(), mailed.into_iter().collect::<BTreeSet<_>>()), (20, expected));

@@ -6,7 +6,7 @@ use schemas::{LaunchId, RequestAnnounced};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{materialized, start};
 
 /// A launch with the digest of a pinned audience of so many contacts.
 async fn pinned_launch(rig: &Rig, tenant: &Tenant, contacts: usize) -> (Uuid, RequestAnnounced, Vec<Person>) {
@@ -15,10 +15,6 @@ async fn pinned_launch(rig: &Rig, tenant: &Tenant, contacts: usize) -> (Uuid, Re
     let campaign = rig.campaign(tenant, list).await;
     let request = rig.launch_request_of(tenant, campaign, &people, 20).await;
     (campaign, request, people)
-}
-
-async fn is_materialized(rig: &Rig) -> bool {
-    rig.number("select count(*) from campaigns where materialized_at is not null").await == 1
 }
 
 /// As a process left it that died after the first range: twenty contacts have a send.
@@ -56,7 +52,7 @@ async fn a_launch_in_ranges_writes_everybody_once_and_is_handled_when_all_are_wr
     let (_, request, people) = pinned_launch(&rig, &tenant, 49).await;
     start(&rig, &[]).await;
     rig.ring(std::slice::from_ref(&request), "1").await;
-    until("materialized", async || is_materialized(&rig).await).await;
+    materialized(&rig).await;
     let contacts: Vec<Uuid> =
         sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
     assert_eq!(contacts, people.iter().map(|person| person.id).collect::<Vec<_>>());
@@ -79,7 +75,7 @@ async fn a_launch_goes_on_after_a_crash_where_its_last_range_ended() {
         sqlx::query_scalar("select launched_at from campaigns").fetch_one(&rig.pool).await.unwrap();
     start(&rig, &[]).await;
     rig.ring(std::slice::from_ref(&request), "1").await;
-    until("materialized", async || is_materialized(&rig).await).await;
+    materialized(&rig).await;
     let batches: Vec<(Uuid, i32)> =
         sqlx::query_as("select id, size from batches order by id").fetch_all(&rig.pool).await.unwrap();
     assert_eq!(batches, [(launch.batch(0), 20), (launch.batch(1), 10)]);
@@ -107,7 +103,7 @@ async fn a_launch_of_which_a_range_could_not_be_written_goes_on_when_it_is_reque
     sqlx::raw_sql("alter table sends drop constraint poison").execute(&mut owner).await.unwrap();
     let scope = RequeueScope::Campaign { tenant: tenant.id, id: campaign };
     assert_eq!(ledger::requeue::requeue(&rig.pool, &scope, false).await.unwrap().requests, 1);
-    until("materialized", async || is_materialized(&rig).await).await;
+    materialized(&rig).await;
     assert_eq!(rig.number("select count(distinct contact_id) from sends").await, 30);
     rig.assert_books().await;
 }
@@ -143,9 +139,9 @@ async fn the_first_range_is_dispatched_before_the_last_is_written() {
     start(&rig, &[]).await;
     rig.ring(std::slice::from_ref(&request), "1").await;
     until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 1).await;
-    assert!(!is_materialized(&rig).await);
+    assert_eq!(rig.number("select count(*) from campaigns where materialized_at is not null").await, 0);
     held.rollback().await.unwrap();
-    until("materialized", async || is_materialized(&rig).await).await;
+    materialized(&rig).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,7 +164,7 @@ async fn who_is_archived_while_ranges_are_written_has_a_send_and_who_was_before_
     }
     start(&rig, &[]).await;
     rig.ring(std::slice::from_ref(&request), "1").await;
-    until("materialized", async || is_materialized(&rig).await).await;
+    materialized(&rig).await;
     let last: Uuid =
         sqlx::query_scalar("select contact_id from sends order by id desc limit 1").fetch_one(&rig.pool).await.unwrap();
     assert_eq!((last, rig.number("select count(*) from sends").await), (people[29].id, 29));

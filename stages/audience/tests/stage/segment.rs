@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection, Postgres, Transaction};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{materialized, start};
 
 async fn segment(rig: &Rig, tenant: &Tenant, rule: &Value) -> Uuid {
     let id = new_id();
@@ -95,10 +95,7 @@ async fn a_launch_mails_the_segment_as_it_is_when_the_audience_is_written_down()
     employ(&rig, &people[5..]).await;
     start(&rig, &[]).await;
     rig.ring(std::slice::from_ref(&request), "1").await;
-    until("materialized", async || {
-        rig.number("select count(*) from campaigns where materialized_at is not null").await == 1
-    })
-    .await;
+    materialized(&rig).await;
     assert_eq!(mailed(&rig).await, [people[0].id, people[2].id, people[3].id, people[5].id]);
     assert_eq!(rig.number("select count(*) from launch_audiences").await, 0);
     rig.assert_books().await;
@@ -121,10 +118,7 @@ async fn a_pinned_segment_is_mailed_as_it_was_pinned() {
     let request = rig.request(&tenant, schemas::RequestKind::CampaignLaunch, new_id(), payload, due).await;
     start(&rig, &[]).await;
     rig.ring(std::slice::from_ref(&request), "1").await;
-    until("materialized", async || {
-        rig.number("select count(*) from campaigns where materialized_at is not null").await == 1
-    })
-    .await;
+    materialized(&rig).await;
     assert_eq!(mailed(&rig).await, [people[0].id, people[1].id]);
 }
 

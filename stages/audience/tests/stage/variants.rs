@@ -9,7 +9,7 @@ use sqlx::Row;
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{materialized, start};
 
 /// A campaign with a test, launched: variants A, B … with these weights, each with a content of its own.
 async fn tested(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, weights: &[i32]) -> Uuid {
@@ -56,13 +56,6 @@ async fn drafted(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, we
         .unwrap();
     }
     campaign
-}
-
-async fn materialized(rig: &Rig) {
-    until("materialized", async || {
-        rig.number("select count(*) from campaigns where materialized_at is not null").await == 1
-    })
-    .await;
 }
 
 /// Sends by the variant of their batch, and the contacts in each.

@@ -85,7 +85,8 @@ fn batch_size(max_per_minute: Option<i32>) -> i64 {
     })
 }
 
-/// Writes the sends and batches of the audience's next range, which is a row of the pinned audience, and the campaign's new state. The campaign is locked.
+/// Writes the sends and batches of the audience's next range, which is a row of the pinned audience, and the campaign's new state. The
+/// campaign is locked.
 ///
 /// # Errors
 /// Postgres away.

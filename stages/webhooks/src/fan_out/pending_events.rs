@@ -145,10 +145,7 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> Result<Vec
     let rows = sqlx::query_file!("queries/load_notices.sql", &keys.tenants, &keys.ids).fetch_all(db).await?;
     let mut pending = Vec::with_capacity(rows.len());
     for row in rows {
-        let Some(event_type) = EventType::parse(&row.notice_type) else {
-            tracing::debug!(notice_id = %row.id, "a notice of an unknown type is left to a newer process");
-            continue;
-        };
+        let Some(event_type) = EventType::parse(&row.notice_type) else { continue };
         let is_test = event_type == EventType::WebhookTest;
         let data = event_data::of_notice(event_type, row.subject_id, row.contact_id, row.address, row.data);
         pending.push(PendingEvent {

@@ -1,8 +1,8 @@
 -- Locks and reads the oldest notes that no other fan-out has locked, until they become $1 rows or more; one at least, $2 at most. Of the
--- oldest, tenants in turn, and within a turn the small notes first, until one has waited for ten seconds: one tenant's
--- large ones delay no others, and are not delayed for ever. The locks are advisory and not
--- on the rows: a row lock gives the transaction an id, and while that lives Postgres prunes nothing that changed since. A note that was
--- deleted a moment ago may be read once more: its events keep their ids. Primary key, and `webhook_subscriptions_live`, once for each tenant.
+-- oldest, tenants in turn, and within a turn the small notes first, until one has waited for ten seconds: one tenant's large ones delay no
+-- others, and are not delayed for ever. The locks are advisory and not on the rows: a row lock gives the transaction an id, and while that
+-- lives Postgres prunes nothing that changed since. A note that was deleted a moment ago may be read once more: its events keep their ids.
+-- Primary key, and `webhook_subscriptions_live`, once for each tenant.
 with oldest as materialized (
     select o.id, row_number() over (partition by o.tenant_id order by o.id) as turn
     from (select id, tenant_id from outbox where noted_at <= clock_timestamp() order by id limit 4 * $2::int8) o
