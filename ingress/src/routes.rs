@@ -62,7 +62,7 @@ fn all() -> Routes {
 pub fn router(ingress: Arc<Ingress>) -> Router {
     let state = (Arc::clone(&ingress), operation_at as observe::FindOperation);
     all()
-        .into_router()
+        .router
         .fallback(observe::no_such_path)
         .method_not_allowed_fallback(observe::no_such_method)
         .layer(CatchPanicLayer::custom(observe::panicked))
@@ -70,7 +70,7 @@ pub fn router(ingress: Arc<Ingress>) -> Router {
         .with_state(ingress)
 }
 
-static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| all().operations().to_vec());
+static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| all().operations);
 static BY_NAME: LazyLock<HashMap<&str, &Operation>> =
     LazyLock::new(|| OPERATIONS.iter().map(|operation| (operation.doc.id, operation)).collect());
 

@@ -164,6 +164,9 @@ impl Ingress {
     /// Its pools, and what metrics call them.
     #[must_use]
     pub fn pools(&self) -> [(&'static str, Watched); 2] {
-        [(Role::Ingress.as_str(), self.pool.clone().into()), ("ingress_by_key", self.by_key.clone().into())]
+        [
+            (Role::Ingress.as_str(), Watched::Pool(self.pool.clone())),
+            ("ingress_by_key", Watched::Kept(self.by_key.clone())),
+        ]
     }
 }

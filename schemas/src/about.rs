@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-/// The piece of work that a message is about. The id of a transactional or one-off request is also that of its batch, and of
-/// a batch's first send: so one id leads from the request to the mail.
+/// The piece of work that a message is about, for traces: ids only. The id of a transactional or one-off request is also that of its batch,
+/// and of a batch's first send: so one id leads from the request to the mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// A row in `requests`.

@@ -171,9 +171,6 @@ pub enum Action {
 
 impl Action {
     /// Reads a config. `decode` is the caller's way to read an object: the API wants paths in its errors, the stage does not.
-    ///
-    /// # Errors
-    /// Those of `decode`.
     pub fn read<E>(kind: StepType, config: Map<String, Value>, decode: &impl Decode<E>) -> Result<Self, E> {
         Ok(match kind {
             StepType::SendEmail => decode.decode::<Nothing>(config).map(|_| Self::SendEmail)?,
@@ -196,9 +193,6 @@ impl Action {
 /// A way to read an object into a type.
 pub trait Decode<E> {
     /// Reads it.
-    ///
-    /// # Errors
-    /// When it is not of the type.
     fn decode<T: serde::de::DeserializeOwned>(&self, object: Map<String, Value>) -> Result<T, E>;
 }
 

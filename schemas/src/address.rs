@@ -56,9 +56,6 @@ pub struct Address(String);
 
 impl Address {
     /// Parses and canonicalises.
-    ///
-    /// # Errors
-    /// [`AddressError`] names the part at fault.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let text = text.trim();
         if text.is_empty() {
@@ -94,12 +91,6 @@ impl Address {
     #[must_use]
     pub fn into_string(self) -> String {
         self.0
-    }
-
-    /// The part before the `@`.
-    #[must_use]
-    pub fn local_part(&self) -> &str {
-        self.0.split_once('@').map_or("", |(local, _)| local)
     }
 
     /// The part after the `@`, as A-labels.

@@ -53,9 +53,6 @@ pub fn first_id(at: DateTime<Utc>) -> Uuid {
 pub struct IdError;
 
 /// Parses an id in canonical form: 36 characters, lower case, dashed. `uuid` itself also takes urn, braced and undashed forms.
-///
-/// # Errors
-/// [`IdError`] for every other form.
 pub fn parse_id(text: &str) -> Result<Uuid, IdError> {
     if text.len() != 36 || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
         return Err(IdError);

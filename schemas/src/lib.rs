@@ -15,7 +15,6 @@ pub mod ids;
 pub mod key;
 pub mod messages;
 mod named_enum;
-mod provider;
 pub mod quiet;
 pub mod receiver;
 pub mod rejected;
@@ -35,12 +34,11 @@ pub use ids::{LaunchId, SendId, month_of, new_batch_id, new_id, parse_id};
 pub use messages::{
     Cleared, ClearedRecipient, FactsAnnounced, InboundAnnounced, RequestAnnounced, Resolved, Signal, SignalKind,
 };
-pub use provider::ProviderKind;
 pub use rejected::RequestRejected;
 pub use rendered::{LinkToken, Piece, PlaceholderValues, Rendered, RenderedRecipient, Skeleton, SkeletonId, TokenIds};
 pub use states::{
     AttributionModel, BounceClass, CampaignStatus, Classification, DelayUnit, DeliveryStatus, DirectKind, DomainStatus,
     EnrollmentStatus, Environment, ExitReason, Lane, MarketingStatus, MessageKind, MessagePurpose, OnMiss, OutcomeType,
-    PauseReason, RequestKind, SendState, SequenceStatus, SkipReason, StepType, SubscriptionStatus, WinnerMetric,
-    WinnerReason,
+    PauseReason, ProviderKind, RequestKind, SendState, SequenceStatus, SkipReason, StepType, SubscriptionStatus,
+    WinnerMetric, WinnerReason,
 };

@@ -9,10 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{
-    Classification, Lane, MessageKind, RequestKind,
-    about::{About, Work},
-};
+use crate::{About, Classification, Lane, MessageKind, RequestKind, Work};
 
 /// The body of a bus message, with the name of its schema.
 pub trait Message: Serialize + serde::de::DeserializeOwned + Send + Sync + 'static {
@@ -196,22 +193,6 @@ impl Cleared {
     #[must_use]
     pub fn message_id(&self) -> String {
         format!("cleared-{}-{}", self.batch_id.simple(), self.announcement)
-    }
-}
-
-impl Message for crate::Rendered {
-    const SCHEMA: &'static str = "mail.v1.rendered";
-
-    fn of_body(body: &Bytes) -> Result<Self, serde_json::Error> {
-        Self::of_frame(body)
-    }
-
-    fn to_body(&self) -> Result<Bytes, serde_json::Error> {
-        self.frame()
-    }
-
-    fn about(&self) -> Option<About> {
-        Some(About { campaign_id: self.campaign_id, ..About::new(self.tenant_id, Work::Batch(self.batch_id)) })
     }
 }
 

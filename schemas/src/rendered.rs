@@ -20,7 +20,7 @@ pub use self::{
     recipient::RenderedRecipient,
     skeleton::{LinkToken, Piece, PlaceholderValues, Skeleton, SkeletonId, TokenIds},
 };
-use crate::{Lane, MessageKind, token::TokenKeyId};
+use crate::{About, Lane, MessageKind, Work, messages::Message, token::TokenKeyId};
 
 /// The largest `Rendered` message rendering publishes, in bytes. A batch that needs more is cut into several.
 pub const RENDERED_MAX_BYTES: usize = 256 * 1024;
@@ -116,5 +116,21 @@ impl Rendered {
             message.recipients.push(reader.recipient(frame).ok_or_else(malformed)?);
         }
         if reader.0.is_empty() { Ok(message) } else { Err(malformed()) }
+    }
+}
+
+impl Message for Rendered {
+    const SCHEMA: &'static str = "mail.v1.rendered";
+
+    fn of_body(body: &Bytes) -> Result<Self, serde_json::Error> {
+        Self::of_frame(body)
+    }
+
+    fn to_body(&self) -> Result<Bytes, serde_json::Error> {
+        self.frame()
+    }
+
+    fn about(&self) -> Option<About> {
+        Some(About { campaign_id: self.campaign_id, ..About::new(self.tenant_id, Work::Batch(self.batch_id)) })
     }
 }

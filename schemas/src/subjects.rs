@@ -2,13 +2,6 @@
 
 use crate::{Environment, Lane, RequestKind};
 
-/// `mail.v1.request.<product>.<environment>.<kind>`: what an internal system asks for, its body as over HTTP. The way in; the
-/// ingress checks it and answers for it.
-#[must_use]
-pub fn request(product: &str, environment: Environment, kind: RequestKind) -> String {
-    format!("mail.v1.request.{product}.{environment}.{kind}")
-}
-
 /// `mail.v1.accepted.<product>.<environment>.<kind>`: that a request was accepted and stands in the ledger.
 #[must_use]
 pub fn accepted(product: &str, environment: Environment, kind: RequestKind) -> String {

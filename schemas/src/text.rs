@@ -27,9 +27,6 @@ impl TextError {
 }
 
 /// Checks a text of one line.
-///
-/// # Errors
-/// [`TextError`] for the first character that is not taken.
 pub fn check_line(text: &str) -> Result<(), TextError> {
     if text.chars().any(char::is_control) { Err(TextError::Control) } else { check_visible(text) }
 }
@@ -38,9 +35,6 @@ pub fn check_line(text: &str) -> Result<(), TextError> {
 ///
 /// Joiners are taken inside what is written with them (emoji, Persian, Indic scripts), and direction marks in a text that has letters
 /// written from right to left.
-///
-/// # Errors
-/// [`TextError::Invisible`].
 pub fn check_visible(text: &str) -> Result<(), TextError> {
     if text.is_ascii() {
         return Ok(());

@@ -4,7 +4,7 @@
 //! over purpose and payload, so a pixel token cannot be used to unsubscribe. Tokens hold for years: keys are kept by id.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, Mac};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -12,45 +12,34 @@ use subtle::ConstantTimeEq;
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::webhook::mac_of;
+
 const VERSION: &str = "v1";
 const MAC_BYTES: usize = 16;
 const IDS_BYTES: usize = 32;
 /// The longest token we look at, in bytes: a target of 2 KB and its overhead.
 pub const TOKEN_MAX_BYTES: usize = 4096;
 
-/// What a token may be used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// `/t/o/`
-    Open,
-    /// `/t/c/`
-    Click,
-    /// `/u/`
-    Unsubscribe,
-    /// `/p/`
-    Preferences,
-    /// `/c/`
-    Confirm,
-    /// `/exports/`: in the place of the send, the key that made the link.
-    Export,
-    /// The return path's local part.
-    ReturnPath,
-    /// The Message-ID's local part.
-    MessageId,
-}
-
-impl Purpose {
-    fn label(self) -> &'static [u8] {
-        match self {
-            Self::Open => b"open\0",
-            Self::Click => b"click\0",
-            Self::Unsubscribe => b"unsubscribe\0",
-            Self::Preferences => b"preferences\0",
-            Self::Confirm => b"confirm\0",
-            Self::Export => b"export\0",
-            Self::ReturnPath => b"return-path\0",
-            Self::MessageId => b"message-id\0",
-        }
+crate::named_enum! {
+    /// What a token may be used for. The name is signed with the token.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Purpose {
+        /// `/t/o/`
+        Open = "open",
+        /// `/t/c/`
+        Click = "click",
+        /// `/u/`
+        Unsubscribe = "unsubscribe",
+        /// `/p/`
+        Preferences = "preferences",
+        /// `/c/`
+        Confirm = "confirm",
+        /// `/exports/`: in the place of the send, the key that made the link.
+        Export = "export",
+        /// The return path's local part.
+        ReturnPath = "return-path",
+        /// The Message-ID's local part.
+        MessageId = "message-id",
     }
 }
 
@@ -120,11 +109,11 @@ impl TokenKeys {
     #[must_use]
     pub fn derive(master_keys: &[[u8; 32]]) -> Self {
         let derive = |master: &[u8; 32]| {
-            let mut kdf = mac_from(master);
+            let mut kdf = mac_of(master);
             kdf.update(b"postrider token key v1");
             let key: [u8; 32] = kdf.finalize().into_bytes().into();
             let [a, b, c, ..]: [u8; 32] = Sha256::digest(key).into();
-            Key { id: TokenKeyId([a, b, c]), mac: mac_from(&key) }
+            Key { id: TokenKeyId([a, b, c]), mac: mac_of(&key) }
         };
         Self { keys: master_keys.iter().map(derive).collect() }
     }
@@ -243,13 +232,6 @@ pub fn click_rest(link: u16, url: &str) -> Vec<u8> {
     [&link.to_be_bytes(), url.as_bytes()].concat()
 }
 
-fn mac_from(key: &[u8; 32]) -> Hmac<Sha256> {
-    // A 32-byte key fits every HMAC: the fixed-size constructor cannot fail.
-    let mut block = hmac::digest::Key::<Hmac<Sha256>>::default();
-    block[..32].copy_from_slice(key);
-    Hmac::<Sha256>::new(&block)
-}
-
 fn short_tag(key: &Key, purpose: Purpose, send_id: Uuid) -> [u8; 8] {
     let [a, b, c, d, e, f, g, h, ..] = tag(key, purpose, send_id.as_bytes());
     [a, b, c, d, e, f, g, h]
@@ -257,7 +239,8 @@ fn short_tag(key: &Key, purpose: Purpose, send_id: Uuid) -> [u8; 8] {
 
 fn tag(key: &Key, purpose: Purpose, payload: &[u8]) -> [u8; MAC_BYTES] {
     let mut mac = key.mac.clone();
-    mac.update(purpose.label());
+    mac.update(purpose.as_str().as_bytes());
+    mac.update(&[0]);
     mac.update(payload);
     let full = mac.finalize().into_bytes();
     let mut tag = [0; MAC_BYTES];

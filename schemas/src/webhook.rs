@@ -63,9 +63,6 @@ impl WebhookSecret {
     }
 
     /// Reads the text that [`WebhookSecret::expose`] gives.
-    ///
-    /// # Errors
-    /// [`MalformedSecret`]
     pub fn parse(text: &str) -> Result<Self, MalformedSecret> {
         let encoded = text.strip_prefix(SECRET_PREFIX).ok_or(MalformedSecret)?;
         let key = STANDARD.decode(encoded).map_err(|_| MalformedSecret)?;
@@ -148,7 +145,7 @@ fn tag(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
 }
 
 /// Our keys are no longer than a block (64 bytes), so they are padded with zeros, as HMAC does with short ones.
-fn mac_of(key: &[u8]) -> Hmac<Sha256> {
+pub(crate) fn mac_of(key: &[u8]) -> Hmac<Sha256> {
     let mut block = hmac::digest::Key::<Hmac<Sha256>>::default();
     block[..key.len()].copy_from_slice(key);
     Hmac::<Sha256>::new(&block)

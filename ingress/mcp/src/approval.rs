@@ -28,10 +28,10 @@ impl Assistant {
             bearer.subject,
             bearer.client_id,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.deps.pool)
         .await?
         .ok_or(AssistantRefusal::NotApproved)?;
-        match self.rate.count(row.id, self.terms.rate_per_minute).await {
+        match self.deps.rate.count(row.id, self.terms.rate_per_minute).await {
             Ok(None) => {}
             Ok(Some(seconds)) => return Err(AssistantRefusal::Rate(u64::from(seconds))),
             Err(NotCounted) => return Err(AssistantRefusal::Unavailable),

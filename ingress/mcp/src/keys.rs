@@ -28,10 +28,8 @@ const FRESH: Duration = Duration::from_secs(10 * 60);
 const TRUSTED: Duration = Duration::from_secs(60 * 60);
 /// Pause between two fetches: tokens with made-up key ids cannot make us flood the issuer.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// A key that verifies.
 #[derive(Debug, Clone)]
 pub(crate) struct VerifyingKey {
     decoding: DecodingKey,
@@ -71,45 +69,33 @@ pub(crate) fn is_allowed(algorithm: Algorithm) -> bool {
 #[error("the issuer's keys are not to be had")]
 pub(crate) struct KeysUnavailable;
 
-/// Keys at one moment.
 #[derive(Debug)]
 struct KeySet {
     keys: HashMap<String, Arc<VerifyingKey>>,
     fetched: Instant,
 }
 
-/// Where keys come from.
 #[derive(Debug)]
 pub(crate) struct KeySource {
     http: reqwest::Client,
-    issuer: String,
-    issuer_url: Url,
-    configured: Option<Url>,
     known: RwLock<Option<Arc<KeySet>>>,
     /// Held while the issuer is asked; holds when that was last begun.
     turn: Mutex<Option<Instant>>,
 }
 
 impl KeySource {
-    pub(crate) fn new(terms: &Terms) -> Result<Self, StartError> {
+    pub(crate) fn new() -> Result<Self, StartError> {
         let http = reqwest::Client::builder()
             // A redirect could lead to plain http, or into our own network.
             .redirect(redirect::Policy::none())
             .timeout(ANSWER_MAX)
             .connect_timeout(ANSWER_MAX)
             .build()?;
-        Ok(Self {
-            http,
-            issuer: terms.issuer.clone(),
-            issuer_url: terms.issuer_url.clone(),
-            configured: terms.jwks_url.clone(),
-            known: RwLock::new(None),
-            turn: Mutex::new(None),
-        })
+        Ok(Self { http, known: RwLock::new(None), turn: Mutex::new(None) })
     }
 
-    /// The key with this id; `None` when the issuer has none.
-    pub(crate) async fn find(&self, id: &str) -> Result<Option<Arc<VerifyingKey>>, KeysUnavailable> {
+    /// The issuer's key with this id; `None` when it has none.
+    pub(crate) async fn find(&self, terms: &Terms, id: &str) -> Result<Option<Arc<VerifyingKey>>, KeysUnavailable> {
         let known = self.trusted();
         let found = known.as_ref().and_then(|set| set.keys.get(id).cloned());
         let fresh = known.as_ref().is_some_and(|set| set.fetched.elapsed() < FRESH);
@@ -121,7 +107,7 @@ impl KeySource {
         let Some(mut last) = turn else { return Ok(found) };
         if last.is_none_or(|begun| begun.elapsed() >= PAUSE) {
             *last = Some(Instant::now());
-            self.refresh().await;
+            self.refresh(terms).await;
         }
         drop(last);
         let known = self.trusted().ok_or(KeysUnavailable)?;
@@ -133,9 +119,9 @@ impl KeySource {
         known.filter(|set| set.fetched.elapsed() < TRUSTED)
     }
 
-    async fn refresh(&self) {
+    async fn refresh(&self, terms: &Terms) {
         let fetched = Instant::now();
-        match self.fetch().await {
+        match self.fetch(terms).await {
             Ok(keys) => {
                 let set = Arc::new(KeySet { keys, fetched });
                 *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(set);
@@ -144,10 +130,10 @@ impl KeySource {
         }
     }
 
-    async fn fetch(&self) -> Result<HashMap<String, Arc<VerifyingKey>>, &'static str> {
-        let url = match &self.configured {
+    async fn fetch(&self, terms: &Terms) -> Result<HashMap<String, Arc<VerifyingKey>>, &'static str> {
+        let url = match &terms.jwks_url {
             Some(url) => url.clone(),
-            None => self.discover().await?,
+            None => self.discover(terms).await?,
         };
         #[derive(Deserialize)]
         struct Published {
@@ -160,22 +146,22 @@ impl KeySource {
     }
 
     /// Asks the issuer's own metadata (RFC 8414 §3, then OpenID Connect Discovery §4).
-    async fn discover(&self) -> Result<Url, &'static str> {
+    async fn discover(&self, terms: &Terms) -> Result<Url, &'static str> {
         #[derive(Deserialize)]
         struct Metadata {
             issuer: String,
             jwks_uri: String,
         }
-        let path = self.issuer_url.path().trim_end_matches('/');
+        let path = terms.issuer_url.path().trim_end_matches('/');
         let inserted = format!("/.well-known/oauth-authorization-server{path}");
         let appended = format!("{path}/.well-known/openid-configuration");
         let mut fault = "the issuer has no metadata";
         for path in [inserted, appended] {
-            let mut url = self.issuer_url.clone();
+            let mut url = terms.issuer_url.clone();
             url.set_path(&path);
             match self.get::<Metadata>(url).await {
-                Ok(metadata) if metadata.issuer == self.issuer => {
-                    return key_url(&metadata.jwks_uri, &self.issuer_url)
+                Ok(metadata) if metadata.issuer == terms.issuer => {
+                    return key_url(&metadata.jwks_uri, &terms.issuer_url)
                         .map_err(|_| "the metadata names keys that are not safe to fetch");
                 }
                 Ok(_) => fault = "the metadata is another issuer's",

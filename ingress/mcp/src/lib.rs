@@ -73,10 +73,7 @@ pub struct AssistantDeps {
 /// The endpoint.
 #[derive(Debug)]
 pub struct Assistant {
-    pool: PgPool,
-    rate: Arc<dyn RateLimit>,
-    tasks: TaskTracker,
-    quota: QuotaDefaults,
+    deps: AssistantDeps,
     terms: settings::Terms,
     keys: keys::KeySource,
 }
@@ -88,8 +85,6 @@ impl Assistant {
     /// [`StartError`] for settings that contradict each other.
     pub fn new(deps: AssistantDeps, settings: &Settings) -> Result<Option<Arc<Self>>, StartError> {
         let Some(terms) = settings.terms()? else { return Ok(None) };
-        let keys = keys::KeySource::new(&terms)?;
-        let AssistantDeps { pool, rate, tasks, quota } = deps;
-        Ok(Some(Arc::new(Self { pool, rate, tasks, quota, terms, keys })))
+        Ok(Some(Arc::new(Self { deps, terms, keys: keys::KeySource::new()? })))
     }
 }

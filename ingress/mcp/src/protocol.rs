@@ -71,7 +71,7 @@ impl ServerHandler for Workspace {
             return Err(ErrorData::invalid_params("unknown tool", None));
         };
         let arguments = Value::Object(request.arguments.unwrap_or_default());
-        let (workspace, tasks) = (self.clone(), self.assistant.tasks.clone());
+        let (workspace, tasks) = (self.clone(), self.assistant.deps.tasks.clone());
         // In a task of its own: a client that hangs up must not leave a call half done or unaudited.
         let call =
             tasks.spawn(async move { tools::call(&workspace.assistant, &workspace.approval, tool, arguments).await });

@@ -107,7 +107,6 @@ impl From<sqlx::Error> for AssistantRefusal {
     }
 }
 
-/// A refusal in the error shape.
 pub(crate) fn shaped(status: StatusCode, code: &str) -> Response {
     let body = json!({"ok": false, "error": code}).to_string();
     (status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()

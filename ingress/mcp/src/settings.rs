@@ -82,13 +82,13 @@ impl Settings {
         if clients.is_empty() {
             return Err(StartError::Contradiction("mcp-issuer needs mcp-clients, the clients that may connect"));
         }
-        let issuer_url = safe_url(issuer).ok_or(StartError::Url("mcp-issuer"))?;
+        let issuer_url = named_url(issuer, "mcp-issuer")?;
         let jwks_url = self.mcp_jwks_url.as_ref().map(|text| key_url(text, &issuer_url)).transpose()?;
         Ok(Some(Terms {
             issuer: issuer.clone(),
             issuer_url,
             resource: resource.clone(),
-            resource_url: safe_url(resource).ok_or(StartError::Url("mcp-resource"))?,
+            resource_url: named_url(resource, "mcp-resource")?,
             jwks_url,
             clients,
             rate_per_minute: self.mcp_rate_per_minute.max(1),
@@ -107,29 +107,27 @@ impl Terms {
     }
 }
 
-/// A URL that may carry secrets: https, or http on this very machine.
+/// A URL that may carry secrets: https, or http on this very machine. It names no user.
 fn safe_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
-    let plain =
-        url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
     let safe = match url.scheme() {
         "https" => url.host().is_some(),
         "http" => is_loopback(&url),
         _ => false,
     };
-    (plain && safe).then_some(url)
+    (safe && url.username().is_empty() && url.password().is_none()).then_some(url)
 }
 
-/// Where keys may be fetched: https; plain http only on loopback, and only when the issuer itself is there.
+/// The URL of an issuer or of the endpoint, as tokens spell it.
+fn named_url(text: &str, setting: &'static str) -> Result<Url, StartError> {
+    let url = safe_url(text).filter(|url| url.query().is_none() && url.fragment().is_none());
+    url.ok_or(StartError::Url(setting))
+}
+
+/// Where keys may be fetched: on loopback by plain http only when the issuer itself is there.
 pub(crate) fn key_url(text: &str, issuer: &Url) -> Result<Url, StartError> {
-    let url = Url::parse(text).map_err(|_| StartError::Url("mcp-jwks-url"))?;
-    let plain = url.username().is_empty() && url.password().is_none();
-    let safe = match url.scheme() {
-        "https" => url.host().is_some(),
-        "http" => is_loopback(&url) && is_loopback(issuer),
-        _ => false,
-    };
-    if plain && safe { Ok(url) } else { Err(StartError::Url("mcp-jwks-url")) }
+    let url = safe_url(text).filter(|url| url.scheme() == "https" || is_loopback(issuer));
+    url.ok_or(StartError::Url("mcp-jwks-url"))
 }
 
 fn is_loopback(url: &Url) -> bool {

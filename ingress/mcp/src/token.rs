@@ -21,7 +21,6 @@ const TYPES: [&str; 3] = ["at+jwt", "application/at+jwt", "jwt"];
 /// The user and the program of a valid access token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bearer {
-    /// The user.
     pub(crate) subject: String,
     /// The program that the user asks with.
     pub(crate) client_id: String,
@@ -85,8 +84,8 @@ impl Assistant {
             return Err(AssistantRefusal::BadToken);
         }
         let id = header.kid.as_deref().ok_or(AssistantRefusal::BadToken)?;
-        let key =
-            self.keys.find(id).await.map_err(|_| AssistantRefusal::Unavailable)?.ok_or(AssistantRefusal::BadToken)?;
+        let key = self.keys.find(&self.terms, id).await.map_err(|_| AssistantRefusal::Unavailable)?;
+        let key = key.ok_or(AssistantRefusal::BadToken)?;
         let decoding = key.for_algorithm(header.alg).ok_or(AssistantRefusal::BadToken)?;
         let claims: Claims = decode(token, decoding, &validation(&self.terms, header.alg))
             .map_err(|_| AssistantRefusal::BadToken)?

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use tower::ServiceExt;
 use uuid::Uuid;
 
+use super::calls::ValidateWrite;
 use crate::pipeline::{
     IdempotencyKey, Operation,
     auth::{TrustedCaller, keys::Caller},
@@ -29,12 +30,11 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// From the tokens of `<product>.<environment>.<rest>`; answers the rest, too.
-    pub fn of_tokens(tokens: &str) -> Option<(Self, &str)> {
-        let (product, rest) = tokens.split_once('.')?;
-        let (environment, rest) = rest.split_once('.')?;
-        let environment = Environment::parse(environment)?;
-        (!product.is_empty()).then(|| (Self { product: product.to_owned(), environment }, rest))
+    /// From `<prefix>.<product>.<environment>.<rest>`.
+    pub fn of_subject(subject: &str, prefix: &str) -> Option<Self> {
+        let (product, rest) = subject.strip_prefix(prefix)?.strip_prefix('.')?.split_once('.')?;
+        let environment = Environment::parse(rest.split_once('.')?.0)?;
+        (!product.is_empty()).then(|| Self { product: product.to_owned(), environment })
     }
 
     /// The publisher as a caller: with every scope of a product, and a constant key id for idempotency and the audit log.
@@ -48,9 +48,16 @@ impl Publisher {
     }
 }
 
-/// Product and environment as they stand in `.<product>.<environment>.<rest>`, known or not.
-pub(super) fn publisher_in(tokens: &str) -> &str {
-    let tokens = tokens.trim_start_matches('.');
+/// 404 for a subject without a publisher. `last` is what its last tokens name.
+pub(super) fn unknown_subject(prefix: &str, last: &str) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "not_found").detail(format!(
+        "the subject is {prefix}.<product>.<environment>.<{last}>, the environment production or sandbox"
+    ))
+}
+
+/// Product and environment as they stand in `<prefix>.<product>.<environment>.<rest>`, known or not.
+pub(super) fn publisher_in<'a>(subject: &'a str, prefix: &str) -> &'a str {
+    let tokens = subject.strip_prefix(prefix).unwrap_or_default().trim_start_matches('.');
     tokens.match_indices('.').nth(1).map_or(tokens, |(end, _)| &tokens[..end])
 }
 
@@ -143,21 +150,11 @@ fn to_bytes(value: &impl Serialize) -> Result<Bytes, ApiError> {
 pub(super) async fn to_validate(publisher: &Publisher, payload: Bytes) -> Result<(String, Bytes), ApiError> {
     let _permit = may_read_call(&payload, &publisher.product).await;
     // On a blocking thread: a long one would hold up the reactor.
-    tokio::task::spawn_blocking(move || split_validation(&payload)).await?
-}
-
-fn split_validation(payload: &[u8]) -> Result<(String, Bytes), ApiError> {
-    let mut fields = json::parse(payload)?;
-    let operation = match fields.remove("operation") {
-        Some(Value::String(operation)) => operation,
-        Some(_) => return Err(ApiError::invalid("operation", "wrong_type", "must be a string")),
-        None => return Err(ApiError::invalid("operation", "required", "is required")),
+    let split = move || -> Result<(String, Bytes), ApiError> {
+        let ValidateWrite { operation, request } = json::decode(json::parse(&payload)?)?;
+        Ok((operation, to_bytes(&request)?))
     };
-    let request = fields.remove("request").unwrap_or_else(|| Value::Object(Map::new()));
-    if let Some(name) = fields.keys().next() {
-        return Err(ApiError::invalid(name.clone(), "unknown_field", "is no field of this call"));
-    }
-    Ok((operation, to_bytes(&request)?))
+    tokio::task::spawn_blocking(split).await?
 }
 
 /// Puts fields of the body into the `{…}` of a path.
@@ -221,10 +218,12 @@ mod tests {
 
     #[test]
     fn a_subject_names_its_publisher() {
-        let (found, rest) = Publisher::of_tokens("shop.production.send.status").unwrap();
-        assert_eq!((found, rest), (publisher(), "send.status"));
-        for bad in ["shop", "shop.production", "shop.staging.message", ".production.message"] {
-            assert!(Publisher::of_tokens(bad).is_none(), "{bad}");
+        let of = |subject: &str| Publisher::of_subject(subject, "mail.v1.api");
+        assert_eq!(of("mail.v1.api.shop.production.send.status"), Some(publisher()));
+        for bad in
+            ["", ".shop", ".shop.production", ".shop.staging.message", "..production.message", "s.production.message"]
+        {
+            assert_eq!(of(&format!("mail.v1.api{bad}")), None, "{bad}");
         }
     }
 

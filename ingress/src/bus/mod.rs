@@ -22,15 +22,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     call::{CallMode, Publisher},
-    calls::{
-        ALIASES, CONTRACT, FIND_CONSUMER, OwnCall, RESOLVE_TENANT, TenantResolved, VALIDATE, is_offered,
-        operation_of_name,
-    },
+    calls::{ALIASES, OwnCall, TenantResolved, is_offered, operation_of_name},
 };
 use crate::{
     documents::{asyncapi, openapi},
     pipeline::{
-        Access, ApiReply, Operation, TenantClaim,
+        ApiReply, Operation, TenantClaim,
         body::{self, BODY_MAX_BYTES, CALL_MAX_BYTES},
         check_tenant,
         error::ApiError,
@@ -62,7 +59,6 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Longest wait at shutdown for the calls that have arrived. Without NATS the end of the subscriptions is never seen.
 const STOP_MAX: Duration = Duration::from_secs(1);
 
-/// The answer to a call.
 struct CallAnswer {
     status: StatusCode,
     /// Those of [`HTTP_HEADERS`] that it has.
@@ -119,28 +115,21 @@ async fn offer(
     Ok((service, listeners))
 }
 
-/// What a call does.
 #[derive(Debug, Clone, Copy)]
 enum BusCall {
     /// An operation of the HTTP API.
     Operation(&'static Operation),
-    /// A dry run of a write: says whether it would be accepted.
-    Validate,
-    /// Looks up the engine's id of a tenant.
-    ResolveTenant,
-    /// Finds or makes a durable consumer of the product's events.
-    Consume,
-    /// The AsyncAPI document.
-    Contract,
+    /// A call that HTTP does not have.
+    Own(OwnCall),
 }
 
 impl BusCall {
     /// The longest call, in bytes. The server takes none that is longer than [`CALL_MAX_BYTES`].
     fn max_bytes(&self) -> usize {
         match self {
-            Self::Operation(Operation { access: Access::Key { body_max_bytes, .. }, .. }) => *body_max_bytes,
-            Self::Validate => CALL_MAX_BYTES,
-            Self::Operation(_) | Self::ResolveTenant | Self::Consume | Self::Contract => BODY_MAX_BYTES,
+            Self::Operation(operation) => operation.access.map_or(BODY_MAX_BYTES, |access| access.body_max_bytes),
+            Self::Own(OwnCall::Validate) => CALL_MAX_BYTES,
+            Self::Own(_) => BODY_MAX_BYTES,
         }
     }
 }
@@ -150,17 +139,9 @@ fn calls() -> Vec<(&'static str, BusCall)> {
     let offered = routes::operations().iter().filter(|operation| is_offered(operation));
     let mut calls: Vec<(&'static str, BusCall)> =
         offered.map(|operation| (operation.doc.id, BusCall::Operation(operation))).collect();
-    for (alias, id) in ALIASES {
-        if alias != id
-            && let Some(operation) = routes::operation(id)
-        {
-            calls.push((alias, BusCall::Operation(operation)));
-        }
-    }
-    calls.push((VALIDATE.name, BusCall::Validate));
-    calls.push((RESOLVE_TENANT.name, BusCall::ResolveTenant));
-    calls.push((FIND_CONSUMER.name, BusCall::Consume));
-    calls.push((CONTRACT.name, BusCall::Contract));
+    let named = ALIASES.iter().filter_map(|(alias, id)| Some((*alias, BusCall::Operation(routes::operation(id)?))));
+    calls.extend(named);
+    calls.extend(OwnCall::ALL.iter().map(|own| (own.as_str(), BusCall::Own(*own))));
     calls
 }
 
@@ -168,15 +149,12 @@ fn calls() -> Vec<(&'static str, BusCall)> {
 fn metadata(call: &BusCall) -> HashMap<String, String> {
     let mut metadata = HashMap::new();
     let mut say = |key: &str, text: String| metadata.insert(key.to_owned(), text);
-    let OwnCall { name, summary } = match call {
+    let (name, summary) = match call {
         BusCall::Operation(operation) => {
             say("http", format!("{} {}", operation.method.as_str(), operation.path));
-            OwnCall { name: operation.doc.id, summary: operation.doc.summary }
+            (operation.doc.id, operation.doc.summary)
         }
-        BusCall::Validate => VALIDATE,
-        BusCall::ResolveTenant => RESOLVE_TENANT,
-        BusCall::Consume => FIND_CONSUMER,
-        BusCall::Contract => CONTRACT,
+        BusCall::Own(own) => (own.as_str(), own.summary()),
     };
     let component = |name: &str| format!("asyncapi.json#/components/schemas/{name}");
     say("summary", summary.to_owned());
@@ -232,7 +210,7 @@ impl BusApi {
         if payload.len() > call.max_bytes() {
             return Err(body::too_large(call.max_bytes()));
         }
-        let product = call::publisher_in(subject.strip_prefix(self.prefix.as_str()).unwrap_or_default());
+        let product = call::publisher_in(subject, &self.prefix);
         let too_many = || ApiError::unavailable().detail("too many calls at once");
         let permit = self.calls.try_take(product, 1).ok_or_else(too_many)?;
         Ok((permit, body::hold_call(payload, product)?))
@@ -244,8 +222,8 @@ impl BusApi {
         payload: Bytes,
         call: &BusCall,
     ) -> Result<CallAnswer, ApiError> {
-        let tokens = message.subject.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_prefix('.'));
-        let (publisher, _) = tokens.and_then(Publisher::of_tokens).ok_or_else(unknown_subject)?;
+        let publisher = Publisher::of_subject(&message.subject, &self.prefix);
+        let publisher = publisher.ok_or_else(|| call::unknown_subject(SUBJECT, "operation"))?;
         match call {
             BusCall::Operation(operation) => {
                 let headers = message.headers.as_ref();
@@ -256,7 +234,7 @@ impl BusApi {
                 let request = call::request_or_log(log, operation, &publisher, payload, message_id, mode).await?;
                 self.call_router(request).await
             }
-            BusCall::Validate => {
+            BusCall::Own(OwnCall::Validate) => {
                 let (operation, body) = call::to_validate(&publisher, payload.clone()).await?;
                 let operation = routes::operation(operation_of_name(&operation))
                     .filter(|known| known.is_write() && is_offered(known))
@@ -267,16 +245,18 @@ impl BusApi {
                 drop(payload);
                 answer
             }
-            BusCall::ResolveTenant => self.resolve(&publisher, &payload).await,
-            BusCall::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &payload).await?),
-            BusCall::Contract => Ok(succeeded(routes::served_contracts().asyncapi())),
+            BusCall::Own(OwnCall::ResolveTenant) => self.resolve(&publisher, &payload).await,
+            BusCall::Own(OwnCall::FindConsumer) => {
+                done(&feed::find_consumer(&self.ingress.bus, &publisher, &payload).await?)
+            }
+            BusCall::Own(OwnCall::Contract) => Ok(succeeded(routes::served_contracts().asyncapi())),
         }
     }
 
     async fn call_router(&self, request: http::Request<axum::body::Body>) -> Result<CallAnswer, ApiError> {
         let (parts, content) = call::route(&self.router, request).await;
         let body = call::read_answer(content).await?;
-        let error = (!parts.status.is_success()).then(|| code_of(&body));
+        let error = (!parts.status.is_success()).then(|| ApiError::read(parts.status, &body).code.into_owned());
         let mut headers = async_nats::HeaderMap::new();
         for name in HTTP_HEADERS {
             if let Some(value) = parts.headers.get(name).and_then(|value| value.to_str().ok()) {
@@ -299,16 +279,11 @@ impl BusApi {
 }
 
 fn done(answer: &impl Serialize) -> Result<CallAnswer, ApiError> {
-    Ok(succeeded(ApiReply::ok(answer)?.into_body().into()))
+    Ok(succeeded(ApiReply::ok(answer)?.body.into()))
 }
 
 fn succeeded(body: Bytes) -> CallAnswer {
     CallAnswer { status: StatusCode::OK, headers: async_nats::HeaderMap::new(), body, error: None }
-}
-
-fn unknown_subject() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "not_found")
-        .detail("the subject is mail.v1.api.<product>.<environment>.<operation>, the environment production or sandbox")
 }
 
 fn refusal(error: &ApiError) -> CallAnswer {
@@ -317,14 +292,6 @@ fn refusal(error: &ApiError) -> CallAnswer {
         headers.insert(RETRY_AFTER, seconds.to_string());
     }
     CallAnswer { status: error.status, headers, error: Some(error.code.to_string()), body: error.body().into() }
-}
-
-/// The code of an error's body.
-fn code_of(body: &[u8]) -> String {
-    let code = serde_json::from_slice::<serde_json::Value>(body)
-        .ok()
-        .and_then(|body| body["error"].as_str().map(str::to_owned));
-    code.unwrap_or_else(|| "internal_error".to_owned())
 }
 
 #[cfg(test)]

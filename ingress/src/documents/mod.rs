@@ -2,7 +2,6 @@
 
 pub mod asyncapi;
 pub mod openapi;
-mod page;
 pub(crate) mod served;
 
 use schemas::catalog;

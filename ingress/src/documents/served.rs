@@ -1,15 +1,22 @@
-//! The routes of the contracts themselves: `GET /openapi.json`, `GET /asyncapi.json` and `GET /docs`.
+//! The routes of the contracts themselves: `GET /openapi.json`, `GET /asyncapi.json`, and `GET /docs`, the document in Scalar's API
+//! reference. The viewer is part of the program; the page loads nothing from elsewhere, and its policy would not let it.
 
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use axum::response::{IntoResponse, Response};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::{Contracts, page};
+use super::Contracts;
 use crate::pipeline::{Doc, Routes, open};
+
+/// Starts the viewer. What would call other hosts is off: fonts, the assistant, telemetry, the vendor's API clients.
+const START: &str = "Scalar.createApiReference('#app',{url:'/openapi.json',withDefaultFonts:false,telemetry:false,\
+agent:{disabled:true},mcp:{disabled:true},hideClientButton:true,showDeveloperTools:'never',persistAuth:false,\
+authentication:{preferredSecurityScheme:'bearer'},defaultOpenFirstTag:false})";
 
 /// A public file, made once.
 struct ServedFile {
@@ -64,6 +71,7 @@ impl ServedContracts {
 pub(crate) fn routes(served: fn() -> &'static ServedContracts) -> Routes {
     let openapi = async move |headers: HeaderMap| served().openapi.answer(&headers);
     let asyncapi = async move |headers: HeaderMap| served().asyncapi.answer(&headers);
+    let script = async move |headers: HeaderMap| SCRIPT.answer(&headers);
     Routes::new()
         .get(
             "/openapi.json",
@@ -96,7 +104,7 @@ pub(crate) fn routes(served: fn() -> &'static ServedContracts) -> Routes {
         )
         .get(
             "/docs/scalar.js",
-            open(show_script),
+            open(script),
             Doc::new(
                 "getDocsScript",
                 "Load the viewer's script",
@@ -107,19 +115,35 @@ pub(crate) fn routes(served: fn() -> &'static ServedContracts) -> Routes {
         )
 }
 
-async fn show_script(headers: HeaderMap) -> Response {
-    static FILE: OnceLock<ServedFile> = OnceLock::new();
-    FILE.get_or_init(|| ServedFile::new("text/javascript; charset=utf-8", page::script())).answer(&headers)
-}
+static SCRIPT: LazyLock<ServedFile> = LazyLock::new(|| {
+    let script = scalar_api_reference::get_asset("scalar.js").unwrap_or_default();
+    ServedFile::new("text/javascript; charset=utf-8", script)
+});
+
+/// An element for the viewer, and its start.
+static PAGE: LazyLock<ServedFile> = LazyLock::new(|| {
+    let html = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\"><title>Postrider API</title></head><body><div id=\"app\"></div>\
+         <noscript>This page needs JavaScript. The document itself is at <a href=\"/openapi.json\">openapi.json</a>.</noscript>\
+         <script src=\"/docs/scalar.js\"></script><script>{START}</script></body></html>\n"
+    );
+    ServedFile::new("text/html; charset=utf-8", html)
+});
+
+/// The viewer's script, its start, and requests to this host. The viewer sets styles as it runs.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let digest = STANDARD.encode(Sha256::digest(START.as_bytes()));
+    let policy = format!(
+        "default-src 'none'; script-src 'self' 'sha256-{digest}'; style-src 'unsafe-inline'; img-src 'self' data:; font-src data:; \
+         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+});
 
 async fn show_page(headers: HeaderMap) -> Response {
-    static FILE: OnceLock<ServedFile> = OnceLock::new();
-    static POLICY: OnceLock<HeaderValue> = OnceLock::new();
-    let mut response = FILE.get_or_init(|| ServedFile::new("text/html; charset=utf-8", page::html())).answer(&headers);
-    let policy = POLICY.get_or_init(|| {
-        HeaderValue::try_from(page::policy()).unwrap_or(HeaderValue::from_static("default-src 'none'"))
-    });
-    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy.clone());
+    let mut response = PAGE.answer(&headers);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, POLICY.clone());
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

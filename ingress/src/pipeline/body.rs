@@ -148,7 +148,7 @@ impl AsRef<[u8]> for ReceivedBody {
 
 /// A body of at most [`BODY_MAX_BYTES`] that no product sends.
 #[derive(Debug)]
-pub struct PublicBody {
+pub(crate) struct PublicBody {
     received: ReceivedBody,
     memory: &'static Shares,
     owner: String,
@@ -187,12 +187,6 @@ impl PublicBody {
     pub fn len(&self) -> usize {
         self.received.bytes.len()
     }
-
-    /// True if no byte was received.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.received.bytes.is_empty()
-    }
 }
 
 impl From<PublicBody> for Bytes {
@@ -225,10 +219,7 @@ async fn read_within(
     max_bytes: usize,
     body_timeout: Duration,
 ) -> Result<Bytes, ApiError> {
-    let declared = declared_length(headers);
-    if declared.is_some_and(|length| length > max_bytes) {
-        return Err(too_large(max_bytes));
-    }
+    let declared = declared_length(headers, max_bytes)?;
     let most = declared.unwrap_or(max_bytes);
     let long = if max_bytes > MESSAGE_BODY_MAX_BYTES { &memory.imports } else { &memory.messages };
     let mut share = MemoryShare::default();
@@ -279,10 +270,7 @@ pub async fn read_pieces(
     body_timeout: Duration,
     mut into: impl FnMut(&[u8]) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
-    let declared = declared_length(headers);
-    if declared.is_some_and(|length| length > max_bytes) {
-        return Err(too_large(max_bytes));
-    }
+    declared_length(headers, max_bytes)?;
     let mut body = Limited::new(body, max_bytes);
     let all = async {
         while let Some(frame) = body.frame().await {
@@ -295,8 +283,11 @@ pub async fn read_pieces(
     tokio::time::timeout(body_timeout, all).await.map_err(|_| body_timed_out())?
 }
 
-fn declared_length(headers: &HeaderMap) -> Option<usize> {
-    headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok())
+/// The length that the headers declare; 413 for one that is too long.
+fn declared_length(headers: &HeaderMap, max_bytes: usize) -> Result<Option<usize>, ApiError> {
+    let text = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let declared: Option<usize> = text.and_then(|text| text.parse().ok());
+    if declared.is_some_and(|length| length > max_bytes) { Err(too_large(max_bytes)) } else { Ok(declared) }
 }
 
 /// 413.

@@ -16,6 +16,7 @@ use std::{
 };
 
 use axum::{Router, extract::Request, response::Response};
+use http::StatusCode;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -44,6 +45,9 @@ const HEAD_MAX_BYTES: usize = 64 * 1024;
 const HTTP2_HEAD_MAX_BYTES: u32 = 64 * 1024;
 /// How much a client may send over HTTP/2 before it is read: as much as over HTTP/1.
 const HTTP2_UNREAD_MAX_BYTES: u32 = 64 * 1024;
+/// Why a request head is refused.
+const MALFORMED_HEAD: &str =
+    "a request has Content-Length or Transfer-Encoding, not both, and no control characters in its line or headers";
 
 /// Serves one connection until it is done, has been idle for `idle_timeout`, or we stop.
 pub(crate) async fn serve_connection(
@@ -58,22 +62,21 @@ pub(crate) async fn serve_connection(
     let peer = Peer::of(&stream);
     let stream = Arc::new(stream);
     let activity = Arc::new(ConnectionActivity::new());
-    let shared = SharedStream {
-        stream: Arc::clone(&stream),
-        activity: Arc::clone(&activity),
-        heads: HeadChecker::default(),
-        is_refused: false,
-    };
+    let shared =
+        SharedStream { stream: Arc::clone(&stream), activity: Arc::clone(&activity), heads: HeadChecker::default() };
     let service = ConnectionService { router, peer, activity: Arc::clone(&activity) };
     let timed_out = run_http(shared, service, idle_timeout, &activity, &shutdown).await;
     // hyper has dropped its reference.
     let Some(mut stream) = Arc::into_inner(stream) else { return };
-    let last = if activity.is_refused() {
-        Some(malformed_request())
-    } else {
-        (timed_out && activity.waits_for_a_head()).then(head_timeout)
+    let last = match *activity.state() {
+        ActivityState { is_refused: true, .. } => Some((StatusCode::BAD_REQUEST, "malformed_request", MALFORMED_HEAD)),
+        ActivityState { head_since: Some(_), .. } if timed_out => {
+            Some((StatusCode::REQUEST_TIMEOUT, "request_timeout", "the headers did not arrive in time"))
+        }
+        _ => None,
     };
-    if let Some(answer) = last {
+    if let Some((status, code, detail)) = last {
+        let answer = last_answer(&ApiError::new(status, code).detail(detail));
         let _ = tokio::time::timeout(LINGER_MAX, stream.write_all(&answer)).await;
     }
     linger(stream).await;
@@ -123,20 +126,6 @@ async fn run_http(
     false
 }
 
-/// The answer to a client whose headers do not arrive.
-fn head_timeout() -> Vec<u8> {
-    let error = ApiError::new(http::StatusCode::REQUEST_TIMEOUT, "request_timeout");
-    last_answer(&error.detail("the headers did not arrive in time"))
-}
-
-/// The answer to an ambiguous request head.
-fn malformed_request() -> Vec<u8> {
-    let error = ApiError::new(http::StatusCode::BAD_REQUEST, "malformed_request");
-    last_answer(&error.detail(
-        "a request has Content-Length or Transfer-Encoding, not both, and no control characters in its line or headers",
-    ))
-}
-
 /// An answer that is written without hyper, after which the connection is closed.
 fn last_answer(error: &ApiError) -> Vec<u8> {
     let body = error.body();
@@ -183,7 +172,7 @@ struct ActivityState {
     frames: WrittenFrames,
     /// True if the client has sent a request.
     has_requests: bool,
-    /// True if a request head was refused before hyper saw it.
+    /// True if a request head was refused before hyper saw it: hyper reads the end of the stream.
     is_refused: bool,
 }
 
@@ -240,19 +229,6 @@ impl ConnectionActivity {
         if state.protocol != Some(Protocol::Http2) || state.frames.carry_data(bytes) {
             state.quiet_since = Instant::now();
         }
-    }
-
-    fn refuse(&self) {
-        self.state().is_refused = true;
-    }
-
-    fn is_refused(&self) -> bool {
-        self.state().is_refused
-    }
-
-    /// True if a request head has begun and is incomplete.
-    fn waits_for_a_head(&self) -> bool {
-        self.state().head_since.is_some()
     }
 
     /// How long the client may still be idle; `None` while a request is in progress.
@@ -328,8 +304,6 @@ struct SharedStream {
     stream: Arc<TcpStream>,
     activity: Arc<ConnectionActivity>,
     heads: HeadChecker,
-    /// True after a refused head: hyper reads the end of the stream.
-    is_refused: bool,
 }
 
 impl AsyncRead for SharedStream {
@@ -338,7 +312,7 @@ impl AsyncRead for SharedStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.is_refused {
+        if self.activity.state().is_refused {
             return Poll::Ready(Ok(()));
         }
         loop {
@@ -348,8 +322,7 @@ impl AsyncRead for SharedStream {
                 Ok(_) => {
                     if let Err(begun) = self.heads.follow(&buffer.filled()[before..]) {
                         buffer.set_filled(before + begun);
-                        self.is_refused = true;
-                        self.activity.refuse();
+                        self.activity.state().is_refused = true;
                     }
                     self.activity.received(&buffer.filled()[before..]);
                     return Poll::Ready(Ok(()));
@@ -363,16 +336,7 @@ impl AsyncRead for SharedStream {
 
 impl AsyncWrite for SharedStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.stream.poll_write_ready(context))?;
-            match self.stream.try_write(bytes) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                written => {
-                    self.activity.sent(&bytes[..*written.as_ref().unwrap_or(&0)]);
-                    return Poll::Ready(written);
-                }
-            }
-        }
+        self.poll_write_vectored(context, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(

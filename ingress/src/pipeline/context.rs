@@ -25,7 +25,8 @@ pub struct RequestContext {
     pub page: ListPage,
     pub(super) announcements: Vec<Publication>,
     pub(super) commits_facts: bool,
-    pub(super) path: Vec<(String, String)>,
+    /// The `{id}` of the path, as it is written there.
+    pub(super) path_id: Option<String>,
     pub(super) deferred: DeferredWork,
 }
 
@@ -55,11 +56,7 @@ impl RequestContext {
     /// # Errors
     /// 404 `<object>_not_found` for anything but a canonical id: there is no such object.
     pub fn id(&self, object: &str) -> Result<Uuid, ApiError> {
-        self.path
-            .iter()
-            .find(|(name, _)| name == "id")
-            .and_then(|(_, text)| parse_id(text).ok())
-            .ok_or_else(|| ApiError::not_found(object))
+        self.path_id.as_deref().and_then(|id| parse_id(id).ok()).ok_or_else(|| ApiError::not_found(object))
     }
 
     /// Publishes after the commit, in the background. A notification only: the work must be in the database, where a sweep finds it if

@@ -21,10 +21,8 @@ const PIECES_MAX: usize = 16;
 
 static PERMITS: LazyLock<Shares> = LazyLock::new(|| Shares::new(CONCURRENT_MAX, OF_ONE_PRODUCT));
 
-/// The result of a piece of work.
 type WorkResult = Arc<dyn Any + Send + Sync>;
 
-/// A piece of work to do.
 struct WorkItem {
     label: String,
     work: Pin<Box<dyn Future<Output = Result<WorkResult, ApiError>> + Send>>,

@@ -21,29 +21,18 @@ pub(crate) enum RouteInput {
     Nothing,
     /// Query parameters, without the tenant's.
     Query(fn() -> Vec<SchemaField>),
-    /// Query parameters, and those of a page.
-    PageQuery(fn() -> Vec<SchemaField>),
     /// A body, without the tenant's fields.
     Body(fn() -> Schema),
 }
 
 impl RouteInput {
-    pub(super) fn query<T: JsonSchema>() -> Self {
-        Self::Query(types::query::<T>)
-    }
-
     pub(super) fn page_query<T: JsonSchema>() -> Self {
-        Self::PageQuery(|| types::query::<T>().into_iter().chain(types::query::<PageQuery>()).collect())
+        Self::Query(|| types::query::<T>().into_iter().chain(types::query::<PageQuery>()).collect())
     }
 
-    pub(super) fn body<T: JsonSchema>() -> Self {
-        Self::Body(types::body::<T>)
-    }
-
-    /// The query parameters.
     pub(crate) fn parameters(self) -> Vec<SchemaField> {
         match self {
-            Self::Query(fields) | Self::PageQuery(fields) => fields(),
+            Self::Query(fields) => fields(),
             Self::Nothing | Self::Body(_) => Vec::new(),
         }
     }
@@ -74,7 +63,6 @@ pub(crate) struct DocumentedAnswer {
     pub(crate) links: Vec<(&'static str, &'static str)>,
 }
 
-/// The content of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum AnswerContent {
     Json(fn() -> Schema),

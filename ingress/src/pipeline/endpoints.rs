@@ -16,7 +16,8 @@ use super::{
     later::OutcomeWaiter,
     perform,
     query::decode_query,
-    route::{Access, RouteEndpoint},
+    route::{KeyAccess, RouteEndpoint},
+    types,
 };
 use crate::state::Ingress;
 
@@ -25,46 +26,45 @@ type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// A GET: `product_tenant_id` is a query parameter, the others are `Query`'s fields (which should `deny_unknown_fields`).
 pub fn read<Query: RequestInput>(scope: &'static str, handler: impl HandlerOf<Query>) -> RouteEndpoint {
-    reading(perform::Read { scope, in_tenant: true, in_pages: false }, handler)
+    reading(KeyAccess::new(scope), false, handler)
 }
 
 /// A [`read`] of a list: `limit` and `cursor` are taken out of the query, and [`RequestContext::page`](super::RequestContext::page) has
 /// them.
 pub fn read_page<Query: RequestInput>(scope: &'static str, handler: impl HandlerOf<Query>) -> RouteEndpoint {
-    reading(perform::Read { scope, in_tenant: true, in_pages: true }, handler).reads(RouteInput::page_query::<Query>())
+    reading(KeyAccess::new(scope), true, handler).reads(RouteInput::page_query::<Query>())
 }
 
 /// A GET without a tenant: no `product_tenant_id`, and the transaction sees no tenant's rows. For the operations integration.
 pub fn platform_read<Query: RequestInput>(scope: &'static str, handler: impl HandlerOf<Query>) -> RouteEndpoint {
-    reading(perform::Read { scope, in_tenant: false, in_pages: false }, handler)
+    reading(KeyAccess { in_tenant: false, ..KeyAccess::new(scope) }, false, handler)
 }
 
-fn reading<Query: RequestInput>(spec: perform::Read, handler: impl HandlerOf<Query>) -> RouteEndpoint {
+fn reading<Query: RequestInput>(access: KeyAccess, in_pages: bool, handler: impl HandlerOf<Query>) -> RouteEndpoint {
     let handler = Arc::new(handler);
     let reader: QueryReader = Arc::new(move |query| match decode_query::<Query>(&query) {
         Ok(query) => prepared(Arc::clone(&handler), query),
         Err(error) => refused(error),
     });
-    let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: body::BODY_MAX_BYTES };
     RouteEndpoint::new(
-        access,
+        Some(access),
         move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> ResponseFuture {
             let reader = Arc::clone(&reader);
-            Box::pin(async move { perform::read(ingress, owned(&path), request, spec, reader).await })
+            Box::pin(async move { perform::read(ingress, id_in(&path), request, access, in_pages, reader).await })
         },
     )
-    .reads(RouteInput::query::<Query>())
+    .reads(RouteInput::Query(types::query::<Query>))
 }
 
 /// A POST, PATCH or DELETE within a tenant: `product_tenant_id` is a body field and taken out before `Body` is read (which should
 /// `deny_unknown_fields`). It runs in a task of its own, with idempotency, in one transaction.
 pub fn write<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
-    writing(perform::Write { scope, ..perform::Write::default() }, handler)
+    writing(perform::Write::new(KeyAccess::new(scope)), handler)
 }
 
 /// A [`write`] that is frequent and finds all its rows by key: its statements keep their plans.
 pub fn write_by_key<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
-    writing(perform::Write { scope, access: AccessPattern::ByKey, ..perform::Write::default() }, handler)
+    writing(perform::Write { pattern: AccessPattern::ByKey, ..perform::Write::new(KeyAccess::new(scope)) }, handler)
 }
 
 /// A [`write`] with the body limit of imports. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
@@ -73,9 +73,9 @@ pub fn write_large<Body: RequestInput, Input: Send + 'static>(
     prepare: fn(PreparationContext, Body) -> Preparation<Input>,
     handler: impl HandlerOf<Input>,
 ) -> RouteEndpoint {
-    let body_max_bytes = body::IMPORT_BODY_MAX_BYTES;
-    let spec = perform::Write { scope, body_max_bytes, ..perform::Write::default() };
-    prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::body::<Body>())
+    let access = KeyAccess { body_max_bytes: body::IMPORT_BODY_MAX_BYTES, ..KeyAccess::new(scope) };
+    prepared_writing(perform::Write::new(access), preparer(prepare, handler))
+        .reads(RouteInput::Body(types::body::<Body>))
 }
 
 /// A [`write_by_key`] with the body limit of one-off messages. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
@@ -84,16 +84,16 @@ pub fn write_with_files<Body: RequestInput, Input: Send + 'static>(
     prepare: fn(PreparationContext, Body) -> Preparation<Input>,
     handler: impl HandlerOf<Input>,
 ) -> RouteEndpoint {
-    let (body_max_bytes, access) = (body::MESSAGE_BODY_MAX_BYTES, AccessPattern::ByKey);
-    let spec = perform::Write { scope, body_max_bytes, access, ..perform::Write::default() };
-    prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::body::<Body>())
+    let access = KeyAccess { body_max_bytes: body::MESSAGE_BODY_MAX_BYTES, ..KeyAccess::new(scope) };
+    let spec = perform::Write { pattern: AccessPattern::ByKey, ..perform::Write::new(access) };
+    prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::Body(types::body::<Body>))
 }
 
 /// A [`write`] whose handler parses or renders templates, or makes network requests: see
 /// [`RequestContext::run_blocking`](super::RequestContext::run_blocking) and
 /// [`RequestContext::wait_without_connection`](super::RequestContext::wait_without_connection).
 pub fn write_with_work<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
-    writing(perform::Write { scope, has_work: true, ..perform::Write::default() }, handler)
+    writing(perform::Write { has_work: true, ..perform::Write::new(KeyAccess::new(scope)) }, handler)
 }
 
 /// A [`write_by_key`] with a body limit of its own that answers after the outcome: the handler returns
@@ -108,19 +108,9 @@ pub fn write_and_wait<Body: RequestInput, Input: Send + 'static>(
     handler: impl HandlerOf<Input>,
     later: OutcomeWaiter,
 ) -> RouteEndpoint {
-    let later = Some(later);
-    prepared_writing(
-        perform::Write {
-            scope,
-            body_max_bytes,
-            later,
-            access: AccessPattern::ByKey,
-            reads_ahead: true,
-            ..perform::Write::default()
-        },
-        preparer(prepare, handler),
-    )
-    .reads(RouteInput::body::<Body>())
+    let (access, pattern) = (KeyAccess { body_max_bytes, ..KeyAccess::new(scope) }, AccessPattern::ByKey);
+    let spec = perform::Write { later: Some(later), pattern, reads_ahead: true, ..perform::Write::new(access) };
+    prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::Body(types::body::<Body>))
 }
 
 fn preparer<Body: RequestInput, Input: Send + 'static>(
@@ -141,7 +131,7 @@ fn preparer<Body: RequestInput, Input: Send + 'static>(
 
 /// A [`write`] without a tenant: the body keeps its `product_tenant_id`, and the transaction sees no tenant's rows.
 pub fn provision<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
-    writing(perform::Write { scope, in_tenant: false, ..perform::Write::default() }, handler)
+    writing(perform::Write::new(KeyAccess { in_tenant: false, ..KeyAccess::new(scope) }), handler)
 }
 
 fn writing<Body: RequestInput>(spec: perform::Write, handler: impl HandlerOf<Body>) -> RouteEndpoint {
@@ -153,20 +143,20 @@ fn writing<Body: RequestInput>(spec: perform::Write, handler: impl HandlerOf<Bod
         };
         Box::pin(std::future::ready(prepared))
     });
-    prepared_writing(spec, preparer).reads(RouteInput::body::<Body>())
+    prepared_writing(spec, preparer).reads(RouteInput::Body(types::body::<Body>))
 }
 
 fn prepared_writing(spec: perform::Write, preparer: Preparer) -> RouteEndpoint {
-    let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: spec.body_max_bytes };
     RouteEndpoint::new(
-        access,
+        Some(spec.access),
         move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> ResponseFuture {
             let preparer = Arc::clone(&preparer);
-            Box::pin(async move { perform::write(ingress, owned(&path), request, spec, preparer).await })
+            Box::pin(async move { perform::write(ingress, id_in(&path), request, spec, preparer).await })
         },
     )
 }
 
-fn owned(path: &RawPathParams) -> Vec<(String, String)> {
-    path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+/// The `{id}` of a path.
+fn id_in(path: &RawPathParams) -> Option<String> {
+    path.iter().find(|(name, _)| *name == "id").map(|(_, id)| id.to_owned())
 }

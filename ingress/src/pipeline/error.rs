@@ -25,7 +25,7 @@ pub(crate) const FAULTS_MAX: usize = 100;
 const ITEM_FAULTS_MAX: usize = 10;
 
 /// One thing wrong with a request, and where.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldFault {
     /// Where, as `steps[3].template_id`.
     pub path: String,
@@ -248,19 +248,17 @@ impl ApiError {
     /// Reads a refusal that was answered in this process.
     #[must_use]
     pub(crate) fn read(status: StatusCode, body: &[u8]) -> Self {
-        #[derive(serde::Deserialize)]
+        #[derive(Deserialize)]
         struct AnsweredError {
             error: String,
             detail: Option<String>,
             #[serde(default)]
-            fields: Vec<RefusedField>,
+            fields: Vec<FieldFault>,
             #[serde(default)]
             references: Vec<Reference>,
         }
         match serde_json::from_slice::<AnsweredError>(body) {
             Ok(AnsweredError { error, detail, fields, references }) => {
-                let fault = |field: RefusedField| FieldFault::new(field.path, field.code, field.detail);
-                let fields = fields.into_iter().map(fault).collect();
                 Self { detail, fields, ..Self::new(status, error) }.referred_by(references)
             }
             Err(_) => Self::new(status, "internal_error"),

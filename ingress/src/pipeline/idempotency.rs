@@ -81,16 +81,11 @@ impl IdempotencyKey {
     pub fn from_headers(headers: &HeaderMap, method: &str, path: &str, body: &[u8]) -> Result<Option<Self>, ApiError> {
         let mut values = headers.get_all(HEADER).iter();
         let Some(value) = values.next() else { return Ok(None) };
-        let value =
-            value.to_str().ok().filter(|text| Self::is_valid_text(text) && values.next().is_none()).ok_or_else(
-                || {
-                    ApiError::invalid(
-                        "Idempotency-Key",
-                        "invalid",
-                        "send the header once, with 1 to 255 visible ASCII characters",
-                    )
-                },
-            )?;
+        let value = value.to_str().ok().filter(|text| Self::is_valid_text(text) && values.next().is_none());
+        let value = value.ok_or_else(|| {
+            let detail = "send the header once, with 1 to 255 visible ASCII characters";
+            ApiError::invalid("Idempotency-Key", "invalid", detail)
+        })?;
         Ok(Some(Self::of(value, method, path, body)))
     }
 

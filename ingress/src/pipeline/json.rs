@@ -55,7 +55,6 @@ fn parse_value(body: &[u8]) -> Result<Value, ApiError> {
     parse_within(&Budget::new(LIMITS), body)
 }
 
-/// Parses a body within `budget`.
 fn parse_within(budget: &Budget, body: &[u8]) -> Result<Value, ApiError> {
     let fault = |detail: String| match budget.check_time() {
         Ok(()) => ApiError::invalid_json(detail),
@@ -112,7 +111,6 @@ impl Strict<'_> {
     }
 }
 
-/// The error for an exhausted budget.
 fn spent<E: serde::de::Error>(spent: Spent) -> E {
     match spent {
         Spent::Depth => E::custom("nested too deep"),
@@ -180,6 +178,10 @@ impl<'de> Visitor<'de> for Strict<'_> {
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             self.take_text(&key)?;
+            // serde_json reads an object with this key as what its text says, unchecked.
+            if key == "$serde_json::private::RawValue" {
+                return Err(A::Error::custom("a reserved key"));
+            }
             if object.is_empty() {
                 self.take_values(OBJECT_WEIGHT)?;
             }
@@ -207,14 +209,19 @@ fn shortened(text: &str) -> &str {
 /// # Errors
 /// 400 `validation_failed` with the path of the first fault.
 pub fn decode<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(Plain(Value::Object(object))).map_err(|error| {
+    decode_from(Plain(Value::Object(object)))
+}
+
+/// Reads a type, with the path of the first fault in a refusal.
+pub(super) fn decode_from<'de, T: DeserializeOwned>(from: impl Deserializer<'de>) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(from).map_err(|error| {
         let path = error.path().to_string();
         fault(if path == "." { "" } else { &path }, &error.inner().to_string())
     })
 }
 
 /// Makes a refusal of what serde says.
-pub(super) fn fault(path: &str, message: &str) -> ApiError {
+fn fault(path: &str, message: &str) -> ApiError {
     let quoted = || message.split('`').nth(1).unwrap_or_default();
     let joined = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     let fault = if message.starts_with("missing field") {
@@ -345,6 +352,7 @@ mod tests {
     #[case(r#"{"a":"x\u0000y"}"#, "NUL")]
     #[case(r#"{"a\u0000":1}"#, "NUL")]
     #[case(r#"{"a":["\u0000"]}"#, "NUL")]
+    #[case(r#"{"a":{"$serde_json::private::RawValue":"\"\\u0000\""}}"#, "a reserved key")]
     #[case(r#"{"a":1} x"#, "trailing")]
     #[case(r#"{"a":1}{"a":1}"#, "trailing")]
     #[case("[1]", "object")]

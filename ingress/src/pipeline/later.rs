@@ -31,36 +31,31 @@ pub type OutcomeWaiter = fn(Arc<Ingress>, Awaited) -> Pin<Box<dyn Future<Output 
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 
-/// An idempotency key with the lineage of the API key that it belongs to.
-pub(super) struct ScopedKey<'a> {
-    pub key: &'a IdempotencyKey,
-    pub key_id: Uuid,
-}
-
-/// Waits for the outcome, under the lease of the key, and stores the answer if it is final.
+/// Waits for the outcome, under the lease of the key, and stores the answer if it is final. The key comes with the lineage of the API key
+/// that it belongs to.
 pub(super) async fn wait_for_outcome(
     ingress: &Arc<Ingress>,
     waiter: OutcomeWaiter,
     awaited: Awaited,
-    scoped: Option<ScopedKey<'_>>,
+    key: Option<(&IdempotencyKey, Uuid)>,
 ) -> Result<ApiReply, ApiError> {
     let outcome = waiter(Arc::clone(ingress), awaited);
-    let Some(scoped) = scoped else { return outcome.await };
+    let Some((key, key_id)) = key else { return outcome.await };
     let result = tokio::select! {
         result = outcome => result,
-        never = keep_lease(&ingress.pool, &scoped) => match never {},
+        never = keep_lease(&ingress.pool, key, key_id) => match never {},
     };
-    if let Err(error) = store_outcome(&ingress.by_key, &scoped, &result).await {
+    if let Err(error) = store_outcome(&ingress.by_key, key, key_id, &result).await {
         // A repeat finds the outcome as this request did.
         tracing::warn!(transient = runtime::db::is_transient(&error), "an answer was not stored");
     }
     result
 }
 
-async fn keep_lease(pool: &PgPool, scoped: &ScopedKey<'_>) -> Infallible {
+async fn keep_lease(pool: &PgPool, key: &IdempotencyKey, key_id: Uuid) -> Infallible {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
-        if let Err(error) = scoped.key.set_lease(pool, scoped.key_id, LEASE, true).await {
+        if let Err(error) = key.set_lease(pool, key_id, LEASE, true).await {
             tracing::debug!(transient = runtime::db::is_transient(&error), "lease not renewed");
         }
     }
@@ -68,10 +63,10 @@ async fn keep_lease(pool: &PgPool, scoped: &ScopedKey<'_>) -> Infallible {
 
 async fn store_outcome(
     by_key: &PreparedPool,
-    scoped: &ScopedKey<'_>,
+    key: &IdempotencyKey,
+    key_id: Uuid,
     result: &Result<ApiReply, ApiError>,
 ) -> sqlx::Result<()> {
-    let ScopedKey { key, key_id } = scoped;
     let answer = match result {
         Ok(reply) => Some((reply.status, Cow::from(&reply.body))),
         Err(error) => error.is_deterministic().then(|| (error.status, Cow::from(error.body()))),
@@ -79,8 +74,8 @@ async fn store_outcome(
     let mut db = by_key.take().await?;
     match answer {
         // Asynchronous commit, since the caller waits: after a crash of Postgres a repeat finds the outcome again.
-        Some((status, body)) => key.store_late_answer(&mut db, *key_id, status, &body).await?,
-        None => key.set_lease(&mut *db, *key_id, Duration::ZERO, false).await?,
+        Some((status, body)) => key.store_late_answer(&mut db, key_id, status, &body).await?,
+        None => key.set_lease(&mut *db, key_id, Duration::ZERO, false).await?,
     }
     db.put_back();
     Ok(())

@@ -25,16 +25,6 @@ pub struct PageQuery {
     pub cursor: Option<String>,
 }
 
-impl PageQuery {
-    /// The requested page.
-    ///
-    /// # Errors
-    /// 400 for a limit outside 1..=200 or a cursor we did not make.
-    pub fn page(&self) -> Result<ListPage, ApiError> {
-        ListPage::new(self.limit, self.cursor.as_deref())
-    }
-}
-
 /// What lists and reads answer: an object under a name, with its place in a list.
 pub trait Resource: Serialize + JsonSchema {
     /// The field of an answer with one of them, as `sender`.
@@ -68,7 +58,6 @@ macro_rules! resource {
 }
 pub(crate) use resource;
 
-/// The answer with one resource.
 pub(crate) struct SingleResource<T>(pub(super) T);
 
 impl<T: Resource> Serialize for SingleResource<T> {
@@ -88,7 +77,6 @@ impl<T: Resource> JsonSchema for SingleResource<T> {
     }
 }
 
-/// The answer with a page of resources.
 #[derive(Debug)]
 pub(crate) struct ResourcePage<T> {
     pub(super) rows: Vec<T>,
@@ -214,8 +202,9 @@ pub fn time(at: DateTime<Utc>) -> String {
 }
 
 /// A time of an answer, or a time that may be null: written as by [`time`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(inline, description = "")]
 pub struct AnswerTime<T>(pub T);
 
 /// A time of an answer.
@@ -246,20 +235,6 @@ impl Serialize for Time {
 impl Serialize for OptionalTime {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.map(time).serialize(serializer)
-    }
-}
-
-impl<T: JsonSchema> JsonSchema for AnswerTime<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        T::schema_name()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        T::json_schema(generator)
     }
 }
 

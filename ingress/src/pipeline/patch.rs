@@ -1,30 +1,15 @@
 //! Fields of bodies that serde has no type for: ids in one form, times that can be stored, and what a PATCH says of a field.
 
-use std::borrow::Cow;
-
 use chrono::{DateTime, Datelike, Utc};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use schemas::parse_id;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use uuid::Uuid;
 
 /// An id in canonical form only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(inline, description = "")]
 pub struct Id(pub Uuid);
-
-impl JsonSchema for Id {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Id".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Uuid::json_schema(generator)
-    }
-}
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -34,7 +19,8 @@ impl<'de> Deserialize<'de> for Id {
 }
 
 /// A time as RFC 3339 writes it, in the years that Postgres and the readers of answers can read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+#[schemars(inline, description = "")]
 pub struct GivenTime(pub DateTime<Utc>);
 
 impl GivenTime {
@@ -51,20 +37,6 @@ pub(crate) fn is_in_range(at: DateTime<Utc>) -> bool {
     (1..=9999).contains(&at.year())
 }
 
-impl JsonSchema for GivenTime {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "GivenTime".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        DateTime::<Utc>::json_schema(generator)
-    }
-}
-
 impl<'de> Deserialize<'de> for GivenTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -75,7 +47,8 @@ impl<'de> Deserialize<'de> for GivenTime {
 }
 
 /// A field of a PATCH: left out, cleared by `null`, or set. Needs `#[serde(default)]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, JsonSchema)]
+#[schemars(inline, with = "Option<T>", description = "")]
 pub enum Patch<T> {
     /// Not in the body: stays as it is.
     #[default]
@@ -108,21 +81,6 @@ impl<T> Patch<T> {
             Self::Null => Some(None),
             Self::Value(value) => Some(Some(value)),
         }
-    }
-}
-
-/// May be left out, and be null.
-impl<T: JsonSchema> JsonSchema for Patch<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("{}Patch", T::schema_name()).into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Option::<T>::json_schema(generator)
     }
 }
 

@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, header, request::Parts};
+use http::{HeaderName, HeaderValue, header};
 use runtime::{Publication, db::within, plans::AccessPattern, trace};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{
-    auth::{self, AdmissionTerms, AdmittedRequest, keys::Caller},
+    auth::{self, AdmittedRequest, keys::Caller},
     body::{self, BODY_MAX_BYTES},
     capacity::{ParseCapacity, READ_IMPORTS, READ_MESSAGES, STORE_MESSAGES, WORK_ON_BODIES},
     context::RequestContext,
@@ -30,6 +30,7 @@ use super::{
     query::{decode_query, split_page, split_query},
     reply::ApiReply,
     request_log::RefusalReason,
+    route::KeyAccess,
     tenant::{self, TenantClaim},
     transaction::{self, Tx},
 };
@@ -46,80 +47,62 @@ const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 /// Stands on the answer to a repeat.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// The conditions of a read.
 #[derive(Debug, Clone, Copy)]
-pub struct Read {
-    /// The scope the key must have.
-    pub scope: &'static str,
-    /// True if the request belongs to one tenant.
-    pub in_tenant: bool,
-    /// True if the query asks for a page of a list.
-    pub in_pages: bool,
-}
-
-/// The conditions of a write.
-#[derive(Debug, Clone, Copy)]
-pub struct Write {
-    /// The scope the key must have.
-    pub scope: &'static str,
-    /// The longest body, in bytes.
-    pub body_max_bytes: usize,
-    /// True if the request belongs to one tenant.
-    pub in_tenant: bool,
+pub(super) struct Write {
+    /// The callers that may make it, and its longest body.
+    pub access: KeyAccess,
     /// For a write that answers after its commit: waits for the outcome.
     pub later: Option<OutcomeWaiter>,
     /// The access pattern of its statements.
-    pub access: AccessPattern,
+    pub pattern: AccessPattern,
     /// True if the next long body may be parsed while this one waits for Postgres.
     pub reads_ahead: bool,
     /// True if the handler may ask for work outside the transaction.
     pub has_work: bool,
 }
 
-impl Default for Write {
-    /// A short body of one tenant, answered at once.
-    fn default() -> Self {
-        Self {
-            scope: "",
-            body_max_bytes: BODY_MAX_BYTES,
-            in_tenant: true,
-            later: None,
-            access: AccessPattern::Scan,
-            reads_ahead: false,
-            has_work: false,
-        }
+impl Write {
+    /// A write that is answered at once.
+    pub fn new(access: KeyAccess) -> Self {
+        Self { access, later: None, pattern: AccessPattern::Scan, reads_ahead: false, has_work: false }
     }
 }
 
-/// Answers a GET.
+/// Answers a GET. `in_pages`: the query asks for a page of a list.
 pub(super) async fn read(
     ingress: Arc<Ingress>,
-    path: Vec<(String, String)>,
+    path_id: Option<String>,
     request: Request,
-    spec: Read,
+    access: KeyAccess,
+    in_pages: bool,
     reader: QueryReader,
 ) -> Response {
     let mut observed = Observed::default();
     let limit = ingress.settings.http_request_timeout;
-    let work = run_read(&ingress, path, request, spec, reader, &mut observed);
+    let work = run_read(&ingress, path_id, request, access, in_pages, reader, &mut observed);
     let result = match tokio::time::timeout(limit, work).await {
         Ok(result) => result.map(IntoResponse::into_response),
-        Err(_) => Err(ApiError::unavailable().detail("the answer took too long")),
+        Err(_) => Err(too_slow()),
     };
     observed.finish(result)
 }
 
+fn too_slow() -> ApiError {
+    ApiError::unavailable().detail("the answer took too long")
+}
+
 async fn run_read(
     ingress: &Arc<Ingress>,
-    path: Vec<(String, String)>,
+    path_id: Option<String>,
     request: Request,
-    spec: Read,
+    access: KeyAccess,
+    in_pages: bool,
     reader: QueryReader,
     observed: &mut Observed,
 ) -> Result<ApiReply, ApiError> {
     let (parts, unread) = request.into_parts();
     // Parsed first, so that the tenant is looked up along with nonce and rate. A fault in it is answered after authentication.
-    let asked = if spec.in_tenant {
+    let asked = if access.in_tenant {
         split_query(parts.uri.query()).map(|(claim, query)| (Some(claim), query))
     } else {
         Ok((None, parts.uri.query().unwrap_or_default().to_owned()))
@@ -128,18 +111,18 @@ async fn run_read(
         observed.trace.tenant.set_name(&claim.product_tenant_id);
     }
     let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
-    let terms = AdmissionTerms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, in_tenant: spec.in_tenant };
-    let AdmittedRequest { caller, tenant, .. } = auth::admit(ingress, &parts, unread, terms, observed).await?;
+    let AdmittedRequest { caller, tenant, .. } = auth::admit(ingress, &parts, unread, access, observed).await?;
     let (claim, query) = asked?;
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
-    if spec.in_tenant {
+    if access.in_tenant {
         observed.trace.tenant.set_id(tenant);
     }
-    let access = if by_key { AccessPattern::ByKey } else { AccessPattern::Scan };
-    let (page, query) = if spec.in_pages { split_page(&query) } else { (String::new(), query) };
-    let page = decode_query::<PageQuery>(&page)?.page()?;
+    let pattern = if by_key { AccessPattern::ByKey } else { AccessPattern::Scan };
+    let (page, query) = if in_pages { split_page(&query) } else { (String::new(), query) };
+    let PageQuery { limit, cursor } = decode_query(&page)?;
+    let page = ListPage::new(limit, cursor.as_deref())?;
     let prepared = reader(query);
-    let tx = transaction::begin_read(ingress, access, tenant).await?;
+    let tx = transaction::begin_read(ingress, pattern, tenant).await?;
     let mut ctx = RequestContext {
         tx,
         tenant,
@@ -148,7 +131,7 @@ async fn run_read(
         page,
         announcements: Vec::new(),
         commits_facts: false,
-        path,
+        path_id,
         deferred: DeferredWork::default(),
     };
     let reply = prepared(&mut ctx).await;
@@ -159,53 +142,49 @@ async fn run_read(
 /// Answers a POST, PATCH or DELETE.
 pub(super) async fn write(
     ingress: Arc<Ingress>,
-    path: Vec<(String, String)>,
+    path_id: Option<String>,
     request: Request,
     spec: Write,
     preparer: Preparer,
 ) -> Response {
     let mut observed = Observed::default();
-    let (parts, unread) = request.into_parts();
-    let result = run_write(&ingress, path, parts, unread, spec, preparer, &mut observed).await;
+    let result = run_write(&ingress, path_id, request, spec, preparer, &mut observed).await;
     observed.finish(result)
 }
 
 async fn run_write(
     ingress: &Arc<Ingress>,
-    path: Vec<(String, String)>,
-    parts: Parts,
-    unread: axum::body::Body,
+    path_id: Option<String>,
+    request: Request,
     spec: Write,
     preparer: Preparer,
     observed: &mut Observed,
 ) -> Result<Response, ApiError> {
-    let Write { scope, body_max_bytes, in_tenant, .. } = spec;
-    let terms = AdmissionTerms { scope, body_max_bytes, in_tenant };
-    let AdmittedRequest { caller, body, tenant } = auth::admit(ingress, &parts, unread, terms, observed).await?;
+    let (parts, unread) = request.into_parts();
+    let limit = ingress.settings.http_request_timeout;
+    // Its key is looked up: when the host of Postgres vanishes, an answer to that is waited for for ever. The body has its own time.
+    let admission_max = limit + 2 * ingress.settings.http_body_timeout;
+    let admission = auth::admit(ingress, &parts, unread, spec.access, observed);
+    let admitted = tokio::time::timeout(admission_max, admission).await;
+    let AdmittedRequest { caller, body, tenant } = admitted.map_err(|_| too_slow())??;
     body::require_json(&parts.headers)?;
     let key = IdempotencyKey::from_headers(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?;
     let trusted = parts.extensions.get::<auth::TrustedCaller>();
     let work = WriteRequest {
         ingress: Arc::clone(ingress),
         caller,
-        path,
+        path_id,
         key,
         linked: tenant,
         seen: Arc::clone(&observed.trace.tenant),
-        body,
-        capacity: match body_max_bytes {
-            _ if spec.has_work => &WORK_ON_BODIES,
-            ..=body::MESSAGE_BODY_MAX_BYTES => &READ_MESSAGES,
-            _ => &READ_IMPORTS,
-        },
         spec,
         dry_run: trusted.is_some_and(|trusted| trusted.dry_run),
         skips_outcome: trusted.is_some_and(|trusted| trusted.skips_outcome),
     };
     // In a task of its own: axum drops a handler whose client disconnects, and a write must not stop halfway.
-    let work = within(WRITE_MAX, Box::pin(work.run_handler(preparer)));
+    let work = within(WRITE_MAX, Box::pin(work.run_handler(body, preparer)));
     let task = ingress.tasks.spawn(trace::inherit(work));
-    match tokio::time::timeout(ingress.settings.http_request_timeout, task).await {
+    match tokio::time::timeout(limit, task).await {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => {
             // The panic message may quote the caller's data; the panic hook has logged the place.
@@ -217,18 +196,15 @@ async fn run_write(
     }
 }
 
-/// One write.
 struct WriteRequest {
     ingress: Arc<Ingress>,
     caller: Arc<Caller>,
-    path: Vec<(String, String)>,
+    path_id: Option<String>,
     key: Option<IdempotencyKey>,
     /// The tenant that is linked under the name that `seen` has, if the admission looked it up.
     linked: Option<Uuid>,
     /// Filled in with the tenant.
     seen: Arc<SeenTenant>,
-    body: Bytes,
-    capacity: &'static ParseCapacity,
     spec: Write,
     /// Roll back and only answer whether the request would be accepted.
     dry_run: bool,
@@ -237,45 +213,32 @@ struct WriteRequest {
 }
 
 impl WriteRequest {
-    async fn run_handler(self, preparer: Preparer) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, linked, seen, body, capacity, spec, dry_run, skips_outcome } = self;
-        let Write { in_tenant, later, access, reads_ahead, has_work, .. } = spec;
-        // A request that does not wait takes no lease: a repeat may wait at once.
-        let lease = if skips_outcome { Duration::ZERO } else { later::LEASE };
+    async fn run_handler(self, body: Bytes, preparer: Preparer) -> Result<Response, ApiError> {
+        let Self { ingress, caller, spec, .. } = &self;
+        let capacity: &ParseCapacity = match spec.access.body_max_bytes {
+            _ if spec.has_work => &WORK_ON_BODIES,
+            ..=body::MESSAGE_BODY_MAX_BYTES => &READ_MESSAGES,
+            _ => &READ_IMPORTS,
+        };
         let weight = json::weight(&body);
         let mut permit = capacity.acquire(weight, &caller.product).await;
-        let mut object = parse(&body).await?;
-        // A large body is freed as soon as it is parsed.
-        drop(body);
-        let tenant = if in_tenant {
-            let claim = TenantClaim::take_from(&mut object)?;
-            let found = if seen.name() == Some(&claim.product_tenant_id) {
-                linked
-            } else {
-                // A long body is not searched for its tenant before it is parsed.
-                seen.set_name(&claim.product_tenant_id);
-                ingress.admissions.find_tenant(&caller, &claim).await?
-            };
-            tenant::check(found, &caller, &claim).inspect(|tenant| seen.set_id(*tenant))?
-        } else {
-            Uuid::nil()
-        };
-        let before = PreparationContext { ingress: Arc::clone(&ingress), caller: Arc::clone(&caller), tenant };
+        let mut object = parse(body).await?;
+        let tenant = if spec.access.in_tenant { self.take_tenant(&mut object).await? } else { Uuid::nil() };
+        let before = PreparationContext { ingress: Arc::clone(ingress), caller: Arc::clone(caller), tenant };
         let mut deferred = DeferredWork::default();
         loop {
             // Prepared again from the same object after work outside the transaction.
-            let given = if has_work { object.clone() } else { std::mem::take(&mut object) };
+            let given = if spec.has_work { object.clone() } else { std::mem::take(&mut object) };
             let prepared = preparer(before.clone(), given).await;
-            if reads_ahead {
+            if spec.reads_ahead {
                 // From here on this request only waits for Postgres, and the next may be parsed.
                 drop(permit.take());
                 permit = STORE_MESSAGES.acquire(weight, &caller.product).await;
             }
-            let mut tx = transaction::begin_write(&ingress, access, tenant).await?;
-            let key_id = caller.lineage;
-            let waiting = PendingWrite { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
-            if let Some(key) = &key {
-                match key.claim(tx.db(), key_id, in_tenant.then_some(tenant), lease).await {
+            let mut tx = transaction::begin_write(ingress, spec.pattern, tenant).await?;
+            if let Some(key) = &self.key {
+                let named = spec.access.in_tenant.then_some(tenant);
+                match key.claim(tx.db(), caller.lineage, named, self.lease()).await {
                     Err(error) => {
                         tx.undo().await;
                         return Err(error);
@@ -287,10 +250,7 @@ impl WriteRequest {
                     }
                     Ok(KeyClaim::Waiting(reference)) => {
                         tx.commit().await?;
-                        if skips_outcome {
-                            return Ok(replayed(committed(reference)));
-                        }
-                        return Ok(replayed(waiting.wait_for_outcome(reference, false).await));
+                        return Ok(replayed(self.answer_later(tenant, reference, false).await));
                     }
                 }
                 sqlx::raw_sql("savepoint handler").execute(tx.db()).await?;
@@ -298,36 +258,107 @@ impl WriteRequest {
             let mut ctx = RequestContext {
                 tx,
                 tenant,
-                caller: Arc::clone(&caller),
-                ingress: Arc::clone(&ingress),
+                caller: Arc::clone(caller),
+                ingress: Arc::clone(ingress),
                 page: ListPage::first(),
                 announcements: Vec::new(),
                 commits_facts: true,
-                path: path.clone(),
+                path_id: self.path_id.clone(),
                 deferred,
             };
             let result = prepared(&mut ctx).await;
             let RequestContext { tx, announcements, commits_facts, deferred: after, .. } = ctx;
             deferred = after;
-            if has_work && deferred.is_queued() {
+            if spec.has_work && deferred.is_queued() {
                 tx.rollback().await?;
                 deferred.run_queued().await?;
                 continue;
             }
-            if dry_run {
+            if self.dry_run {
                 tx.rollback().await?;
                 return Ok(dry_run_reply(&result?)?.into_response());
             }
-            let scoped = WriteScope { tenant, key_id, key: key.as_ref(), lease, commits_facts };
-            let reply = commit_or_undo(&ingress, tx, scoped, result, announcements).await?;
+            let reply = self.commit_or_undo(tx, tenant, result).await?;
+            if commits_facts {
+                ingress.facts.notify();
+            }
+            announce(ingress, announcements);
             // After the commit, which may wait for the disk: until then the connection holds what it sent.
             drop(permit.take());
             return match reply.later {
-                Some(reference) if skips_outcome => committed(reference).map(IntoResponse::into_response),
-                Some(reference) => waiting.wait_for_outcome(reference, true).await.map(IntoResponse::into_response),
+                Some(reference) => self.answer_later(tenant, reference, true).await.map(IntoResponse::into_response),
                 None => Ok(reply.into_response()),
             };
         }
+    }
+
+    /// Takes the tenant's names out of the body, and finds it.
+    async fn take_tenant(&self, object: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
+        let claim = TenantClaim::take_from(object)?;
+        let found = if self.seen.name() == Some(&claim.product_tenant_id) {
+            self.linked
+        } else {
+            // A long body is not searched for its tenant before it is parsed.
+            self.seen.set_name(&claim.product_tenant_id);
+            self.ingress.admissions.find_tenant(&self.caller, &claim).await?
+        };
+        tenant::check(found, &self.caller, &claim).inspect(|tenant| self.seen.set_id(*tenant))
+    }
+
+    /// For an answer after the commit: the lease of this request. One that does not wait takes none: a repeat may wait at once.
+    fn lease(&self) -> Duration {
+        if self.skips_outcome { Duration::ZERO } else { later::LEASE }
+    }
+
+    /// Commits the effect with its stored answer. After an error, rolls the effect back and stores the refusal if it is final.
+    async fn commit_or_undo(
+        &self,
+        mut tx: Tx,
+        tenant: Uuid,
+        result: Result<ApiReply, ApiError>,
+    ) -> Result<ApiReply, ApiError> {
+        let key_id = self.caller.lineage;
+        match (result, &self.key) {
+            (Ok(reply), key) => {
+                match (key, reply.later) {
+                    (Some(key), Some(reference)) => {
+                        key.store_pending(tx.db(), key_id, reference, self.lease()).await?;
+                    }
+                    (Some(key), None) if reply.has_secret => {
+                        let sealed = idempotency::seal_body(&self.ingress.vault, tenant, &reply.body)?;
+                        key.store_answer(tx.db(), key_id, reply.status, &sealed).await?;
+                    }
+                    (Some(key), None) => key.store_answer(tx.db(), key_id, reply.status, &reply.body).await?,
+                    (None, _) => {}
+                }
+                tx.commit().await?;
+                Ok(reply)
+            }
+            (Err(error), Some(key)) if error.is_deterministic() => {
+                sqlx::raw_sql("rollback to savepoint handler").execute(tx.db()).await?;
+                key.store_answer(tx.db(), key_id, error.status, &error.body()).await?;
+                tx.commit().await?;
+                Err(error)
+            }
+            (Err(error), _) => {
+                tx.undo().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Answers after the commit: with the outcome, or that the write is committed if the caller does not wait. `fresh`: this request
+    /// made the commit.
+    async fn answer_later(&self, tenant: Uuid, reference: Uuid, fresh: bool) -> Result<ApiReply, ApiError> {
+        if self.skips_outcome {
+            return ApiReply::accepted(&CommittedMessage { message_id: reference });
+        }
+        let waiter = self.spec.later.ok_or_else(|| {
+            tracing::error!("a route answers later and does not say how");
+            ApiError::internal()
+        })?;
+        let key = self.key.as_ref().map(|key| (key, self.caller.lineage));
+        later::wait_for_outcome(&self.ingress, waiter, Awaited { tenant, reference, fresh }, key).await
     }
 }
 
@@ -349,90 +380,12 @@ struct CommittedMessage {
     message_id: Uuid,
 }
 
-/// Answers that a write is committed, without its outcome.
-fn committed(reference: Uuid) -> Result<ApiReply, ApiError> {
-    ApiReply::accepted(&CommittedMessage { message_id: reference })
-}
-
-/// A write that may answer after its commit.
-struct PendingWrite<'a> {
-    ingress: &'a Arc<Ingress>,
-    later: Option<OutcomeWaiter>,
-    tenant: Uuid,
-    key_id: Uuid,
-    key: Option<&'a IdempotencyKey>,
-}
-
-impl PendingWrite<'_> {
-    async fn wait_for_outcome(&self, reference: Uuid, fresh: bool) -> Result<ApiReply, ApiError> {
-        let later = self.later.ok_or_else(|| {
-            tracing::error!("a route answers later and does not say how");
-            ApiError::internal()
-        })?;
-        let scoped = self.key.map(|key| later::ScopedKey { key, key_id: self.key_id });
-        let awaited = Awaited { tenant: self.tenant, reference, fresh };
-        later::wait_for_outcome(self.ingress, later, awaited, scoped).await
-    }
-}
-
-/// Parses a body; a large one on a blocking thread, since it would hold up the reactor.
-async fn parse(body: &Bytes) -> Result<Map<String, Value>, ApiError> {
+/// Parses a body and frees it; a large one on a blocking thread, since it would hold up the reactor.
+async fn parse(body: Bytes) -> Result<Map<String, Value>, ApiError> {
     if body.len() <= BODY_MAX_BYTES {
-        return json::parse(body);
+        return json::parse(&body);
     }
-    let body = body.clone();
     tokio::task::spawn_blocking(move || json::parse(&body)).await?
-}
-
-/// Tenant, lineage of the API key, and idempotency key of a write.
-struct WriteScope<'a> {
-    tenant: Uuid,
-    key_id: Uuid,
-    key: Option<&'a IdempotencyKey>,
-    /// For an answer after the commit: the lease of this request.
-    lease: Duration,
-    /// True if the webhooks stage is notified after the commit.
-    commits_facts: bool,
-}
-
-/// Commits the effect with its stored answer. After an error, rolls the effect back and stores the refusal if it is final.
-async fn commit_or_undo(
-    ingress: &Ingress,
-    mut tx: Tx,
-    scoped: WriteScope<'_>,
-    result: Result<ApiReply, ApiError>,
-    announcements: Vec<Publication>,
-) -> Result<ApiReply, ApiError> {
-    let WriteScope { tenant, key_id, key, lease, commits_facts } = scoped;
-    match (result, key) {
-        (Ok(reply), key) => {
-            match (key, reply.later) {
-                (Some(key), Some(reference)) => key.store_pending(tx.db(), key_id, reference, lease).await?,
-                (Some(key), None) if reply.has_secret => {
-                    let sealed = idempotency::seal_body(&ingress.vault, tenant, &reply.body)?;
-                    key.store_answer(tx.db(), key_id, reply.status, &sealed).await?;
-                }
-                (Some(key), None) => key.store_answer(tx.db(), key_id, reply.status, &reply.body).await?,
-                (None, _) => {}
-            }
-            tx.commit().await?;
-            if commits_facts {
-                ingress.facts.notify();
-            }
-            announce(ingress, announcements);
-            Ok(reply)
-        }
-        (Err(error), Some(key)) if error.is_deterministic() => {
-            sqlx::raw_sql("rollback to savepoint handler").execute(tx.db()).await?;
-            key.store_answer(tx.db(), key_id, error.status, &error.body()).await?;
-            tx.commit().await?;
-            Err(error)
-        }
-        (Err(error), _) => {
-            tx.undo().await;
-            Err(error)
-        }
-    }
 }
 
 /// Publishes announcements of committed work, after the answer. If this fails, the sweep announces it.

@@ -4,13 +4,8 @@ use serde::de::DeserializeOwned;
 
 use super::{error::ApiError, json, tenant::TenantClaim};
 
-/// Reads the query parameters into a type.
 pub(super) fn decode_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
-    let pairs = serde_urlencoded::Deserializer::new(url::form_urlencoded::parse(query.as_bytes()));
-    serde_path_to_error::deserialize(pairs).map_err(|error| {
-        let path = error.path().to_string();
-        json::fault(if path == "." { "" } else { &path }, &error.inner().to_string())
-    })
+    json::decode_from(serde_urlencoded::Deserializer::new(url::form_urlencoded::parse(query.as_bytes())))
 }
 
 /// Separates the tenant from the other query parameters.

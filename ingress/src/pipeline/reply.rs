@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use axum::{
@@ -14,7 +14,7 @@ use futures::{
     Stream, StreamExt,
     stream::{self, BoxStream},
 };
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -24,10 +24,10 @@ use super::{
 };
 
 /// A successful answer.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ApiReply {
     pub(super) status: StatusCode,
-    pub(super) body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     /// If set, the answer waits for the outcome of this reference, after the commit.
     pub(super) later: Option<Uuid>,
     /// True if the body is stored encrypted for repeats.
@@ -39,9 +39,9 @@ pub struct ApiReply {
 /// Parts of a body that are made while it is sent.
 type BodyParts = BoxStream<'static, io::Result<Bytes>>;
 
-/// What follows the beginning of a body; nothing for most answers. Taken once.
-#[derive(Clone, Default)]
-struct BodyRest(Arc<Mutex<Option<BodyParts>>>);
+/// What follows the beginning of a body; nothing for most answers. The lock makes an answer `Sync`.
+#[derive(Default)]
+struct BodyRest(Mutex<Option<BodyParts>>);
 
 impl fmt::Debug for BodyRest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,6 +50,14 @@ impl fmt::Debug for BodyRest {
 }
 
 const JSON: &str = "application/json";
+
+/// The headers of every answer to a recipient: no caching, no indexing, no referrer.
+pub(crate) const QUIET: [(HeaderName, HeaderValue); 4] = [
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store, max-age=0")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (HeaderName::from_static("x-robots-tag"), HeaderValue::from_static("noindex, nofollow")),
+];
 
 impl ApiReply {
     /// An answer with this status and `ok: true`.
@@ -75,7 +83,11 @@ impl ApiReply {
     /// An answer with this status and body. The handler writes `ok` itself.
     pub fn untyped(status: StatusCode, body: &impl Serialize) -> Result<Self, ApiError> {
         let body = serde_json::to_vec(body).map_err(|error| ApiError::unexpected(&error))?;
-        Ok(Self { status, body, later: None, has_secret: false, content_type: JSON, rest: BodyRest::default() })
+        Ok(Self::of(status, JSON, body))
+    }
+
+    fn of(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Self {
+        Self { status, body, later: None, has_secret: false, content_type, rest: BodyRest::default() }
     }
 
     /// An answer of another type: its beginning, and the rest, which is made while it is sent. Only for reads.
@@ -85,26 +97,13 @@ impl ApiReply {
         first: Vec<u8>,
         rest: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     ) -> Self {
-        let rest = BodyRest(Arc::new(Mutex::new(Some(rest.boxed()))));
-        Self { status, body: first, later: None, has_secret: false, content_type, rest }
+        Self { rest: BodyRest(Mutex::new(Some(rest.boxed()))), ..Self::of(status, content_type, first) }
     }
 
     /// Answers the outcome of `reference`, after the commit, with 200 if all goes well. For routes made with [`super::write_and_wait`].
     #[must_use]
     pub fn later(reference: Uuid) -> Self {
-        Self {
-            status: StatusCode::OK,
-            body: Vec::new(),
-            later: Some(reference),
-            has_secret: false,
-            content_type: JSON,
-            rest: BodyRest::default(),
-        }
-    }
-
-    /// The body as sent.
-    pub(crate) fn into_body(self) -> Vec<u8> {
-        self.body
+        Self { later: Some(reference), ..Self::of(StatusCode::OK, JSON, Vec::new()) }
     }
 
     /// Marks an answer with a secret: it is stored encrypted for a repeat.
@@ -153,8 +152,7 @@ struct Success<'a, T> {
 
 impl IntoResponse for ApiReply {
     fn into_response(self) -> Response {
-        let rest = self.rest.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let body = match rest {
+        let body = match self.rest.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(rest) => Body::from_stream(stream::iter([Ok(Bytes::from(self.body))]).chain(rest)),
             None => Body::from(self.body),
         };

@@ -10,33 +10,29 @@ use axum::{
 };
 use http::Method;
 
-use super::doc::{Doc, RouteInput};
+use super::{
+    body::BODY_MAX_BYTES,
+    doc::{Doc, RouteInput},
+};
 use crate::state::Ingress;
 
-/// The credentials that a route needs, and its body limit.
+/// The conditions under which the holder of an API key is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// None: for recipients, probes and readers of the documentation.
-    Open,
-    /// The holder of an API key.
-    Key {
-        /// The scope the key must have.
-        scope: &'static str,
-        /// True if the request names a tenant and belongs to it.
-        in_tenant: bool,
-        /// The longest body, in bytes.
-        body_max_bytes: usize,
-    },
+pub struct KeyAccess {
+    /// The scope the key must have.
+    pub scope: &'static str,
+    /// True if the request belongs to one tenant. The tenant is looked up along with the rest, under the name that the query has, or a
+    /// body that is not too long to be searched.
+    pub in_tenant: bool,
+    /// The longest body, in bytes.
+    pub body_max_bytes: usize,
 }
 
-impl Access {
-    /// The scope the key must have.
+impl KeyAccess {
+    /// To a request of one tenant with a short body.
     #[must_use]
-    pub fn scope(self) -> Option<&'static str> {
-        match self {
-            Self::Open => None,
-            Self::Key { scope, .. } => Some(scope),
-        }
+    pub fn new(scope: &'static str) -> Self {
+        Self { scope, in_tenant: true, body_max_bytes: BODY_MAX_BYTES }
     }
 }
 
@@ -44,14 +40,14 @@ type Mount = Box<dyn FnOnce(MethodFilter) -> MethodRouter<Arc<Ingress>>>;
 
 /// The handler of a route, with its access rule.
 pub struct RouteEndpoint {
-    access: Access,
+    access: Option<KeyAccess>,
     input: RouteInput,
     mount: Mount,
 }
 
 impl RouteEndpoint {
     /// Any axum handler, with the access it checks itself.
-    pub fn new<H, T>(access: Access, handler: H) -> Self
+    pub(super) fn new<H, T>(access: Option<KeyAccess>, handler: H) -> Self
     where
         H: Handler<T, Arc<Ingress>>,
         T: 'static,
@@ -59,7 +55,6 @@ impl RouteEndpoint {
         Self { access, input: RouteInput::Nothing, mount: Box::new(move |method| on(method, handler)) }
     }
 
-    /// Says what the handler reads.
     pub(crate) fn reads(self, input: RouteInput) -> Self {
         Self { input, ..self }
     }
@@ -78,13 +73,13 @@ impl std::fmt::Debug for RouteEndpoint {
     }
 }
 
-/// A route that needs no credentials.
+/// A route that needs no credentials: for recipients, probes and readers of the documentation.
 pub fn open<H, T>(handler: H) -> RouteEndpoint
 where
     H: Handler<T, Arc<Ingress>>,
     T: 'static,
 {
-    RouteEndpoint::new(Access::Open, handler)
+    RouteEndpoint::new(None, handler)
 }
 
 /// One method of one path.
@@ -94,11 +89,9 @@ pub struct Operation {
     pub method: Method,
     /// The path, with `{…}` for parameters.
     pub path: &'static str,
-    /// The callers that it admits.
-    pub access: Access,
-    /// What its handler reads.
+    /// The callers that it admits; `None`: it needs no credentials.
+    pub access: Option<KeyAccess>,
     pub(crate) input: RouteInput,
-    /// What describes it.
     pub(crate) doc: Doc,
 }
 
@@ -113,8 +106,8 @@ impl Operation {
 /// Routes with their documentation. There is no other way to register one.
 #[derive(Debug, Default)]
 pub struct Routes {
-    router: Router<Arc<Ingress>>,
-    operations: Vec<Operation>,
+    pub(crate) router: Router<Arc<Ingress>>,
+    pub(crate) operations: Vec<Operation>,
 }
 
 impl Routes {
@@ -130,7 +123,7 @@ impl Routes {
         self.on((Method::GET, MethodFilter::GET), path, endpoint, doc)
     }
 
-    /// Adds a HEAD that is not the GET without its body.
+    /// Adds a HEAD with a description of its own.
     #[must_use]
     pub fn head(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on((Method::HEAD, MethodFilter::HEAD), path, endpoint, doc)
@@ -170,16 +163,5 @@ impl Routes {
     pub fn merge(mut self, other: Self) -> Self {
         self.operations.extend(other.operations);
         Self { router: self.router.merge(other.router), operations: self.operations }
-    }
-
-    /// What serves them.
-    pub fn into_router(self) -> Router<Arc<Ingress>> {
-        self.router
-    }
-
-    /// What there is.
-    #[must_use]
-    pub fn operations(&self) -> &[Operation] {
-        &self.operations
     }
 }

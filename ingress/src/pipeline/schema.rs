@@ -7,8 +7,10 @@ use serde_json::{Map, Value, json};
 /// A JSON Schema (draft 2020-12) and the named schemas it refers to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schema {
-    value: Value,
-    components: BTreeMap<String, Value>,
+    /// The schema itself.
+    pub value: Value,
+    /// The named schemas it needs.
+    pub components: BTreeMap<String, Value>,
 }
 
 /// A property of an object, a query parameter or a path parameter.
@@ -28,15 +30,6 @@ impl Schema {
         Self { value, components: BTreeMap::new() }
     }
 
-    pub(crate) fn from_parts(value: Value, components: BTreeMap<String, Value>) -> Self {
-        Self { value, components }
-    }
-
-    /// The schema, and the named ones it needs.
-    pub(crate) fn into_parts(self) -> (Value, BTreeMap<String, Value>) {
-        (self.value, self.components)
-    }
-
     /// Gives it a name in `components/schemas` and answers a reference to it. A test checks that no two schemas have one name.
     pub(crate) fn named(self, name: &str) -> Self {
         let mut components = self.components;
@@ -47,18 +40,6 @@ impl Schema {
     /// Gives it a name if it has none.
     pub(crate) fn named_unless_it_is(self, name: impl FnOnce() -> String) -> Self {
         if self.value.get("$ref").is_some() { self } else { self.named(&name()) }
-    }
-
-    /// The schema itself.
-    #[must_use]
-    pub fn value(&self) -> &Value {
-        &self.value
-    }
-
-    /// The named schemas it needs.
-    #[must_use]
-    pub fn components(&self) -> &BTreeMap<String, Value> {
-        &self.components
     }
 
     /// Adds fields to an object, or to each of several alternatives.
@@ -108,10 +89,10 @@ mod tests {
         let tenant = Schema::raw(json!({"type": "string"})).named("Tenant");
         schema.add_fields(&[SchemaField { name: "tenant".to_owned(), schema: tenant, required: true }]);
         for (position, wanted) in [(0, json!(["tenant", "a"])), (1, json!(["tenant"]))] {
-            let alternative = &schema.value()["anyOf"][position];
+            let alternative = &schema.value["anyOf"][position];
             assert_eq!(alternative["required"], wanted);
             assert_eq!(alternative["properties"]["tenant"]["$ref"], "#/components/schemas/Tenant");
         }
-        assert_eq!(schema.components().keys().collect::<Vec<_>>(), ["Tenant"]);
+        assert_eq!(schema.components.keys().collect::<Vec<_>>(), ["Tenant"]);
     }
 }

@@ -82,9 +82,6 @@ pub fn is_product_tenant_id(text: &str) -> bool {
 }
 
 /// Locks the tenant's row: what has a limit by tenant is counted and made under it, one after the other.
-///
-/// # Errors
-/// When the database cannot be asked.
 pub(crate) async fn lock_row(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query_scalar!("select id from tenants where id = $1 for no key update", tenant)
         .fetch_optional(db)

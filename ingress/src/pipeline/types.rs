@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use super::schema::{Schema, SchemaField};
 
-/// The schema of a body.
 pub(crate) fn body<T: JsonSchema>() -> Schema {
     generate_schema::<T>(SchemaSettings::draft2020_12().for_deserialize())
 }
@@ -14,7 +13,7 @@ pub(crate) fn body<T: JsonSchema>() -> Schema {
 /// The schema of an answer. `ok: true` is added, as `ApiReply` does, unless the type has its own `ok`.
 pub(crate) fn answer<T: JsonSchema>() -> Schema {
     let mut schema = part::<T>();
-    if schema.components().get(&*T::schema_name()).is_none_or(|named| named["properties"].get("ok").is_none()) {
+    if schema.components.get(&*T::schema_name()).is_none_or(|named| named["properties"].get("ok").is_none()) {
         let ok = Schema::raw(json!({"type": "boolean", "const": true}));
         schema.add_fields(&[SchemaField { name: "ok".to_owned(), schema: ok, required: true }]);
     }
@@ -28,7 +27,7 @@ pub(crate) fn part<T: JsonSchema>() -> Schema {
 
 /// The fields of a type that reads a query, where nothing is null.
 pub(crate) fn query<T: JsonSchema>() -> Vec<SchemaField> {
-    let (schema, components) = body::<T>().into_parts();
+    let Schema { value: schema, components } = body::<T>();
     let name = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let Some(query) = components.get(name) else { return Vec::new() };
     let must =
@@ -42,7 +41,7 @@ pub(crate) fn query<T: JsonSchema>() -> Vec<SchemaField> {
             leave_out_null(&mut value);
             SchemaField {
                 name: name.clone(),
-                schema: Schema::from_parts(value, others().collect()),
+                schema: Schema { value, components: others().collect() },
                 required: must(name),
             }
         })
@@ -54,10 +53,10 @@ fn generate_schema<T: JsonSchema>(settings: SchemaSettings) -> Schema {
     let mut generator = settings.into_generator();
     let schema = generator.subschema_for::<T>().to_value();
     let components = generator.take_definitions(true);
-    Schema::from_parts(
-        normalized_schema(schema),
-        components.into_iter().map(|(name, value)| (name, normalized_schema(value))).collect(),
-    )
+    Schema {
+        value: normalized_schema(schema),
+        components: components.into_iter().map(|(name, value)| (name, normalized_schema(value))).collect(),
+    }
 }
 
 fn normalized_schema(schema: Value) -> Value {
@@ -290,8 +289,8 @@ mod tests {
 
     #[test]
     fn an_answer_has_all_its_fields_and_no_others() {
-        let (schema, components) = answer::<Shown>().into_parts();
-        assert_eq!(schema, json!({"$ref": "#/components/schemas/Shown"}));
+        let Schema { value, components } = answer::<Shown>();
+        assert_eq!(value, json!({"$ref": "#/components/schemas/Shown"}));
         let word = json!({"anyOf": [{"$ref": "#/components/schemas/Word"}, {"type": "null"}]});
         assert_eq!(
             components["Shown"],
@@ -313,13 +312,13 @@ mod tests {
 
     #[test]
     fn an_answer_with_its_own_ok_keeps_it() {
-        let state = &answer::<State>().into_parts().1["State"];
+        let state = &answer::<State>().components["State"];
         assert_eq!((&state["properties"]["ok"], &state["required"]), (&json!({"type": "boolean"}), &json!(["ok"])));
     }
 
     #[test]
     fn a_body_says_what_must_be_there_and_what_may_be_null() {
-        let asked = &body::<Asked>().into_parts().1["Asked"];
+        let asked = &body::<Asked>().components["Asked"];
         assert_eq!(asked["required"], json!(["name"]));
         assert_eq!(
             (&asked["properties"]["name"]["type"], &asked["properties"]["name"]["maxLength"]),
@@ -343,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_caller_gives_one_group_of_fields() {
-        let named = &body::<Named>().into_parts().1["Named"];
+        let named = &body::<Named>().components["Named"];
         let group = |place: usize| (&named["anyOf"][place]["properties"], &named["anyOf"][place]["required"]);
         let why = json!({"type": ["string", "null"]});
         let id = json!({"type": "integer", "minimum": 0, "maximum": 255});
@@ -355,9 +354,9 @@ mod tests {
     #[test]
     fn a_query_has_no_null() {
         let fields = query::<Asked>();
-        let state = fields.iter().find(|field| field.name == "state").map(|field| field.schema.value().clone());
+        let state = fields.iter().find(|field| field.name == "state").map(|field| field.schema.value.clone());
         assert_eq!(state, Some(json!({"$ref": "#/components/schemas/Word"})));
-        let kind = fields.iter().find(|field| field.name == "kind").map(|field| field.schema.value().clone());
+        let kind = fields.iter().find(|field| field.name == "kind").map(|field| field.schema.value.clone());
         assert_eq!(kind, Some(json!({"type": "string", "enum": ["a", "b"]})));
         assert!(fields.iter().all(|field| field.required == (field.name == "name")));
     }

@@ -203,10 +203,7 @@ impl Faults {
         self.0.is_empty()
     }
 
-    /// Ends the validation.
-    ///
-    /// # Errors
-    /// 400 `validation_failed` with the faults.
+    /// Ends the validation: 400 `validation_failed` with the faults.
     pub fn finish(self) -> Result<(), ApiError> {
         if self.0.is_empty() { Ok(()) } else { Err(ApiError::validation(self.0)) }
     }

@@ -2,6 +2,6 @@
 
 pub mod health;
 pub mod hooks;
-mod rate;
+pub(crate) mod rate;
 pub mod tracking;
 pub(crate) mod unsubscribe;

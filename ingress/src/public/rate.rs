@@ -16,7 +16,7 @@ type RateWindow = Arc<Mutex<(Instant, usize)>>;
 
 /// The current window of each key.
 #[derive(Debug)]
-pub(super) struct RateWindows {
+pub(crate) struct RateWindows {
     windows: Cache<Uuid, RateWindow>,
     most: usize,
     length: Duration,

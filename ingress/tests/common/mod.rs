@@ -200,7 +200,7 @@ impl Edge {
     /// Has the audience stage's sweep take out the values of removed fields, as far as they wait for no writer.
     pub async fn take_out_removed_fields(&self) {
         let pool = Database::pool(&SecretString::from(self.database.url()), Role::Stages, 1).unwrap();
-        let sweep = audience::remove_fields(pool, 2);
+        let sweep = audience::RemoveFields { pool, slice: 2 };
         while runner::Sweep::sweep(&sweep).await.unwrap() > 0 {}
     }
 

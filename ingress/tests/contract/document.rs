@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use ingress::pipeline::Access;
+use ingress::pipeline::KeyAccess;
 use serde_json::Value;
 
 use crate::common::contract::CONTRACT;
@@ -72,7 +72,7 @@ fn every_operation_says_what_it_is_and_answers() {
 #[test]
 fn every_write_takes_an_idempotency_key_and_every_keyed_route_names_a_known_scope() {
     for operation in ingress::operations() {
-        let Access::Key { scope, .. } = operation.access else { continue };
+        let Some(KeyAccess { scope, .. }) = operation.access else { continue };
         assert!(schemas::scope::is_scope(scope), "{scope}");
         let place = format!("{} {}", operation.method.as_str(), operation.path);
         let document = &CONTRACT.document()["paths"][operation.path][operation.method.as_str().to_lowercase()];

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use axum::body::Body;
 use http::{Method, Request};
-use ingress::pipeline::{Access, Operation};
+use ingress::pipeline::{KeyAccess, Operation};
 use schemas::Environment;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -38,7 +38,7 @@ impl Route {
     }
 
     fn of(operation: &Operation) -> Option<Self> {
-        let Access::Key { scope, in_tenant, body_max_bytes } = operation.access else { return None };
+        let KeyAccess { scope, in_tenant, body_max_bytes } = operation.access?;
         let verb = operation.method.as_str();
         let content = &CONTRACT.document()["paths"][operation.path][verb.to_lowercase()]["requestBody"]["content"];
         let json = &content["application/json"];
@@ -189,7 +189,7 @@ async fn every_route_is_walked() {
     let mut walked: Vec<String> = ingress::operations()
         .iter()
         .map(|operation| {
-            let who = operation.access.scope().unwrap_or("(open)");
+            let who = operation.access.map_or("(open)", |access| access.scope);
             format!("{:6} {:44} {who}", operation.method.as_str(), operation.path)
         })
         .collect();

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use axum::body::Body;
 use chrono::{SecondsFormat, TimeDelta, Utc};
 use http::{Method, Request};
+use ingress::Settings;
 use schemas::Environment;
+use serde_json::json;
 
 use crate::common::{Client, Edge, PRODUCT, TENANT, send, settings};
 
@@ -327,4 +329,17 @@ async fn without_the_database_health_is_503_and_requests_are_unavailable() {
     let answer = client.get("/v1/contacts").await;
     assert_eq!(answer.refusal(), (503, "unavailable"));
     assert!(!answer.header("retry-after").is_empty());
+}
+
+#[tokio::test]
+async fn a_write_whose_key_is_not_looked_up_in_time_is_answered_503() {
+    let short = Duration::from_millis(500);
+    let edge = Edge::with(Settings { http_request_timeout: short, http_body_timeout: short, ..settings() }).await;
+    let client = edge.client().await;
+    let mut held = edge.pool.begin().await.unwrap();
+    sqlx::query("lock table api_keys in access exclusive mode").execute(&mut *held).await.unwrap();
+    let list = json!({"kind": "list", "name": "News"});
+    let answer = tokio::time::timeout(Duration::from_secs(20), client.post("/v1/audiences", list)).await.unwrap();
+    assert_eq!(answer.refusal(), (503, "unavailable"));
+    held.rollback().await.unwrap();
 }

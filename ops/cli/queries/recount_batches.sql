@@ -31,7 +31,8 @@ with sends_of as (
     ) as c (counter, booked, counted)
     where ($1::uuid is null or b.tenant_id = $1) and b.month not in (select month from dropped_months)
 )
-select tenant_id as "tenant_id!", id as "batch_id!", counter as "counter!", booked::bigint as "booked!", coalesce(counted, 0) as "counted!"
+select tenant_id as "tenant_id!", counter as "counter!", 'batch ' || id as "of!", booked::bigint as "stored!",
+       coalesce(counted, 0) as "recounted!"
 from compared
 where booked <> coalesce(counted, 0)
 order by tenant_id, id, counter

@@ -21,8 +21,9 @@ with booked as (
     where b.kind = 'sequence' and ($1::uuid is null or b.tenant_id = $1)
     group by 1, 2, 3
 )
-select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.sequence_id, c.sequence_id) as "sequence_id!",
-       v.counter as "counter!", coalesce(v.booked, 0)::bigint as "booked!", coalesce(v.counted, 0)::bigint as "counted!"
+select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", v.counter as "counter!",
+       'sequence ' || coalesce(b.sequence_id, c.sequence_id) as "of!",
+       coalesce(v.booked, 0)::bigint as "stored!", coalesce(v.counted, 0)::bigint as "recounted!"
 from booked b
 full join counted c on c.tenant_id = b.tenant_id and c.sequence_id = b.sequence_id and c.content_id = b.content_id
 cross join lateral (values
@@ -34,5 +35,5 @@ cross join lateral (values
 where coalesce(v.booked, 0) <> coalesce(v.counted, 0)
   -- Batches go with their months, totals stay.
   and (coalesce(v.booked, 0) < coalesce(v.counted, 0) or not exists (select from dropped_months))
-order by 1, 2, 3
+order by 1, 3, 2
 limit 1000

@@ -9,8 +9,8 @@ with booked as (
 ), counted as (
     select tenant_id, reason, count(*) as count from suppressions where $1::uuid is null or tenant_id = $1 group by 1, 2
 )
-select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.reason, c.reason) as "reason!",
-       coalesce(b.count, 0)::bigint as "booked!", coalesce(c.count, 0)::bigint as "counted!"
+select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.reason, c.reason) as "counter!",
+       'suppressions' as "of!", coalesce(b.count, 0)::bigint as "stored!", coalesce(c.count, 0)::bigint as "recounted!"
 from booked b
 full join counted c on c.tenant_id = b.tenant_id and c.reason = b.reason
 where coalesce(b.count, 0) <> coalesce(c.count, 0)

@@ -27,11 +27,12 @@ with facts as (
     where kind not in ('failure', 'suppression') and ($1::uuid is null or tenant_id = $1)
     group by 1, 2, 3, 4
 )
-select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.kind, c.kind) as "kind!", coalesce(b.event, c.event) as "event!",
-       coalesce(b.hour, c.hour) as "hour!", coalesce(b.count, 0)::bigint as "booked!", coalesce(c.count, 0)::bigint as "counted!"
+select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.event, c.event) as "counter!",
+       coalesce(b.kind, c.kind) || to_char(coalesce(b.hour, c.hour) at time zone 'UTC', ' YYYY-MM-DD"T"HH24":00Z"') as "of!",
+       coalesce(b.count, 0)::bigint as "stored!", coalesce(c.count, 0)::bigint as "recounted!"
 from booked b
 full join counted c on c.tenant_id = b.tenant_id and c.kind = b.kind and c.event = b.event and c.hour = b.hour
 where coalesce(b.count, 0) <> coalesce(c.count, 0)
   and (coalesce(b.count, 0) < coalesce(c.count, 0) or not exists (select from dropped_months))
-order by 1, 4, 2, 3
+order by 1, coalesce(b.hour, c.hour), 3, 2
 limit 1000

@@ -2,13 +2,14 @@
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use runtime::AuditRecord;
 use schemas::DomainStatus;
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    invocation::AuditEntry,
+    invocation::audit_record,
     operator::{CommandOutput, list_records},
 };
 
@@ -145,9 +146,9 @@ async fn release(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<Co
 
 /// Writes the audit entry, which also becomes an event for the owner.
 async fn status_changed(db: &mut PgConnection, domain: &LockedDomain, to: &str) -> sqlx::Result<()> {
-    let (tenant, action, subject) = (Some(domain.tenant), "domain.status_changed", &domain.id.to_string());
-    let detail = Some(json!({"from": domain.status, "to": to}));
-    AuditEntry { tenant, action, subject, detail, ..AuditEntry::default() }.audit(db).await
+    let (tenant, action, subject) = (Some(domain.tenant), "domain.status_changed", domain.id.to_string());
+    let detail = json!({"from": domain.status, "to": to});
+    audit_record(db, AuditRecord { tenant, action, subject, detail, ..AuditRecord::default() }).await
 }
 
 fn answer(asked: &DomainArgs, domain: &LockedDomain, status: &str) -> CommandOutput {

@@ -104,8 +104,8 @@ fn print(explanation: &Value) {
         let decided =
             explanation["decided_by"].as_str().map(|gate| format!(", by the gate {gate}")).unwrap_or_default();
         println!("now: {verdict}{decided}\n");
-        let gates: Vec<Value> = explanation["gates"].as_array().into_iter().flatten().map(gate).collect();
-        operator::print(&gates, &["gate", "verdict", "detail", "at"]);
+        let gates = explanation["gates"].as_array().map(Vec::as_slice).unwrap_or_default();
+        operator::print(gates, &["gate", "verdict", "detail", "at"]);
     }
     let send = &explanation["send"];
     if send.is_null() {
@@ -115,10 +115,6 @@ fn print(explanation: &Value) {
     println!("\nsend {}: {}, attempts {}", text(&send["send_id"]), text(&send["state"]), send["attempt_count"]);
     let steps: Vec<Value> = send["timeline"].as_array().into_iter().flatten().map(step).collect();
     print!("{}", table::render(&steps, &["at", "type", "detail"], table::width()));
-}
-
-fn gate(gate: &Value) -> Value {
-    json!({"gate": gate["gate"], "verdict": gate["verdict"], "detail": gate["detail"], "at": gate["at"]})
 }
 
 fn step(step: &Value) -> Value {

@@ -6,7 +6,7 @@ use ingress::{
     api::connections::{SealedHook, set_hook},
     public::hooks::{fault, path_of},
 };
-use runtime::Vault;
+use runtime::{Vault, settings::MasterKeySettings};
 use serde_json::json;
 use sqlx::PgConnection;
 use url::Url;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{CommandOutput, DatabaseArgs, MasterKeyArgs, SecretSource, list_records},
+    operator::{CommandOutput, DatabaseArgs, SecretSource, list_records},
 };
 
 /// Events of providers about mail that was sent through tenants' own accounts.
@@ -23,7 +23,7 @@ pub struct HookArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
-    master_key: MasterKeyArgs,
+    master_key: MasterKeySettings,
     /// The public URL of the ingress, as the processes have it.
     #[arg(long, env = "POSTRIDER_PUBLIC_URL", default_value = "http://localhost:8080", global = true)]
     public_url: Url,
@@ -31,7 +31,6 @@ pub struct HookArgs {
     command: HookCommand,
 }
 
-/// Events of providers about mail that was sent through tenants' own accounts.
 #[derive(Debug, Subcommand)]
 enum HookCommand {
     /// Sets how a connection's events are verified, and prints the URL to enter at the provider. Replaces the previous setting.

@@ -3,7 +3,6 @@
 use std::{fmt::Display, sync::OnceLock};
 
 use runtime::{AuditRecord, audit};
-use serde_json::Value;
 use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
@@ -62,35 +61,9 @@ fn user_id() -> Option<String> {
     std::fs::metadata("/proc/self").ok().map(|metadata| metadata.uid().to_string())
 }
 
-/// An entry of the audit log, by the operator of this process.
-#[derive(Debug, Clone, Default)]
-pub struct AuditEntry<'a> {
-    /// The tenant, if the entry is about one.
-    pub tenant: Option<Uuid>,
-    /// The action, such as `stage.pause`.
-    pub action: &'a str,
-    /// What the action changed.
-    pub subject: &'a str,
-    /// The outcome.
-    pub outcome: Option<&'a str>,
-    /// Further ids, codes and numbers.
-    pub detail: Option<Value>,
-}
-
-impl AuditEntry<'_> {
-    /// Writes the entry, in the transaction of the action if it has one.
-    pub async fn audit(&self, db: impl PgExecutor<'_>) -> sqlx::Result<()> {
-        let record = AuditRecord {
-            tenant: self.tenant,
-            actor: &actor(),
-            action: self.action,
-            subject: self.subject.to_owned(),
-            detail: self.detail.clone().unwrap_or_default(),
-            reason: reason(),
-            outcome: self.outcome,
-        };
-        audit::write(db, &[record]).await
-    }
+/// Writes an entry of the audit log, with the operator and the reason of this process; in the transaction of the action if it has one.
+pub async fn audit_record(db: impl PgExecutor<'_>, record: AuditRecord<'_>) -> sqlx::Result<()> {
+    audit::write(db, &[AuditRecord { actor: &actor(), reason: reason(), ..record }]).await
 }
 
 /// Writes an audit entry without details.
@@ -100,5 +73,5 @@ pub async fn audit(
     action: &str,
     subject: impl Display,
 ) -> sqlx::Result<()> {
-    AuditEntry { tenant, action, subject: &subject.to_string(), ..AuditEntry::default() }.audit(db).await
+    audit_record(db, AuditRecord { tenant, action, subject: subject.to_string(), ..AuditRecord::default() }).await
 }

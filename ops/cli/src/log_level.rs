@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::bail;
 use futures::StreamExt;
-use runtime::Bus;
+use runtime::{AuditRecord, Bus};
 use schemas::{Control, ControlAnswer, subjects};
 use serde_json::{Value, json};
 
 use crate::{
-    invocation::AuditEntry,
+    invocation::audit_record,
     operator::{self, BusArgs, DatabaseArgs},
 };
 
@@ -46,9 +46,9 @@ pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
     };
     let answers = ask(&bus, &control).await?;
     let outcome = format!("{} process(es) follow", answers.iter().filter(|answer| answer.error.is_none()).count());
-    let subject = args.process.as_deref().unwrap_or("every process");
-    let (outcome, detail) = (Some(outcome.as_str()), Some(serde_json::to_value(&control)?));
-    AuditEntry { action: "log.filter", subject, outcome, detail, ..AuditEntry::default() }.audit(&pool).await?;
+    let (action, subject) = ("log.filter", args.process.unwrap_or_else(|| "every process".to_owned()));
+    let (outcome, detail) = (Some(outcome.as_str()), serde_json::to_value(&control)?);
+    audit_record(&pool, AuditRecord { action, subject, outcome, detail, ..AuditRecord::default() }).await?;
     let records: Vec<Value> = answers
         .iter()
         .map(|answer| {

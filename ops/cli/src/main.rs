@@ -15,12 +15,10 @@ mod invocation;
 mod key;
 mod log_level;
 mod mcp;
-mod memory;
 mod nats_user;
 mod operator;
 mod pause;
 mod process;
-mod progress;
 mod provider;
 mod quota;
 mod reader;
@@ -43,6 +41,7 @@ mod warmup;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::operator::LedgerCommand;
@@ -57,7 +56,6 @@ struct Cli {
     command: CliCommand,
 }
 
-/// Postrider, the multi-tenant email engine.
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Everything on this machine for development: servers, demo tenant, all stages, a mail sink with an inbox page.
@@ -135,39 +133,30 @@ enum CliCommand {
 }
 
 fn main() -> ExitCode {
-    memory::give_large_pieces_back();
+    give_large_pieces_back();
     // One TLS and crypto provider for everything; the error is "already installed".
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     if let Err(error) = runtime::settings::refuse_unknown_environment(&Cli::command()) {
         eprintln!("postrider: {error}");
         return ExitCode::from(2);
     }
-    let cli = Cli::parse();
+    start(Cli::parse()).unwrap_or_else(failed)
+}
+
+fn failed(error: anyhow::Error) -> ExitCode {
+    eprintln!("postrider: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     // Before anything else: it limits what the process may take, and needs nothing.
     if let CliCommand::Reader(args) = &cli.command {
-        return match reader::run(args) {
-            Ok(never) => match never {},
-            Err(error) => {
-                eprintln!("postrider: {error}");
-                ExitCode::FAILURE
-            }
-        };
+        match reader::run(args)? {}
     }
     invocation::set_invocation(cli.invocation);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("postrider: cannot start the runtime: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(run(cli.command)) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("postrider: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    // Printed before the runtime ends, which waits for what still blocks.
+    Ok(runtime.block_on(run(cli.command)).unwrap_or_else(failed))
 }
 
 async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
@@ -212,6 +201,24 @@ async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
         CliCommand::Reader(args) => match reader::run(&args)? {},
     }
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// Makes glibc give large pieces back when they are freed, always. Left alone, it takes the first that is freed for a sign that such
+/// pieces come often, and keeps the next ones in each thread's arena: the memory of three bodies is used twice.
+fn give_large_pieces_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[allow(unsafe_code, reason = "a C function that takes two numbers; refused ones leave things as they were")]
+    {
+        /// A piece at least this large, in bytes, is the system's own and goes back to it when it is freed: bodies of requests, mostly.
+        const LARGE: libc::c_int = 4 * 1024 * 1024;
+        /// What the allocator keeps at the end of each of its areas, in bytes.
+        const KEPT: libc::c_int = 16 * 1024 * 1024;
+        // SAFETY: called once, before there is a second thread; the parameters are among those of mallopt(3).
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+        }
+    }
 }
 
 #[cfg(test)]

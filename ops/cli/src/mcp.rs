@@ -177,7 +177,7 @@ async fn draft(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> anyhow::Result<
     .fetch_optional(db)
     .await?
     .context("no such draft proposal")?;
-    Ok(CommandOutput::Record(record))
+    Ok(CommandOutput::record(record))
 }
 
 async fn close(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> anyhow::Result<CommandOutput> {

@@ -1,11 +1,12 @@
-//! Shared by the operator's commands: connection options, the transaction of a command, and output.
+//! Shared by the operator's commands: connection options, the transaction of a command, output and progress.
 
 use std::{io::Read, path::PathBuf, time::Duration};
 
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
 use ingress::ApiError;
-use runtime::{Bus, Database, MasterKeys, Role};
+use runtime::{Bus, Database, Role, settings::BusSettings};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool, Postgres, postgres::PgArguments, query::QueryScalar};
@@ -40,7 +41,11 @@ impl DatabaseArgs {
         let mut tx = self.pool()?.begin().await?;
         let answer = command(&mut tx).await?;
         tx.commit().await?;
-        answer.print()
+        match answer {
+            CommandOutput::Table(records, columns) => print(&records, columns),
+            CommandOutput::Done(record, text) => print_result(&record, &text),
+        }
+        Ok(())
     }
 }
 
@@ -64,39 +69,14 @@ impl<C: Subcommand> LedgerCommand<C> {
     }
 }
 
-/// The master key, for commands that seal or open secrets. Needed only by those.
-#[derive(Debug, Clone, clap::Args)]
-pub struct MasterKeyArgs {
-    /// The master key, as the processes have it: 64 hex digits.
-    #[arg(long, global = true, env = "POSTRIDER_MASTER_KEY", hide_env_values = true)]
-    pub master_key: Option<SecretString>,
-    /// A file with the master key.
-    #[arg(long, global = true, env = "POSTRIDER_MASTER_KEY_FILE")]
-    pub master_key_file: Option<PathBuf>,
-}
-
-impl MasterKeyArgs {
-    /// The keys.
-    pub fn keys(&self) -> anyhow::Result<MasterKeys> {
-        Ok(runtime::settings::master_keys(self.master_key.as_ref(), self.master_key_file.as_deref())?)
-    }
-}
-
 /// Options for NATS.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BusArgs {
     /// NATS servers, comma-separated URLs.
     #[arg(long, global = true, env = "POSTRIDER_NATS_URL", hide_env_values = true)]
     nats_url: Option<SecretString>,
-    /// A NATS credentials file.
-    #[arg(long, global = true, env = "POSTRIDER_NATS_CREDENTIALS")]
-    nats_credentials: Option<PathBuf>,
-    /// Copies JetStream keeps of each stream.
-    #[arg(long, global = true, env = "POSTRIDER_STREAM_REPLICAS", default_value_t = 1)]
-    stream_replicas: usize,
-    /// Put before every stream name and subject.
-    #[arg(long, global = true, env = "POSTRIDER_STREAM_PREFIX", default_value = "")]
-    stream_prefix: String,
+    #[command(flatten)]
+    settings: BusSettings,
 }
 
 impl BusArgs {
@@ -124,9 +104,7 @@ impl BusArgs {
 
     async fn connect_as(&self, name: &str) -> anyhow::Result<Bus> {
         let url = self.nats_url.as_ref().context("--nats-url is required, or POSTRIDER_NATS_URL in the environment")?;
-        Bus::connect(url, self.nats_credentials.as_deref(), &self.stream_prefix, self.stream_replicas, name)
-            .await
-            .context("nats-url")
+        self.settings.connect(url, name).await.context("nats-url")
     }
 }
 
@@ -179,9 +157,7 @@ pub async fn migrate(args: &DatabaseArgs) -> anyhow::Result<()> {
 pub enum CommandOutput {
     /// Records, and the columns to show of them.
     Table(Vec<Value>, &'static [&'static str]),
-    /// One record in full.
-    Record(Value),
-    /// The result of an action: a record, and its text.
+    /// One record, and its text.
     Done(Value, String),
 }
 
@@ -191,13 +167,10 @@ impl CommandOutput {
         Self::Done(record, text.into())
     }
 
-    fn print(&self) -> anyhow::Result<()> {
-        match self {
-            Self::Table(records, columns) => print(records, columns),
-            Self::Record(record) => show(record)?,
-            Self::Done(record, text) => print_result(record, text),
-        }
-        Ok(())
+    /// One record in full.
+    pub fn record(record: Value) -> Self {
+        let text = format!("{record:#}");
+        Self::Done(record, text)
     }
 }
 
@@ -221,12 +194,6 @@ pub fn print(records: &[Value], columns: &[&str]) {
     print!("{}", table::render(records, columns, table::width()));
 }
 
-/// Prints one record: as JSON on one line, or spread over several to be read.
-pub fn show(record: &Value) -> anyhow::Result<()> {
-    println!("{}", if invocation::wants_json() { record.to_string() } else { serde_json::to_string_pretty(record)? });
-    Ok(())
-}
-
 /// Prints the result of an action: the record as JSON, or the text.
 pub fn print_result(record: &Value, text: &str) {
     println!("{}", if invocation::wants_json() { record.to_string() } else { text.to_owned() });
@@ -235,4 +202,22 @@ pub fn print_result(record: &Value, text: &str) {
 /// A refusal of the API as text.
 pub fn refused(error: ApiError) -> anyhow::Error {
     anyhow!("{}{}", error.code, error.detail.map(|detail| format!(": {detail}")).unwrap_or_default())
+}
+
+/// A progress bar for work of a known size. Like a [`spinner`], it shows on a terminal only.
+pub fn progress_bar(total: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}  {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}
+
+/// A spinner for work of an unknown size.
+pub fn spinner(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    bar.set_message(what);
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
 }

@@ -8,8 +8,11 @@ use anyhow::Context;
 use clap::CommandFactory;
 use ledger::{confirmations::ConfirmationSettings, quota::QuotaDefaults};
 use runtime::{
-    Bus, CommitNotifier, CoreSettings, Database, Outbound, OutboundSettings, PauseSwitches, Reader, Role, Vault,
-    admin::Admin, pause_switches::StageName, plans::PreparedPool,
+    Bus, CommitNotifier, CoreSettings, Database, Outbound, OutboundSettings, PauseSwitches, Reader, Role, StageName,
+    Vault,
+    admin::{self, HealthProbe},
+    plans::PreparedPool,
+    pools::{self, Watched},
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -141,9 +144,7 @@ pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
     start_stages(&process.deps, &settings.stages, StageName::ALL).await?;
     process.beat(StageName::ALL, true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
-    process.announce(&settings.common.addresses, Some(serving.address))?;
-    process.serve(Some(serving)).await;
-    Ok(())
+    process.serve(&settings.common.addresses, Some(serving)).await
 }
 
 pub async fn run_ingress(mut settings: IngressProcess) -> anyhow::Result<()> {
@@ -151,9 +152,7 @@ pub async fn run_ingress(mut settings: IngressProcess) -> anyhow::Result<()> {
     let process = Process::start(&settings.core, &settings.ingress.outbound, "ingress", "ingress").await?;
     process.beat(&[], true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
-    process.announce(&settings.common.addresses, Some(serving.address))?;
-    process.serve(Some(serving)).await;
-    Ok(())
+    process.serve(&settings.common.addresses, Some(serving)).await
 }
 
 pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
@@ -163,9 +162,7 @@ pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
     let process = Process::start(&settings.core, &settings.outbound, &name, emitter).await?;
     start_stages(&process.deps, &settings.stages, &settings.names).await?;
     process.beat(&settings.names, false);
-    process.announce(&settings.common.addresses, None)?;
-    process.serve(None).await;
-    Ok(())
+    process.serve(&settings.common.addresses, None).await
 }
 
 impl Process {
@@ -178,24 +175,17 @@ impl Process {
         runtime::telemetry::init_logs(&core.log)?;
         let metrics = runtime::metric::start(name, core.metrics)?;
         let traces = traces::start(&core.traces, name)?;
-        let master = core.master_keys()?;
+        let master = core.master.keys()?;
         let half = core.database_pool / 2;
         let pool = Database::pool(&core.database_url, Role::Stages, half).context("database-url")?;
         let by_key = PreparedPool::new(&pool, half as usize);
-        let bus = Bus::connect(
-            &core.nats_url,
-            core.nats_credentials.as_deref(),
-            &core.stream_prefix,
-            core.stream_replicas,
-            name,
-        )
-        .await?;
+        let bus = core.bus.connect(&core.nats_url, name).await?;
         let shutdown = CancellationToken::new();
         tokio::spawn(make_streams(bus.clone(), shutdown.clone()));
-        tokio::spawn(runtime::pools::watch(pool.clone(), Role::Stages.as_str(), shutdown.clone()));
-        tokio::spawn(runtime::pools::watch(by_key.bulk("watch"), "stages_by_key", shutdown.clone()));
-        let admin_addr = Admin::new(metrics, pool.clone(), bus.clone())
-            .serve(core.admin_addr, shutdown.clone())
+        tokio::spawn(pools::watch(Watched::Pool(pool.clone()), Role::Stages.as_str(), shutdown.clone()));
+        tokio::spawn(pools::watch(Watched::Kept(by_key.bulk("watch")), "stages_by_key", shutdown.clone()));
+        let probe = HealthProbe::new(pool.clone(), bus.clone());
+        let admin_addr = admin::serve(metrics, probe, core.admin_addr, shutdown.clone())
             .await
             .with_context(|| format!("admin-addr {}", core.admin_addr))?;
         outbound.own_listeners.add(admin_addr);
@@ -227,13 +217,11 @@ impl Process {
         self.deps.runner.beat((self.deps.pool.clone(), &self.deps.by_key), &self.name, stages, settings);
     }
 
-    fn announce(&self, file: &AddressesFile, http_addr: Option<SocketAddr>) -> anyhow::Result<()> {
+    /// Runs until SIGTERM or Ctrl-C, then drains. Writes its addresses to the file first.
+    async fn serve(self, file: &AddressesFile, ingress: Option<ingress::Serving>) -> anyhow::Result<()> {
+        let http_addr = ingress.as_ref().map(|serving| serving.address);
         tracing::info!(admin_addr = %self.admin_addr, http_addr = http_addr.map(|addr| addr.to_string()), "ready");
-        file.write(&json!({"admin_addr": self.admin_addr, "http_addr": http_addr, "pid": std::process::id()}))
-    }
-
-    /// Runs until SIGTERM or Ctrl-C, then drains.
-    async fn serve(self, ingress: Option<ingress::Serving>) {
+        file.write(&json!({"admin_addr": self.admin_addr, "http_addr": http_addr, "pid": std::process::id()}))?;
         stop_signal().await;
         tracing::info!("stopping: no new work, finishing begun work");
         self.deps.shutdown.cancel();
@@ -255,6 +243,7 @@ impl Process {
             traces.flush(FLUSH_GRACE).await;
         }
         tracing::info!("stopped");
+        Ok(())
     }
 }
 
@@ -306,14 +295,14 @@ async fn make_streams(bus: Bus, shutdown: CancellationToken) {
 async fn start_stages(deps: &runner::Deps, settings: &StageSettings, names: &[StageName]) -> anyhow::Result<()> {
     for name in names {
         match name {
-            StageName::Audience => audience::start(deps, &settings.audience).await?,
+            StageName::Audience => audience::start(deps, &settings.audience),
             StageName::Compliance => compliance::start(deps),
             StageName::Rendering => rendering::start(deps, &settings.rendering).await?,
             StageName::Delivery => delivery::start(deps, &settings.delivery).await?,
             StageName::Engagement => engagement::start(deps, &settings.engagement).await?,
             StageName::Attribution => attribution::start(deps),
-            StageName::Webhooks => webhooks::start(deps, &settings.webhooks).await?,
-            StageName::Sequencing => sequencing::start(deps, &settings.sequencing).await?,
+            StageName::Webhooks => webhooks::start(deps, &settings.webhooks),
+            StageName::Sequencing => sequencing::start(deps, &settings.sequencing),
         }
     }
     Ok(())
@@ -331,13 +320,13 @@ async fn start_ingress(
         pool,
         bus: process.deps.bus.clone(),
         facts: process.deps.facts.clone(),
-        master_keys: core.master_keys()?,
+        master_keys: core.master.keys()?,
         runner: process.deps.runner.clone(),
         reader: process.deps.reader.clone(),
     };
     let ingress = ingress::Ingress::new(deps, settings)?;
     for (name, pool) in ingress.pools() {
-        tokio::spawn(runtime::pools::watch(pool, name, process.deps.shutdown.clone()));
+        tokio::spawn(pools::watch(pool, name, process.deps.shutdown.clone()));
     }
     let serving =
         ingress::serve(ingress, process.deps.shutdown.clone()).await.with_context(|| format!("http-addr {address}"))?;

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 use delivery::provider::{ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, ProviderKind};
 use ingress::api::connections::{self, NewConnection};
-use runtime::Vault;
+use runtime::{Vault, settings::MasterKeySettings};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use smtp::{Relay, SmtpSettings};
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{self, CommandOutput, DatabaseArgs, MasterKeyArgs, SecretSource, list_records},
+    operator::{self, CommandOutput, DatabaseArgs, SecretSource, list_records},
 };
 
 /// Tenants' own accounts with mail providers.
@@ -24,7 +24,7 @@ pub struct ProviderArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
-    master_key: MasterKeyArgs,
+    master_key: MasterKeySettings,
     /// As the processes have it: hosts a connection may name beside the provider's own, as `host:port`.
     #[arg(long, env = "POSTRIDER_PROVIDER_ALLOW_HOSTS", value_delimiter = ',', global = true)]
     provider_allow_hosts: Vec<String>,
@@ -32,7 +32,6 @@ pub struct ProviderArgs {
     command: ProviderCommand,
 }
 
-/// Tenants' own accounts with mail providers.
 #[derive(Debug, Subcommand)]
 enum ProviderCommand {
     /// Adds a connection. Its secret is read from standard input, a file or an environment variable, never from the command line.
@@ -236,7 +235,7 @@ async fn ping(pool: &PgPool, vault: &Vault, guard: &HostPolicy, id: Uuid) -> any
         settings: serde_json::from_value(row.settings)?,
         secret: SecretString::from(secret),
     };
-    let [_, provider] = delivery::provider::open(&connection, &client_settings()?, guard)?;
+    let provider = delivery::provider::open(&connection, &client_settings()?, guard)?;
     let started = std::time::Instant::now();
     let answered = provider.ping().await;
     let record = json!({

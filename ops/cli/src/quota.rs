@@ -24,7 +24,6 @@ pub struct QuotaArgs {
     command: QuotaCommand,
 }
 
-/// How many mails a tenant may send.
 #[derive(Debug, Subcommand)]
 enum QuotaCommand {
     /// A tenant's limits, what it has used, and when they start anew.

@@ -2,13 +2,13 @@
 
 use chrono::{DateTime, Utc};
 use ledger::facts::rescore::{RescoreScope, RescoreTotals, rescore};
+use runtime::AuditRecord;
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    invocation::AuditEntry,
+    invocation::audit_record,
     operator::{self, DatabaseArgs},
-    progress,
 };
 
 /// Classifies opens and clicks again as human or machine, and updates times and counters. Harmless to
@@ -33,7 +33,7 @@ const LINE_EVERY: u64 = 10_000;
 
 pub async fn run(args: RescoreArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
-    let bar = progress::spinner("rescoring");
+    let bar = operator::spinner("rescoring");
     let mut reported = 0;
     let progress = |done: &RescoreTotals| {
         bar.set_message(line(done));
@@ -55,8 +55,8 @@ pub async fn run(args: RescoreArgs) -> anyhow::Result<()> {
         &format!("{}{}", line(&done), if args.dry_run { "; nothing was changed" } else { "" }),
     );
     if !args.dry_run {
-        let (tenant, subject, detail) = (args.tenant, "opens and clicks", Some(record));
-        AuditEntry { tenant, action: "rescore", subject, detail, ..AuditEntry::default() }.audit(&pool).await?;
+        let (tenant, action, subject) = (args.tenant, "rescore", "opens and clicks".to_owned());
+        audit_record(&pool, AuditRecord { tenant, action, subject, detail: record, ..AuditRecord::default() }).await?;
     }
     Ok(())
 }

@@ -21,7 +21,6 @@ pub struct StreamsArgs {
     command: StreamsCommand,
 }
 
-/// The JetStream streams.
 #[derive(Debug, Subcommand)]
 enum StreamsCommand {
     /// Makes or updates every stream. Harmless to repeat.

@@ -1,20 +1,23 @@
 //! `postrider tenant list|show|set|link|suspend|activate`.
 
-mod set;
-
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use ingress::api::tenants::TenantLink;
+use ingress::{
+    api::tenants::{self, ProfileChange, TenantLink},
+    pipeline::json::decode,
+};
+use runtime::AuditRecord;
 use schemas::{Address, Environment};
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    invocation::audit,
+    api::argument,
+    invocation::{audit, audit_record},
     key::environment,
-    operator::{CommandOutput, list_records},
-    pause::tenant::block_fences,
+    operator::{CommandOutput, list_records, refused},
+    pause::block_fences,
 };
 
 /// Tenants and their links.
@@ -32,7 +35,7 @@ pub enum TenantCommand {
         id: Uuid,
     },
     /// Changes a tenant's profile, or shows it: time zone, postal address, default sender, attribution, retention, pages.
-    Set(set::SetArgs),
+    Set(ProfileArgs),
     /// Links a product's tenant, making the engine tenant if there is none.
     Link(Link),
     /// Stops all sending for a tenant; requests are still accepted.
@@ -45,6 +48,16 @@ pub enum TenantCommand {
         /// The engine tenant.
         id: Uuid,
     },
+}
+
+/// What is not named stays as it is. Without fields, shows the profile.
+#[derive(Debug, clap::Args)]
+pub struct ProfileArgs {
+    /// The engine tenant.
+    id: Uuid,
+    /// Fields as `PATCH /v1/tenant` takes them: `timezone=Europe/Paris`, `attribution:='{"model":"linear"}'`.
+    #[arg(value_name = "NAME=VALUE", value_parser = argument)]
+    fields: Vec<(String, Value)>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -93,7 +106,7 @@ pub async fn run(db: &mut PgConnection, command: TenantCommand) -> anyhow::Resul
         }
         TenantCommand::Suspend { id } => set_status(db, id, "suspended").await,
         TenantCommand::Activate { id } => set_status(db, id, "active").await,
-        TenantCommand::Set(wanted) => set::run(db, wanted).await,
+        TenantCommand::Set(wanted) => set_profile(db, wanted).await,
     }
 }
 
@@ -129,7 +142,21 @@ async fn show(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> 
         "physical_address": row.physical_address, "created_at": row.created_at, "contacts": row.contacts,
         "suppressions": row.suppressions, "campaigns": row.campaigns, "domains": row.domains, "senders": row.senders,
     });
-    Ok(CommandOutput::Record(record))
+    Ok(CommandOutput::record(record))
+}
+
+/// Changes a tenant's profile by the rules of `PATCH /v1/tenant`.
+async fn set_profile(db: &mut PgConnection, args: ProfileArgs) -> anyhow::Result<CommandOutput> {
+    let id = args.id;
+    let change: ProfileChange = decode(args.fields.into_iter().collect()).map_err(refused)?;
+    let fields = change.fields();
+    let profile = tenants::change(db, id, change).await.map_err(refused)?;
+    if !fields.is_empty() {
+        let (tenant, action, subject) = (Some(id), "tenant.changed", id.to_string());
+        let detail = json!({"fields": fields});
+        audit_record(db, AuditRecord { tenant, action, subject, detail, ..AuditRecord::default() }).await?;
+    }
+    Ok(CommandOutput::record(serde_json::to_value(&profile)?))
 }
 
 /// Finds or makes the engine tenant behind a product's tenant.
@@ -171,7 +198,7 @@ async fn share(db: &mut PgConnection, wanted: &Link, tenant: Uuid, owner: &Addre
     if linked != tenant {
         bail!("it is linked to another tenant already: {linked}");
     }
-    audit(db, Some(tenant), "tenant.link", &tenant.to_string()).await?;
+    audit(db, Some(tenant), "tenant.link", tenant).await?;
     Ok(tenant)
 }
 

@@ -66,7 +66,6 @@ pub struct Exporting {
 /// # Errors
 /// [`OtlpError`]
 pub fn start(settings: &TraceSettings, processes: &str) -> Result<Option<Exporting>, OtlpError> {
-    queue::begin();
     let Some(url) = settings.traces_url() else { return Ok(None) };
     let client = Client::new(settings.otlp_ca_file.as_deref(), EXPORT_TIMEOUT)?;
     let mut exporter = SpanExporter::builder()

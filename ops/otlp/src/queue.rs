@@ -117,13 +117,6 @@ impl<E: SpanExporter> Collector<E> {
     }
 }
 
-/// Shows the counter from the start, also where nothing is exported.
-pub(crate) fn begin() {
-    for outcome in ["exported", "dropped", "refused"] {
-        count(0, outcome);
-    }
-}
-
 fn count(spans: u64, outcome: &'static str) {
     Counter::TraceSpansTotal.add(spans, [("outcome", outcome)]);
 }

@@ -16,13 +16,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the result of a probe is answered again: health is asked about without credentials.
 const PROBE_KEPT: Duration = Duration::from_secs(1);
 
-/// The admin port's state.
-#[derive(Clone, Debug)]
-pub struct Admin {
-    metrics: PrometheusHandle,
-    health: Arc<HealthProbe>,
-}
-
 /// Whether the dependencies of a process answer.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Dependencies {
@@ -69,42 +62,38 @@ impl HealthProbe {
     }
 }
 
-impl Admin {
-    /// The admin port of a process.
-    #[must_use]
-    pub fn new(metrics: PrometheusHandle, pool: PgPool, bus: Bus) -> Self {
-        Self { metrics, health: Arc::new(HealthProbe::new(pool, bus)) }
-    }
-
-    /// Binds and serves until shutdown; returns its address.
-    ///
-    /// # Errors
-    /// If the address is in use.
-    pub async fn serve(self, address: SocketAddr, shutdown: CancellationToken) -> std::io::Result<SocketAddr> {
-        let listener = tokio::net::TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
-        let routes = Router::new()
-            .route("/metrics", get(metrics))
-            .route("/livez", get(|| async { "ok\n" }))
-            .route("/readyz", get(ready))
-            .with_state(self);
-        tokio::spawn(async move {
-            let served = axum::serve(listener, routes).with_graceful_shutdown(shutdown.cancelled_owned()).await;
-            if let Err(error) = served {
-                tracing::error!(%error, "admin port stopped");
-            }
-        });
-        Ok(address)
-    }
+/// Binds the admin port of a process and serves it until shutdown; returns its address.
+///
+/// # Errors
+/// If the address is in use.
+pub async fn serve(
+    metrics: PrometheusHandle,
+    probe: HealthProbe,
+    address: SocketAddr,
+    shutdown: CancellationToken,
+) -> std::io::Result<SocketAddr> {
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    let routes = Router::new()
+        .route("/metrics", get(render).with_state(metrics))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready).with_state(Arc::new(probe)));
+    tokio::spawn(async move {
+        let served = axum::serve(listener, routes).with_graceful_shutdown(shutdown.cancelled_owned()).await;
+        if let Err(error) = served {
+            tracing::error!(%error, "admin port stopped");
+        }
+    });
+    Ok(address)
 }
 
-async fn metrics(State(admin): State<Admin>) -> String {
+async fn render(State(metrics): State<PrometheusHandle>) -> String {
     metrics_process::Collector::default().collect();
-    admin.metrics.render()
+    metrics.render()
 }
 
-async fn ready(State(admin): State<Admin>) -> impl IntoResponse {
-    let found = admin.health.dependencies().await;
+async fn ready(State(probe): State<Arc<HealthProbe>>) -> impl IntoResponse {
+    let found = probe.dependencies().await;
     let status = if found.database && found.bus { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(found))
 }

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    pause_switches::StageName,
+    StageName,
     streams::{STREAMS, StreamSpec, is_as_wanted, is_lower},
     trace::TraceContext,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use schemas::{Control, ControlAnswer, subjects};
-use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Bus, Notifier, telemetry};
@@ -39,8 +39,8 @@ pub fn listen(name: ProcessName, bus: Bus, shutdown: CancellationToken) -> Notif
 }
 
 async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdown: CancellationToken) {
-    let (filters, wanted) = watch::channel(None);
-    tokio::spawn(revert_log_filter(name.log.clone(), wanted, shutdown.clone()));
+    // Restores the log filter of the settings after the time of a temporary one.
+    let mut restoring = JoinSet::new();
     while !shutdown.is_cancelled() {
         if let Ok(mut messages) = bus.client().subscribe(bus.prefixed(subjects::CONTROL)).await {
             while let Some(Some(message)) = shutdown.run_until_cancelled(messages.next()).await {
@@ -48,8 +48,13 @@ async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdo
                     Ok(Control::PauseSwitches) => changes.notify(),
                     Ok(Control::Log { filter, for_seconds, process }) if name.answers_to(process.as_deref()) => {
                         let answer = set_log(&name, filter.as_deref());
-                        let is_for_a_while = answer.error.is_none() && filter.is_some();
-                        let _ = filters.send(for_seconds.filter(|_| is_for_a_while).map(Duration::from_secs));
+                        if answer.error.is_none() {
+                            // A newer command replaces an older one, whose task ends here.
+                            restoring.shutdown().await;
+                            if let Some(seconds) = for_seconds.filter(|_| filter.is_some()) {
+                                restoring.spawn(restore_log_filter(name.log.clone(), Duration::from_secs(seconds)));
+                            }
+                        }
                         send_answer(&bus, message.reply, &answer).await;
                     }
                     Ok(Control::Log { .. }) => {}
@@ -63,31 +68,10 @@ async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdo
     }
 }
 
-/// Restores the log filter of the settings after the time of a temporary one. A newer command replaces an older one.
-async fn revert_log_filter(
-    setting: String,
-    mut wanted: watch::Receiver<Option<Duration>>,
-    shutdown: CancellationToken,
-) {
-    loop {
-        let wait = *wanted.borrow_and_update();
-        let over = async {
-            match wait {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = wanted.changed() => if changed.is_err() { return },
-            () = over => {
-                if telemetry::set_log_filter(&setting).is_ok() {
-                    tracing::info!(filter = setting, "the log filter of the settings is restored");
-                }
-                // Nothing more to restore: wait for the next command.
-                if wanted.changed().await.is_err() { return }
-            }
-        }
+async fn restore_log_filter(setting: String, wait: Duration) {
+    tokio::time::sleep(wait).await;
+    if telemetry::set_log_filter(&setting).is_ok() {
+        tracing::info!(filter = setting, "the log filter of the settings is restored");
     }
 }
 

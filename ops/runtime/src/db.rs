@@ -31,39 +31,24 @@ const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(20);
 /// of Postgres. A mail or an answer leaves after a synchronous commit, later in the same log, which also brings this one to the disk.
 pub const BEGIN_ASYNC_COMMIT: &str = "begin; set local synchronous_commit = off";
 
-macro_rules! wait_briefly {
-    () => {
-        "set local lock_timeout = '1s'"
-    };
-}
-
 /// For a transaction that holds locks others need and waits for locks others hold: it gives up after a second (55P03) and releases its
 /// own.
-pub const WAIT_BRIEFLY: &str = wait_briefly!();
+pub const WAIT_BRIEFLY: &str = "set local lock_timeout = '1s'";
 
 /// Begins a transaction that waits for locks as [`WAIT_BRIEFLY`] has it.
-pub const BEGIN_BRIEFLY: &str = concat!("begin; ", wait_briefly!());
+pub const BEGIN_BRIEFLY: &str = "begin; set local lock_timeout = '1s'";
 
 /// A connection that was idle for longer is tried before it is used.
 const PING_AFTER: Duration = Duration::from_secs(1);
 
 schemas::named_enum! {
-    /// The database role a process works as.
+    /// The database role a process works as: `postrider_ingress` or `postrider_stages`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Role {
         /// Serves callers; row security confines it to one tenant at a time.
         Ingress = "ingress",
         /// Stages and command line; all tenants.
         Stages = "stages",
-    }
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ingress => "postrider_ingress",
-            Self::Stages => "postrider_stages",
-        }
     }
 }
 
@@ -82,7 +67,19 @@ impl Database {
     /// # Errors
     /// Only for an unreadable URL.
     pub fn pool(url: &SecretString, role: Role, connections: u32) -> sqlx::Result<PgPool> {
-        let options = Self::options(url, role)?;
+        let role = role.as_str();
+        let options = PgConnectOptions::from_str(url.expose_secret())?
+            .application_name(&format!("postrider {role}"))
+            .options([("role", format!("postrider_{role}"))])
+            .options([
+                ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION),
+                ("synchronous_commit", "on"),
+                ("jit", "off"),
+                // A generic plan is made once and kept: one made while a table was small reads all of it for every group of sends
+                // when a campaign has filled it (measured: 700 ms instead of 5). Planning each time costs microseconds a mail.
+                ("plan_cache_mode", "force_custom_plan"),
+                ("client_min_messages", "error"),
+            ]);
         Ok(PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -95,23 +92,6 @@ impl Database {
             })
             .after_release(|connection, _| Box::pin(end_transaction(connection)))
             .connect_lazy_with(options))
-    }
-
-    fn options(url: &SecretString, role: Role) -> sqlx::Result<PgConnectOptions> {
-        let name = match role {
-            Role::Ingress => "postrider ingress",
-            Role::Stages => "postrider stages",
-        };
-        Ok(PgConnectOptions::from_str(url.expose_secret())?.application_name(name).options([
-            ("role", role.name()),
-            ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION),
-            ("synchronous_commit", "on"),
-            ("jit", "off"),
-            // A generic plan is made once and kept: one made while a table was small reads all of it for every group of sends
-            // when a campaign has filled it (measured: 700 ms instead of 5). Planning each time costs microseconds a mail.
-            ("plan_cache_mode", "force_custom_plan"),
-            ("client_min_messages", "error"),
-        ]))
     }
 
     /// Applies the migrations, as the login itself (the owner), not as one of the roles.

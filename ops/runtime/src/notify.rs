@@ -86,9 +86,8 @@ async fn watch(notifier: CommitNotifier, by_key: PreparedPool, shutdown: Cancell
         if let Ok(listens) = anybody_listens(&by_key).await {
             notifier.has_listeners.store(listens, Ordering::Relaxed);
         }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+        if shutdown.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_none() {
+            return;
         }
     }
 }

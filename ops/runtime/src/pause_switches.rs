@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Bus, Gauge, Notifier,
+    Bus, Gauge, Notifier, StageName,
     causes::chain,
     db,
     plans::PreparedPool,
@@ -21,29 +21,6 @@ use crate::{
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of reading the switches.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
-
-schemas::named_enum! {
-    /// The stages.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-    pub enum StageName {
-        /// Finds recipients, cuts and dispatches batches.
-        Audience = "audience",
-        /// Withholds recipients that must not be mailed.
-        Compliance = "compliance",
-        /// Renders messages from templates and contacts.
-        Rendering = "rendering",
-        /// Fences, sends, records.
-        Delivery = "delivery",
-        /// Records opens, clicks, unsubscribes, bounces, complaints, replies.
-        Engagement = "engagement",
-        /// Credits outcomes to mails.
-        Attribution = "attribution",
-        /// Sends events to products.
-        Webhooks = "webhooks",
-        /// Takes contacts through sequences.
-        Sequencing = "sequencing",
-    }
-}
 
 /// The stages that send data out of the platform, which cannot be undone. They do not start while the ledger is paused.
 pub const OUTBOUND: [&str; 3] = ["delivery", "webhooks", "sequencing"];
@@ -61,6 +38,8 @@ struct PauseState {
     is_verified: bool,
     /// True if the ledger is paused.
     is_ledger_paused: bool,
+    /// How often a check has found the ledger paused while the switches did not say so yet.
+    holds: u32,
     stages: BTreeSet<String>,
 }
 
@@ -132,8 +111,9 @@ async fn poll_switches(
     shutdown: CancellationToken,
 ) {
     loop {
+        let holds = known.borrow().holds;
         match tokio::time::timeout(READ_TIMEOUT, read_switches(&by_key)).await {
-            Ok(Ok(row)) => apply_switches(&known, &row),
+            Ok(Ok(row)) => apply_switches(&known, &row, holds),
             Ok(Err(error)) => {
                 tracing::debug!(
                     error = db::describe(&error),
@@ -170,26 +150,31 @@ async fn read_switches(by_key: &PreparedPool) -> sqlx::Result<SwitchRow> {
     Ok(SwitchRow { stages: row.stages.into_iter().collect(), is_ledger_paused: row.is_held, tenants: row.tenants })
 }
 
-fn apply_switches(known: &watch::Sender<PauseState>, row: &SwitchRow) {
+/// Puts the switches in force. `holds` is from before they were read: a check that has found the ledger paused since then knows better.
+fn apply_switches(known: &watch::Sender<PauseState>, row: &SwitchRow, holds: u32) {
     Gauge::TenantsPaused.set(row.tenants as f64, []);
-    known.send_if_modified(|state| {
-        let next = PauseState {
-            is_read: true,
-            is_ledger_paused: row.is_ledger_paused,
-            stages: row.stages.clone(),
-            ..state.clone()
-        };
-        let is_changed = *state != next;
-        if is_changed && state.is_read {
-            tracing::info!(paused = ?next.stages, ledger_paused = next.is_ledger_paused, "pause switches changed");
-        }
-        *state = next;
-        is_changed
+    let was_read = known.borrow().is_read;
+    let is_changed = change_state(known, |state| {
+        state.is_read = true;
+        state.is_ledger_paused = row.is_ledger_paused || state.holds != holds;
+        state.stages.clone_from(&row.stages);
     });
     let state = known.borrow();
+    if is_changed && was_read {
+        tracing::info!(paused = ?state.stages, ledger_paused = state.is_ledger_paused, "pause switches changed");
+    }
     for stage in StageName::NAMES.iter().copied() {
         Gauge::Paused.set(f64::from(u8::from(state.is_paused(stage))), [("stage", stage)]);
     }
+}
+
+/// Changes the state. Those who follow it are notified if it is another one then.
+fn change_state(known: &watch::Sender<PauseState>, change: impl FnOnce(&mut PauseState)) -> bool {
+    known.send_if_modified(|state| {
+        let before = state.clone();
+        change(state);
+        *state != before
+    })
 }
 
 /// Checks periodically that the ledger was not restored, and increments its epoch.
@@ -200,18 +185,7 @@ async fn detect_restores(
 ) {
     loop {
         match tokio::time::timeout(restore_detector::CHECK_TIMEOUT, detector.check_epoch()).await {
-            Ok(Ok(check)) => {
-                known.send_if_modified(|state| {
-                    let next = PauseState {
-                        is_verified: true,
-                        is_ledger_paused: state.is_ledger_paused || check.is_ledger_paused,
-                        ..state.clone()
-                    };
-                    let is_changed = *state != next;
-                    *state = next;
-                    is_changed
-                });
-            }
+            Ok(Ok(is_paused)) => apply_check(&known, is_paused),
             Ok(Err(error)) => {
                 doubt_what_is_away(&known, &error);
                 warn_unchecked(known.borrow().is_verified, &chain(&error));
@@ -222,6 +196,16 @@ async fn detect_restores(
             return;
         }
     }
+}
+
+fn apply_check(known: &watch::Sender<PauseState>, is_paused: bool) {
+    change_state(known, |state| {
+        state.is_verified = true;
+        if is_paused && !state.is_ledger_paused {
+            state.is_ledger_paused = true;
+            state.holds = state.holds.wrapping_add(1);
+        }
+    });
 }
 
 /// A Postgres that was away may come back with an older ledger: what sends mail waits until that was checked. A process whose own
@@ -248,7 +232,7 @@ mod tests {
 
     fn state(stages: &[&str], is_ledger_paused: bool) -> PauseState {
         let stages = stages.iter().map(|stage| (*stage).to_owned()).collect();
-        PauseState { is_read: true, is_verified: true, is_ledger_paused, stages }
+        PauseState { is_read: true, is_verified: true, is_ledger_paused, holds: 0, stages }
     }
 
     #[test]
@@ -279,6 +263,19 @@ mod tests {
         doubt_what_is_away(&known, &away);
         let state = known.borrow();
         assert!(state.must_wait("delivery") && !state.is_paused("delivery") && !state.must_wait("rendering"));
+    }
+
+    #[test]
+    fn switches_read_before_a_restore_was_detected_release_nothing() {
+        let (known, _receiver) = watch::channel(state(&[], false));
+        let read_before = SwitchRow { stages: BTreeSet::new(), is_ledger_paused: false, tenants: 0 };
+        let holds = known.borrow().holds;
+        apply_check(&known, true);
+        apply_switches(&known, &read_before, holds);
+        assert!(known.borrow().must_wait("delivery"));
+        let holds = known.borrow().holds;
+        apply_switches(&known, &read_before, holds);
+        assert!(!known.borrow().must_wait("delivery"), "read afterwards: an operator has released it");
     }
 
     #[test]

@@ -22,18 +22,6 @@ pub enum Watched {
     Kept(PreparedPool),
 }
 
-impl From<PgPool> for Watched {
-    fn from(pool: PgPool) -> Self {
-        Self::Pool(pool)
-    }
-}
-
-impl From<PreparedPool> for Watched {
-    fn from(kept: PreparedPool) -> Self {
-        Self::Kept(kept)
-    }
-}
-
 impl Watched {
     /// The limit of connections, those that are open, and how many of these are idle.
     fn counts(&self) -> (u32, u32, u32) {
@@ -56,8 +44,7 @@ impl Watched {
 }
 
 /// Tells how connections are used until shut down. `role` is what the metrics call them.
-pub async fn watch(connections: impl Into<Watched>, role: &'static str, shutdown: CancellationToken) {
-    let connections = connections.into();
+pub async fn watch(connections: Watched, role: &'static str, shutdown: CancellationToken) {
     while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         let (most, size, idle) = connections.counts();
         Gauge::PoolConnectionsMax.set(f64::from(most), [("role", role)]);

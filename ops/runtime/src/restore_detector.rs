@@ -17,7 +17,6 @@ use schemas::{
     subjects::{self, stream},
 };
 use serde_json::json;
-use sqlx::PgConnection;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -49,13 +48,6 @@ pub enum EpochError {
     Undecided,
 }
 
-/// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EpochCheck {
-    /// True if the ledger is paused, by this check or before it.
-    pub is_ledger_paused: bool,
-}
-
 /// The ledger's row, and its current location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LedgerRow {
@@ -78,28 +70,19 @@ enum PublishedEpoch {
     Epoch(i64, DateTime<Utc>),
 }
 
-/// Why a ledger counts as restored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Restored {
-    /// The ledger is in another cluster or database than before.
-    Moved,
-    /// The ledger's epoch is behind the one that was seen.
-    Behind,
-    /// Postgres recovered to a point in time, and the last epoch is not known.
-    NewTimeline,
-}
-
-impl Restored {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Moved => "restored: the ledger is in another cluster or database than before",
-            Self::Behind => "restored: the ledger is older than the epoch on the bus",
-            Self::NewTimeline => {
-                "restored: Postgres recovered to a new timeline, and the bus has no epoch to compare with"
-            }
-        }
+impl PublishedEpoch {
+    /// The epoch; 0, which is before all of them, if none is known.
+    fn mark(self) -> i64 {
+        if let Self::Epoch(mark, _) = self { mark } else { 0 }
     }
 }
+
+/// Why a ledger counts as restored: it is in another cluster or database than before, …
+const MOVED: &str = "restored: the ledger is in another cluster or database than before";
+/// … its epoch is behind the one that was seen, …
+const BEHIND: &str = "restored: the ledger is older than the epoch on the bus";
+/// … or Postgres recovered to a point in time, and the last epoch is not known.
+const NEW_TIMELINE: &str = "restored: Postgres recovered to a new timeline, and the bus has no epoch to compare with";
 
 /// Compares the ledger with the published epoch, and increments the epoch.
 #[derive(Debug)]
@@ -119,11 +102,11 @@ impl RestoreDetector {
         Self { by_key, bus, advances, furthest_seen: None }
     }
 
-    /// Checks once. Pauses a restored ledger.
+    /// Checks once, and pauses a restored ledger. Answers whether the ledger is paused, by this check or before it.
     ///
     /// # Errors
     /// If Postgres is unavailable, or the epoch cannot be published.
-    pub async fn check_epoch(&mut self) -> Result<EpochCheck, EpochError> {
+    pub async fn check_epoch(&mut self) -> Result<bool, EpochError> {
         let ledger = match self.furthest_seen {
             Some((ledger, _)) => ledger,
             None => self.read_ledger().await?.id,
@@ -137,29 +120,25 @@ impl RestoreDetector {
             return Err(EpochError::Undecided);
         }
         let furthest_seen = self.furthest_seen.map_or(0, |(_, mark)| mark);
-        let decision = decide(&row, published, furthest_seen);
-        if decision == EpochDecision::Undecided {
-            return Err(EpochError::Undecided);
-        }
-        if let EpochDecision::Restored(why) = decision {
-            let furthest_epoch = match published {
-                PublishedEpoch::Epoch(mark, _) => furthest_seen.max(mark),
-                PublishedEpoch::Unavailable | PublishedEpoch::Missing => furthest_seen,
-            };
-            self.pause_ledger(&row, why, published, furthest_epoch).await?;
-            self.furthest_seen = None;
-            return Ok(EpochCheck { is_ledger_paused: true });
+        match decide(&row, published, furthest_seen) {
+            EpochDecision::Current => {}
+            EpochDecision::Undecided => return Err(EpochError::Undecided),
+            EpochDecision::Restored(why) => {
+                self.pause_ledger(&row, why, published, furthest_seen).await?;
+                self.furthest_seen = None;
+                return Ok(true);
+            }
         }
         self.furthest_seen = Some((row.id, row.mark.max(furthest_seen)));
         if row.noted_place.as_deref() != Some(row.place.as_str()) {
             let mut db = self.by_key.take().await?;
-            record_place(&mut db, &row).await?;
+            sqlx::query!("update ledger set place = $2 where id = $1", row.id, row.place).execute(&mut *db).await?;
             db.put_back();
         }
         if self.advances {
             self.advance_epoch(&row).await?;
         }
-        Ok(EpochCheck { is_ledger_paused: row.is_held })
+        Ok(row.is_held)
     }
 
     /// Reads the last published epoch of this ledger.
@@ -206,7 +185,16 @@ impl RestoreDetector {
 
     async fn read_ledger(&self) -> sqlx::Result<LedgerRow> {
         let mut db = self.by_key.take().await?;
-        let row = read_ledger(&mut db).await?;
+        let row = sqlx::query_as!(
+            LedgerRow,
+            r#"select l.id, l.place as noted_place, l.mark, l.marked_at, l.held_at is not null as "is_held!",
+                  (select c.system_identifier::text from pg_control_system() c) || ':'
+                  || (select d.oid::text from pg_database d where d.datname = current_database()) || ':'
+                  || left(pg_walfile_name(pg_current_wal_lsn()), 8) as "place!"
+           from ledger l"#
+        )
+        .fetch_one(&mut *db)
+        .await?;
         db.put_back();
         Ok(row)
     }
@@ -215,17 +203,45 @@ impl RestoreDetector {
     async fn pause_ledger(
         &self,
         row: &LedgerRow,
-        why: Restored,
+        why: &str,
         published: PublishedEpoch,
-        furthest_epoch: i64,
+        furthest_seen: i64,
     ) -> sqlx::Result<()> {
+        let published_at = if let PublishedEpoch::Epoch(_, at) = published { Some(at) } else { None };
         let mut tx = self.by_key.begin().await?;
-        hold_ledger(&mut tx, row, why, published, furthest_epoch).await?;
+        let held = sqlx::query!(
+            r#"update ledger
+           set held_by = case when held_at is null then 'engine' else held_by end,
+               held_reason = case when held_at is null then $5 else held_reason end,
+               gap_from = case when held_at is null then marked_at else gap_from end,
+               gap_to = case when held_at is null then coalesce($6, now()) else gap_to end,
+               held_at = coalesce(held_at, now()),
+               place = $4, mark = greatest(mark, $7) + $8, marked_at = now()
+           where id = $1 and mark = $2 and place is not distinct from $3
+           returning gap_from, gap_to"#,
+            row.id,
+            row.mark,
+            row.noted_place,
+            row.place,
+            why,
+            published_at,
+            furthest_seen.max(published.mark()),
+            EPOCH_JUMP,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let Some(gap) = held.filter(|_| !row.is_held) {
+            let record = AuditRecord {
+                actor: "engine",
+                action: "restore.hold",
+                subject: row.id.to_string(),
+                detail: json!({"reason": why, "gap_from": gap.gap_from, "gap_to": gap.gap_to}),
+                ..AuditRecord::default()
+            };
+            audit::write(&mut *tx, &[record]).await?;
+        }
         tx.commit().await?;
-        tracing::error!(
-            reason = why.as_str(),
-            "the ledger is paused: nothing leaves until `postrider restore release`"
-        );
+        tracing::error!(reason = why, "the ledger is paused: nothing leaves until `postrider restore release`");
         Ok(())
     }
 }
@@ -235,29 +251,25 @@ impl RestoreDetector {
 enum EpochDecision {
     /// The ledger is current.
     Current,
-    /// The ledger was restored.
-    Restored(Restored),
+    /// The ledger was restored, with the reason.
+    Restored(&'static str),
     /// Only the bus can decide, and it is unavailable.
     Undecided,
 }
 
 /// Decides about the ledger. `furthest_seen` is the highest epoch that this process has seen.
 fn decide(row: &LedgerRow, published: PublishedEpoch, furthest_seen: i64) -> EpochDecision {
-    let epoch = match published {
-        PublishedEpoch::Epoch(mark, _) => mark,
-        PublishedEpoch::Unavailable | PublishedEpoch::Missing => 0,
-    };
-    if epoch.max(furthest_seen) > row.mark {
-        return EpochDecision::Restored(Restored::Behind);
+    if published.mark().max(furthest_seen) > row.mark {
+        return EpochDecision::Restored(BEHIND);
     }
     let noted = row.noted_place.as_deref().unwrap_or(&row.place);
     if database_of(noted) != database_of(&row.place) {
-        return EpochDecision::Restored(Restored::Moved);
+        return EpochDecision::Restored(MOVED);
     }
     // A failover begins a new timeline, too. It loses nothing whose epoch was published.
     let is_new_timeline = noted != row.place;
     match published {
-        PublishedEpoch::Missing if is_new_timeline => EpochDecision::Restored(Restored::NewTimeline),
+        PublishedEpoch::Missing if is_new_timeline => EpochDecision::Restored(NEW_TIMELINE),
         // A process that has seen no epoch yet publishes none either: it would replace the one that shows that the ledger went back.
         PublishedEpoch::Unavailable if is_new_timeline || furthest_seen == 0 => EpochDecision::Undecided,
         PublishedEpoch::Epoch(..) | PublishedEpoch::Missing | PublishedEpoch::Unavailable => EpochDecision::Current,
@@ -267,70 +279,6 @@ fn decide(row: &LedgerRow, published: PublishedEpoch, furthest_seen: i64) -> Epo
 /// Cluster and database of a location, without the timeline.
 fn database_of(place: &str) -> &str {
     place.rsplit_once(':').map_or(place, |(home, _)| home)
-}
-
-async fn read_ledger(db: &mut PgConnection) -> sqlx::Result<LedgerRow> {
-    sqlx::query_as!(
-        LedgerRow,
-        r#"select l.id, l.place as noted_place, l.mark, l.marked_at, l.held_at is not null as "is_held!",
-                  (select c.system_identifier::text from pg_control_system() c) || ':'
-                  || (select d.oid::text from pg_database d where d.datname = current_database()) || ':'
-                  || left(pg_walfile_name(pg_current_wal_lsn()), 8) as "place!"
-           from ledger l"#
-    )
-    .fetch_one(db)
-    .await
-}
-
-async fn record_place(db: &mut PgConnection, row: &LedgerRow) -> sqlx::Result<()> {
-    sqlx::query!("update ledger set place = $2 where id = $1", row.id, row.place).execute(db).await.map(drop)
-}
-
-async fn hold_ledger(
-    db: &mut PgConnection,
-    row: &LedgerRow,
-    why: Restored,
-    published: PublishedEpoch,
-    furthest_epoch: i64,
-) -> sqlx::Result<()> {
-    let published_at = match published {
-        PublishedEpoch::Epoch(_, at) => Some(at),
-        PublishedEpoch::Unavailable | PublishedEpoch::Missing => None,
-    };
-    let held = sqlx::query!(
-        r#"update ledger
-           set held_by = case when held_at is null then 'engine' else held_by end,
-               held_reason = case when held_at is null then $5 else held_reason end,
-               gap_from = case when held_at is null then marked_at else gap_from end,
-               gap_to = case when held_at is null then coalesce($6, now()) else gap_to end,
-               held_at = coalesce(held_at, now()),
-               place = $4, mark = greatest(mark, $7) + $8, marked_at = now()
-           where id = $1 and mark = $2 and place is not distinct from $3
-           returning gap_from, gap_to"#,
-        row.id,
-        row.mark,
-        row.noted_place,
-        row.place,
-        why.as_str(),
-        published_at,
-        furthest_epoch,
-        EPOCH_JUMP,
-    )
-    .fetch_optional(&mut *db)
-    .await?;
-    if let Some(gap) = held
-        && !row.is_held
-    {
-        let record = AuditRecord {
-            actor: "engine",
-            action: "restore.hold",
-            subject: row.id.to_string(),
-            detail: json!({"reason": why.as_str(), "gap_from": gap.gap_from, "gap_to": gap.gap_to}),
-            ..AuditRecord::default()
-        };
-        audit::write(db, &[record]).await?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -367,15 +315,9 @@ mod tests {
         HERE,
         PublishedEpoch::Epoch(11, DateTime::UNIX_EPOCH),
         0,
-        EpochDecision::Restored(Restored::Behind)
+        EpochDecision::Restored(BEHIND)
     )]
-    #[case::behind_what_was_seen(
-        Some(HERE),
-        HERE,
-        PublishedEpoch::Unavailable,
-        11,
-        EpochDecision::Restored(Restored::Behind)
-    )]
+    #[case::behind_what_was_seen(Some(HERE), HERE, PublishedEpoch::Unavailable, 11, EpochDecision::Restored(BEHIND))]
     #[case::a_failover(
         Some(HERE),
         AFTER_RECOVERY,
@@ -388,14 +330,14 @@ mod tests {
         AFTER_RECOVERY,
         PublishedEpoch::Epoch(11, DateTime::UNIX_EPOCH),
         0,
-        EpochDecision::Restored(Restored::Behind)
+        EpochDecision::Restored(BEHIND)
     )]
     #[case::recovered_and_nobody_knows(
         Some(HERE),
         AFTER_RECOVERY,
         PublishedEpoch::Missing,
         0,
-        EpochDecision::Restored(Restored::NewTimeline)
+        EpochDecision::Restored(NEW_TIMELINE)
     )]
     #[case::recovered_and_the_bus_is_away(
         Some(HERE),
@@ -409,15 +351,9 @@ mod tests {
         OTHER_DATABASE,
         PublishedEpoch::Epoch(10, DateTime::UNIX_EPOCH),
         10,
-        EpochDecision::Restored(Restored::Moved)
+        EpochDecision::Restored(MOVED)
     )]
-    #[case::another_cluster(
-        Some(HERE),
-        OTHER_CLUSTER,
-        PublishedEpoch::Missing,
-        0,
-        EpochDecision::Restored(Restored::Moved)
-    )]
+    #[case::another_cluster(Some(HERE), OTHER_CLUSTER, PublishedEpoch::Missing, 0, EpochDecision::Restored(MOVED))]
     fn a_ledger_that_went_back_or_moved_is_detected(
         #[case] noted: Option<&str>,
         #[case] place: &str,

@@ -1,16 +1,13 @@
 //! Settings every process has. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 
 use crate::{
+    Bus, BusError,
     reader::ReaderSettings,
     trace::TraceSettings,
     vault::{MasterKeys, VaultError},
@@ -55,25 +52,15 @@ pub struct CoreSettings {
     /// NATS servers, comma-separated URLs.
     #[arg(long, env = "POSTRIDER_NATS_URL", hide_env_values = true)]
     pub nats_url: SecretString,
-    /// A NATS credentials file, where the servers ask for one: a `.creds` file, or the seed of an nkey user.
-    #[arg(long, env = "POSTRIDER_NATS_CREDENTIALS")]
-    pub nats_credentials: Option<PathBuf>,
-    /// Copies JetStream keeps of each stream: 1 on a single server, 3 in production.
-    #[arg(long, env = "POSTRIDER_STREAM_REPLICAS", default_value_t = 1)]
-    pub stream_replicas: usize,
-    /// Put before every stream name and subject, so that several installations can share one NATS account. Usually empty.
-    #[arg(long, env = "POSTRIDER_STREAM_PREFIX", default_value = "")]
-    pub stream_prefix: String,
+    /// How the bus is used.
+    #[command(flatten)]
+    pub bus: BusSettings,
     /// Where `/metrics`, `/livez` and `/readyz` listen. Port 0 takes a free one.
     #[arg(long, env = "POSTRIDER_ADMIN_ADDR", default_value = "127.0.0.1:0")]
     pub admin_addr: SocketAddr,
-    /// 64 hex digits, from which token and encryption keys are derived. Older keys may follow, comma-separated: they still check
-    /// tokens and decrypt. Required, here or in `master-key-file`.
-    #[arg(long, env = "POSTRIDER_MASTER_KEY", hide_env_values = true)]
-    pub master_key: Option<SecretString>,
-    /// A file with what `master-key` would hold.
-    #[arg(long, env = "POSTRIDER_MASTER_KEY_FILE")]
-    pub master_key_file: Option<PathBuf>,
+    /// The master key.
+    #[command(flatten)]
+    pub master: MasterKeySettings,
     /// Log filter, as `tracing` understands it: `info`, `info,delivery=debug`.
     #[arg(long, env = "POSTRIDER_LOG", default_value = "info")]
     pub log: String,
@@ -88,29 +75,59 @@ pub struct CoreSettings {
     pub reader: ReaderSettings,
 }
 
-impl CoreSettings {
-    /// The master keys, from the setting or its file.
+/// How the bus is used, by processes and by commands.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct BusSettings {
+    /// A NATS credentials file, where the servers ask for one: a `.creds` file, or the seed of an nkey user.
+    #[arg(long, global = true, env = "POSTRIDER_NATS_CREDENTIALS")]
+    pub nats_credentials: Option<PathBuf>,
+    /// Copies JetStream keeps of each stream: 1 on a single server, 3 in production.
+    #[arg(long, global = true, env = "POSTRIDER_STREAM_REPLICAS", default_value_t = 1)]
+    pub stream_replicas: usize,
+    /// Put before every stream name and subject, so that several installations can share one NATS account. Usually empty.
+    #[arg(long, global = true, env = "POSTRIDER_STREAM_PREFIX", default_value = "")]
+    pub stream_prefix: String,
+}
+
+impl BusSettings {
+    /// Connects to these servers under a name. See [`Bus::connect`].
     ///
     /// # Errors
-    /// [`SettingsError`] when both, none, or an unreadable one is given.
-    pub fn master_keys(&self) -> Result<MasterKeys, SettingsError> {
-        master_keys(self.master_key.as_ref(), self.master_key_file.as_deref())
+    /// For unreadable credentials or URLs.
+    pub async fn connect(&self, url: &SecretString, name: &str) -> Result<Bus, BusError> {
+        Bus::connect(url, self.nats_credentials.as_deref(), &self.stream_prefix, self.stream_replicas, name).await
     }
 }
 
-/// The master keys, from the text or from the file.
-///
-/// # Errors
-/// [`SettingsError`] when both, none, or an unreadable one is given.
-pub fn master_keys(text: Option<&SecretString>, file: Option<&Path>) -> Result<MasterKeys, SettingsError> {
-    match (text, file) {
-        (Some(_), Some(_)) => Err(SettingsError::Contradiction("set master-key or master-key-file, not both")),
-        (None, None) => Err(SettingsError::Contradiction("master-key or master-key-file is required")),
-        (Some(text), None) => Ok(MasterKeys::parse(text.expose_secret())?),
-        (None, Some(path)) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
-            Ok(MasterKeys::parse(&text)?)
+/// The master key: for processes, and for commands that seal or open secrets.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct MasterKeySettings {
+    /// 64 hex digits, from which token and encryption keys are derived. Older keys may follow, comma-separated: they still check
+    /// tokens and decrypt. Required, here or in `master-key-file`.
+    #[arg(long, global = true, env = "POSTRIDER_MASTER_KEY", hide_env_values = true)]
+    pub master_key: Option<SecretString>,
+    /// A file with what `master-key` would hold.
+    #[arg(long, global = true, env = "POSTRIDER_MASTER_KEY_FILE")]
+    pub master_key_file: Option<PathBuf>,
+}
+
+impl MasterKeySettings {
+    /// The keys, from the setting or its file.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when both, none, or an unreadable one is given.
+    pub fn keys(&self) -> Result<MasterKeys, SettingsError> {
+        match (&self.master_key, &self.master_key_file) {
+            (Some(_), Some(_)) => Err(SettingsError::Contradiction("set master-key or master-key-file, not both")),
+            (None, None) => Err(SettingsError::Contradiction("master-key or master-key-file is required")),
+            (Some(text), None) => Ok(MasterKeys::parse(text.expose_secret())?),
+            (None, Some(path)) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|source| SettingsError::Unreadable { path: path.clone(), source })?;
+                Ok(MasterKeys::parse(&text)?)
+            }
         }
     }
 }
@@ -121,12 +138,11 @@ pub fn master_keys(text: Option<&SecretString>, file: Option<&Path>) -> Result<M
 /// # Errors
 /// [`SettingsError::Unknown`] with the first such name.
 pub fn refuse_unknown_environment(command: &clap::Command) -> Result<(), SettingsError> {
-    let mut known = BTreeSet::new();
-    collect_environment(command, &mut known);
+    let known: BTreeSet<&str> = arguments(command).into_iter().filter_map(|arg| arg.get_env()?.to_str()).collect();
     let ours = |name: &str| name.starts_with("POSTRIDER_") && !name.starts_with("POSTRIDER_TEST_");
     std::env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())
-        .find(|name| ours(name) && !known.contains(name))
+        .find(|name| ours(name) && !known.contains(name.as_str()))
         .map_or(Ok(()), |name| Err(SettingsError::Unknown(name)))
 }
 
@@ -136,27 +152,15 @@ pub fn given(command: &clap::Command) -> Vec<String> {
     let flags: BTreeSet<String> = std::env::args()
         .filter_map(|arg| arg.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or_default().to_owned()))
         .collect();
-    let mut names = BTreeSet::new();
-    collect_given(command, &flags, &mut names);
-    names.into_iter().collect()
+    let is_given = |arg: &clap::Arg, name: &str| {
+        flags.contains(name) || arg.get_env().and_then(std::env::var_os).is_some_and(|value| !value.is_empty())
+    };
+    let settings = arguments(command).into_iter().filter_map(|arg| Some((arg, arg.get_long()?)));
+    let names: BTreeSet<&str> = settings.filter(|(arg, name)| is_given(arg, name)).map(|(_, name)| name).collect();
+    names.into_iter().map(str::to_owned).collect()
 }
 
-fn collect_given(command: &clap::Command, flags: &BTreeSet<String>, names: &mut BTreeSet<String>) {
-    for arg in command.get_arguments() {
-        let Some(name) = arg.get_long() else { continue };
-        let in_environment = arg.get_env().and_then(std::env::var_os).is_some_and(|value| !value.is_empty());
-        if in_environment || flags.contains(name) {
-            names.insert(name.to_owned());
-        }
-    }
-    for sub in command.get_subcommands() {
-        collect_given(sub, flags, names);
-    }
-}
-
-fn collect_environment(command: &clap::Command, known: &mut BTreeSet<String>) {
-    known.extend(command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned)));
-    for sub in command.get_subcommands() {
-        collect_environment(sub, known);
-    }
+/// The settings of `command` and of its subcommands.
+fn arguments(command: &clap::Command) -> Vec<&clap::Arg> {
+    command.get_arguments().chain(command.get_subcommands().flat_map(arguments)).collect()
 }

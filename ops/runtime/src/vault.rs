@@ -71,13 +71,9 @@ impl MasterKeys {
     #[must_use]
     pub fn pseudonym(&self, tenant: Uuid, text: &str) -> [u8; 16] {
         let newest = self.0.first().copied().unwrap_or_default();
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &newest);
-        let mut context = hmac::Context::with_key(&key);
-        context.update(b"postrider pseudonym v1");
-        context.update(tenant.as_bytes());
-        context.update(text.as_bytes());
+        let named = [b"postrider pseudonym v1".as_slice(), tenant.as_bytes(), text.as_bytes()].concat();
         let mut short = [0; 16];
-        short.copy_from_slice(&context.sign().as_ref()[..16]);
+        short.copy_from_slice(&mac(&newest, &named)[..16]);
         short
     }
 }
@@ -107,15 +103,15 @@ impl Vault {
     /// [`VaultError::Unavailable`] when the cipher refuses a key.
     pub fn new(master: &MasterKeys) -> Result<Self, VaultError> {
         let derive = |master: &[u8; 32]| {
-            let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, master), b"postrider vault key v1");
-            let fingerprint = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()), b"id");
+            let derived = mac(master, b"postrider vault key v1");
             let mut id = [0; KEY_ID_BYTES];
-            id.copy_from_slice(&fingerprint.as_ref()[..KEY_ID_BYTES]);
-            let key = UnboundKey::new(&AES_256_GCM, derived.as_ref()).map_err(|_| VaultError::Unavailable)?;
+            id.copy_from_slice(&mac(&derived, b"id")[..KEY_ID_BYTES]);
+            let key = UnboundKey::new(&AES_256_GCM, &derived).map_err(|_| VaultError::Unavailable)?;
             Ok(VaultKey { id, key: LessSafeKey::new(key) })
         };
         let keys = master.bytes().iter().map(derive).collect::<Result<_, VaultError>>()?;
-        Ok(Self { keys, calls: master.bytes().iter().map(call_key).collect(), random: SystemRandom::new() })
+        let calls = master.bytes().iter().map(|master| mac(master, b"postrider call key v1")).collect();
+        Ok(Self { keys, calls, random: SystemRandom::new() })
     }
 
     /// The secrets that calls to a tenant's product are signed with (`call_product_webhook`), newest first. Show the first one.
@@ -157,11 +153,11 @@ impl Vault {
     }
 }
 
-fn call_key(master: &[u8; 32]) -> [u8; 32] {
-    let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, master), b"postrider call key v1");
-    let mut key = [0; 32];
-    key.copy_from_slice(derived.as_ref());
-    key
+/// HMAC-SHA-256 of a text.
+fn mac(key: &[u8; 32], text: &[u8]) -> [u8; 32] {
+    let mut tag = [0; 32];
+    tag.copy_from_slice(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text).as_ref());
+    tag
 }
 
 fn aad(tenant: Uuid, purpose: &str) -> Aad<Vec<u8>> {

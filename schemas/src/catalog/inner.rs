@@ -34,7 +34,6 @@ const DEAD: &[Header] = &[
     Header { name: header::DEAD_ATTEMPTS, about: "How often it was delivered.", required: true },
 ];
 
-/// Every one.
 pub(super) fn all() -> Vec<Described> {
     let mut all = vec![
         of::<RequestAnnounced>(

@@ -10,9 +10,9 @@ with booked as (
     where c.campaign_id is not null and ($1::uuid is null or c.tenant_id = $1)
     group by 1, 2, 3
 )
-select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.campaign_id, c.campaign_id) as "campaign_id!",
-       coalesce(b.outcome_type, c.outcome_type) || ' ' || v.counter as "counter!", v.booked::bigint as "booked!",
-       v.counted::bigint as "counted!"
+select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", 'campaign ' || coalesce(b.campaign_id, c.campaign_id) as "of!",
+       coalesce(b.outcome_type, c.outcome_type) || ' ' || v.counter as "counter!", v.booked::bigint as "stored!",
+       v.counted::bigint as "recounted!"
 from booked b
 full join counted c on c.tenant_id = b.tenant_id and c.campaign_id = b.campaign_id and c.outcome_type = b.outcome_type
 cross join lateral (values

@@ -17,9 +17,10 @@ with booked as (
     where $1::uuid is null or c.tenant_id = $1
     group by 1, 2, 3, 4
 )
-select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.hour, c.hour) as "hour!",
-       coalesce(b.kind, c.kind) as "kind!", coalesce(b.outcome_type, c.outcome_type) || ' ' || v.counter as "counter!",
-       v.booked::bigint as "booked!", v.counted::bigint as "counted!"
+select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!",
+       'outcomes ' || coalesce(b.kind, c.kind) || to_char(coalesce(b.hour, c.hour) at time zone 'UTC', ' YYYY-MM-DD"T"HH24":00Z"') as "of!",
+       coalesce(b.outcome_type, c.outcome_type) || ' ' || v.counter as "counter!", v.booked::bigint as "stored!",
+       v.counted::bigint as "recounted!"
 from booked b
 full join counted c on c.tenant_id = b.tenant_id and c.hour = b.hour and c.kind = b.kind and c.outcome_type = b.outcome_type
 cross join lateral (values
@@ -28,5 +29,5 @@ cross join lateral (values
     ('value_cents', coalesce(b.value_cents, 0), coalesce(c.value_cents, 0))
 ) as v (counter, booked, counted)
 where v.booked <> v.counted
-order by 1, 2, 3, 4
+order by 1, 2, 3
 limit 1000

@@ -1,5 +1,5 @@
 -- Outcomes whose credits do not add up to them. $1 a tenant, or null for all.
-select o.tenant_id as "tenant_id!", o.id as "outcome_id!", v.counter as "counter!", v.booked as "booked!", v.counted::bigint as "counted!"
+select o.tenant_id as "tenant_id!", 'outcome ' || o.id as "of!", v.counter as "counter!", v.booked as "stored!", v.counted::bigint as "recounted!"
 from outcomes o
 join (
     select c.tenant_id, c.outcome_id, sum(c.share) as share, sum(coalesce(c.premium, 0)) as premium,

@@ -4,21 +4,24 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use runtime::{Counter, column, plans::PreparedPool};
-use schemas::{MessageKind, SendId};
+use schemas::{AttributionModel, MessageKind, SendId};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    Policy,
-    due::{DueOutcome, load_due},
-    model::{self, Credit, CreditRule, WeighedOutcome},
-    totals::{CountedOutcome, CreditedMail, OutcomeTotals},
+    model::{self, CreditLine, CreditRule, WeighedOutcome},
+    totals::{CountedOutcome, OutcomeTotals},
     touches::{self, TouchQuery},
 };
-use ledger::hours::hour_of;
-use ledger::outcomes::contacts::{self, ContactKeys, MatchedContacts};
-use ledger::outcomes::{Premium, SHARE_WHOLE};
+use ledger::{
+    attribution::Policy,
+    hours::hour_of,
+    outcomes::{
+        Premium, SHARE_WHOLE,
+        contacts::{self, ContactKeys, MatchedContacts},
+    },
+};
 
 /// The most outcomes that are credited in one transaction.
 pub(crate) const OUTCOMES_MAX: i64 = 200;
@@ -26,20 +29,6 @@ pub(crate) const OUTCOMES_MAX: i64 = 200;
 /// An outcome is rechecked this many minutes after its last report, whatever late facts come between. The recheck finds changes that no
 /// trigger records (a late delivery report, rescored clicks) and late facts that were committed between two snapshots.
 const RECHECK_MINUTES: [i32; 5] = [1, 15, 120, 24 * 60, 96 * 60];
-
-/// A credited mail as the ledger stores it.
-#[derive(Debug, Clone, PartialEq)]
-struct CreditLine {
-    send_id: Uuid,
-    campaign_id: Option<Uuid>,
-    kind: MessageKind,
-    contact_id: Uuid,
-    share: i32,
-    premium: Option<i64>,
-    value_cents: Option<i64>,
-    touched_at: DateTime<Utc>,
-    evidence: Value,
-}
 
 /// How many outcomes were computed, and how many credits changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +74,55 @@ pub(crate) async fn credit_due_outcomes(by_key: &PreparedPool) -> sqlx::Result<C
     Ok(counts)
 }
 
+/// An outcome whose credit is due, with its row locked.
+#[derive(Debug)]
+struct DueOutcome {
+    tenant_id: Uuid,
+    id: Uuid,
+    contact_email: Option<String>,
+    dot_number: Option<i64>,
+    /// Of a contact that was merged while the outcome was recorded, the one that is left.
+    contact_id: Option<Uuid>,
+    contact_key: Option<String>,
+    outcome_type: String,
+    premium: Option<i64>,
+    value_cents: Option<i64>,
+    occurred_at: DateTime<Utc>,
+    credit_reason: String,
+    /// Since its last report.
+    age_minutes: i32,
+    revision: i32,
+    booked_type: Option<String>,
+    booked_hour: Option<DateTime<Utc>>,
+    booked_premium: Option<i64>,
+    booked_value_cents: Option<i64>,
+    /// How it is credited now; `None` before the first credit.
+    model: Option<AttributionModel>,
+    click_days: Option<i32>,
+    delivery_days: Option<i32>,
+    rule: Option<String>,
+}
+
+/// Locks and loads those of these outcomes that are due.
+async fn load_due(db: &mut PgConnection, (tenants, ids): (Vec<Uuid>, Vec<Uuid>)) -> sqlx::Result<Vec<DueOutcome>> {
+    sqlx::query_as!(
+        DueOutcome,
+        r#"select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_key, o.outcome_type, o.premium,
+                o.value_cents, o.occurred_at, o.credit_reason, floor(extract(epoch from now() - o.updated_at) / 60)::int as "age_minutes!", o.revision, o.booked_type, o.booked_hour, o.booked_premium,
+                o.booked_value_cents, o.model as "model: AttributionModel", o.click_days, o.delivery_days, o.rule,
+                coalesce((select c.merged_into from contacts c where c.tenant_id = o.tenant_id and c.id = o.contact_id), o.contact_id)
+                    as contact_id
+         from (select distinct * from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)) w
+         join outcomes o on o.tenant_id = w.tenant_id and o.id = w.id
+         where o.credit_due is not null
+         order by o.tenant_id, o.id for no key update of o skip locked"#,
+        &tenants,
+        &ids,
+    )
+    .fetch_all(db)
+    .await
+}
+
 /// An outcome with its credits before and after the computation.
 struct CreditChange<'a> {
     due: &'a DueOutcome,
@@ -128,23 +166,23 @@ impl<'a> CreditChange<'a> {
         parts(&self.before) != parts(&self.after)
     }
 
-    fn counted_before(&self) -> Option<CountedOutcome> {
+    fn counted_before(&self) -> Option<CountedOutcome<'_>> {
         Some(CountedOutcome {
-            outcome_type: self.due.booked_type.clone()?,
+            outcome_type: self.due.booked_type.as_deref()?,
             hour: self.due.booked_hour?,
             premium: self.due.booked_premium.unwrap_or(0),
             value_cents: self.due.booked_value_cents.unwrap_or(0),
-            parts: parts(&self.before),
+            parts: &self.before,
         })
     }
 
-    fn counted_after(&self) -> CountedOutcome {
+    fn counted_after(&self) -> CountedOutcome<'_> {
         CountedOutcome {
-            outcome_type: self.due.outcome_type.clone(),
+            outcome_type: &self.due.outcome_type,
             hour: hour_of(self.due.occurred_at),
             premium: self.due.premium.unwrap_or(0),
             value_cents: self.due.value_cents.unwrap_or(0),
-            parts: parts(&self.after),
+            parts: &self.after,
         }
     }
 
@@ -152,19 +190,6 @@ impl<'a> CreditChange<'a> {
         let age = self.due.age_minutes;
         RECHECK_MINUTES.iter().find(|at| !self.is_final && **at > age).map(|at| at - age)
     }
-}
-
-fn parts(lines: &[CreditLine]) -> Vec<CreditedMail> {
-    lines
-        .iter()
-        .map(|line| CreditedMail {
-            campaign_id: line.campaign_id,
-            kind: line.kind.as_str().to_owned(),
-            share: line.share.into(),
-            premium: line.premium.unwrap_or(0),
-            value_cents: line.value_cents.unwrap_or(0),
-        })
-        .collect()
 }
 
 /// Credits those of these outcomes, by tenant and id, that are due and not locked by another process.
@@ -194,26 +219,17 @@ async fn recompute_credits(db: &mut PgConnection, outcomes: (Vec<Uuid>, Vec<Uuid
             if before.iter().any(is_dropped) {
                 return CreditChange::keeping(due, policy, before);
             }
-            let outcome = WeighedOutcome {
-                occurred_at: due.occurred_at,
-                premium: due.premium.map(Premium),
-                value_cents: due.value_cents,
-            };
-            let credits = model::credit(&policy, touches, &outcome);
-            let contact = credits.first().map(|credit| credit.touch.contact_id);
+            let outcome =
+                WeighedOutcome { occurred_at: due.occurred_at, premium: due.premium, value_cents: due.value_cents };
+            let (rule, mut after) = model::credit(&policy, touches, &outcome);
+            let contact = after.first().map(|line| line.contact_id);
             let contact = contact
                 .or(due.contact_id.filter(|contact| contacts.contains(contact)))
                 .or(contacts.first().copied())
                 .map(|contact| (contact, key));
-            CreditChange {
-                due,
-                policy,
-                contact,
-                rule: credits.first().map(|credit| credit.touch.rule),
-                before,
-                after: credit_lines(&credits),
-                is_final: false,
-            }
+            // In the order of the primary key.
+            after.sort_by_key(|line| line.send_id);
+            CreditChange { due, policy, contact, rule, before, after, is_final: false }
         })
         .collect();
     write_changes(db, &changes).await?;
@@ -266,26 +282,6 @@ fn choose_contacts(due: &DueOutcome, found: &MatchedContacts) -> (Vec<Uuid>, Str
     }
 }
 
-/// The credits as ledger rows, in the order of the primary key.
-fn credit_lines(credits: &[Credit]) -> Vec<CreditLine> {
-    let mut lines: Vec<CreditLine> = credits
-        .iter()
-        .map(|credit| CreditLine {
-            send_id: credit.touch.send_id,
-            campaign_id: credit.touch.campaign_id,
-            kind: credit.touch.kind,
-            contact_id: credit.touch.contact_id,
-            share: i32::try_from(credit.share).unwrap_or(0),
-            premium: credit.premium.map(|premium| premium.0),
-            value_cents: credit.value_cents,
-            touched_at: credit.touch.at,
-            evidence: credit.touch.evidence.clone(),
-        })
-        .collect();
-    lines.sort_by_key(|line| line.send_id);
-    lines
-}
-
 /// Loads the current credits by tenant and outcome.
 async fn load_credits(
     db: &mut PgConnection,
@@ -324,7 +320,7 @@ async fn write_changes(db: &mut PgConnection, changes: &[CreditChange<'_>]) -> s
     finish_outcomes(&mut *db, changes).await?;
     let mut totals = OutcomeTotals::default();
     for change in changes {
-        totals.replace(change.due.tenant_id, change.counted_before().as_ref(), &change.counted_after());
+        totals.replace(change.due.tenant_id, change.counted_before(), change.counted_after());
     }
     totals.write(db).await
 }
@@ -431,7 +427,7 @@ fn notice_data(change: &CreditChange<'_>) -> Value {
 }
 
 async fn finish_outcomes(db: &mut PgConnection, changes: &[CreditChange<'_>]) -> sqlx::Result<()> {
-    let booked: Vec<CountedOutcome> = changes.iter().map(CreditChange::counted_after).collect();
+    let booked: Vec<CountedOutcome<'_>> = changes.iter().map(CreditChange::counted_after).collect();
     sqlx::query_file!(
         "queries/finish_outcomes.sql",
         &column(changes, |change| change.due.tenant_id),
@@ -444,7 +440,7 @@ async fn finish_outcomes(db: &mut PgConnection, changes: &[CreditChange<'_>]) ->
         &column(changes, |change| change.policy.click_days),
         &column(changes, |change| change.policy.delivery_days),
         &column(changes, |change| change.rule.map(CreditRule::as_str)) as &[Option<&str>],
-        &column(&booked, |booked| booked.outcome_type.as_str()) as &[&str],
+        &column(&booked, |booked| booked.outcome_type) as &[&str],
         &column(&booked, |booked| booked.hour),
         &column(&booked, |booked| booked.premium),
         &column(&booked, |booked| booked.value_cents),

@@ -7,15 +7,12 @@ use schemas::{AttributionModel, MessageKind};
 use serde_json::Value;
 use uuid::Uuid;
 
-use ledger::outcomes::SHARE_WHOLE;
-
-use crate::Policy;
-use ledger::outcomes::Premium;
+use ledger::{attribution::Policy, outcomes::SHARE_WHOLE};
 
 schemas::named_enum! {
     /// Why a mail is credited.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-    pub enum CreditRule {
+    pub(crate) enum CreditRule {
         /// A human clicked.
         HumanClick = "human_click",
         /// The mail was delivered, and there is no click at all.
@@ -25,54 +22,48 @@ schemas::named_enum! {
 
 /// A touch that may have led to an outcome: a human click or a delivery.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MailTouch {
-    /// Click or delivery.
-    pub rule: CreditRule,
-    /// The mail.
-    pub send_id: Uuid,
-    /// Its recipient.
-    pub contact_id: Uuid,
-    /// Its campaign.
-    pub campaign_id: Option<Uuid>,
-    /// The message kind of the mail.
-    pub kind: MessageKind,
-    /// When it happened.
-    pub at: DateTime<Utc>,
+pub(crate) struct MailTouch {
+    pub(crate) rule: CreditRule,
+    pub(crate) send_id: Uuid,
+    pub(crate) contact_id: Uuid,
+    pub(crate) campaign_id: Option<Uuid>,
+    pub(crate) kind: MessageKind,
+    pub(crate) at: DateTime<Utc>,
     /// The click's event; nil for a delivery.
-    pub event_id: Uuid,
-    /// The evidence, as JSON.
-    pub evidence: Value,
+    pub(crate) event_id: Uuid,
+    pub(crate) evidence: Value,
 }
 
 /// The outcome to divide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WeighedOutcome {
-    /// When it happened.
-    pub occurred_at: DateTime<Utc>,
-    /// Its premium.
-    pub premium: Option<Premium>,
-    /// Its value.
-    pub value_cents: Option<i64>,
+pub(crate) struct WeighedOutcome {
+    pub(crate) occurred_at: DateTime<Utc>,
+    pub(crate) premium: Option<i64>,
+    pub(crate) value_cents: Option<i64>,
 }
 
-/// A mail's part of an outcome.
+/// A credited mail as the ledger stores it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Credit {
-    /// The touch that counted.
-    pub touch: MailTouch,
-    /// The share in millionths.
-    pub share: i64,
-    /// The share of the premium.
-    pub premium: Option<Premium>,
-    /// The share of the value.
-    pub value_cents: Option<i64>,
+pub(crate) struct CreditLine {
+    pub(crate) send_id: Uuid,
+    pub(crate) campaign_id: Option<Uuid>,
+    pub(crate) kind: MessageKind,
+    pub(crate) contact_id: Uuid,
+    pub(crate) share: i32,
+    pub(crate) premium: Option<i64>,
+    pub(crate) value_cents: Option<i64>,
+    pub(crate) touched_at: DateTime<Utc>,
+    pub(crate) evidence: Value,
 }
 
 /// Divides an outcome between the mails before it: those with a human click within the click window, or else those delivered within
 /// the delivery window. The model chooses among them. Shares and amounts add up to exactly the outcome's; the remainder of a
-/// division goes to the latest mail. Returns the latest mail first.
-#[must_use]
-pub fn credit(policy: &Policy, touches: &[MailTouch], outcome: &WeighedOutcome) -> Vec<Credit> {
+/// division goes to the latest mail. Returns why the mails are credited, if any is, and the latest mail first.
+pub(crate) fn credit(
+    policy: &Policy,
+    touches: &[MailTouch],
+    outcome: &WeighedOutcome,
+) -> (Option<CreditRule>, Vec<CreditLine>) {
     let mut counted = within(policy.model, touches, CreditRule::HumanClick, outcome.occurred_at, policy.click_days);
     if counted.is_empty() {
         counted = within(policy.model, touches, CreditRule::Delivered, outcome.occurred_at, policy.delivery_days);
@@ -85,18 +76,19 @@ pub fn credit(policy: &Policy, touches: &[MailTouch], outcome: &WeighedOutcome) 
     }
     .unwrap_or_default();
     let parts = |whole: i64| divide(whole, chosen.len());
-    let (shares, premiums) = (parts(SHARE_WHOLE), outcome.premium.map(|premium| parts(premium.0)));
-    let values = outcome.value_cents.map(parts);
-    chosen
-        .iter()
-        .enumerate()
-        .map(|(place, touch)| Credit {
-            touch: (*touch).clone(),
-            share: shares[place],
-            premium: premiums.as_ref().map(|premiums| Premium(premiums[place])),
-            value_cents: values.as_ref().map(|values| values[place]),
-        })
-        .collect()
+    let (shares, premiums, values) = (parts(SHARE_WHOLE), outcome.premium.map(parts), outcome.value_cents.map(parts));
+    let lines = chosen.iter().enumerate().map(|(place, touch)| CreditLine {
+        send_id: touch.send_id,
+        campaign_id: touch.campaign_id,
+        kind: touch.kind,
+        contact_id: touch.contact_id,
+        share: i32::try_from(shares[place]).unwrap_or(0),
+        premium: premiums.as_ref().map(|premiums| premiums[place]),
+        value_cents: values.as_ref().map(|values| values[place]),
+        touched_at: touch.at,
+        evidence: touch.evidence.clone(),
+    });
+    (chosen.first().map(|touch| touch.rule), lines.collect())
 }
 
 /// One touch for each mail: its last, or its first where the first takes all.
@@ -176,7 +168,7 @@ mod tests {
     }
 
     fn outcome() -> WeighedOutcome {
-        WeighedOutcome { occurred_at: at(0), premium: Some(Premium(1_000_000)), value_cents: Some(100) }
+        WeighedOutcome { occurred_at: at(0), premium: Some(1_000_000), value_cents: Some(100) }
     }
 
     fn policy(model: AttributionModel) -> Policy {
@@ -184,8 +176,8 @@ mod tests {
     }
 
     fn parts(model: AttributionModel, touches: &[MailTouch]) -> Vec<(u128, i64)> {
-        let credits = credit(&policy(model), touches, &outcome());
-        credits.iter().map(|credit| (credit.touch.send_id.as_u128(), credit.share)).collect()
+        let (_, lines) = credit(&policy(model), touches, &outcome());
+        lines.iter().map(|line| (line.send_id.as_u128(), line.share.into())).collect()
     }
 
     use AttributionModel::{FirstTouch, LastTouch, Linear};
@@ -219,7 +211,7 @@ mod tests {
     #[test]
     fn a_window_of_no_days_never_counts() {
         let policy = Policy { delivery_days: 0, ..Policy::default() };
-        assert_eq!(credit(&policy, &[touch(Delivered, 1, 0)], &outcome()), []);
+        assert_eq!(credit(&policy, &[touch(Delivered, 1, 0)], &outcome()), (None, vec![]));
     }
 
     #[rstest]
@@ -248,16 +240,20 @@ mod tests {
             premium in 0..=ledger::outcomes::PREMIUM_MAX.0,
             value in 0..=ledger::outcomes::VALUE_CENTS_MAX,
         ) {
-            let outcome = WeighedOutcome { occurred_at: at(0), premium: Some(Premium(premium)), value_cents: Some(value) };
-            let credits = credit(&policy(model), &touches, &outcome);
-            if !credits.is_empty() {
-                prop_assert_eq!(credits.iter().map(|credit| credit.share).sum::<i64>(), SHARE_WHOLE);
-                prop_assert_eq!(credits.iter().map(|credit| credit.premium.unwrap().0).sum::<i64>(), premium);
-                prop_assert_eq!(credits.iter().map(|credit| credit.value_cents.unwrap()).sum::<i64>(), value);
+            let outcome = WeighedOutcome { occurred_at: at(0), premium: Some(premium), value_cents: Some(value) };
+            let (rule, lines) = credit(&policy(model), &touches, &outcome);
+            if !lines.is_empty() {
+                prop_assert_eq!(lines.iter().map(|line| i64::from(line.share)).sum::<i64>(), SHARE_WHOLE);
+                prop_assert_eq!(lines.iter().map(|line| line.premium.unwrap()).sum::<i64>(), premium);
+                prop_assert_eq!(lines.iter().map(|line| line.value_cents.unwrap()).sum::<i64>(), value);
             }
-            let mails: std::collections::BTreeSet<Uuid> = credits.iter().map(|credit| credit.touch.send_id).collect();
-            prop_assert_eq!(mails.len(), credits.len(), "a mail is credited once");
-            prop_assert!(credits.windows(2).all(|pair| pair[0].touch.rule == pair[1].touch.rule));
+            let mails: std::collections::BTreeSet<Uuid> = lines.iter().map(|line| line.send_id).collect();
+            prop_assert_eq!(mails.len(), lines.len(), "a mail is credited once");
+            let has_touch = |line: &CreditLine| {
+                let is_its_touch = |touch: &MailTouch| touch.send_id == line.send_id && touch.at == line.touched_at;
+                touches.iter().any(|touch| is_its_touch(touch) && Some(touch.rule) == rule)
+            };
+            prop_assert!(lines.iter().all(has_touch), "all by one rule");
         }
 
         #[test]

@@ -20,22 +20,9 @@ pub struct Difference {
 
 /// Recounts the outcomes of one tenant, or of all. Returns the differences, at most a thousand of each kind. Reads only.
 pub async fn recount(db: &mut PgConnection, tenant: Option<Uuid>) -> sqlx::Result<Vec<Difference>> {
-    let mut found = Vec::new();
-    for row in sqlx::query_file!("queries/recount_campaigns.sql", tenant).fetch_all(&mut *db).await? {
-        let of = format!("campaign {}", row.campaign_id);
-        found.push(difference(row.tenant_id, row.counter, of, row.booked, row.counted));
-    }
-    for row in sqlx::query_file!("queries/recount_hours.sql", tenant).fetch_all(&mut *db).await? {
-        let of = format!("outcomes {} {}", row.kind, row.hour.format("%Y-%m-%dT%H:00Z"));
-        found.push(difference(row.tenant_id, row.counter, of, row.booked, row.counted));
-    }
-    for row in sqlx::query_file!("queries/recount_outcomes.sql", tenant).fetch_all(&mut *db).await? {
-        let of = format!("outcome {}", row.outcome_id);
-        found.push(difference(row.tenant_id, row.counter, of, row.booked, row.counted));
-    }
+    let mut found =
+        sqlx::query_file_as!(Difference, "queries/recount_campaigns.sql", tenant).fetch_all(&mut *db).await?;
+    found.extend(sqlx::query_file_as!(Difference, "queries/recount_hours.sql", tenant).fetch_all(&mut *db).await?);
+    found.extend(sqlx::query_file_as!(Difference, "queries/recount_outcomes.sql", tenant).fetch_all(db).await?);
     Ok(found)
-}
-
-fn difference(tenant_id: Uuid, counter: String, of: String, stored: i64, recounted: i64) -> Difference {
-    Difference { tenant_id, counter, of, stored, recounted }
 }

@@ -7,6 +7,7 @@ use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::model::CreditLine;
 use ledger::outcomes::SHARE_WHOLE;
 
 /// The kind under which all outcomes are counted, with or without a credit.
@@ -30,24 +31,14 @@ impl OutcomeSum {
     }
 }
 
-/// A credited mail, with the columns that totals need.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CreditedMail {
-    pub(crate) campaign_id: Option<Uuid>,
-    pub(crate) kind: String,
-    pub(crate) share: i64,
-    pub(crate) premium: i64,
-    pub(crate) value_cents: i64,
-}
-
 /// An outcome as it is counted in the totals.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CountedOutcome {
-    pub(crate) outcome_type: String,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CountedOutcome<'a> {
+    pub(crate) outcome_type: &'a str,
     pub(crate) hour: DateTime<Utc>,
     pub(crate) premium: i64,
     pub(crate) value_cents: i64,
-    pub(crate) parts: Vec<CreditedMail>,
+    pub(crate) parts: &'a [CreditLine],
 }
 
 /// The amounts to add to the totals.
@@ -59,30 +50,34 @@ pub(crate) struct OutcomeTotals {
 
 impl OutcomeTotals {
     /// Replaces an outcome in the totals: subtracts `before` and adds `after`.
-    pub(crate) fn replace(&mut self, tenant: Uuid, before: Option<&CountedOutcome>, after: &CountedOutcome) {
+    pub(crate) fn replace(&mut self, tenant: Uuid, before: Option<CountedOutcome<'_>>, after: CountedOutcome<'_>) {
         if let Some(before) = before {
             self.add_outcome(tenant, before, -1);
         }
         self.add_outcome(tenant, after, 1);
     }
 
-    fn add_outcome(&mut self, tenant: Uuid, counted: &CountedOutcome, sign: i64) {
+    fn add_outcome(&mut self, tenant: Uuid, counted: CountedOutcome<'_>, sign: i64) {
         let whole =
             OutcomeSum { outcomes: 1, share: SHARE_WHOLE, premium: counted.premium, value_cents: counted.value_cents };
         self.hour(tenant, counted, RECORDED).add(whole, sign);
         let mut campaigns: BTreeMap<Uuid, OutcomeSum> = BTreeMap::new();
         let mut kinds: BTreeMap<&str, OutcomeSum> = BTreeMap::new();
-        for part in &counted.parts {
-            let sum =
-                OutcomeSum { outcomes: 0, share: part.share, premium: part.premium, value_cents: part.value_cents };
+        for part in counted.parts {
+            let sum = OutcomeSum {
+                outcomes: 0,
+                share: part.share.into(),
+                premium: part.premium.unwrap_or(0),
+                value_cents: part.value_cents.unwrap_or(0),
+            };
             if let Some(campaign) = part.campaign_id {
                 campaigns.entry(campaign).or_default().add(sum, 1);
             }
-            kinds.entry(&part.kind).or_default().add(sum, 1);
+            kinds.entry(part.kind.as_str()).or_default().add(sum, 1);
         }
         // An outcome counts once for a campaign or a kind, however many of its mails are credited.
         for (campaign, sum) in campaigns {
-            let key = (tenant, campaign, counted.outcome_type.clone());
+            let key = (tenant, campaign, counted.outcome_type.to_owned());
             self.campaigns.entry(key).or_default().add(OutcomeSum { outcomes: 1, ..sum }, sign);
         }
         for (kind, sum) in kinds {
@@ -90,8 +85,8 @@ impl OutcomeTotals {
         }
     }
 
-    fn hour(&mut self, tenant: Uuid, counted: &CountedOutcome, kind: &str) -> &mut OutcomeSum {
-        self.hours.entry((tenant, counted.hour, kind.to_owned(), counted.outcome_type.clone())).or_default()
+    fn hour(&mut self, tenant: Uuid, counted: CountedOutcome<'_>, kind: &str) -> &mut OutcomeSum {
+        self.hours.entry((tenant, counted.hour, kind.to_owned(), counted.outcome_type.to_owned())).or_default()
     }
 
     /// Writes the totals in key order, so that two transactions cannot deadlock.
@@ -164,31 +159,31 @@ fn columns<'a>(sums: impl Iterator<Item = &'a OutcomeSum> + Clone) -> [Vec<i64>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use schemas::MessageKind;
+    use serde_json::Value;
 
-    fn part(campaign: u128, share: i64) -> CreditedMail {
-        CreditedMail {
+    fn part(campaign: u128, share: i32) -> CreditLine {
+        CreditLine {
+            send_id: Uuid::nil(),
             campaign_id: Some(Uuid::from_u128(campaign)),
-            kind: "campaign".to_owned(),
+            kind: MessageKind::Campaign,
+            contact_id: Uuid::nil(),
             share,
-            premium: share,
-            value_cents: 0,
+            premium: Some(share.into()),
+            value_cents: None,
+            touched_at: DateTime::UNIX_EPOCH,
+            evidence: Value::Null,
         }
     }
 
-    fn counted(parts: Vec<CreditedMail>) -> CountedOutcome {
-        CountedOutcome {
-            outcome_type: "bind".to_owned(),
-            hour: DateTime::UNIX_EPOCH,
-            premium: SHARE_WHOLE,
-            value_cents: 0,
-            parts,
-        }
+    fn counted(parts: &[CreditLine]) -> CountedOutcome<'_> {
+        CountedOutcome { outcome_type: "bind", hour: DateTime::UNIX_EPOCH, premium: SHARE_WHOLE, value_cents: 0, parts }
     }
 
     #[test]
     fn two_mails_of_a_campaign_are_one_outcome_of_it() {
         let mut totals = OutcomeTotals::default();
-        totals.replace(Uuid::nil(), None, &counted(vec![part(1, 600_000), part(1, 400_000)]));
+        totals.replace(Uuid::nil(), None, counted(&[part(1, 600_000), part(1, 400_000)]));
         let sums: Vec<OutcomeSum> = totals.campaigns.values().copied().collect();
         assert_eq!(sums, [OutcomeSum { outcomes: 1, share: SHARE_WHOLE, premium: SHARE_WHOLE, value_cents: 0 }]);
         assert!(totals.hours.values().all(|sum| *sum == sums[0]), "{:?}", totals.hours);
@@ -197,10 +192,10 @@ mod tests {
     #[test]
     fn a_credit_that_moves_leaves_nothing_behind() {
         let mut totals = OutcomeTotals::default();
-        let (first, second) = (counted(vec![part(1, SHARE_WHOLE)]), counted(vec![part(2, SHARE_WHOLE)]));
-        totals.replace(Uuid::nil(), None, &first);
-        totals.replace(Uuid::nil(), Some(&first), &second);
-        totals.replace(Uuid::nil(), Some(&second), &first);
+        let (first, second) = ([part(1, 1_000_000)], [part(2, 1_000_000)]);
+        totals.replace(Uuid::nil(), None, counted(&first));
+        totals.replace(Uuid::nil(), Some(counted(&first)), counted(&second));
+        totals.replace(Uuid::nil(), Some(counted(&second)), counted(&first));
         totals.campaigns.retain(|_, sum| *sum != OutcomeSum::default());
         assert_eq!(totals.campaigns.keys().map(|key| key.1.as_u128()).collect::<Vec<_>>(), [1]);
         assert_eq!(totals.hours.values().map(|sum| sum.outcomes).collect::<Vec<_>>(), [1, 1]);

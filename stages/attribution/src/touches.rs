@@ -130,12 +130,12 @@ async fn deliveries(
     )
     .fetch_all(&mut *db)
     .await?;
-    let kinds = kinds(db, rows.iter().map(|row| (tenant_at(queries, row.place), SendId(row.send_id).batch()))).await?;
+    let kinds = kinds(db, rows.iter().map(|row| (row.tenant_id, SendId(row.send_id).batch()))).await?;
     Ok(rows
         .into_iter()
         .filter_map(|row| {
             let index = usize::try_from(row.place).ok()?;
-            let kind = kinds.get(&(tenant_at(queries, row.place), SendId(row.send_id).batch()))?;
+            let kind = kinds.get(&(row.tenant_id, SendId(row.send_id).batch()))?;
             let touch = MailTouch {
                 rule: CreditRule::Delivered,
                 send_id: row.send_id,
@@ -168,10 +168,6 @@ async fn launched_since(
     )
     .fetch_all(db)
     .await
-}
-
-fn tenant_at(queries: &[TouchQuery], index: i32) -> Uuid {
-    usize::try_from(index).ok().and_then(|index| queries.get(index)).map_or(Uuid::nil(), |queries| queries.tenant)
 }
 
 /// The message kinds of batches.

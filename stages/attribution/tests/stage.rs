@@ -3,9 +3,8 @@
 
 mod support;
 
-use attribution::Policy;
 use chrono::{TimeDelta, Utc};
-use ledger::outcomes::Premium;
+use ledger::{attribution::Policy, outcomes::Premium};
 use schemas::{AttributionModel, new_id};
 use serde_json::json;
 use stage_rig::until;

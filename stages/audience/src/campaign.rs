@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, NaiveDateTime, Utc};
-use chrono_tz::Tz;
 use runner::StageError;
 use runtime::{Publication, trace};
 use schemas::{CampaignStatus, Environment, RequestAnnounced, messages::CampaignLaunchPayload, subjects};
@@ -40,59 +38,27 @@ schemas::named_enum! {
     }
 }
 
-/// The fields of a campaign that decide about its launch.
-struct LaunchedCampaign {
-    id: Uuid,
-    status: CampaignStatus,
-    is_materialized: bool,
-    is_due: bool,
-    /// The launch of which ranges are written.
-    begun: Option<Launch>,
-    /// When it began, or begins now: by the clock of the transaction, which says what is due already.
-    began_at: DateTime<Utc>,
-    selector: Option<AudienceSelector>,
-    test_percent: Option<i16>,
-    weights: Vec<i32>,
-    max_per_minute: Option<i32>,
-    local_time: Option<NaiveDateTime>,
-    tenant_zone: Tz,
-}
-
-impl LaunchedCampaign {
-    /// Variants without a test divide the whole audience.
-    fn split(&self) -> Split {
-        let percent = self.test_percent.and_then(|percent| u8::try_from(percent).ok()).unwrap_or(100);
-        let weights: Vec<u32> = self.weights.iter().filter_map(|weight| u32::try_from(*weight).ok()).collect();
-        Split::new(percent, &weights)
-    }
-}
-
 /// Handles a launch request: each range once, however often it is announced and by however many processes. Answers the announcement of the
 /// next range.
 pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<Option<Publication>, StageError> {
     let mut tx = pool.begin().await?;
     let Some(request) = lock_request(&mut tx, input).await? else { return Ok(None) };
-    let Some(campaign) = lock_campaign(&mut tx, input.tenant_id, request.payload.campaign_id).await? else {
-        return Err(StageError::rejected("unknown_campaign", "the request's campaign is not in the ledger"));
-    };
-    let outcome = prepare(&mut tx, input.tenant_id, &campaign, request.payload.digest.is_some()).await?;
-    finish_request(&mut tx, input, campaign.id, outcome).await?;
+    let campaign_id = request.payload.campaign_id;
+    let outcome = prepare(&mut tx, input.tenant_id, campaign_id, request.payload.digest.is_some()).await?;
+    finish_request(&mut tx, input, campaign_id, outcome).await?;
     // The traces of its batches link to this one.
-    trace::keep(&mut tx, input.tenant_id, campaign.id).await?;
+    trace::keep(&mut tx, input.tenant_id, campaign_id).await?;
     tx.commit().await?;
     if outcome == LaunchOutcome::RangeWritten {
-        return announce_next(&request, input).map(Some);
+        // The announcement of the next range. Should it be lost, the sweep announces the request.
+        let subject = subjects::accepted(&request.product, request.environment, input.kind);
+        let id = format!("range-{}", schemas::new_id().simple());
+        return Ok(Some(Publication::json(subject, id, input)?));
     }
     tracing::info!(
-        stage = "audience", tenant_id = %input.tenant_id, campaign_id = %campaign.id, outcome = outcome.as_str(), "launch handled"
+        stage = "audience", tenant_id = %input.tenant_id, campaign_id = %campaign_id, outcome = outcome.as_str(), "launch handled"
     );
     Ok(None)
-}
-
-/// The announcement of the next range. Should it be lost, the sweep announces the request.
-fn announce_next(request: &LaunchRequest, input: &RequestAnnounced) -> Result<Publication, StageError> {
-    let subject = subjects::accepted(&request.product, request.environment, input.kind);
-    Ok(Publication::json(subject, format!("range-{}", schemas::new_id().simple()), input)?)
 }
 
 /// A launch request, locked.
@@ -136,8 +102,8 @@ async fn lock_request(db: &mut PgConnection, input: &RequestAnnounced) -> Result
     Ok(Some(LaunchRequest { payload, product: row.product, environment: row.environment }))
 }
 
-/// Locks the campaign for this transaction: a cancel comes before or after, never in between.
-async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Option<LaunchedCampaign>, StageError> {
+/// Locks the campaign for this transaction: a cancel comes before or after, never in between. Then writes its next range, if it is to be.
+async fn prepare(db: &mut PgConnection, tenant: Uuid, id: Uuid, is_pinned: bool) -> Result<LaunchOutcome, StageError> {
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", materialized_at is not null as "is_materialized!",
                   coalesce(scheduled_for <= now(), true) as "is_due!", scheduled_for_local, launch_prefix, month,
@@ -151,30 +117,11 @@ async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<
         tenant,
         id,
     )
-    .fetch_optional(db)
+    .fetch_optional(&mut *db)
     .await?;
-    Ok(row.map(|row| LaunchedCampaign {
-        id,
-        status: row.status,
-        is_materialized: row.is_materialized,
-        is_due: row.is_due,
-        begun: row.launch_prefix.zip(row.month).map(|(prefix, month)| Launch::after(prefix, month, row.last_batch)),
-        began_at: row.began_at,
-        selector: AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids),
-        test_percent: row.test_percent,
-        weights: row.weights,
-        max_per_minute: row.max_per_minute,
-        local_time: row.scheduled_for_local,
-        tenant_zone: schemas::delay::zone(None, &row.timezone),
-    }))
-}
-
-async fn prepare(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    campaign: &LaunchedCampaign,
-    is_pinned: bool,
-) -> Result<LaunchOutcome, StageError> {
+    let Some(campaign) = row else {
+        return Err(StageError::rejected("unknown_campaign", "the request's campaign is not in the ledger"));
+    };
     if campaign.is_materialized {
         return Ok(LaunchOutcome::Repeated);
     }
@@ -184,25 +131,38 @@ async fn prepare(
             return Ok(LaunchOutcome::NotLaunched);
         }
     }
-    if campaign.begun.is_none() && !campaign.is_due {
+    // The launch of which ranges are written.
+    let begun = campaign.launch_prefix.zip(campaign.month);
+    let begun = begun.map(|(prefix, month)| Launch::after(prefix, month, campaign.last_batch));
+    if begun.is_none() && !campaign.is_due {
         return Ok(LaunchOutcome::NotDue);
     }
-    let Some(selector) = &campaign.selector else { return cancel(db, tenant, campaign.id).await };
-    if campaign.begun.is_none() && !is_pinned && !pin(&mut *db, tenant, campaign.id, selector).await? {
-        return cancel(db, tenant, campaign.id).await;
+    let selector = AudienceSelector::from_columns(
+        &campaign.audience_mode,
+        campaign.list_id,
+        campaign.segment_id,
+        &campaign.tag_ids,
+    );
+    let Some(selector) = selector else { return cancel(db, tenant, id).await };
+    if begun.is_none() && !is_pinned && !pin(&mut *db, tenant, id, &selector).await? {
+        return cancel(db, tenant, id).await;
     }
-    let launch = campaign.begun.clone().unwrap_or_else(Launch::begin);
+    let launch = begun.unwrap_or_else(Launch::begin);
     let is_first = launch.next_batch == 0;
     // A pinned audience is that of its launch, whoever was archived since; a list is pinned with those that were archived before.
     let is_list = !is_pinned && matches!(selector, AudienceSelector::List(_));
+    // Variants without a test divide the whole audience.
+    let percent = campaign.test_percent.and_then(|percent| u8::try_from(percent).ok()).unwrap_or(100);
+    let weights: Vec<u32> = campaign.weights.iter().filter_map(|weight| u32::try_from(*weight).ok()).collect();
+    // `began_at`: when it began, or begins now, by the clock of the transaction, which says what is due already. For all ranges alike.
+    let zone = schemas::delay::zone(None, &campaign.timezone);
     let plan = Plan {
-        campaign: campaign.id,
+        campaign: id,
         launch,
         without_archived_before: is_list.then_some(campaign.began_at),
-        split: campaign.split(),
+        split: Split::new(percent, &weights),
         max_per_minute: campaign.max_per_minute,
-        // By the time at which it began, for all ranges alike.
-        times: campaign.local_time.map(|local| DueTimes::of(local, campaign.tenant_zone, campaign.began_at)),
+        times: campaign.scheduled_for_local.map(|local| DueTimes::of(local, zone, campaign.began_at)),
     };
     let range = materialize_range(db, tenant, &plan).await?;
     Ok(match (range.is_last, is_first && range.sends == 0) {
@@ -260,9 +220,7 @@ async fn finish_request(
         )
         .execute(db)
         .await?;
-        return Ok(());
-    }
-    if outcome == LaunchOutcome::NotDue {
+    } else if outcome == LaunchOutcome::NotDue {
         sqlx::query!(
             "update requests r set announce_after = c.scheduled_for
              from campaigns c where r.tenant_id = $1 and r.id = $2 and c.tenant_id = $1 and c.id = $3",
@@ -272,18 +230,18 @@ async fn finish_request(
         )
         .execute(db)
         .await?;
-        return Ok(());
-    }
-    let state = if outcome == LaunchOutcome::UnknownAudience { "rejected" } else { "handled" };
-    sqlx::query!(
-        "update requests set state = $3, outcome = $4, announce_after = null, handled_at = now()
+    } else {
+        let state = if outcome == LaunchOutcome::UnknownAudience { "rejected" } else { "handled" };
+        sqlx::query!(
+            "update requests set state = $3, outcome = $4, announce_after = null, handled_at = now()
          where tenant_id = $1 and id = $2",
-        input.tenant_id,
-        input.request_id,
-        state,
-        outcome.as_str(),
-    )
-    .execute(db)
-    .await?;
+            input.tenant_id,
+            input.request_id,
+            state,
+            outcome.as_str(),
+        )
+        .execute(db)
+        .await?;
+    }
     Ok(())
 }

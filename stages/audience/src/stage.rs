@@ -36,7 +36,7 @@ pub(crate) struct Audience {
 }
 
 /// Starts the stage: its workers and its sweeps.
-pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+pub fn start(deps: &Deps, settings: &Settings) {
     let stage = Audience {
         pool: deps.pool.clone(),
         by_key: deps.by_key.clone(),
@@ -45,31 +45,23 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         launch_handled: Notifier::default(),
     };
     sweeps::start(deps, Audience::NAME, settings, &stage.launched, &stage.launch_handled);
-    let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {
+    let intake = |lane, name: &str, kinds: &[&str], workers, coalesce| Intake {
         lane,
         stream: subjects::stream::ACCEPTED,
-        durable: format!("{}-{lane}", Audience::NAME),
+        durable: format!("{}-{name}", Audience::NAME),
         subjects: kinds.iter().map(|kind| format!("mail.v1.accepted.*.*.{kind}")).collect(),
         workers,
         coalesce,
     };
-    let prompt = [RequestKind::Transactional, RequestKind::Message];
-    // Requests that were accepted in hundreds: prompt ones do not wait behind them, nor they behind launches.
-    let arrays = Intake {
-        lane: Lane::Bulk,
-        stream: subjects::stream::ACCEPTED,
-        durable: format!("{}-arrays", Audience::NAME),
-        subjects: vec!["mail.v1.accepted.*.*.transactional-array".to_owned()],
-        workers: WORKERS,
-        coalesce: COALESCE_ARRAYS,
-    };
+    let prompt = [RequestKind::Transactional.as_str(), RequestKind::Message.as_str()];
+    let launches = [RequestKind::CampaignLaunch.as_str()];
     let intakes = vec![
-        intake(Lane::Priority, &prompt, WORKERS, COALESCE),
-        intake(Lane::Bulk, &[RequestKind::CampaignLaunch], settings.audience_launches, 1),
-        arrays,
+        intake(Lane::Priority, "priority", &prompt, WORKERS, COALESCE),
+        intake(Lane::Bulk, "bulk", &launches, settings.audience_launches, 1),
+        // Requests that were accepted in hundreds: prompt ones do not wait behind them, nor they behind launches.
+        intake(Lane::Bulk, "arrays", &["transactional-array"], WORKERS, COALESCE_ARRAYS),
     ];
     deps.runner.start(Arc::new(stage), intakes);
-    Ok(())
 }
 
 #[async_trait]

@@ -82,8 +82,12 @@ impl Stage for Compliance {
         for batch in moving {
             let sends = owed.get(&(batch.tenant_id, batch.batch_id)).map(Vec::as_slice).unwrap_or_default();
             let SplitBatch { cleared, withheld, held } = split_batch(batch, sends, now);
-            if !held.is_empty() {
-                put_off(&self.pool, batch, sends.len(), &held).await?;
+            // The whole batch is put off, if that is all there is of it.
+            let earliest = held.iter().map(|(.., until)| *until).min();
+            match earliest.filter(|_| held.len() == sends.len() && !batch.is_begun) {
+                Some(until) => withhold::set_time(&self.pool, batch, until).await?,
+                None if held.is_empty() => {}
+                None => withhold::put_off(&self.pool, batch, &held).await?,
             }
             if !withheld.is_empty() {
                 withhold::withhold(&self.pool, batch, &withheld).await?;
@@ -95,23 +99,17 @@ impl Stage for Compliance {
                 moved.insert(batch.batch_id);
             }
         }
-        self.notify_waiting(inputs.iter().filter(|input| !moved.contains(&input.batch_id))).await;
+        // Callers that wait for a batch of which no send continues.
+        for input in inputs.iter().filter(|input| !moved.contains(&input.batch_id)) {
+            if let Some(notify) = &input.notify {
+                self.bus.publish_reply(notify, &Decided { tenant_id: input.tenant_id, batch_id: input.batch_id }).await;
+            }
+        }
         Ok(outputs)
     }
 
     fn commits_facts(&self, _: &[Self::Input]) -> bool {
         false
-    }
-}
-
-impl Compliance {
-    /// Notifies callers that wait for a batch of which no send continues.
-    async fn notify_waiting(&self, ended: impl Iterator<Item = &Resolved>) {
-        for input in ended {
-            if let Some(notify) = &input.notify {
-                self.bus.publish_reply(notify, &Decided { tenant_id: input.tenant_id, batch_id: input.batch_id }).await;
-            }
-        }
     }
 }
 
@@ -123,21 +121,6 @@ struct SplitBatch {
     withheld: Vec<(Uuid, SkipReason)>,
     /// Put off, for these reasons, until these times.
     held: Vec<(Uuid, Hold, DateTime<Utc>)>,
-}
-
-/// Puts sends off until their times: the whole batch, if that is all there is of it.
-async fn put_off(
-    pool: &PgPool,
-    batch: &BatchFacts,
-    owed: usize,
-    held: &[(Uuid, Hold, DateTime<Utc>)],
-) -> Result<(), StageError> {
-    let earliest = held.iter().map(|(.., until)| *until).min();
-    match earliest.filter(|_| held.len() == owed && !batch.is_begun) {
-        Some(until) => withhold::set_time(pool, batch, until).await?,
-        None => withhold::put_off(pool, batch, held).await?,
-    }
-    Ok(())
 }
 
 /// Decides about a batch's owed sends.

@@ -1,7 +1,7 @@
 //! The delivery stage: sends rendered messages through a provider and records the outcome of each.
 
-pub mod pace;
+mod pace;
 pub mod provider;
 mod stage;
 
-pub use stage::{Delivery, Settings, return_path, start};
+pub use stage::{Settings, start};

@@ -104,13 +104,11 @@ impl Stage for Engagement {
         // An unknown send may come yet; until then its facts wait, and delay no others.
         let pending = inbound::add_pending_signals(&mut tx, inputs, &unknown).await?;
         tx.commit().await?;
-        for (kind, count) in fresh.by_kind() {
+        let repeated = (inputs.len() as u64).saturating_sub(fresh.values().sum::<u64>() + pending);
+        for (kind, count) in fresh {
             Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
         }
-        Counter::SignalsTotal.add(
-            (inputs.len() as u64).saturating_sub(fresh.total() + pending),
-            [("kind", "any"), ("outcome", "repeated")],
-        );
+        Counter::SignalsTotal.add(repeated, [("kind", "any"), ("outcome", "repeated")]);
         Counter::SignalsTotal.add(pending, [("kind", "any"), ("outcome", "pending")]);
         Ok(Vec::new())
     }

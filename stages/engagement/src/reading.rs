@@ -1,10 +1,7 @@
 //! Reads untrusted bytes: off the reactor, few at a time, without a connection to Postgres. A fault costs only the piece that was read.
 //! Inbound mail is read in a child process.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use runtime::{
     Budget, Job, Reader, Spent,
@@ -63,6 +60,5 @@ pub(crate) async fn event(
         Err(malformed) if malformed.is_transient() => Err(Unread::Spent(Spent::Time)),
         told => Ok(told),
     };
-    let work = tokio::task::spawn_blocking(move || catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Unread::Ended)));
-    work.await.unwrap_or(Err(Unread::Ended))
+    tokio::task::spawn_blocking(read).await.unwrap_or(Err(Unread::Ended))
 }

@@ -3,7 +3,7 @@
 -- belongs to the request of the mail, whose own send has the request's id.
 select w.place as "place!",
        c.address, c.first_name, c.last_name, c.title, c.phone, c.company, c.dot_number,
-       c.timezone, c.locale, c.lifecycle_stage, c.fields - (select keys from removed_keys(c.tenant_id)) as "fields!: Fields",
+       c.timezone, c.locale, c.lifecycle_stage, c.fields - (select keys from removed_keys(c.tenant_id)) as "fields!",
        q.data as "data?", q.options as "options?: Json<MailOptions>", q.to_contact_id as "to_contact_id?", coalesce(q.is_other, false) as "is_other!"
 from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[]) with ordinality as w (tenant_id, contact_id, send_id, month, place)
 join contacts c on c.tenant_id = w.tenant_id and c.id = w.contact_id

@@ -1,6 +1,6 @@
 //! The rendering stage: cleared batches in, rendered batches out.
 //!
-//! [`template`] is its pure part: what a template may contain, how it is compiled and rendered. The HTTP API uses it to
+//! [`templates`] is its pure part: what a template may contain, how it is compiled and rendered. The HTTP API uses it to
 //! check templates when they are saved. The rest loads the data of a batch, renders it, and passes the rendered parts on.
 
 mod stage;
@@ -60,6 +60,6 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
             intake(Lane::Bulk, settings.rendering_workers, 1),
         ],
     );
-    deps.runner.start_sweep("rendering", Arc::new(stage::PurgeMessages::new(deps.pool.clone())));
+    deps.runner.start_sweep("rendering", Arc::new(stage::PurgeMessages(deps.pool.clone())));
     Ok(())
 }

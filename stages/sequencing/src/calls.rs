@@ -24,13 +24,13 @@ use schemas::{
 };
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    advance::{FailedAttempt, advance, fail},
     due::{self, Due},
-    moves::{self, Log},
+    moves::{self, FailedAttempt, Log, advance, fail},
     sequence,
     steps::{DueStep, Effect, StepOutcome},
 };
@@ -53,29 +53,8 @@ pub(crate) struct Call {
     step_id: Uuid,
     config: CallProductWebhook,
     body: Value,
-    _slot: Slot,
-}
-
-/// How many calls are out, by tenant.
-type Out = Arc<Mutex<HashMap<Uuid, usize>>>;
-
-/// A permit for one call, given back when it is dropped.
-#[derive(Debug)]
-struct Slot {
-    out: Out,
-    tenant: Uuid,
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = out.get_mut(&self.tenant) {
-            *count -= 1;
-            if *count == 0 {
-                out.remove(&self.tenant);
-            }
-        }
-    }
+    /// Given back when the call is over: one of its tenant's, and one of all.
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 /// Makes calls. Cheap to clone.
@@ -87,7 +66,8 @@ pub(crate) struct Calls {
     vault: Arc<Vault>,
     facts: CommitNotifier,
     runner: Runner,
-    out: Out,
+    permits: Arc<Semaphore>,
+    permits_by_tenant: Arc<Mutex<HashMap<Uuid, Arc<Semaphore>>>>,
 }
 
 impl Calls {
@@ -99,14 +79,15 @@ impl Calls {
             vault: Arc::clone(&deps.vault),
             facts: deps.facts.clone(),
             runner: deps.runner.clone(),
-            out: Out::default(),
+            permits: Arc::new(Semaphore::new(CALLS_MAX)),
+            permits_by_tenant: Arc::default(),
         }
     }
 
     /// Prepares an item's call. `None`: the limit of concurrent calls is reached.
     pub(crate) fn claim(&self, item: &DueStep<'_>) -> Option<Call> {
         let Some(Action::CallProductWebhook(config)) = &item.step.action else { return None };
-        let slot = self.slot(item.due.tenant_id)?;
+        let permits = self.permits(item.due.tenant_id)?;
         // The same in every attempt, over processes and crashes.
         let id = Uuid::new_v5(&item.due.id, item.step.id.as_bytes());
         let body = json!({
@@ -125,17 +106,14 @@ impl Calls {
             },
         });
         let (due, config) = (item.due.clone(), config.clone());
-        Some(Call { token: Uuid::new_v4(), id, due, step_id: item.step.id, config, body, _slot: slot })
+        Some(Call { token: Uuid::new_v4(), id, due, step_id: item.step.id, config, body, _permits: permits })
     }
 
-    fn slot(&self, tenant: Uuid) -> Option<Slot> {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        if out.values().sum::<usize>() >= CALLS_MAX || out.get(&tenant).is_some_and(|count| *count >= CALLS_PER_TENANT)
-        {
-            return None;
-        }
-        *out.entry(tenant).or_default() += 1;
-        Some(Slot { out: Arc::clone(&self.out), tenant })
+    fn permits(&self, tenant: Uuid) -> Option<[OwnedSemaphorePermit; 2]> {
+        let mut by_tenant = self.permits_by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
+        by_tenant.retain(|_, permits| permits.available_permits() < CALLS_PER_TENANT);
+        let own = by_tenant.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(CALLS_PER_TENANT)));
+        Some([Arc::clone(own).try_acquire_owned().ok()?, Arc::clone(&self.permits).try_acquire_owned().ok()?])
     }
 
     /// Makes a call whose claim is committed, in the background.
@@ -193,12 +171,13 @@ impl Calls {
         let body = Bytes::from(body.to_string());
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(HeaderName::from_static(webhook::EVENT_HEADER), HeaderValue::from_static(CALL_TYPE));
-        let attempt = call.due.attempts.saturating_add(1);
-        headers.insert(HeaderName::from_static(webhook::ATTEMPT_HEADER), HeaderValue::from(attempt));
-        let id = HeaderValue::try_from(call.id.to_string()).map_err(|_| FailedAttempt::for_good("header"))?;
-        headers.insert(HeaderName::from_static(webhook::DELIVERY_HEADER), id);
-        for (name, value) in webhook::sign(&secrets, call.id, Utc::now().timestamp(), &body) {
+        let ours = [
+            (webhook::EVENT_HEADER, CALL_TYPE.to_owned()),
+            (webhook::ATTEMPT_HEADER, call.due.attempts.saturating_add(1).to_string()),
+            (webhook::DELIVERY_HEADER, call.id.to_string()),
+        ];
+        let signed = webhook::sign(&secrets, call.id, Utc::now().timestamp(), &body);
+        for (name, value) in ours.into_iter().chain(signed) {
             let value = HeaderValue::try_from(value).map_err(|_| FailedAttempt::for_good("header"))?;
             headers.insert(HeaderName::from_static(name), value);
         }

@@ -11,17 +11,15 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
+    decide::early_exit,
     due::{self, Due},
-    exit::exit_reason,
     sequence,
 };
 
 /// Notes handled in one transaction.
 const AT_ONCE: i64 = 500;
 
-pub(crate) struct Checks {
-    pub(crate) by_key: PreparedPool,
-}
+pub(crate) struct Checks(pub(crate) PreparedPool);
 
 #[async_trait]
 impl Sweep for Checks {
@@ -32,7 +30,7 @@ impl Sweep for Checks {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.by_key.begin().await?;
+        let mut tx = self.0.begin().await?;
         let notes = sqlx::query!(
             "select id, tenant_id, contact_id from enrollment_checks order by id limit $1 for update skip locked",
             AT_ONCE
@@ -85,9 +83,7 @@ async fn leaving(db: &mut PgConnection, live: &[Due]) -> sqlx::Result<Vec<(Uuid,
         let sequence = sequences.get(&(due.tenant_id, due.sequence_id))?;
         let reason = match person {
             None => Some(ExitReason::ContactArchived),
-            Some(person) => exit_reason(&person.eligibility, &sequence.rules(due.opted_out_by_step))
-                .or(person.replied.then_some(ExitReason::Replied))
-                .or(person.ended_by_event.then_some(ExitReason::Event)),
+            Some(person) => early_exit(due, sequence, person),
         };
         Some((due.tenant_id, due.id, reason?))
     };

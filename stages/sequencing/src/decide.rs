@@ -1,18 +1,51 @@
-//! One pure decision about a due enrollment.
+//! Pure decisions about an enrollment: whether it ends before its last step, made before each step and by the sweep between steps, and
+//! what a due one does next.
 
+use ledger::gate::{MarketingStatus, RecipientEligibility};
 use schemas::{ExitReason, SequenceStatus};
 
 use crate::{
     due::{Due, EnrolledContact},
-    exit::exit_reason,
     sequence::{Sequence, Step},
 };
+
+/// Which events end an enrollment of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExitRules {
+    pub(crate) on_unsubscribe: bool,
+    pub(crate) on_bounce: bool,
+    pub(crate) on_complaint: bool,
+    /// A step of this enrollment suppressed or unsubscribed the contact itself: that was part of the plan.
+    pub(crate) opted_out_by_step: bool,
+}
+
+/// Why the contact's enrollment ends now, the gravest reason first. A contact whose consent is pending stays enrolled: the gate withholds
+/// its mail, and the other steps are taken.
+fn exit_reason(eligibility: &RecipientEligibility, rules: &ExitRules) -> Option<ExitReason> {
+    let left = eligibility.unsubscribed || eligibility.marketing == MarketingStatus::Unsubscribed;
+    let suppressed = eligibility.suppressed_all || eligibility.suppressed_marketing || eligibility.invalid;
+    let reasons = [
+        (!eligibility.contact_active, ExitReason::ContactArchived),
+        (eligibility.complained && rules.on_complaint, ExitReason::Complained),
+        (eligibility.hard_bounced && rules.on_bounce, ExitReason::Bounced),
+        (left && rules.on_unsubscribe && !rules.opted_out_by_step, ExitReason::Unsubscribed),
+        (suppressed && !rules.opted_out_by_step, ExitReason::Suppressed),
+    ];
+    reasons.iter().find(|(holds, _)| *holds).map(|(_, reason)| *reason)
+}
+
+/// Why an enrollment of this contact ends now, if it does.
+pub(crate) fn early_exit(due: &Due, sequence: &Sequence, person: &EnrolledContact) -> Option<ExitReason> {
+    exit_reason(&person.eligibility, &sequence.rules(due.opted_out_by_step))
+        .or(person.replied.then_some(ExitReason::Replied))
+        .or(person.ended_by_event.then_some(ExitReason::Event))
+}
 
 /// The decision about a due enrollment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NextMove<'a> {
-    /// Its step is taken.
-    Step(&'a Step),
+    /// This contact takes its step.
+    Step(&'a Step, &'a EnrolledContact),
     /// It ends early.
     Exit(ExitReason),
     /// Every step is taken.
@@ -25,21 +58,15 @@ pub(crate) enum NextMove<'a> {
 pub(crate) fn next_move<'a>(
     due: &Due,
     sequence: &'a Sequence,
-    person: Option<&EnrolledContact>,
+    person: Option<&'a EnrolledContact>,
     steps_per_day: i64,
 ) -> NextMove<'a> {
     let Some(person) = person else { return NextMove::Exit(ExitReason::ContactArchived) };
     if sequence.status == SequenceStatus::Archived {
         return NextMove::Exit(ExitReason::SequenceArchived);
     }
-    if let Some(reason) = exit_reason(&person.eligibility, &sequence.rules(due.opted_out_by_step)) {
+    if let Some(reason) = early_exit(due, sequence, person) {
         return NextMove::Exit(reason);
-    }
-    if person.replied {
-        return NextMove::Exit(ExitReason::Replied);
-    }
-    if person.ended_by_event {
-        return NextMove::Exit(ExitReason::Event);
     }
     if sequence.status != SequenceStatus::Active || !sequence.tenant_active {
         return NextMove::Pause;
@@ -47,6 +74,39 @@ pub(crate) fn next_move<'a>(
     match sequence.step(due.version, due.next_step) {
         None => NextMove::Complete,
         Some(_) if person.steps_today >= steps_per_day => NextMove::Exit(ExitReason::LoopDetected),
-        Some(step) => NextMove::Step(step),
+        Some(step) => NextMove::Step(step, person),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const C: RecipientEligibility = RecipientEligibility::CLEAN;
+
+    #[rstest]
+    #[case(C, None, None, None)]
+    #[case(RecipientEligibility { marketing: MarketingStatus::Pending, ..C }, None, None, None)]
+    #[case(RecipientEligibility { unsubscribed: true, ..C }, Some(ExitReason::Unsubscribed), None, None)]
+    #[case(RecipientEligibility { marketing: MarketingStatus::Unsubscribed, ..C }, Some(ExitReason::Unsubscribed), None, None)]
+    #[case(RecipientEligibility { hard_bounced: true, ..C }, Some(ExitReason::Bounced), None, Some(ExitReason::Bounced))]
+    #[case(RecipientEligibility { complained: true, ..C }, Some(ExitReason::Complained), None, Some(ExitReason::Complained))]
+    #[case(RecipientEligibility { suppressed_all: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
+    #[case(RecipientEligibility { suppressed_marketing: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
+    #[case(RecipientEligibility { invalid: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
+    #[case(RecipientEligibility { contact_active: false, ..C }, Some(ExitReason::ContactArchived), Some(ExitReason::ContactArchived), Some(ExitReason::ContactArchived))]
+    #[case(RecipientEligibility { complained: true, hard_bounced: true, unsubscribed: true, ..C }, Some(ExitReason::Complained), None, Some(ExitReason::Complained))]
+    fn opt_outs_bounces_and_complaints_end_an_enrollment(
+        #[case] eligibility: RecipientEligibility,
+        #[case] with_flags: Option<ExitReason>,
+        #[case] without: Option<ExitReason>,
+        #[case] opted_out_by_step: Option<ExitReason>,
+    ) {
+        let all = ExitRules { on_unsubscribe: true, on_bounce: true, on_complaint: true, opted_out_by_step: false };
+        let none = ExitRules { on_unsubscribe: false, on_bounce: false, on_complaint: false, opted_out_by_step: false };
+        assert_eq!(exit_reason(&eligibility, &all), with_flags);
+        assert_eq!(exit_reason(&eligibility, &none), without);
+        assert_eq!(exit_reason(&eligibility, &ExitRules { opted_out_by_step: true, ..all }), opted_out_by_step);
     }
 }

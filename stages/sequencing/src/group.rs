@@ -18,13 +18,12 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    advance::{FailedAttempt, advance, fail},
     calls::{CALLS_PER_TENANT, Call, Calls, LEASE},
     decide::{NextMove, next_move},
     due::{self, Due, LockedDue},
-    moves::{self, Log, Move},
+    moves::{self, FailedAttempt, Log, Move, advance, fail},
     sequence,
-    steps::{self, Announcements, DueStep, StepResult},
+    steps::{self, Announcements, DueStep, MALFORMED, StepResult},
 };
 
 /// Wait before a contact is tried again that another transaction has locked.
@@ -95,14 +94,13 @@ impl Groups {
         for (due, person) in due.iter().zip(&people) {
             // A foreign key makes sure that the sequence exists.
             let Some(sequence) = sequences.get(&(due.tenant_id, due.sequence_id)) else { continue };
-            match (next_move(due, sequence, person.as_ref(), self.steps_per_day), person) {
-                (NextMove::Step(step), Some(person)) => {
+            match next_move(due, sequence, person.as_ref(), self.steps_per_day) {
+                NextMove::Step(step, person) => {
                     by_type.entry(step.kind).or_default().push(DueStep { due, sequence, step, person });
                 }
-                (NextMove::Step(_), None) => result.moves.push(Move::exit(due, ExitReason::ContactArchived)),
-                (NextMove::Exit(reason), _) => result.moves.push(Move::exit(due, reason)),
-                (NextMove::Complete, _) => result.moves.push(Move::complete(due)),
-                (NextMove::Pause, _) => result.moves.push(Move::pause(due)),
+                NextMove::Exit(reason) => result.moves.push(Move::exit(due, reason)),
+                NextMove::Complete => result.moves.push(Move::complete(due)),
+                NextMove::Pause => result.moves.push(Move::pause(due)),
             }
         }
         for (kind, items) in by_type {
@@ -125,6 +123,12 @@ impl Groups {
     fn claim_calls(&self, items: &[DueStep<'_>], now: DateTime<Utc>, result: &mut GroupResult, calls: &mut Vec<Call>) {
         let mut refused: HashMap<Uuid, usize> = HashMap::new();
         for item in items {
+            if item.step.action.is_none() {
+                let (moved, log) = follow(item, MALFORMED, now);
+                result.moves.push(moved);
+                result.log.extend(log);
+                continue;
+            }
             result.moves.push(match self.calls.claim(item) {
                 Some(call) => {
                     let token = call.token;

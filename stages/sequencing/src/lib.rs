@@ -7,15 +7,11 @@
 //! `apply_status_changes` resumes or ends the enrollments of a sequence that was resumed or archived. `start_sequences` enrolls contacts
 //! for the occurrences of triggers, and `find_occurrences` finds those that no writer notes: dates that have come, and contacts that
 //! are new in a segment.
-//!
-//! [`action`] and [`delay`] are its pure parts: the API checks steps and answers `next_action_at` with them.
 
-mod advance;
 mod calls;
 mod checks;
 mod decide;
 mod due;
-mod exit;
 mod group;
 mod moves;
 mod occurrences;
@@ -71,7 +67,7 @@ pub struct Settings {
 }
 
 /// Starts the stage's sweeps.
-pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+pub fn start(deps: &Deps, settings: &Settings) {
     let groups = Groups {
         by_key: deps.by_key.bulk(NAME),
         bus: deps.bus.clone(),
@@ -81,11 +77,10 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         owner_mails_per_hour: settings.sequencing_owner_mails_per_hour,
     };
     deps.runner.start_sweep(NAME, Arc::new(DueSweep(groups)));
-    deps.runner.start_sweep(NAME, Arc::new(Checks { by_key: deps.by_key.bulk(NAME) }));
-    deps.runner.start_sweep(NAME, Arc::new(SequenceStarts { by_key: deps.by_key.bulk(NAME) }));
+    deps.runner.start_sweep(NAME, Arc::new(Checks(deps.by_key.bulk(NAME))));
+    deps.runner.start_sweep(NAME, Arc::new(SequenceStarts(deps.by_key.bulk(NAME))));
     deps.runner.start_sweep(NAME, Arc::new(Occurrences { pool: deps.pool.clone(), look_max: settings.look_max }));
-    deps.runner.start_sweep(NAME, Arc::new(StatusChanges { pool: deps.pool.clone() }));
-    Ok(())
+    deps.runner.start_sweep(NAME, Arc::new(StatusChanges(deps.pool.clone())));
 }
 
 /// Takes the steps of due enrollments, several groups at a time.

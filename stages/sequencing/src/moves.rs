@@ -1,4 +1,6 @@
-//! Writes the cursors of enrollments and the log of their steps. A trigger of the table makes the event when an enrollment ends.
+//! Where an enrollment goes, and the log of its steps. A trigger of the table makes the event when an enrollment ends.
+
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use runtime::column;
@@ -8,9 +10,18 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    due::Due,
+    due::{Due, EnrolledContact},
+    sequence::Sequence,
     steps::{Effect, StepHold},
 };
+
+/// The pauses after failed attempts at a step; after the last one the enrollment fails.
+const BACKOFF: [Duration; 4] = [
+    Duration::from_secs(60),
+    Duration::from_secs(5 * 60),
+    Duration::from_secs(30 * 60),
+    Duration::from_secs(2 * 60 * 60),
+];
 
 /// The new cursor of an enrollment.
 #[derive(Debug, Clone)]
@@ -65,18 +76,12 @@ impl Move {
 
     /// Tries the step again after a failed attempt.
     pub(crate) fn retry(due: &Due, at: DateTime<Utc>, code: &'static str) -> Self {
-        let attempts = due.attempts.saturating_add(1);
-        Self { next_action_at: Some(at), attempts, last_error: Some(code), ..Self::stay(due) }
-    }
-
-    /// After a step that was taken.
-    pub(crate) fn after(self, effect: &Effect) -> Self {
-        Self { opted_out: effect.opted_out, took_step: true, ..self }
+        Self { attempts: due.attempts.saturating_add(1), last_error: Some(code), ..Self::again(due, at) }
     }
 
     /// A worker has claimed its step until then.
     pub(crate) fn claim(due: &Due, token: Uuid, until: DateTime<Utc>) -> Self {
-        Self { next_action_at: Some(until), claim_token: Some(token), ..Self::stay(due) }
+        Self { claim_token: Some(token), ..Self::again(due, until) }
     }
 
     /// Paused with its sequence; its time stays.
@@ -112,6 +117,59 @@ impl Move {
     }
 }
 
+/// After a step: to the next one, or to the end.
+pub(crate) fn advance(
+    due: &Due,
+    sequence: &Sequence,
+    person: &EnrolledContact,
+    effect: &Effect,
+    now: DateTime<Utc>,
+) -> Move {
+    let moved = match (effect.ends, sequence.due((due.version, due.next_step + 1), now, person.timezone.as_deref())) {
+        (Some(reason), _) => Move::exit(due, reason),
+        (None, None) => Move::complete(due),
+        (None, Some(at)) => Move::next(due, at),
+    };
+    Move { opted_out: effect.opted_out, took_step: true, ..moved }
+}
+
+/// Why an attempt at a step did not succeed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FailedAttempt {
+    code: &'static str,
+    for_good: bool,
+}
+
+impl FailedAttempt {
+    /// Another attempt may succeed.
+    pub(crate) fn again(code: &'static str) -> Self {
+        Self { code, for_good: false }
+    }
+
+    /// No attempt can succeed.
+    pub(crate) fn for_good(code: &'static str) -> Self {
+        Self { code, for_good: true }
+    }
+}
+
+/// After a failed attempt: the same step later, or the end.
+pub(crate) fn fail(
+    due: &Due,
+    step_id: Uuid,
+    kind: StepType,
+    FailedAttempt { code, for_good }: FailedAttempt,
+    now: DateTime<Utc>,
+) -> (Move, Option<Log>) {
+    if let Some(pause) =
+        usize::try_from(due.attempts).ok().and_then(|attempt| BACKOFF.get(attempt)).filter(|_| !for_good)
+    {
+        return (Move::retry(due, now + *pause, code), None);
+    }
+    let moved = Move::fail(due, code);
+    let detail = json!({"error": code, "attempts": moved.attempts});
+    (moved, Some(Log::new(due, step_id, kind, "failed", detail)))
+}
+
 /// What a step did.
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
@@ -127,45 +185,28 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn of(due: &Due, step_id: Uuid, kind: StepType, effect: &Effect) -> Self {
+    fn new(due: &Due, step_id: Uuid, kind: StepType, outcome: &'static str, detail: Value) -> Self {
         Self {
             tenant_id: due.tenant_id,
             enrollment_id: due.id,
             step_order: due.next_step,
             step_id,
             kind,
-            outcome: effect.outcome.as_str(),
-            detail: effect.detail.clone(),
-            send_id: effect.send_id,
+            outcome,
+            detail,
+            send_id: None,
             due_at: due.due_at,
         }
     }
 
-    pub(crate) fn failure(due: &Due, step_id: Uuid, kind: StepType, code: &'static str) -> Self {
-        Self {
-            tenant_id: due.tenant_id,
-            enrollment_id: due.id,
-            step_order: due.next_step,
-            step_id,
-            kind,
-            outcome: "failed",
-            detail: json!({"error": code, "attempts": due.attempts.saturating_add(1)}),
-            send_id: None,
-            due_at: due.due_at,
-        }
+    pub(crate) fn of(due: &Due, step_id: Uuid, kind: StepType, effect: &Effect) -> Self {
+        let log = Self::new(due, step_id, kind, effect.outcome.as_str(), effect.detail.clone());
+        Self { send_id: effect.send_id, ..log }
     }
 }
 
 /// Writes moves and log entries. The enrollments are locked.
 pub(crate) async fn write(db: &mut PgConnection, moves: &[Move], log: &[Log]) -> sqlx::Result<()> {
-    write_moves(&mut *db, moves).await?;
-    if !log.is_empty() {
-        write_log(&mut *db, log).await?;
-    }
-    Ok(())
-}
-
-async fn write_moves(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> {
     sqlx::query_file!(
         "queries/move.sql",
         &column(moves, |to| to.tenant_id),
@@ -181,12 +222,11 @@ async fn write_moves(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> 
         &column(moves, |to| to.took_step),
         &column(moves, |to| to.held_by) as &[Option<&str>],
     )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-async fn write_log(db: &mut PgConnection, log: &[Log]) -> sqlx::Result<()> {
+    .execute(&mut *db)
+    .await?;
+    if log.is_empty() {
+        return Ok(());
+    }
     sqlx::query!(
         "insert into enrollment_steps (tenant_id, enrollment_id, step_order, step_id, step_type, outcome, detail, send_id, due_at)
          select * from unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::jsonb[], $8::uuid[],

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::{due::Due, exit::ExitRules};
+use crate::{decide::ExitRules, due::Due};
 use schemas::action::{Action, Plainly};
 use schemas::delay;
 

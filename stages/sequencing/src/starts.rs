@@ -16,9 +16,7 @@ use uuid::Uuid;
 const AT_ONCE: i64 = 128;
 
 /// The sweep. Any number of processes may run it: each takes other occurrences, and the contact's place in a sequence is locked.
-pub(crate) struct SequenceStarts {
-    pub(crate) by_key: PreparedPool,
-}
+pub(crate) struct SequenceStarts(pub(crate) PreparedPool);
 
 #[async_trait]
 impl Sweep for SequenceStarts {
@@ -28,7 +26,7 @@ impl Sweep for SequenceStarts {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.by_key.begin().await?;
+        let mut tx = self.0.begin().await?;
         let occurrences = lock(&mut tx).await?;
         if occurrences.is_empty() {
             tx.rollback().await?;
@@ -101,10 +99,6 @@ struct StartFacts {
 }
 
 impl StartFacts {
-    fn at(&self) -> Option<usize> {
-        usize::try_from(self.place - 1).ok()
-    }
-
     /// Why the occurrence starts nothing.
     fn refusal(&self, now: DateTime<Utc>) -> Option<&'static str> {
         let runs = matches!(self.status, SequenceStatus::Active | SequenceStatus::Paused) && self.step_order.is_some();
@@ -121,6 +115,18 @@ impl StartFacts {
         }
         let gap = TimeDelta::minutes(self.reentry_gap_minutes.into());
         self.last_at.is_some_and(|last| last + gap > now).then_some("gap")
+    }
+
+    fn start(self, now: DateTime<Utc>) -> NewStart {
+        let zone = delay::zone(self.contact_timezone.as_deref(), &self.tenant_timezone);
+        let amount = self.delay_amount.and_then(|amount| u32::try_from(amount).ok()).unwrap_or(0);
+        NewStart {
+            enrollment_id: new_id(),
+            product: self.product,
+            next_step: self.step_order.unwrap_or(1),
+            next_action_at: delay::after(now, amount, self.delay_unit.unwrap_or(DelayUnit::Minutes), zone),
+            is_parallel: self.reentry == "every_time",
+        }
     }
 }
 
@@ -149,10 +155,7 @@ async fn facts(db: &mut PgConnection, occurrences: &[Occurrence]) -> sqlx::Resul
 }
 
 /// A decided occurrence: the enrollment to be, or why there is none.
-struct Start<'a> {
-    occurrence: &'a Occurrence,
-    decision: Result<NewStart, &'static str>,
-}
+type Start<'a> = (&'a Occurrence, Result<NewStart, &'static str>);
 
 struct NewStart {
     enrollment_id: Uuid,
@@ -166,42 +169,26 @@ struct NewStart {
 fn decide(occurrences: &[Occurrence], mut facts: Vec<StartFacts>, now: DateTime<Utc>) -> Vec<Start<'_>> {
     facts.sort_unstable_by_key(|facts| facts.place);
     let mut entered = HashSet::new();
-    let known = facts.into_iter().filter_map(|facts| Some((occurrences.get(facts.at()?)?, facts)));
-    known
-        .map(|(occurrence, mut facts)| {
-            if entered.contains(&occurrence.place()) {
-                (facts.last_at, facts.is_live) = (Some(now), true);
-            }
-            let start = Start::of(occurrence, &facts, now);
-            if start.decision.is_ok() {
-                entered.insert(occurrence.place());
-            }
-            start
-        })
-        .collect()
-}
-
-impl<'a> Start<'a> {
-    fn of(occurrence: &'a Occurrence, facts: &StartFacts, now: DateTime<Utc>) -> Self {
-        let new = || {
-            let zone = delay::zone(facts.contact_timezone.as_deref(), &facts.tenant_timezone);
-            let amount = facts.delay_amount.and_then(|amount| u32::try_from(amount).ok()).unwrap_or(0);
-            NewStart {
-                enrollment_id: new_id(),
-                product: facts.product.clone(),
-                next_step: facts.step_order.unwrap_or(1),
-                next_action_at: delay::after(now, amount, facts.delay_unit.unwrap_or(DelayUnit::Minutes), zone),
-                is_parallel: facts.reentry == "every_time",
-            }
-        };
-        Self { occurrence, decision: facts.refusal(now).map_or_else(|| Ok(new()), Err) }
+    let mut starts = Vec::with_capacity(facts.len());
+    for mut facts in facts {
+        let place = usize::try_from(facts.place - 1).ok();
+        let Some(occurrence) = place.and_then(|place| occurrences.get(place)) else { continue };
+        if entered.contains(&occurrence.place()) {
+            (facts.last_at, facts.is_live) = (Some(now), true);
+        }
+        let decision = facts.refusal(now).map_or_else(|| Ok(facts.start(now)), Err);
+        if decision.is_ok() {
+            entered.insert(occurrence.place());
+        }
+        starts.push((occurrence, decision));
     }
+    starts
 }
 
 /// Enrolls; answers the enrollments that were made. One that a caller made at this moment stands in the way of the same contact's.
 async fn enroll(db: &mut PgConnection, starts: &[Start<'_>]) -> sqlx::Result<HashSet<Uuid>> {
     let new: Vec<(&Occurrence, &NewStart)> =
-        starts.iter().filter_map(|start| Some((start.occurrence, start.decision.as_ref().ok()?))).collect();
+        starts.iter().filter_map(|(one, decision)| Some((*one, decision.as_ref().ok()?))).collect();
     if new.is_empty() {
         return Ok(HashSet::new());
     }
@@ -236,7 +223,7 @@ async fn enroll(db: &mut PgConnection, starts: &[Start<'_>]) -> sqlx::Result<Has
 }
 
 async fn write_outcomes(db: &mut PgConnection, starts: &[Start<'_>], enrolled: &HashSet<Uuid>) -> sqlx::Result<()> {
-    let decided = starts.iter().map(|start| match &start.decision {
+    let decided = starts.iter().map(|(_, decision)| match decision {
         Ok(new) if enrolled.contains(&new.enrollment_id) => ("enrolled", Some(new.enrollment_id)),
         Ok(_) => ("reentry", None),
         Err(refusal) => (*refusal, None),
@@ -248,10 +235,10 @@ async fn write_outcomes(db: &mut PgConnection, starts: &[Start<'_>], enrolled: &
              as w (tenant_id, sequence_id, contact_id, occurrence, outcome, enrollment_id)
          where o.tenant_id = w.tenant_id and o.sequence_id = w.sequence_id and o.contact_id = w.contact_id
            and o.occurrence = w.occurrence",
-        &column(starts, |start| start.occurrence.tenant_id),
-        &column(starts, |start| start.occurrence.sequence_id),
-        &column(starts, |start| start.occurrence.contact_id),
-        &column(starts, |start| start.occurrence.occurrence.as_str()) as &[&str],
+        &column(starts, |(one, _)| one.tenant_id),
+        &column(starts, |(one, _)| one.sequence_id),
+        &column(starts, |(one, _)| one.contact_id),
+        &column(starts, |(one, _)| one.occurrence.as_str()) as &[&str],
         &outcomes as &[&str],
         &enrollments as &[Option<Uuid>],
     )

@@ -12,9 +12,7 @@ use sqlx::PgPool;
 /// Enrollments moved in one transaction.
 const AT_ONCE: i64 = 5_000;
 
-pub(crate) struct StatusChanges {
-    pub(crate) pool: PgPool,
-}
+pub(crate) struct StatusChanges(pub(crate) PgPool);
 
 #[async_trait]
 impl Sweep for StatusChanges {
@@ -27,7 +25,7 @@ impl Sweep for StatusChanges {
     /// One run takes up to two hundred sequences, of whichever tenants, and a part of their enrollments. A group that was writing its moves at
     /// the change may still pause an enrollment, so a sequence is visited for a minute.
     async fn sweep(&self) -> Result<u64, StageError> {
-        let applied = sqlx::query_file!("queries/apply_status_changes.sql", AT_ONCE).fetch_one(&self.pool).await?;
+        let applied = sqlx::query_file!("queries/apply_status_changes.sql", AT_ONCE).fetch_one(&self.0).await?;
         let count = |count: i64| u64::try_from(count).unwrap_or(0);
         if applied.archived > 0 {
             let reason = ExitReason::SequenceArchived.as_str();

@@ -7,17 +7,17 @@ mod dispatch;
 mod fan_out;
 mod replay;
 mod retention;
-mod stage;
 
 use std::{sync::Arc, time::Duration};
 
-use runner::{Deps, Intake, Stage, StageError};
-use schemas::{Lane, subjects};
+use async_trait::async_trait;
+use runner::{Deps, Intake, Stage, StageError, Sweep, SweepSchedule};
+use runtime::{Publication, plans::PreparedPool};
+use schemas::{FactsAnnounced, Lane, subjects};
 
 use self::{
     dispatch::Dispatcher,
-    fan_out::{FeedPublisher, PublishFeedNotes},
-    stage::{FanOutSweep, Webhooks},
+    fan_out::{FeedPublisher, PublishFeedNotes, Taken},
 };
 
 /// Settings of the webhooks stage.
@@ -52,12 +52,13 @@ pub struct Settings {
 const COALESCE: usize = 64;
 /// Groups of facts made into events at the same time.
 const WORKERS: usize = 2;
+/// How soon the sweep finds facts without a notification.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+/// The sweep finds facts that have waited for a notification for a second: the others are about to be taken by a worker.
+const HAS_OVERDUE: &str = "exists (select from outbox where noted_at < now() - interval '1 second')";
 
 /// Starts the stage's workers.
-///
-/// # Errors
-/// Never.
-pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+pub fn start(deps: &Deps, settings: &Settings) {
     let intake = Intake {
         lane: Lane::Priority,
         stream: subjects::stream::FACTS,
@@ -68,7 +69,8 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let dispatcher = Dispatcher::start(deps, settings);
     let by_key = deps.by_key.bulk(Webhooks::NAME);
-    let stage = Arc::new(Webhooks::new(by_key.clone(), dispatcher, FeedPublisher::new(deps.bus.clone())));
+    let feed = FeedPublisher::new(deps.bus.clone());
+    let stage = Arc::new(Webhooks { by_key: by_key.clone(), dispatcher, feed });
     deps.runner.start(Arc::clone(&stage), vec![intake]);
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(FanOutSweep(stage)));
     deps.runner
@@ -80,5 +82,50 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         Arc::new(retention::PurgeExpired { pool: deps.pool.clone(), keep: settings.webhook_keep }),
     );
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::MeasureQueue(by_key)));
-    Ok(())
+}
+
+/// The webhooks stage. Each notification makes a worker fan out all waiting facts.
+struct Webhooks {
+    by_key: PreparedPool,
+    dispatcher: Arc<Dispatcher>,
+    feed: FeedPublisher,
+}
+
+impl Webhooks {
+    /// Fans out the facts of one transaction.
+    async fn fan_out_once(&self) -> Result<Taken, StageError> {
+        let (taken, fresh) = fan_out::fan_out_notes(&self.by_key, &self.feed).await?;
+        self.dispatcher.offer_fresh(fresh);
+        Ok(taken)
+    }
+}
+
+#[async_trait]
+impl Stage for Webhooks {
+    const NAME: &'static str = dispatch::NAME;
+    const SPAN: &'static str = "webhooks fan out";
+    type Input = FactsAnnounced;
+
+    async fn handle(&self, _inputs: &[FactsAnnounced]) -> Result<Vec<Publication>, StageError> {
+        while self.fan_out_once().await?.is_full {}
+        Ok(Vec::new())
+    }
+
+    fn commits_facts(&self, _: &[Self::Input]) -> bool {
+        false
+    }
+}
+
+/// The sweep for facts whose notification was lost or never sent.
+struct FanOutSweep(Arc<Webhooks>);
+
+#[async_trait]
+impl Sweep for FanOutSweep {
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("fan_out", SWEEP_INTERVAL).when(HAS_OVERDUE)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        Ok(self.0.fan_out_once().await?.notes as u64)
+    }
 }

@@ -33,33 +33,28 @@ const QUERY_CANCELED: &str = "57014";
 
 pub(crate) struct Replays(pub PreparedPool);
 
-/// The current row of a replay.
+/// The row of a replay. A slice moves it on.
 struct Replay {
     tenant_id: Uuid,
     id: Uuid,
     subscription_id: Uuid,
     since: DateTime<Utc>,
     until: DateTime<Utc>,
+    /// The table that is read now.
+    source: String,
+    status: String,
+    /// Where the next slice begins.
     cursor_at: DateTime<Utc>,
     cursor_id: Uuid,
     step_seconds: f64,
+    /// The subscription is disabled.
+    is_over: bool,
 }
 
 /// A notice or a contact of a slice.
 struct ReplayedRow {
     at: DateTime<Utc>,
     id: Uuid,
-}
-
-/// The result of a slice: how many deliveries it started, and where the next slice begins.
-#[derive(Clone, Copy)]
-struct ReplaySlice {
-    deliveries: i64,
-    source: &'static str,
-    status: &'static str,
-    cursor_at: DateTime<Utc>,
-    cursor_id: Uuid,
-    step_seconds: f64,
 }
 
 #[async_trait]
@@ -72,8 +67,9 @@ impl Sweep for Replays {
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
         // In random order, so that all replays make progress. Those that have to wait are not drawn.
-        let Some(row) = sqlx::query!(
-            r#"select r.tenant_id, r.id, r.subscription_id, r.since, r.until, r.source, r.cursor_at, r.cursor_id, r.step_seconds,
+        let Some(mut replay) = sqlx::query_as!(
+            Replay,
+            r#"select r.tenant_id, r.id, r.subscription_id, r.since, r.until, r.source, r.status, r.cursor_at, r.cursor_id, r.step_seconds,
                       s.status = 'disabled' as "is_over!"
                from webhook_replays r
                join webhook_subscriptions s on s.tenant_id = r.tenant_id and s.id = r.subscription_id
@@ -93,83 +89,64 @@ impl Sweep for Replays {
         else {
             return Ok(0);
         };
-        let replay = Replay {
-            tenant_id: row.tenant_id,
-            id: row.id,
-            subscription_id: row.subscription_id,
-            since: row.since,
-            until: row.until,
-            cursor_at: row.cursor_at,
-            cursor_id: row.cursor_id,
-            step_seconds: row.step_seconds,
+        let deliveries = if replay.is_over {
+            replay.status = "cancelled".to_owned();
+            0
+        } else {
+            replay.next_slice(&mut tx).await?
         };
-        let slice = match row.source.as_str() {
-            _ if row.is_over => replay.cancelled(),
-            "events" => replay.events(&mut tx).await?,
-            "notices" => replay.notices(&mut tx).await?,
-            _ => replay.contacts(&mut tx).await?,
-        };
-        replay.save_progress(&mut tx, &slice).await?;
+        replay.save_progress(&mut tx, deliveries).await?;
         tx.commit().await?;
         Ok(1)
     }
 }
 
-impl ReplaySlice {
-    /// The next slice begins after the last of these rows; `None`: the table has no more.
-    fn after(self, rows: &[ReplayedRow]) -> Option<Self> {
-        let last = rows.last().filter(|_| rows.len() == SLICE)?;
-        Some(Self { cursor_at: last.at, cursor_id: last.id, ..self })
-    }
-}
-
 impl Replay {
-    fn slice(&self, source: &'static str, deliveries: i64) -> ReplaySlice {
-        ReplaySlice {
-            deliveries,
-            source,
-            status: "running",
-            cursor_at: self.cursor_at,
-            cursor_id: self.cursor_id,
-            step_seconds: self.step_seconds,
+    /// Replays the next slice. Returns how many deliveries it started.
+    async fn next_slice(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
+        match self.source.as_str() {
+            "events" => self.events(db).await,
+            "notices" => self.notices(db).await,
+            _ => self.contacts(db).await,
         }
     }
 
-    fn cancelled(&self) -> ReplaySlice {
-        ReplaySlice { status: "cancelled", ..self.slice("events", 0) }
+    /// The next slice is the beginning of another table.
+    fn start_table(&mut self, source: &str) {
+        (self.source, self.cursor_at, self.cursor_id) = (source.to_owned(), self.since, Uuid::nil());
     }
 
-    /// The next slice is the beginning of another table.
-    fn start_table(&self, source: &'static str, deliveries: i64) -> ReplaySlice {
-        ReplaySlice { cursor_at: self.since, cursor_id: Uuid::nil(), ..self.slice(source, deliveries) }
+    /// The next slice begins after the last of these rows; `false`: the table has no more.
+    fn go_on_after(&mut self, rows: &[ReplayedRow]) -> bool {
+        let Some(last) = rows.last().filter(|_| rows.len() == SLICE) else { return false };
+        (self.cursor_at, self.cursor_id) = (last.at, last.id);
+        true
     }
 
     /// Replays the facts about sends of one time slice. No index orders these facts by time, only a BRIN index finds the pages of a
     /// time; so the time slice is adapted until it contains about [`SLICE`] facts.
-    async fn events(&self, db: &mut PgConnection) -> Result<ReplaySlice, StageError> {
+    async fn events(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
         // Nothing was recorded before the oldest month that is kept.
         let oldest = sqlx::query_scalar!("select oldest_ledger_month()").fetch_one(&mut *db).await?;
         let oldest = oldest.and_then(|month| month.and_hms_opt(0, 0, 0)).map(|at| at.and_utc());
         let from = oldest.map_or(self.cursor_at, |oldest| self.cursor_at.max(oldest));
         if from >= self.until {
-            return Ok(self.start_table("notices", 0));
+            self.start_table("notices");
+            return Ok(0);
         }
         let step = TimeDelta::microseconds((self.step_seconds * 1e6) as i64);
         let end = (from + step).min(self.until);
-        let shorter = || ReplaySlice {
-            cursor_at: from,
-            step_seconds: (self.step_seconds / 8.0).max(STEP_MIN_SECONDS),
-            ..self.slice("events", 0)
-        };
         let can_be_cut = self.step_seconds > STEP_MIN_SECONDS;
         let most = can_be_cut.then_some(SLICE_MAX as i64 + 1);
         let rows = match self.find_events(db, from, end, most).await {
-            Err(error) if can_be_cut && is_cancelled(&error) => return Ok(shorter()),
-            rows => rows?,
+            Err(error) if can_be_cut && is_cancelled(&error) => None,
+            rows => Some(rows?).filter(|rows| rows.len() <= SLICE_MAX || !can_be_cut),
         };
-        if rows.len() > SLICE_MAX && can_be_cut {
-            return Ok(shorter());
-        }
+        let Some(rows) = rows else {
+            self.cursor_at = from;
+            self.step_seconds = (self.step_seconds / 8.0).max(STEP_MIN_SECONDS);
+            return Ok(0);
+        };
         let mut pending = Vec::new();
         for part in rows.chunks(SLICE) {
             let mut keys = EventKeys::default();
@@ -179,10 +156,12 @@ impl Replay {
             pending.extend(fan_out::read_pending_events(db, &keys, &Keys::default(), &Keys::default()).await?);
         }
         // All at once: another replay of the product may have the same bodies in parts that are cut differently.
-        let deliveries = fan_out::replay_events(db, self.tenant_id, self.subscription_id, &pending).await?;
-        let step_seconds =
-            if rows.len() < SLICE { (self.step_seconds * 4.0).min(STEP_MAX_SECONDS) } else { self.step_seconds };
-        Ok(ReplaySlice { cursor_at: end, step_seconds, ..self.slice("events", deliveries) })
+        let deliveries = fan_out::replay_events(db, self.tenant_id, self.subscription_id, pending).await?;
+        self.cursor_at = end;
+        if rows.len() < SLICE {
+            self.step_seconds = (self.step_seconds * 4.0).min(STEP_MAX_SECONDS);
+        }
+        Ok(deliveries)
     }
 
     /// The tenant's facts that were recorded in a time slice, so many at most: send, id and month. The pages of that time contain all
@@ -217,7 +196,7 @@ impl Replay {
         Ok(rows?.into_iter().map(|row| (row.send_id, row.id, row.month)).collect())
     }
 
-    async fn notices(&self, db: &mut PgConnection) -> Result<ReplaySlice, StageError> {
+    async fn notices(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
         let rows = sqlx::query_as!(
             ReplayedRow,
             "select recorded_at as at, id from notices
@@ -232,11 +211,13 @@ impl Replay {
         .fetch_all(&mut *db)
         .await?;
         let deliveries = self.repeat_events(db, &self.keys(&rows), &Keys::default()).await?;
-        let next = self.slice("notices", deliveries);
-        Ok(next.after(&rows).unwrap_or_else(|| self.start_table("contacts", deliveries)))
+        if !self.go_on_after(&rows) {
+            self.start_table("contacts");
+        }
+        Ok(deliveries)
     }
 
-    async fn contacts(&self, db: &mut PgConnection) -> Result<ReplaySlice, StageError> {
+    async fn contacts(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
         let rows = sqlx::query_as!(
             ReplayedRow,
             "select created_at as at, id from contacts
@@ -251,8 +232,10 @@ impl Replay {
         .fetch_all(&mut *db)
         .await?;
         let deliveries = self.repeat_events(db, &Keys::default(), &self.keys(&rows)).await?;
-        let next = self.slice("contacts", deliveries);
-        Ok(next.after(&rows).unwrap_or(ReplaySlice { status: "completed", ..next }))
+        if !self.go_on_after(&rows) {
+            self.status = "completed".to_owned();
+        }
+        Ok(deliveries)
     }
 
     fn keys(&self, rows: &[ReplayedRow]) -> Keys {
@@ -263,10 +246,10 @@ impl Replay {
 
     async fn repeat_events(&self, db: &mut PgConnection, notices: &Keys, contacts: &Keys) -> Result<i64, StageError> {
         let pending = fan_out::read_pending_events(db, &EventKeys::default(), notices, contacts).await?;
-        fan_out::replay_events(db, self.tenant_id, self.subscription_id, &pending).await
+        fan_out::replay_events(db, self.tenant_id, self.subscription_id, pending).await
     }
 
-    async fn save_progress(&self, db: &mut PgConnection, slice: &ReplaySlice) -> sqlx::Result<()> {
+    async fn save_progress(&self, db: &mut PgConnection, deliveries: i64) -> sqlx::Result<()> {
         sqlx::query!(
             "update webhook_replays
              set source = $3, status = $4, cursor_at = $5, cursor_id = $6, step_seconds = $7, deliveries = deliveries + $8,
@@ -274,12 +257,12 @@ impl Replay {
              where tenant_id = $1 and id = $2",
             self.tenant_id,
             self.id,
-            slice.source,
-            slice.status,
-            slice.cursor_at,
-            slice.cursor_id,
-            slice.step_seconds,
-            slice.deliveries
+            self.source,
+            self.status,
+            self.cursor_at,
+            self.cursor_id,
+            self.step_seconds,
+            deliveries
         )
         .execute(db)
         .await
@@ -357,9 +340,12 @@ mod tests {
             subscription_id: Uuid::nil(),
             since,
             until,
+            source: "events".to_owned(),
+            status: "running".to_owned(),
             cursor_at: since,
             cursor_id: Uuid::nil(),
             step_seconds: 60.0,
+            is_over: false,
         };
         let mut tx = runtime::plans::PreparedPool::new(&rig.pool, 1).begin().await.unwrap();
         for (most, found) in [(Some(7), 7), (None, 20)] {

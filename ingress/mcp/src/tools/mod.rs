@@ -1,13 +1,9 @@
 //! The tools: a closed set, each with its arguments, its statements and its answer.
 
-mod audience_counts;
+mod campaign;
 mod campaigns;
-mod deliverability;
 mod drafts;
-mod performance;
-mod readiness;
-mod replies;
-mod suppressions;
+mod workspace;
 
 use std::time::Duration;
 
@@ -60,18 +56,18 @@ tools! {
     /// Lists campaigns, newest first: name, status, kind, audience mode, times. No recipients and no content.
     ListCampaigns = "list_campaigns", campaigns::ListArguments;
     /// How many people a campaign's audience has, how many would be or were mailed, and how many were left out, by reason.
-    AudienceCounts = "audience_counts", CampaignArguments;
+    AudienceCounts = "audience_counts", campaign::CampaignArguments;
     /// The statistics of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail
     /// programs.
-    CampaignPerformance = "campaign_performance", CampaignArguments;
+    CampaignPerformance = "campaign_performance", campaign::CampaignArguments;
     /// What a campaign still needs for its launch: templates, sender, domain, postal address, audience, sending window, send quota.
-    CampaignReadiness = "campaign_readiness", CampaignArguments;
+    CampaignReadiness = "campaign_readiness", campaign::CampaignArguments;
     /// Sending over the last days in numbers, and the state of the sending domains.
-    Deliverability = "deliverability", DaysArguments;
+    Deliverability = "deliverability", workspace::DaysArguments;
     /// How many addresses are suppressed, by reason and scope. Never which.
-    SuppressionSummary = "suppression_summary", suppressions::SuppressionArguments;
+    SuppressionSummary = "suppression_summary", workspace::SuppressionArguments;
     /// How many replies came in over the last days, by kind of message. Never from whom or what they say.
-    ReplyOutcomes = "reply_outcomes", DaysArguments;
+    ReplyOutcomes = "reply_outcomes", workspace::DaysArguments;
     /// Saves a proposal for a campaign, for a person to read. It is not a campaign: nothing is created, scheduled or sent.
     SaveDraftProposal = "save_draft_proposal", drafts::Proposal;
 }
@@ -108,7 +104,6 @@ pub(crate) enum ToolFault {
 }
 
 impl ToolFault {
-    /// A stable code.
     pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::Arguments(_) => "invalid_arguments",
@@ -154,38 +149,6 @@ fn schema_of<T: JsonSchema>() -> Value {
     schemas::catalog::normalized(schema.to_value())
 }
 
-/// The arguments of tools about one campaign.
-#[derive(Debug, serde::Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct CampaignArguments {
-    /// As list_campaigns shows it.
-    #[schemars(with = "Uuid")]
-    campaign_id: String,
-}
-
-/// The periods that counts are shown of, in days: from the beginning of a day (UTC) until now. Of any other ones, two that differ by a day would
-/// reveal the small counts of that day.
-const PERIODS: [i32; 3] = [7, 30, 90];
-const DAYS_DEFAULT: i32 = 30;
-
-/// The arguments of tools about the last days.
-#[derive(Debug, serde::Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct DaysArguments {
-    #[schemars(extend("enum" = PERIODS, "default" = DAYS_DEFAULT))]
-    days: Option<i32>,
-}
-
-impl DaysArguments {
-    fn days(&self) -> Result<i32, ToolFault> {
-        match self.days {
-            None => Ok(DAYS_DEFAULT),
-            Some(days) if PERIODS.contains(&days) => Ok(days),
-            Some(_) => Err(ToolFault::Arguments(format!("days: must be one of {PERIODS:?}"))),
-        }
-    }
-}
-
 /// Carries a call out: audited, bounded, in a transaction confined to the approval's workspace.
 pub(crate) async fn call(
     assistant: &Assistant,
@@ -197,13 +160,13 @@ pub(crate) async fn call(
         let answered = read(assistant, approval.tenant_id, tool, arguments).await;
         let outcome = answered.as_ref().map_or_else(ToolFault::code, |_| "answered");
         // What is not in the audit log is not answered.
-        let mut db = assistant.pool.acquire().await?;
+        let mut db = assistant.deps.pool.acquire().await?;
         audit(&mut db, approval, tool, outcome, None).await?;
         answered
     } else if approval.may_draft {
-        drafts::save(&assistant.pool, approval, arguments).await
+        drafts::save(&assistant.deps.pool, approval, arguments).await
     } else {
-        let mut db = assistant.pool.acquire().await?;
+        let mut db = assistant.deps.pool.acquire().await?;
         audit(&mut db, approval, tool, ToolFault::NoConsent.code(), None).await?;
         Err(ToolFault::NoConsent)
     };
@@ -212,16 +175,16 @@ pub(crate) async fn call(
 }
 
 async fn read(assistant: &Assistant, tenant: Uuid, tool: Tool, arguments: Value) -> Result<Value, ToolFault> {
-    let mut tx = assistant.pool.begin_with("begin read only").await?;
+    let mut tx = assistant.deps.pool.begin_with("begin read only").await?;
     confine(&mut tx, tenant).await?;
     let answer = match tool {
         Tool::ListCampaigns => campaigns::answer(&mut tx, tenant, arguments).await,
-        Tool::AudienceCounts => audience_counts::answer(&mut tx, tenant, arguments).await,
-        Tool::CampaignPerformance => performance::answer(&mut tx, tenant, arguments).await,
-        Tool::CampaignReadiness => readiness::answer(&mut tx, tenant, arguments, &assistant.quota).await,
-        Tool::Deliverability => deliverability::answer(&mut tx, tenant, arguments).await,
-        Tool::SuppressionSummary => suppressions::answer(&mut tx, tenant, arguments).await,
-        Tool::ReplyOutcomes => replies::answer(&mut tx, tenant, arguments).await,
+        Tool::AudienceCounts => campaign::audience_counts(&mut tx, tenant, arguments).await,
+        Tool::CampaignPerformance => campaign::performance(&mut tx, tenant, arguments).await,
+        Tool::CampaignReadiness => campaign::readiness(&mut tx, tenant, arguments, &assistant.deps.quota).await,
+        Tool::Deliverability => workspace::deliverability(&mut tx, tenant, arguments).await,
+        Tool::SuppressionSummary => workspace::suppressions(&mut tx, tenant, arguments).await,
+        Tool::ReplyOutcomes => workspace::replies(&mut tx, tenant, arguments).await,
         Tool::SaveDraftProposal => Err(ToolFault::NoConsent),
     };
     tx.rollback().await?;
@@ -261,7 +224,6 @@ async fn audit(
     Ok(())
 }
 
-/// Counts a call.
 pub(crate) fn note(tool: Option<Tool>, outcome: &'static str) {
     Counter::AssistantCallsTotal.add(1, [("tool", tool.map_or("unknown", Tool::name)), ("outcome", outcome)]);
 }

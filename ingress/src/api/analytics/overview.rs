@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{Datelike, NaiveDate, Utc, Weekday};
+use chrono::{Datelike, NaiveDate, Utc};
 use chrono_tz::Tz;
 use schemars::JsonSchema;
 use schemas::{BounceClass, MessageKind};
@@ -11,11 +11,11 @@ use uuid::Uuid;
 
 use super::{
     outcomes::{self, OUTCOMES_NOTE, OutcomeTypeSum, OutcomeTypeTotals, Revenue},
-    store::{self, ByReason, DayTotal, RankedMail, TOP},
+    store::{self, DayTotal, TOP},
     totals::{DELIVERED_NOTE, DeliveredBasis, MessageTotals, OPENS_NOTE, RATES_NOTE, Rates, UNTRACKED_NOTE},
     window::{HourWindow, ReportWindow},
 };
-use crate::pipeline::{ApiReply, RequestContext, error::ApiError, page::OptionalTime, types::counts};
+use crate::pipeline::{ApiReply, Faults, RequestContext, error::ApiError, page::OptionalTime, types::counts};
 
 /// The days of the week, in order.
 const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
@@ -33,13 +33,15 @@ pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Re
     let tenant = ctx.tenant;
     let zone = store::timezone(ctx.db(), tenant).await?;
     let known: Option<Tz> = zone.parse().ok();
-    let window = HourWindow::new(query.from.as_deref(), query.to.as_deref(), known.unwrap_or(Tz::UTC), Utc::now())?;
+    let (mut faults, zone_or_utc) = (Faults::default(), known.unwrap_or(Tz::UTC));
+    let window = HourWindow::new(query.from.as_deref(), query.to.as_deref(), zone_or_utc, Utc::now(), &mut faults);
+    faults.finish()?;
     let days = store::days(ctx.db(), tenant, &window).await?;
     let suppressions = store::suppressions(ctx.db(), tenant).await?;
     let top = store::top_messages(ctx.db(), tenant, &window).await?;
     let sequences = store::sequence_triggers(ctx.db(), tenant, &window).await?;
     let outcomes = store::outcomes(ctx.db(), tenant, &window).await?;
-    let report = AnalyticsReport::new(&window, &days, &suppressions, top, sequences, &outcomes);
+    let report = AnalyticsReport::new(&window, &days, suppressions, top, sequences, &outcomes);
     ApiReply::ok(&AnalyticsOverview {
         window: (&window).into(),
         report,
@@ -137,10 +139,10 @@ struct TriggerTotals {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct SequenceTriggerTotals {
-    trigger_type: String,
+pub(super) struct SequenceTriggerTotals {
+    pub(super) trigger_type: String,
     #[serde(flatten)]
-    totals: MessageTotals,
+    pub(super) totals: MessageTotals,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -161,26 +163,26 @@ struct SuppressionTotals {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct TopMessage {
+pub(super) struct TopMessage {
     #[schemars(extend("enum" = ["campaign", "sequence", "template"]))]
-    kind: &'static str,
-    campaign_id: Option<Uuid>,
-    template_id: Option<Uuid>,
+    pub(super) kind: &'static str,
+    pub(super) campaign_id: Option<Uuid>,
+    pub(super) template_id: Option<Uuid>,
     /// The sequence whose mail the template was.
-    sequence_id: Option<Uuid>,
-    name: String,
-    launched_at: OptionalTime,
-    totals: MessageTotals,
-    rates: Rates,
+    pub(super) sequence_id: Option<Uuid>,
+    pub(super) name: String,
+    pub(super) launched_at: OptionalTime,
+    pub(super) totals: MessageTotals,
+    pub(super) rates: Rates,
 }
 
 impl AnalyticsReport {
     fn new(
         window: &HourWindow,
         days: &[DayTotal],
-        suppressions: &[ByReason],
-        top: Vec<RankedMail>,
-        sequences: Vec<(String, MessageTotals)>,
+        suppressions: Vec<(String, i64)>,
+        top_messages: Vec<TopMessage>,
+        sequence_triggers: Vec<SequenceTriggerTotals>,
         outcomes: &[OutcomeTypeSum],
     ) -> Self {
         let mut overall = OverallTotals { totals: MessageTotals::default(), opened_total: 0, clicked_total: 0 };
@@ -188,10 +190,12 @@ impl AnalyticsReport {
             window.days().map(|day| (day, MessageTotals::default())).collect();
         let mut week = [MessageTotals::default(); 7];
         let mut triggers = [MessageTotals::default(); MessageKind::ALL.len()];
-        let mut added: BTreeMap<&str, i64> = BTreeMap::new();
+        // By reason: how many there are, and how many came.
+        let mut reasons: BTreeMap<String, (i64, i64)> =
+            suppressions.into_iter().map(|(reason, count)| (reason, (count, 0))).collect();
         for total in days {
             if total.kind == "suppression" {
-                *added.entry(&total.event).or_default() += total.count;
+                reasons.entry(total.event.clone()).or_default().1 += total.count;
             }
             let Some(kind) = MessageKind::ALL.iter().position(|kind| kind.as_str() == total.kind) else { continue };
             match total.event.as_str() {
@@ -199,19 +203,12 @@ impl AnalyticsReport {
                 "clicked_total" => overall.clicked_total += total.count,
                 _ => {}
             }
-            let weekday = weekday(total.day.weekday());
+            let weekday = total.day.weekday().num_days_from_monday() as usize;
             for totals in
                 [&mut overall.totals, daily.entry(total.day).or_default(), &mut week[weekday], &mut triggers[kind]]
             {
                 totals.add(&total.event, total.count);
             }
-        }
-        let mut reasons: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
-        for held in suppressions {
-            reasons.entry(&held.reason).or_default().0 = held.count;
-        }
-        for (reason, count) in added {
-            reasons.entry(reason).or_default().1 = count;
         }
         Self {
             delivered_basis: overall.totals.delivered_basis(),
@@ -223,18 +220,15 @@ impl AnalyticsReport {
                 .zip(triggers)
                 .map(|(kind, totals)| TriggerTotals { trigger: kind, totals })
                 .collect(),
-            top_messages: top.into_iter().map(TopMessage::of).collect(),
+            top_messages,
             suppressions: reasons
                 .into_iter()
-                .map(|(reason, (total, added))| SuppressionTotals { reason: reason.to_owned(), total, added })
+                .map(|(reason, (total, added))| SuppressionTotals { reason, total, added })
                 .collect(),
             bounces: bounces(days),
             outcomes: outcomes::of_window(outcomes),
             revenue: outcomes::revenue(outcomes),
-            sequence_triggers: sequences
-                .into_iter()
-                .map(|(trigger_type, totals)| SequenceTriggerTotals { trigger_type, totals })
-                .collect(),
+            sequence_triggers,
         }
     }
 }
@@ -249,32 +243,4 @@ fn bounces(days: &[DayTotal]) -> Vec<BounceTotals> {
         days.iter().filter(counts).map(|total| total.count).sum()
     };
     BounceClass::ALL.iter().map(|class| BounceTotals { class: *class, count: of(*class) }).collect()
-}
-
-fn weekday(day: Weekday) -> usize {
-    day.num_days_from_monday() as usize
-}
-
-impl TopMessage {
-    fn of(message: RankedMail) -> Self {
-        let mut rates = Rates::from(&message.totals);
-        if message.template_id.is_some() {
-            // What was not sent of a template is not counted, so there is nothing to be a share of.
-            (rates.delivery_rate, rates.bounce_rate) = (None, None);
-        }
-        Self {
-            kind: match (message.campaign_id, message.sequence_id) {
-                (Some(_), _) => "campaign",
-                (None, Some(_)) => "sequence",
-                (None, None) => "template",
-            },
-            campaign_id: message.campaign_id,
-            template_id: message.template_id,
-            sequence_id: message.sequence_id,
-            name: message.name,
-            launched_at: message.launched_at.into(),
-            totals: message.totals,
-            rates,
-        }
-    }
 }

@@ -6,14 +6,20 @@ use schemas::{MessageKind, OutcomeType, WinnerMetric, WinnerReason};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{outcomes::OutcomeTypeSum, totals::MessageTotals, window::HourWindow};
+use super::{
+    outcomes::OutcomeTypeSum,
+    overview::{SequenceTriggerTotals, TopMessage},
+    tags::TagTotals,
+    totals::{MessageTotals, Rates},
+    window::HourWindow,
+};
 
 /// Messages in the list of the best.
 pub(super) const TOP: usize = 10;
 /// Tags in their report.
 pub(super) const TAGS: usize = 100;
 /// Campaigns looked at for it, the newest first.
-pub(super) const CAMPAIGNS_LOOKED_AT: i64 = 200;
+const CAMPAIGNS_LOOKED_AT: i64 = 200;
 
 /// A total of a day.
 #[derive(Debug)]
@@ -22,25 +28,6 @@ pub(super) struct DayTotal {
     pub(super) kind: String,
     pub(super) event: String,
     pub(super) count: i64,
-}
-
-/// A number by reason.
-#[derive(Debug)]
-pub(super) struct ByReason {
-    pub(super) reason: String,
-    pub(super) count: i64,
-}
-
-/// A campaign or template with its totals.
-#[derive(Debug)]
-pub(super) struct RankedMail {
-    pub(super) campaign_id: Option<Uuid>,
-    pub(super) template_id: Option<Uuid>,
-    /// Of a template: the sequence whose mail it was.
-    pub(super) sequence_id: Option<Uuid>,
-    pub(super) name: String,
-    pub(super) launched_at: Option<DateTime<Utc>>,
-    pub(super) totals: MessageTotals,
 }
 
 /// The totals of a row: all queries of reports name them alike.
@@ -76,8 +63,10 @@ pub(super) async fn days(db: &mut PgConnection, tenant: Uuid, window: &HourWindo
         .await
 }
 
-pub(super) async fn suppressions(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Vec<ByReason>> {
-    sqlx::query_file_as!(ByReason, "queries/analytics_suppressions.sql", tenant).fetch_all(db).await
+/// How many suppressions there are, by reason.
+pub(super) async fn suppressions(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Vec<(String, i64)>> {
+    let rows = sqlx::query_file!("queries/analytics_suppressions.sql", tenant).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| (row.reason, row.count)).collect())
 }
 
 /// The messages that were clicked most: campaigns, and templates of transactional mail.
@@ -85,7 +74,7 @@ pub(super) async fn top_messages(
     db: &mut PgConnection,
     tenant: Uuid,
     window: &HourWindow,
-) -> sqlx::Result<Vec<RankedMail>> {
+) -> sqlx::Result<Vec<TopMessage>> {
     let (limit, looked_at) = (i64::try_from(TOP).unwrap_or(i64::MAX), CAMPAIGNS_LOOKED_AT);
     let campaigns =
         sqlx::query_file!("queries/analytics_top_campaigns.sql", tenant, window.from, window.to, looked_at, limit)
@@ -94,23 +83,34 @@ pub(super) async fn top_messages(
     let templates = sqlx::query_file!("queries/analytics_top_templates.sql", tenant, window.from, window.to, limit)
         .fetch_all(db)
         .await?;
-    let campaigns = campaigns.into_iter().map(|row| RankedMail {
-        campaign_id: Some(row.id),
-        template_id: None,
-        sequence_id: None,
-        name: row.name,
-        launched_at: Some(row.launched_at),
-        totals: totals!(row),
+    let campaigns = campaigns.into_iter().map(|row| {
+        let totals = totals!(row);
+        TopMessage {
+            kind: "campaign",
+            campaign_id: Some(row.id),
+            template_id: None,
+            sequence_id: None,
+            name: row.name,
+            launched_at: Some(row.launched_at).into(),
+            totals,
+            rates: Rates::from(&totals),
+        }
     });
-    let templates = templates.into_iter().map(|row| RankedMail {
-        campaign_id: None,
-        template_id: Some(row.id),
-        sequence_id: Some(row.sequence_id).filter(|sequence| !sequence.is_nil()),
-        name: row.name,
-        launched_at: None,
-        totals: totals!(row),
+    let templates = templates.into_iter().map(|row| {
+        let totals = totals!(row);
+        TopMessage {
+            kind: if row.sequence_id.is_nil() { "template" } else { "sequence" },
+            campaign_id: None,
+            template_id: Some(row.id),
+            sequence_id: Some(row.sequence_id).filter(|sequence| !sequence.is_nil()),
+            name: row.name,
+            launched_at: None.into(),
+            totals,
+            // What was not sent of a template is not counted, so there is nothing to be a share of.
+            rates: Rates { delivery_rate: None, bounce_rate: None, ..Rates::from(&totals) },
+        }
     });
-    let mut messages: Vec<RankedMail> = campaigns.chain(templates).collect();
+    let mut messages: Vec<TopMessage> = campaigns.chain(templates).collect();
     messages.sort_by_key(|message| {
         let totals = &message.totals;
         std::cmp::Reverse((totals.clicked_human, totals.opened_human, totals.sent))
@@ -174,29 +174,23 @@ pub(super) async fn sequence_triggers(
     db: &mut PgConnection,
     tenant: Uuid,
     window: &HourWindow,
-) -> sqlx::Result<Vec<(String, MessageTotals)>> {
+) -> sqlx::Result<Vec<SequenceTriggerTotals>> {
     let rows = sqlx::query_file!("queries/analytics_sequence_triggers.sql", tenant, window.from, window.to)
         .fetch_all(db)
         .await?;
-    Ok(rows.into_iter().map(|row| (row.trigger_type, totals!(row))).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| SequenceTriggerTotals { totals: totals!(row), trigger_type: row.trigger_type })
+        .collect())
 }
 
-/// Mail with a tag.
-#[derive(Debug)]
-pub(super) struct TaggedMail {
-    pub(super) tag: String,
-    /// How many tags the window has.
-    pub(super) tag_count: i64,
-    pub(super) totals: MessageTotals,
-}
-
-/// The tags of the mail that was due within a window, the most used first: at most [`TAGS`], or the one that is asked for.
+/// How many tags the mail has that was due within a window, and the most used ones: at most [`TAGS`], or the one that is asked for.
 pub(super) async fn tags(
     db: &mut PgConnection,
     tenant: Uuid,
     window: &HourWindow,
     tag: Option<&str>,
-) -> sqlx::Result<Vec<TaggedMail>> {
+) -> sqlx::Result<(i64, Vec<TagTotals>)> {
     // Sends are kept for longer than requests: those before the first request have no tags any more, and are not read.
     let first = sqlx::query_scalar!(
         "select id from requests
@@ -208,7 +202,7 @@ pub(super) async fn tags(
     )
     .fetch_optional(&mut *db)
     .await?;
-    let Some(first) = first else { return Ok(Vec::new()) };
+    let Some(first) = first else { return Ok((0, Vec::new())) };
     let limit = i64::try_from(TAGS).unwrap_or(i64::MAX);
     // The planner takes a range of ids for few rows, and would compare each of its requests with each of its sends.
     plans::many_rows(&mut *db).await?;
@@ -216,10 +210,12 @@ pub(super) async fn tags(
         .fetch_all(&mut *db)
         .await?;
     plans::few_rows(db).await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| TaggedMail { totals: totals!(row), tag_count: row.tag_count, tag: row.tag })
-        .collect())
+    let count = rows.first().map_or(0, |row| row.tag_count);
+    let tags = rows.into_iter().map(|row| {
+        let totals = totals!(row);
+        TagTotals { tag: row.tag, totals, rates: Rates::from(&totals) }
+    });
+    Ok((count, tags.collect()))
 }
 
 /// Outcomes that happened within a window.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    store::{self, TAGS, TaggedMail},
+    store::{self, TAGS},
     totals::{DELIVERED_NOTE, MessageTotals, OPENS_NOTE, RATES_NOTE, Rates, UNTRACKED_NOTE},
     window::{HourWindow, ReportWindow},
 };
@@ -44,35 +44,29 @@ pub(super) struct TagAnalytics {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct TagTotals {
-    tag: String,
+pub(super) struct TagTotals {
+    pub(super) tag: String,
     #[serde(flatten)]
-    totals: MessageTotals,
-    rates: Rates,
+    pub(super) totals: MessageTotals,
+    pub(super) rates: Rates,
 }
 
 pub(super) async fn tags(ctx: &mut RequestContext, query: GetTagAnalytics) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let zone = store::timezone(ctx.db(), tenant).await?.parse().unwrap_or(Tz::UTC);
     let mut faults = Faults::default();
-    let window = HourWindow::checked(query.from.as_deref(), query.to.as_deref(), zone, Utc::now(), &mut faults);
+    let window = HourWindow::new(query.from.as_deref(), query.to.as_deref(), zone, Utc::now(), &mut faults);
     if let Some(tag) = &query.tag {
         faults.title("tag", tag, TAG_MAX);
     }
     faults.finish()?;
-    let rows = store::tags(ctx.db(), tenant, &window, query.tag.as_deref()).await?;
+    let (tag_count, tags) = store::tags(ctx.db(), tenant, &window, query.tag.as_deref()).await?;
     ApiReply::ok(&TagAnalytics {
         window: (&window).into(),
-        tag_count: rows.first().map_or(0, |row| row.tag_count),
-        tags: rows.into_iter().map(TagTotals::from).collect(),
+        tag_count,
+        tags,
         notes: [OPENS_NOTE, UNTRACKED_NOTE, DELIVERED_NOTE, RATES_NOTE, TAGS_NOTE].map(str::to_owned).to_vec(),
     })
-}
-
-impl From<TaggedMail> for TagTotals {
-    fn from(TaggedMail { tag, totals, .. }: TaggedMail) -> Self {
-        Self { tag, rates: Rates::from(&totals), totals }
-    }
 }
 
 /// What is counted.

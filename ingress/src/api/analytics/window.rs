@@ -5,7 +5,7 @@ use chrono_tz::Tz;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::pipeline::{Faults, error::ApiError, page::Time, validate::FIRST_YEAR};
+use crate::pipeline::{Faults, page::Time, validate::FIRST_YEAR};
 
 /// Length of the window, where the caller does not say.
 const DEFAULT_DAYS: i64 = 30;
@@ -21,24 +21,9 @@ pub(super) struct HourWindow {
 }
 
 impl HourWindow {
-    /// From the query's `from` and `to`. Totals are kept by the hour, so `from` is rounded down and `to` up to a full hour.
-    ///
-    /// # Errors
-    /// 400 for a time that is none, a window that ends before it begins, and one over [`DAYS_MAX`].
+    /// From the query's `from` and `to`. Totals are kept by the hour, so `from` is rounded down and `to` up to a full hour. Faults are a
+    /// time that is none, a window that ends before it begins, and one over [`DAYS_MAX`].
     pub(super) fn new(
-        from: Option<&str>,
-        to: Option<&str>,
-        timezone: Tz,
-        now: DateTime<Utc>,
-    ) -> Result<Self, ApiError> {
-        let mut faults = Faults::default();
-        let window = Self::checked(from, to, timezone, now, &mut faults);
-        faults.finish()?;
-        Ok(window)
-    }
-
-    /// As [`Self::new`], with the faults added to those of other parameters.
-    pub(super) fn checked(
         from: Option<&str>,
         to: Option<&str>,
         timezone: Tz,
@@ -93,15 +78,23 @@ impl From<&HourWindow> for ReportWindow {
 
 fn moment(name: &'static str, text: Option<&str>, faults: &mut Faults) -> Option<DateTime<Utc>> {
     let at = faults.time(name, text?)?;
-    let is_known = at.year() >= FIRST_YEAR;
-    faults.require(is_known, name, "out_of_range", "must not be before the year 2000");
+    // The hour that the last one of the year 9999 is taken forward to is none that an answer can name.
+    let is_known = (FIRST_YEAR..9999).contains(&at.year());
+    faults.require(is_known, name, "out_of_range", "must be of the years 2000 to 9998");
     is_known.then_some(at)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::error::ApiError;
     use rstest::rstest;
+
+    fn window(from: Option<&str>, to: Option<&str>, timezone: Tz) -> Result<HourWindow, ApiError> {
+        let mut faults = Faults::default();
+        let window = HourWindow::new(from, to, timezone, now(), &mut faults);
+        faults.finish().map(|()| window)
+    }
 
     fn now() -> DateTime<Utc> {
         "2026-03-31T10:20:00Z".parse().unwrap()
@@ -109,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_default_is_the_trailing_30_days() {
-        let window = HourWindow::new(None, None, Tz::UTC, now()).unwrap();
+        let window = window(None, None, Tz::UTC).unwrap();
         assert_eq!(
             (window.from.to_rfc3339(), window.to.to_rfc3339()),
             ("2026-03-01T10:00:00+00:00".to_owned(), "2026-03-31T11:00:00+00:00".to_owned())
@@ -120,7 +113,7 @@ mod tests {
     #[test]
     fn days_are_those_of_the_time_zone() {
         let zone = Tz::America__New_York;
-        let window = HourWindow::new(Some("2026-03-08T05:00:00Z"), Some("2026-03-10T04:00:00Z"), zone, now()).unwrap();
+        let window = window(Some("2026-03-08T05:00:00Z"), Some("2026-03-10T04:00:00Z"), zone).unwrap();
         // The 8th has 23 hours: clocks go forward.
         let days: Vec<String> = window.days().map(|day| day.to_string()).collect();
         assert_eq!(days, ["2026-03-08", "2026-03-09"]);
@@ -132,6 +125,7 @@ mod tests {
     #[case(Some("2026-03-01"), None, "from", "invalid")]
     #[case(None, Some("2026-03-01T00:00:00"), "to", "invalid")]
     #[case(Some("1999-03-01T00:00:00Z"), Some("1999-03-02T00:00:00Z"), "to", "out_of_range")]
+    #[case(None, Some("9999-12-31T23:30:00Z"), "to", "out_of_range")]
     #[case(Some("2026-03-02T00:00:00Z"), Some("2026-03-01T00:00:00Z"), "from", "out_of_range")]
     #[case(Some("2024-03-02T00:00:00Z"), Some("2026-03-01T00:00:00Z"), "from", "out_of_range")]
     fn a_window_that_is_none_is_refused(
@@ -140,7 +134,7 @@ mod tests {
         #[case] path: &str,
         #[case] code: &str,
     ) {
-        let error = HourWindow::new(from, to, Tz::UTC, now()).unwrap_err();
+        let error = window(from, to, Tz::UTC).unwrap_err();
         assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
     }
 }

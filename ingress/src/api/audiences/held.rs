@@ -2,17 +2,29 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::kind::AudienceKind;
 use crate::pipeline::error::ApiError;
+
+schemas::named_enum! {
+    /// A list or a tag.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub wire enum AudienceKind {
+        /// Named in `list_id`.
+        List = "list",
+        /// Named in `tag_ids`.
+        Tag = "tag",
+    }
+}
 
 /// The lists and tags that were found.
 pub(crate) struct HeldAudiences(HashMap<Uuid, AudienceKind>);
 
 /// Those of these lists and tags that there are. None of them is removed before the transaction ends.
-pub(crate) async fn hold(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<HeldAudiences> {
+pub(crate) async fn hold_audiences(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<HeldAudiences> {
     let rows = sqlx::query!(
         "select id, kind from audiences where tenant_id = $1 and id = any ($2) and deleted_at is null
          order by id for key share",

@@ -2,7 +2,6 @@
 //! preferences page, and a contact that leaves it there is not added again by others.
 
 pub(crate) mod held;
-pub(crate) mod kind;
 
 use schemars::JsonSchema;
 use schemas::{new_id, parse_id};
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::kind::AudienceKind;
+use self::held::AudienceKind;
 use super::{
     contacts::{NamedContact, named},
     references, segments,
@@ -186,29 +185,36 @@ struct AudienceCreated<'a> {
     name: &'a str,
 }
 
-/// What people see of a topic, checked: only a list is one, and only what has a public name is described.
-fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, description: Option<&str>) {
-    if let Some(name) = name {
+/// Checks what is said of a list or tag. Only a list is a topic, which people see, and only what has a public name is described to them.
+fn check(
+    is_list: bool,
+    name: &str,
+    description: Option<&str>,
+    public_name: Option<&str>,
+    public_description: Option<&str>,
+) -> Result<(), ApiError> {
+    let mut faults = Faults::default();
+    faults.title("name", name, AUDIENCE_NAME_MAX);
+    faults.require(parse_id(name.trim()).is_err(), "name", "invalid", "must not look like an id");
+    faults.optional("description", description, DESCRIPTION_MAX_CHARS);
+    if let Some(name) = public_name {
         faults.title("public_name", name, AUDIENCE_NAME_MAX);
         faults.require(is_list, "public_name", "invalid", "only a list may have a public name");
     }
-    faults.optional("public_description", description, DESCRIPTION_MAX_CHARS);
+    faults.optional("public_description", public_description, DESCRIPTION_MAX_CHARS);
     faults.require(
-        description.is_none() || name.is_some(),
+        public_description.is_none() || public_name.is_some(),
         "public_description",
         "invalid",
         "only a list with a public name may have a public description",
     );
+    faults.finish()
 }
 
 async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiReply, ApiError> {
-    let mut faults = Faults::default();
-    faults.title("name", &body.name, AUDIENCE_NAME_MAX);
-    faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
-    faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
+    let (public_name, public_description) = (body.public_name.as_deref(), body.public_description.as_deref());
     let is_list = body.kind == AudienceKind::List;
-    check_topic(&mut faults, is_list, body.public_name.as_deref(), body.public_description.as_deref());
-    faults.finish()?;
+    check(is_list, &body.name, body.description.as_deref(), public_name, public_description)?;
     let (tenant, id) = (ctx.tenant, new_id());
     let created = sqlx::query!(
         "insert into audiences (tenant_id, id, kind, name, description, public_name, public_description)
@@ -219,8 +225,8 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
         body.kind.as_str(),
         body.name.trim(),
         body.description,
-        body.public_name.as_deref().map(str::trim),
-        body.public_description,
+        public_name.map(str::trim),
+        public_description,
     )
     .execute(ctx.db())
     .await?;
@@ -261,13 +267,8 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
     // Without a public name there is nothing to describe.
     let public_description =
         public_description.filter(|_| public_name.is_some() || body.public_description.value().is_some());
-    let mut faults = Faults::default();
-    faults.title("name", &name, AUDIENCE_NAME_MAX);
-    faults.require(parse_id(name.trim()).is_err(), "name", "invalid", "must not look like an id");
-    faults.optional("description", description.as_deref(), DESCRIPTION_MAX_CHARS);
     let is_list = before.kind == AudienceKind::List.as_str();
-    check_topic(&mut faults, is_list, public_name.as_deref(), public_description.as_deref());
-    faults.finish()?;
+    check(is_list, &name, description.as_deref(), public_name.as_deref(), public_description.as_deref())?;
     let changed = sqlx::query!(
         "update audiences a
          set name = $3, description = $4, public_name = $5, public_description = $6, updated_at = now()

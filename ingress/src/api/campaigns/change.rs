@@ -7,15 +7,16 @@ use schemars::JsonSchema;
 use schemas::{CampaignStatus, Classification};
 use serde::Serialize;
 use serde_json::json;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
     already,
     draft::{CampaignBody, CampaignRequest, ChangeCampaign},
-    launch,
+    find, launch,
     rows::as_local_time,
     schedule::ScheduleText,
-    store::{self, CampaignOrigin},
+    store,
 };
 use crate::{
     api::templates::content::ContentWarning,
@@ -24,7 +25,7 @@ use crate::{
 
 /// The change of a PATCH: one at a time, so that none is applied in part.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum CampaignChange {
+enum CampaignChange {
     Nothing,
     Fields,
     Cancel,
@@ -67,7 +68,7 @@ fn kind_of_change(body: &CampaignBody) -> Result<CampaignChange, ApiError> {
 }
 
 /// Whether a campaign may be changed like this.
-pub(super) fn allows(status: CampaignStatus, change: &CampaignChange) -> bool {
+fn allows(status: CampaignStatus, change: &CampaignChange) -> bool {
     use CampaignStatus::{Draft, Preflight, Scheduled, Sending};
     match change {
         CampaignChange::Nothing => true,
@@ -99,9 +100,8 @@ pub(super) async fn change(
 ) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let change = kind_of_change(&body)?;
-    let not_found = || ApiError::not_found("campaign");
     // A launch holds the row for as long as it counts; only a cancel or a pause is worth waiting for its end.
-    let before = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let before = find(ctx).await?;
     if before.status == CampaignStatus::Preflight
         && !matches!(change, CampaignChange::Cancel | CampaignChange::Pause(_))
     {
@@ -113,7 +113,7 @@ pub(super) async fn change(
         }
         _ => None,
     };
-    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     if !allows(row.status, &change) {
         return Err(already(row.status));
     }
@@ -123,8 +123,7 @@ pub(super) async fn change(
         CampaignChange::Fields => {
             let draft = CampaignRequest::of(row, body).resolve(ctx).await?;
             let caller = Arc::clone(&ctx.caller);
-            let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
-            store::write(ctx.db(), tenant, id, origin, &draft).await?;
+            store::write(ctx.db(), tenant, id, &caller, &draft).await?;
             ctx.audit("campaign.changed", &id.to_string(), json!({})).await?;
             warnings = draft.warnings;
         }
@@ -155,7 +154,7 @@ pub(super) async fn change(
             ctx.audit("campaign.back_to_draft", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
         }
     }
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = find(ctx).await?;
     ApiReply::ok(&CampaignChanged {
         campaign_id: id,
         status: row.status,
@@ -165,6 +164,33 @@ pub(super) async fn change(
         scheduled_for_local: row.scheduled_for_local,
         warnings,
     })
+}
+
+/// Why a campaign is not paused or resumed.
+#[derive(Debug, thiserror::Error)]
+pub enum PauseRefused {
+    /// There is no campaign with this id.
+    #[error("no such campaign")]
+    NotFound,
+    /// Its status allows no pause.
+    #[error("the campaign is {0}")]
+    Already(CampaignStatus),
+    /// Postgres was away.
+    #[error("the ledger")]
+    Store(#[from] sqlx::Error),
+}
+
+/// Pauses or resumes a campaign for an operator, under the lock and the conditions of the API. Returns true if it was paused before.
+///
+/// # Errors
+/// [`PauseRefused`]
+pub async fn set_paused(db: &mut PgConnection, tenant: Uuid, id: Uuid, paused: bool) -> Result<bool, PauseRefused> {
+    let row = store::lock(&mut *db, tenant, id).await?.ok_or(PauseRefused::NotFound)?;
+    if !allows(row.status, &CampaignChange::Pause(paused)) {
+        return Err(PauseRefused::Already(row.status));
+    }
+    store::pause(db, tenant, id, paused).await?;
+    Ok(row.paused)
 }
 
 #[cfg(test)]

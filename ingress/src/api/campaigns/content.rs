@@ -6,17 +6,16 @@ use sqlx::PgConnection;
 use templates::TemplateWarning;
 use uuid::Uuid;
 
-use super::rows::{CampaignRow, VariantRow};
 use crate::{
     api::{
-        fields,
+        fields::definitions,
         templates::{
             composition::{ComposedTemplate, WrittenTemplate, check_one_body, compose_template},
             content::{self as template_content, ContentWarning, TemplateParts},
             store::{self as stored, TemplateRow},
         },
     },
-    pipeline::{Faults, Patch, RequestContext, error::ApiError},
+    pipeline::{Faults, RequestContext, error::ApiError},
 };
 
 /// The kind of a campaign's content.
@@ -39,23 +38,6 @@ impl OwnBody {
         self.mjml.as_ref().map(|_| "mjml").or_else(|| self.body_html.as_ref().map(|_| "body_html"))
     }
 
-    /// The body after a change.
-    pub(super) fn changed(
-        self,
-        body_html: Patch<String>,
-        mjml: Patch<String>,
-        body_text: Patch<String>,
-        layout: Patch<String>,
-    ) -> Self {
-        let (body_html, mjml) = template_content::either_body((self.body_html, self.mjml), body_html, mjml);
-        Self {
-            body_html,
-            mjml,
-            body_text: body_text.into_option().unwrap_or(self.body_text),
-            layout: layout.into_option().unwrap_or(self.layout),
-        }
-    }
-
     /// A variant's body. The campaign's text part goes with the campaign's body, from which another one differs.
     fn or_campaign(&self, campaign: &Self) -> Self {
         let body = if self.field().is_some() { self } else { campaign };
@@ -74,11 +56,12 @@ impl OwnBody {
 }
 
 /// A campaign's template, and the parts of the template that it replaces.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CampaignContent {
     pub(crate) template_id: Option<Uuid>,
     pub(crate) subject: Option<String>,
     pub(crate) preheader: Option<String>,
+    #[serde(skip_serializing)]
     pub(crate) body: OwnBody,
 }
 
@@ -157,30 +140,6 @@ impl CampaignContent {
     }
 }
 
-impl CampaignRow {
-    /// The campaign's template and its own parts.
-    pub(super) fn content(&self) -> CampaignContent {
-        CampaignContent {
-            template_id: self.template_id,
-            subject: self.subject.clone(),
-            preheader: self.preheader.clone(),
-            body: self.body.0.clone(),
-        }
-    }
-}
-
-impl VariantRow {
-    /// The variant's template and its own parts.
-    pub(super) fn content(&self) -> CampaignContent {
-        CampaignContent {
-            template_id: self.template_id,
-            subject: self.subject.clone(),
-            preheader: self.preheader.clone(),
-            body: self.body.clone(),
-        }
-    }
-}
-
 /// The content of a draft, with warnings about a body of its own.
 ///
 /// # Errors
@@ -191,7 +150,7 @@ pub(super) async fn compose_content(
     content: &CampaignContent,
 ) -> Result<(Uuid, Vec<ContentWarning>), ApiError> {
     let tenant = ctx.tenant;
-    fields::hold_names(ctx.db(), tenant).await?;
+    definitions::hold_names(ctx.db(), tenant).await?;
     let template = find_template(ctx.db(), tenant, content.template_id).await?;
     if template.as_ref().is_some_and(|template| template.status == "archived") {
         return Err(ApiError::not_found("template"));
@@ -244,7 +203,7 @@ pub(super) async fn refresh_content(
 ) -> Result<Uuid, ApiError> {
     let tenant = ctx.tenant;
     // The template's version may name fields that the draft's did not.
-    fields::hold_names(ctx.db(), tenant).await?;
+    definitions::hold_names(ctx.db(), tenant).await?;
     let template = find_template(ctx.db(), tenant, content.template_id).await?;
     if template.as_ref().is_some_and(|template| template.status == "archived") {
         return Err(ApiError::unprocessable("template_archived")
@@ -264,7 +223,7 @@ pub(super) async fn refresh_content(
 
 async fn find_template(db: &mut PgConnection, tenant: Uuid, id: Option<Uuid>) -> Result<Option<TemplateRow>, ApiError> {
     let Some(id) = id else { return Ok(None) };
-    stored::get(db, tenant, id).await?.map(Some).ok_or_else(|| ApiError::not_found("template"))
+    stored::get(db, tenant, id).await.map(Some)
 }
 
 /// The content of a campaign without a body of its own: the template's, or one with the campaign's own lines. `current` is what it was at

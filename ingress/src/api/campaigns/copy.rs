@@ -8,11 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{
-    already,
-    draft::{CampaignBody, CampaignRequest},
-    store::{self, CampaignOrigin},
-};
+use super::{already, draft::CampaignRequest, find, store};
 use crate::{
     api::{references, segments},
     pipeline::{ApiReply, NoFields, RequestContext, error::ApiError, status_answer, types::Name, validate::NAME_MAX},
@@ -40,14 +36,13 @@ pub(super) struct CampaignDuplicated {
 
 /// Makes a new draft of what a caller decided about a campaign: it is checked like a new one, and nothing of its history is taken over.
 pub(super) async fn duplicate(ctx: &mut RequestContext, body: DuplicateCampaign) -> Result<ApiReply, ApiError> {
-    let (tenant, from) = (ctx.tenant, ctx.id("campaign")?);
-    let row = store::get(ctx.db(), tenant, from).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let row = find(ctx).await?;
+    let (tenant, from) = (ctx.tenant, row.id);
     let kept = NAME_MAX - SUFFIX.len();
     let name = body.name.unwrap_or_else(|| row.name.chars().take(kept).chain(SUFFIX.chars()).collect());
-    let draft = CampaignRequest::of(row, CampaignBody::default()).copied(name).resolve(ctx).await?;
+    let draft = CampaignRequest::copy_of(row, name).resolve(ctx).await?;
     let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
-    let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
-    store::write(ctx.db(), tenant, id, origin, &draft).await?;
+    store::write(ctx.db(), tenant, id, &caller, &draft).await?;
     ctx.audit("campaign.duplicated", &id.to_string(), json!({"from": from})).await?;
     ApiReply::created(&CampaignDuplicated {
         campaign_id: id,

@@ -1,7 +1,5 @@
 //! What a caller decides about a campaign: read, checked by itself, then against what is there.
 
-use std::collections::HashSet;
-
 use chrono::Utc;
 use ledger::frequency::Urgency;
 use schemars::JsonSchema;
@@ -14,14 +12,15 @@ use uuid::Uuid;
 use super::{
     content::{self, CampaignContent, OwnBody, within_variant},
     rows::{CampaignRow, LOCAL_TIME_PATTERN},
-    rules::{NewAbTest, NewTripwire, NewVariant, PACE_MAX, RequestedRules, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN},
+    rules::{NewAbTest, NewTripwire, NewVariant, PACE_MAX, Rules, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN},
     store::CampaignDraft,
 };
 use crate::{
     api::{
-        audiences::{held, kind::AudienceKind},
+        audiences::held::{AudienceKind, hold_audiences},
         segments,
         senders::store as senders,
+        templates::content::either_body,
     },
     pipeline::{
         Faults, Id, Patch, RequestContext,
@@ -161,86 +160,29 @@ impl CampaignBody {
     }
 }
 
-/// A requested campaign, before validation.
-#[derive(Debug, Default)]
+/// A campaign that is asked for: a new one, or what becomes of another that is changed or copied.
+#[derive(Debug)]
 pub(crate) struct CampaignRequest {
-    name: Option<String>,
-    sender_profile_id: Option<Uuid>,
-    content: CampaignContent,
-    campaign_goal: Option<String>,
-    audience_mode: Option<String>,
-    list_id: Option<Uuid>,
-    segment_id: Option<Uuid>,
-    tag_ids: Vec<Uuid>,
-    message_purpose: Option<String>,
-    urgency: Option<String>,
-    audience_reason: Option<String>,
-    rules: RequestedRules,
-    /// What it says already, when the change does not touch that.
-    content_id: Option<Uuid>,
+    body: CampaignBody,
+    before: Option<CampaignRow>,
+    is_copy: bool,
 }
 
 impl CampaignRequest {
     /// What a create body asks for.
     pub(crate) fn new(body: CampaignBody) -> Self {
-        Self::default().changed(body)
+        Self { body, before: None, is_copy: false }
     }
 
     /// What a PATCH body makes of a campaign.
     pub(crate) fn of(row: CampaignRow, body: CampaignBody) -> Self {
-        let (rules, content) = (RequestedRules::of(&row), row.content());
-        Self {
-            rules,
-            content,
-            name: Some(row.name),
-            sender_profile_id: Some(row.sender_profile_id),
-            campaign_goal: row.campaign_goal,
-            audience_mode: Some(row.audience_mode),
-            list_id: row.list_id,
-            segment_id: row.segment_id,
-            tag_ids: row.tag_ids,
-            message_purpose: Some(row.message_purpose),
-            urgency: Some(row.urgency),
-            audience_reason: row.audience_reason,
-            content_id: Some(row.content_id),
-        }
-        .changed(body)
+        Self { body, before: Some(row), is_copy: false }
     }
 
-    /// The values of a copy under another name. What it says is checked again, because fields that it names may be removed.
-    pub(crate) fn copied(self, name: String) -> Self {
-        Self { name: Some(name), content_id: None, rules: self.rules.copied(Utc::now()), ..self }
-    }
-
-    fn changed(self, mut body: CampaignBody) -> Self {
-        let content_id = if body.has_content() { None } else { self.content_id };
-        let rules = self.rules.changed(&mut body);
-        let id = |patch: Patch<Id>, old| patch.into_option().map_or(old, |id| id.map(|id| id.0));
-        let content = CampaignContent {
-            template_id: id(body.template_id, self.content.template_id),
-            subject: body.subject.into_option().unwrap_or(self.content.subject),
-            preheader: body.preheader.into_option().unwrap_or(self.content.preheader),
-            body: self.content.body.changed(body.body_html, body.mjml, body.body_text, body.layout),
-        };
-        let tag_ids = body.tag_ids.into_option();
-        let mut tag_ids =
-            tag_ids.map_or(self.tag_ids, |ids| ids.unwrap_or_default().into_iter().map(|id| id.0).collect());
-        tag_ids.sort_unstable();
-        Self {
-            name: body.name.into_option().unwrap_or(self.name),
-            sender_profile_id: id(body.sender_profile_id, self.sender_profile_id),
-            content,
-            campaign_goal: body.campaign_goal.into_option().unwrap_or(self.campaign_goal),
-            audience_mode: body.audience_mode.into_option().unwrap_or(self.audience_mode),
-            list_id: id(body.list_id, self.list_id),
-            segment_id: id(body.segment_id, self.segment_id),
-            tag_ids,
-            message_purpose: body.message_purpose.into_option().unwrap_or(self.message_purpose),
-            urgency: body.urgency.into_option().unwrap_or(self.urgency),
-            audience_reason: body.audience_reason.into_option().unwrap_or(self.audience_reason),
-            rules,
-            content_id,
-        }
+    /// A copy of a campaign under another name. What it says is checked again, because fields that it names may be removed.
+    pub(crate) fn copy_of(row: CampaignRow, name: String) -> Self {
+        let body = CampaignBody { name: Patch::Value(name), ..CampaignBody::default() };
+        Self { body, before: Some(row), is_copy: true }
     }
 
     /// Checks the request alone, then against the tenant's senders, audiences and templates, and stores what it says.
@@ -251,9 +193,7 @@ impl CampaignRequest {
         let mut draft = self.validate()?;
         let tenant = ctx.tenant;
         check_audience(ctx.db(), tenant, &draft).await?;
-        if !senders::lock_for_use(ctx.db(), tenant, draft.sender_profile_id).await? {
-            return Err(ApiError::not_found("sender_profile"));
-        }
+        senders::lock_for_use(ctx.db(), tenant, draft.sender_profile_id).await?;
         let says_anew = draft.content_id.is_nil();
         if says_anew {
             (draft.content_id, draft.warnings) = content::compose_content(ctx, &draft.content).await?;
@@ -282,50 +222,88 @@ impl CampaignRequest {
     }
 
     fn validate(self) -> Result<CampaignDraft, ApiError> {
+        let Self { mut body, before, is_copy } = self;
+        let before = before.as_ref();
         let mut faults = Faults::default();
-        let name = faults.name("name", self.name);
-        let sender = faults.required("sender_profile_id", self.sender_profile_id);
-        self.content.check(&mut faults, "", false);
-        let mode = faults.required("audience_mode", self.audience_mode).unwrap_or_default();
-        match mode.as_str() {
-            "list" => drop(faults.required("list_id", self.list_id)),
-            "segment" => drop(faults.required("segment_id", self.segment_id)),
-            "tags" if self.tag_ids.is_empty() => faults.add("tag_ids", "required", "names no tag"),
+        let rules = Rules::validate(&mut faults, &mut body, before, is_copy, Utc::now());
+        // What it says already, when the request does not touch that.
+        let content_id = before.filter(|_| !is_copy && !body.has_content()).map(|row| row.content_id);
+        let id = |given: Patch<Id>, old: Option<Uuid>| given.into_option().map_or(old, |id| id.map(|id| id.0));
+
+        let name = body.name.into_option().unwrap_or_else(|| before.map(|row| row.name.clone()));
+        let name = faults.name("name", name);
+        let sender = id(body.sender_profile_id, before.map(|row| row.sender_profile_id));
+        let sender = faults.required("sender_profile_id", sender);
+        let said = before.map(|row| row.content.0.clone()).unwrap_or_default();
+        let (body_html, mjml) = either_body((said.body.body_html, said.body.mjml), body.body_html, body.mjml);
+        let content = CampaignContent {
+            template_id: id(body.template_id, said.template_id),
+            subject: body.subject.into_option().unwrap_or(said.subject),
+            preheader: body.preheader.into_option().unwrap_or(said.preheader),
+            body: OwnBody {
+                body_html,
+                mjml,
+                body_text: body.body_text.into_option().unwrap_or(said.body.body_text),
+                layout: body.layout.into_option().unwrap_or(said.body.layout),
+            },
+        };
+        content.check(&mut faults, "", false);
+
+        let mode = body.audience_mode.into_option().unwrap_or_else(|| before.map(|row| row.audience_mode.clone()));
+        let audience_mode = faults.required("audience_mode", mode).unwrap_or_default();
+        let list_id = id(body.list_id, before.and_then(|row| row.list_id));
+        let segment_id = id(body.segment_id, before.and_then(|row| row.segment_id));
+        let mut tag_ids: Vec<Uuid> = match body.tag_ids {
+            Patch::Value(given) => given.into_iter().map(|id| id.0).collect(),
+            Patch::Null => Vec::new(),
+            Patch::Absent => before.map(|row| row.tag_ids.clone()).unwrap_or_default(),
+        };
+        tag_ids.sort_unstable();
+        match audience_mode.as_str() {
+            "list" => drop(faults.required("list_id", list_id)),
+            "segment" => drop(faults.required("segment_id", segment_id)),
+            "tags" if tag_ids.is_empty() => faults.add("tag_ids", "required", "names no tag"),
             "" | "tags" => {}
             other => faults.one_of("audience_mode", other, &MODES),
         }
-        if self.tag_ids.len() > TAGS_MAX {
+        if tag_ids.len() > TAGS_MAX {
             faults.add("tag_ids", "too_many", format!("names more than {TAGS_MAX} tags"));
         }
-        let mut seen = HashSet::with_capacity(self.tag_ids.len());
-        faults.require(self.tag_ids.iter().all(|id| seen.insert(*id)), "tag_ids", "duplicate", "names a tag twice");
-        if let Some(goal) = &self.campaign_goal {
+        let is_each_once = tag_ids.windows(2).all(|pair| pair[0] != pair[1]);
+        faults.require(is_each_once, "tag_ids", "duplicate", "names a tag twice");
+
+        let goal = body.campaign_goal.into_option();
+        let campaign_goal = goal.unwrap_or_else(|| before.and_then(|row| row.campaign_goal.clone()));
+        if let Some(goal) = &campaign_goal {
             faults.one_of("campaign_goal", goal, &GOALS);
         }
-        let urgency = self.urgency.unwrap_or_else(|| Urgency::Normal.as_str().to_owned());
+        let urgency = body.urgency.into_option().unwrap_or_else(|| before.map(|row| row.urgency.clone()));
+        let urgency = urgency.unwrap_or_else(|| Urgency::Normal.as_str().to_owned());
         faults.one_of("urgency", &urgency, Urgency::NAMES);
-        let purpose = self.message_purpose.as_deref();
-        let purpose =
-            purpose.and_then(|text| faults.word("message_purpose", text, MessagePurpose::ALL, MessagePurpose::as_str));
+        let purpose = body.message_purpose.into_option();
+        let purpose = purpose
+            .unwrap_or_else(|| before.map(|row| row.message_purpose.clone()))
+            .and_then(|text| faults.word("message_purpose", &text, MessagePurpose::ALL, MessagePurpose::as_str));
         let purpose = purpose.unwrap_or(MessagePurpose::MarketingCampaign);
         let classification = purpose.classification();
-        check_reason(&mut faults, classification, self.audience_reason.as_deref());
-        let rules = self.rules.validate(&mut faults, Utc::now());
+        let reason = body.audience_reason.into_option();
+        let audience_reason = reason.unwrap_or_else(|| before.and_then(|row| row.audience_reason.clone()));
+        check_reason(&mut faults, classification, audience_reason.as_deref());
         faults.finish()?;
         Ok(CampaignDraft {
             name,
             sender_profile_id: sender.unwrap_or_default(),
-            content: self.content,
-            content_id: self.content_id.unwrap_or_default(),
-            campaign_goal: self.campaign_goal,
-            audience_mode: mode,
-            list_id: self.list_id,
-            segment_id: self.segment_id,
-            tag_ids: self.tag_ids,
+            content,
+            content_id: content_id.unwrap_or_default(),
+            campaign_goal,
+            audience_mode,
+            list_id,
+            segment_id,
+            tag_ids,
             message_purpose: purpose.as_str().to_owned(),
             classification,
             urgency,
-            audience_reason: self.audience_reason,
+            audience_reason,
             rules,
             warnings: Vec::new(),
         })
@@ -338,15 +316,13 @@ fn check_reason(faults: &mut Faults, classification: Classification, reason: Opt
     if classification != Classification::Marketing && blank {
         faults.add("audience_reason", "required", "is required when message_purpose is not marketing");
     }
-    if reason.is_some_and(|reason| reason.chars().count() > REASON_MAX) {
-        faults.add("audience_reason", "too_long", format!("is longer than {REASON_MAX} characters"));
-    }
+    faults.optional("audience_reason", reason, REASON_MAX);
 }
 
 async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &CampaignDraft) -> Result<(), ApiError> {
     // Held: none of them is removed before the campaign names it.
     let named: Vec<Uuid> = draft.list_id.iter().chain(&draft.tag_ids).copied().collect();
-    let held = held::hold(db, tenant, &named).await?;
+    let held = hold_audiences(db, tenant, &named).await?;
     if let Some(list) = draft.list_id {
         held.require(AudienceKind::List, list)?;
     }

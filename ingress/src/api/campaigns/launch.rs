@@ -6,7 +6,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use ledger::audience::{AudienceCount, AudienceSelector, CountedCampaign};
 use ledger::frequency::Urgency;
-use runtime::trace;
 use schemars::JsonSchema;
 use schemas::{
     CampaignStatus, Environment, MessageKind, OnMiss, RequestAnnounced, RequestKind, SkipReason,
@@ -17,7 +16,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    already, content, quota,
+    already, content, find, quota,
     rows::CampaignRow,
     rows::{LOCAL_TIME_PATTERN, as_local_time},
     sample::{self, RecipientRenderFault, Sample},
@@ -25,7 +24,10 @@ use super::{
     store,
 };
 use crate::{
-    api::senders::store as senders,
+    api::{
+        requests::{self, store::RequestRow},
+        senders::store as senders,
+    },
     pipeline::{
         ApiReply, RequestContext,
         error::ApiError,
@@ -121,7 +123,7 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
     let id = ctx.id("campaign")?;
     let schedule = ScheduleText { at: body.schedule_for, local: body.schedule_for_local };
     let dry_run = body.dry_run.unwrap_or(false);
-    let row = if dry_run { find(ctx, id).await? } else { begin(ctx, id).await? };
+    let row = if dry_run { find(ctx).await? } else { begin(ctx, id).await? };
     let launch = prepare(ctx, row, schedule, body.digest, dry_run).await?;
     let left = quota::remaining(ctx).await?;
     let answer = launch.answer();
@@ -145,11 +147,6 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
     ApiReply::accepted(&answer)
 }
 
-async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<CampaignRow, ApiError> {
-    let tenant = ctx.tenant;
-    store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))
-}
-
 /// Checks everything a launch needs, and counts.
 async fn prepare(
     ctx: &mut RequestContext,
@@ -167,8 +164,7 @@ async fn prepare(
     check_window(&row, schedule.due.unwrap_or(now))?;
     senders::require_ready(ctx.db(), tenant, row.sender_profile_id).await?;
     // A draft only names audiences that exist; a missing one is empty.
-    let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)
-        .ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
+    let selector = row.selector().ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
     // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
     let (content_id, variant_contents) = refresh_contents(ctx, &row).await?;
     let sample = if dry_run { Some(sample::render(ctx, &row, content_id).await?) } else { None };
@@ -218,8 +214,9 @@ pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Resul
         return missed("not_after is not after the time of the launch");
     }
     // The rest of a test's audience gets its mail when the test is decided.
-    let test = row.decide_after_minutes.filter(|_| row.test_percent.is_some_and(|percent| percent < 100));
-    if test.is_some_and(|minutes| closes_at <= starts_at + TimeDelta::minutes(i64::from(minutes))) {
+    let test = row.ab_test.as_ref().filter(|test| test.test_percent < 100);
+    let decided_at = test.map(|test| starts_at + TimeDelta::minutes(test.decide_after_minutes.into()));
+    if decided_at.is_some_and(|decided_at| closes_at <= decided_at) {
         return missed("not_after is not after the time at which the A/B test is decided");
     }
     Ok(())
@@ -227,12 +224,12 @@ pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Resul
 
 /// The contents of campaign and variants, with the current versions of their templates and snippets.
 async fn refresh_contents(ctx: &mut RequestContext, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
-    let campaign = row.content();
-    let content_id = content::refresh_content(ctx, &campaign, row.content_id).await?;
+    let campaign = &row.content.0;
+    let content_id = content::refresh_content(ctx, campaign, row.content_id).await?;
     let mut variant_contents = Vec::with_capacity(row.variants.len());
     for (at, variant) in row.variants.iter().enumerate() {
-        let own = variant.content().or_campaign(&campaign);
-        variant_contents.push(match own == campaign {
+        let own = variant.content.or_campaign(campaign);
+        variant_contents.push(match own == *campaign {
             true => content_id,
             false => content::refresh_content(ctx, &own, variant.content_id)
                 .await
@@ -247,7 +244,7 @@ async fn refresh_contents(ctx: &mut RequestContext, row: &CampaignRow) -> Result
 async fn begin(ctx: &mut RequestContext, id: Uuid) -> Result<CampaignRow, ApiError> {
     let tenant = ctx.tenant;
     if !store::begin_preflight(ctx.db(), tenant, id).await? {
-        let row = find(ctx, id).await?;
+        let row = find(ctx).await?;
         // A draft by now: the other launch has just ended.
         return Err(already(if row.status == CampaignStatus::Draft { CampaignStatus::Preflight } else { row.status }));
     }
@@ -293,10 +290,11 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
         store::set_variant_content(ctx.db(), tenant, id, &variant.variant, *content_id).await?;
     }
     let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
-    let request_id = store::request_launch(ctx.db(), tenant, &caller, &payload, launch.schedule.due).await?;
-    trace::keep(ctx.db(), tenant, request_id).await?;
+    let (request_id, kind, due_at) = (schemas::new_id(), RequestKind::CampaignLaunch, launch.schedule.due);
+    let row = RequestRow { id: request_id, kind, payload: &payload, options: None, due_at };
+    requests::store::insert(ctx.db(), tenant, &caller, row).await?;
     ctx.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
-    if launch.schedule.due.is_none() {
+    if due_at.is_none() {
         announce(ctx, &caller.product, caller.environment, request_id).await?;
     }
     Ok(())

@@ -5,10 +5,8 @@ mod content;
 mod copy;
 mod draft;
 mod launch;
-mod pause;
 mod preview;
 pub(crate) mod quota;
-mod record;
 mod retry;
 pub(crate) mod rows;
 mod rules;
@@ -27,8 +25,8 @@ use uuid::Uuid;
 
 use self::{
     draft::{CampaignRequest, CreateCampaign},
-    record::{Campaign, CampaignSummary},
-    store::{CampaignOrigin, SendCounts, TimedSends},
+    rows::{Campaign, CampaignRow, CampaignSummary},
+    store::{SendCounts, TimedSends},
 };
 use crate::api::templates::{content::ContentWarning, render};
 use crate::pipeline::{
@@ -36,7 +34,7 @@ use crate::pipeline::{
     write_with_work,
 };
 
-pub use pause::{PauseRefused, set_paused};
+pub use change::{PauseRefused, set_paused};
 
 /// Refusals of a campaign whose status does not allow it.
 const ALREADY: [&str; 5] = [
@@ -234,7 +232,7 @@ pub(crate) fn routes() -> Routes {
             "/v1/campaigns/{id}/sends",
             read_page("campaigns:read", sends::list),
             Doc::new("listCampaignSends", "List a campaign's sends", "One for each recipient, newest first.")
-                .page::<crate::api::sends::SendSummary>("A page of sends")
+                .page::<crate::api::sends::SendRow>("A page of sends")
                 .refuses(404, &["campaign_not_found"]),
         )
 }
@@ -263,8 +261,7 @@ async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) 
     let tenant = ctx.tenant;
     let draft = CampaignRequest::new(body).resolve(ctx).await?;
     let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
-    let origin = CampaignOrigin { product: &caller.product, environment: caller.environment };
-    store::write(ctx.db(), tenant, id, origin, &draft).await?;
+    store::write(ctx.db(), tenant, id, &caller, &draft).await?;
     ctx.audit("campaign.created", &id.to_string(), json!({})).await?;
     ApiReply::created(&CampaignCreated {
         campaign_id: id,
@@ -291,7 +288,7 @@ struct ListCampaigns {
 
 async fn list(ctx: &mut RequestContext, query: ListCampaigns) -> Result<ApiReply, ApiError> {
     let (tenant, page) = (ctx.tenant, ctx.page);
-    let rows = store::list(ctx.db(), tenant, query.status, &page).await?;
+    let rows = store::list(ctx.db(), tenant, None, query.status, &page).await?;
     ApiReply::page(page, rows.into_iter().map(CampaignSummary::of).collect())
 }
 
@@ -304,9 +301,15 @@ struct CampaignAnswer {
 }
 
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let row = find(ctx).await?;
+    let (tenant, id) = (ctx.tenant, row.id);
     let send_counts = store::counts(ctx.db(), tenant, id).await?;
     let waiting = store::timed(ctx.db(), tenant, id).await?;
     ApiReply::ok(&CampaignAnswer { campaign: Campaign::of(row), send_counts, waiting })
+}
+
+/// The campaign that the path names.
+async fn find(ctx: &mut RequestContext) -> Result<CampaignRow, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
+    store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use templates::{MergeData, MessagePreview, OwnHeaders, TemplateKind};
 use uuid::Uuid;
 
-use super::{content, rows::CampaignRow, sample, store};
+use super::{content, find, rows::CampaignRow, sample};
 use crate::{
     api::{
         mail_options::recipients,
@@ -72,16 +72,15 @@ async fn rendered(
     ctx: &mut RequestContext,
     body: PreviewCampaign,
 ) -> Result<(CampaignRow, MessagePreview, Vec<ContentWarning>), ApiError> {
-    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
-    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let campaign = row.content();
+    let row = find(ctx).await?;
+    let (tenant, campaign) = (ctx.tenant, row.content.0.clone());
     let (own, content_id) = match &body.variant {
         None => (campaign, row.content_id),
         Some(name) => {
             let variant = row.variants.iter().find(|variant| variant.variant == *name);
             let variant =
                 variant.ok_or_else(|| ApiError::invalid("variant", "unknown", "is no variant of this campaign"))?;
-            (variant.content().or_campaign(&campaign), variant.content_id)
+            (variant.content.or_campaign(&campaign), variant.content_id)
         }
     };
     let is_draft = row.status == CampaignStatus::Draft;

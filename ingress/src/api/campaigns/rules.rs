@@ -15,7 +15,7 @@ use super::{
     rows::{CampaignRow, VariantRow},
 };
 use crate::pipeline::{
-    Faults, Id,
+    Faults, Id, Patch,
     types::{Line, Name, Words},
     validate::{LINE_MAX, NAME_MAX},
 };
@@ -61,9 +61,6 @@ pub(crate) struct NewVariant {
     /// The name of the layout around the bodies.
     #[schemars(length(max = SNIPPET_NAME_MAX))]
     layout: Option<String>,
-    /// What it said when it was stored; no caller gives it.
-    #[serde(skip)]
-    content_id: Option<Uuid>,
 }
 
 /// A test in a body. It needs variants; without it they divide the whole audience.
@@ -124,124 +121,74 @@ pub(crate) struct Rules {
 /// What stops a campaign when its caller says nothing, in percent: bounces and complaints.
 pub(super) const TRIPWIRE: (f64, f64) = (5.0, 0.3);
 
-/// The requested rules, before validation.
-#[derive(Debug, Default)]
-pub(crate) struct RequestedRules {
-    variants: Option<Vec<NewVariant>>,
-    test: Option<NewAbTest>,
-    not_after: NotAfter,
-    on_miss: Option<String>,
-    max_per_minute: Option<i64>,
-    tripwire: NewTripwire,
-}
-
-/// When the window closes: as it stood, or as this request says.
-#[derive(Debug, Default)]
-enum NotAfter {
-    #[default]
-    Never,
-    Stands(DateTime<Utc>),
-    Asked(String),
-}
-
-impl RequestedRules {
-    /// The stored rules.
-    pub(crate) fn of(row: &CampaignRow) -> Self {
-        Self {
-            variants: Some(row.variants.iter().map(NewVariant::of).collect()).filter(|all: &Vec<_>| !all.is_empty()),
-            test: row.test_percent.map(|percent| NewAbTest {
-                test_percent: Some(percent.into()),
-                winner_metric: row.winner_metric.map(|metric| metric.as_str().to_owned()),
-                decide_after_minutes: row.decide_after_minutes.map(i64::from),
+impl Rules {
+    /// The rules that a body asks for. What it leaves out stays as it is in the campaign that is changed or copied; but for a copy, a
+    /// window that has closed is over.
+    pub(super) fn validate(
+        faults: &mut Faults,
+        body: &mut CampaignBody,
+        before: Option<&CampaignRow>,
+        is_copy: bool,
+        now: DateTime<Utc>,
+    ) -> Self {
+        let (variants, has_variants) = match take(&mut body.variants) {
+            Patch::Value(given) => (validate_variants(faults, given), true),
+            Patch::Null => (Vec::new(), false),
+            Patch::Absent => {
+                let stored = before.map(|row| row.variants.as_slice()).unwrap_or_default();
+                (stored.iter().map(Variant::of).collect(), !stored.is_empty())
+            }
+        };
+        let test = match take(&mut body.ab_test) {
+            Patch::Value(given) => Some(given.validate(faults)),
+            Patch::Null => None,
+            Patch::Absent => before.and_then(|row| row.ab_test.as_ref()).map(|test| AbTestRules {
+                percent: test.test_percent,
+                metric: test.winner_metric,
+                decide_after_minutes: test.decide_after_minutes,
             }),
-            not_after: row.not_after.map_or(NotAfter::Never, NotAfter::Stands),
-            on_miss: Some(row.on_miss.as_str().to_owned()),
-            max_per_minute: row.max_per_minute.map(i64::from),
-            tripwire: NewTripwire {
-                bounce_percent: Some(row.bounce_percent),
-                complaint_percent: Some(row.complaint_percent),
-            },
-        }
-    }
-
-    /// The rules of a copy: a window that has closed is over.
-    pub(crate) fn copied(self, now: DateTime<Utc>) -> Self {
-        let not_after = match self.not_after {
-            NotAfter::Stands(at) if at <= now => NotAfter::Never,
-            other => other,
         };
-        Self { not_after, ..self }
-    }
-
-    /// What a body makes of it. A tripwire's two limits change one by one; null goes back to the defaults.
-    pub(crate) fn changed(self, body: &mut CampaignBody) -> Self {
-        let tripwire = match take(&mut body.tripwire).into_option() {
-            None => self.tripwire,
-            Some(None) => NewTripwire::default(),
-            Some(Some(given)) => NewTripwire {
-                bounce_percent: given.bounce_percent.or(self.tripwire.bounce_percent),
-                complaint_percent: given.complaint_percent.or(self.tripwire.complaint_percent),
-            },
+        let is_whole = test.is_none() || has_variants;
+        faults.require(is_whole, "ab_test", "variants_required", "tests variants, and there are none");
+        let not_after = match take(&mut body.not_after) {
+            Patch::Value(text) => faults.due("not_after", &text, NOT_AFTER_MAX, "is more than two years ahead", now),
+            Patch::Null => None,
+            Patch::Absent => before.and_then(|row| *row.not_after).filter(|at| !is_copy || *at > now),
         };
-        let not_after = take(&mut body.not_after).into_option();
-        Self {
-            variants: take(&mut body.variants).into_option().unwrap_or(self.variants),
-            test: take(&mut body.ab_test).into_option().unwrap_or(self.test),
-            not_after: not_after.map_or(self.not_after, |given| given.map_or(NotAfter::Never, NotAfter::Asked)),
-            on_miss: take(&mut body.on_miss).into_option().unwrap_or(self.on_miss),
-            max_per_minute: body.max_per_minute.into_option().unwrap_or(self.max_per_minute),
-            tripwire,
-        }
+        let on_miss = match take(&mut body.on_miss) {
+            Patch::Value(text) => faults.word("on_miss", &text, OnMiss::ALL, OnMiss::as_str),
+            Patch::Null => None,
+            Patch::Absent => before.map(|row| row.on_miss),
+        };
+        let max_per_minute = match body.max_per_minute {
+            Patch::Value(pace) => Some(number(faults, "max_per_minute", pace, PACE_MAX)),
+            Patch::Null => None,
+            Patch::Absent => before.and_then(|row| row.max_per_minute),
+        };
+        // The two limits change one by one; null goes back to the defaults.
+        let (bounce, complaint) =
+            before.map_or(TRIPWIRE, |row| (row.tripwire.bounce_percent, row.tripwire.complaint_percent));
+        let (bounce_percent, complaint_percent) = match take(&mut body.tripwire) {
+            Patch::Value(given) => {
+                (given.bounce_percent.unwrap_or(bounce), given.complaint_percent.unwrap_or(complaint))
+            }
+            Patch::Null => TRIPWIRE,
+            Patch::Absent => (bounce, complaint),
+        };
+        faults.within("tripwire.bounce_percent", bounce_percent, 0.0..=100.0);
+        faults.within("tripwire.complaint_percent", complaint_percent, 0.0..=100.0);
+        let on_miss = on_miss.unwrap_or(OnMiss::Skip);
+        Self { variants, test, not_after, on_miss, max_per_minute, bounce_percent, complaint_percent }
     }
+}
 
-    /// Validates the rules alone.
-    pub(crate) fn validate(self, faults: &mut Faults, now: DateTime<Utc>) -> Rules {
-        let has_variants = self.variants.is_some();
-        let variants = self.variants.map_or_else(Vec::new, |variants| validate_variants(faults, variants));
-        faults.require(
-            self.test.is_none() || has_variants,
-            "ab_test",
-            "variants_required",
-            "tests variants, and there are none",
-        );
-        let test = self.test.map(|test| test.validate(faults));
-        let not_after = self.not_after.validate(faults, now);
-        let on_miss = self.on_miss.as_deref();
-        let on_miss = on_miss.and_then(|text| faults.word("on_miss", text, OnMiss::ALL, OnMiss::as_str));
-        Rules {
-            variants,
-            test,
-            not_after,
-            on_miss: on_miss.unwrap_or(OnMiss::Skip),
-            max_per_minute: self.max_per_minute.map(|pace| number(faults, "max_per_minute", pace, PACE_MAX)),
-            bounce_percent: percent(faults, "tripwire.bounce_percent", self.tripwire.bounce_percent, TRIPWIRE.0),
-            complaint_percent: percent(
-                faults,
-                "tripwire.complaint_percent",
-                self.tripwire.complaint_percent,
-                TRIPWIRE.1,
-            ),
-        }
+impl Variant {
+    fn of(row: &VariantRow) -> Self {
+        Self { name: row.name.clone(), weight: row.weight, content: row.content.clone(), content_id: row.content_id }
     }
 }
 
 impl NewVariant {
-    fn of(row: &VariantRow) -> Self {
-        let OwnBody { body_html, mjml, body_text, layout } = row.body.clone();
-        Self {
-            name: Some(row.name.clone()),
-            weight: Some(row.weight.into()),
-            subject: row.subject.clone(),
-            preheader: row.preheader.clone(),
-            template_id: row.template_id.map(Id),
-            body_html,
-            mjml,
-            body_text,
-            layout,
-            content_id: Some(row.content_id),
-        }
-    }
-
     fn validate(self, faults: &mut Faults, at: usize) -> Variant {
         let path = |field: &str| format!("variants[{at}].{field}");
         let name = faults.name(&path("name"), self.name);
@@ -254,12 +201,8 @@ impl NewVariant {
             body: OwnBody { body_html, mjml, body_text, layout },
         };
         content.check(faults, &path(""), true);
-        Variant {
-            name,
-            weight: number(faults, &path("weight"), weight, WEIGHT_MAX),
-            content,
-            content_id: self.content_id.unwrap_or_default(),
-        }
+        let weight = number(faults, &path("weight"), weight, WEIGHT_MAX);
+        Variant { name, weight, content, content_id: Uuid::nil() }
     }
 }
 
@@ -297,24 +240,8 @@ impl NewAbTest {
     }
 }
 
-impl NotAfter {
-    fn validate(self, faults: &mut Faults, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        match self {
-            Self::Never => None,
-            Self::Stands(at) => Some(at),
-            Self::Asked(text) => faults.due("not_after", &text, NOT_AFTER_MAX, "is more than two years ahead", now),
-        }
-    }
-}
-
 /// A number from 1 to `max`, and `max` fits.
 fn number(faults: &mut Faults, path: &str, number: i64, max: i64) -> i32 {
     faults.within(path, number, 1..=max);
     i32::try_from(number).unwrap_or(1)
-}
-
-fn percent(faults: &mut Faults, path: &str, percent: Option<f64>, usual: f64) -> f64 {
-    let percent = percent.unwrap_or(usual);
-    faults.within(path, percent, 0.0..=100.0);
-    percent
 }

@@ -1,6 +1,5 @@
 //! Rendering for a few recipients before a launch: faults that only real data shows.
 
-use ledger::audience::AudienceSelector;
 use schemars::JsonSchema;
 use schemas::Classification;
 use serde::Serialize;
@@ -83,8 +82,7 @@ pub(super) async fn options(
 
 /// Some active contacts of the audience.
 async fn contacts(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<Vec<(Uuid, Contact)>, ApiError> {
-    let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
-    let some = match &selector {
+    let some = match &row.selector() {
         Some(selector) => ledger::audience::some(&mut *db, tenant, selector, SAMPLE_MAX).await?,
         None => Vec::new(),
     };

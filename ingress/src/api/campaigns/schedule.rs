@@ -53,7 +53,7 @@ impl ScheduleText {
         if self.at.is_some() {
             return fault("ambiguous", "give schedule_for or schedule_for_local");
         }
-        if row.test_percent.is_some() {
+        if row.ab_test.is_some() {
             return fault("not_allowed", "a campaign with an A/B test goes out at one time");
         }
         // Years of four digits: sums of times stay far from their limits.

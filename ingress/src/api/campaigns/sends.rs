@@ -1,14 +1,11 @@
 //! `GET /v1/campaigns/{id}/sends`: the ledger of a campaign, recipient by recipient.
 
 use schemars::JsonSchema;
-use schemas::{Address, SendState};
+use schemas::SendState;
 use serde::Deserialize;
 
 use crate::{
-    api::sends::{
-        SendSummary,
-        store::{self, SendFilter, SendRow},
-    },
+    api::sends::{SendRow, store},
     pipeline::{ApiReply, Faults, RequestContext, error::ApiError, types::Email},
 };
 
@@ -28,13 +25,13 @@ pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> 
     let (tenant, campaign) = (ctx.tenant, ctx.id("campaign")?);
     let page = ctx.page;
     let state = query.state;
-    let address = query.email.as_deref().map(parse_address).transpose()?;
+    let mut faults = Faults::default();
+    let address = query.email.as_deref().and_then(|text| faults.address("email", text));
     let variant = query.variant.as_deref();
     if let Some(variant) = variant {
-        let mut faults = Faults::default();
         faults.one_of("variant", variant, &ledger::audience::VARIANT_NAMES);
-        faults.finish()?;
     }
+    faults.finish()?;
     let month =
         store::campaign_month(ctx.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let rows = match (month, address) {
@@ -51,14 +48,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> 
             };
             send.into_iter().filter(is_asked).collect()
         }
-        (Some(month), None) => {
-            let slice = SendFilter { campaign, state, variant, before_id: page.before_id, fetch: page.fetch() };
-            store::of_campaign(ctx.db(), tenant, month, &slice).await?
-        }
+        (Some(month), None) => store::of_campaign(ctx.db(), tenant, (campaign, month), state, variant, &page).await?,
     };
-    ApiReply::page(page, rows.into_iter().map(SendSummary::of).collect())
-}
-
-fn parse_address(text: &str) -> Result<Address, ApiError> {
-    Address::parse(text).map_err(|error| ApiError::invalid("email", error.code(), error.to_string()))
+    ApiReply::page(page, rows)
 }

@@ -3,25 +3,19 @@
 use chrono::{DateTime, NaiveDateTime, Utc};
 use chrono_tz::Tz;
 use schemars::JsonSchema;
-use schemas::{
-    CampaignStatus, Classification, Environment, OnMiss, PauseReason, RequestKind, WinnerMetric, WinnerReason,
-    messages::CampaignLaunchPayload,
-};
+use schemas::{CampaignStatus, Classification, Environment, OnMiss, PauseReason};
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{
-    content::{CampaignContent, OwnBody},
-    rows::{CampaignRow, VariantRow},
+    content::CampaignContent,
+    rows::{AbTest, CampaignRow, TripwireView, VariantRow},
     rules::Rules,
     schedule::Schedule,
 };
 use crate::{
-    api::{
-        requests::{self, store::RequestRow},
-        templates::content::ContentWarning,
-    },
+    api::templates::content::ContentWarning,
     pipeline::{
         auth::keys::Caller,
         page::{ListPage, Time},
@@ -75,19 +69,12 @@ pub(crate) struct SendCounts {
     pub(crate) unsubscribed: i64,
 }
 
-/// Where a campaign comes from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CampaignOrigin<'a> {
-    pub(crate) product: &'a str,
-    pub(crate) environment: Environment,
-}
-
-/// Writes a draft, new or changed. Its origin does not change.
+/// Writes a draft, new or changed. Product and environment stay those of the caller that made it.
 pub(crate) async fn write(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
-    origin: CampaignOrigin<'_>,
+    caller: &Caller,
     draft: &CampaignDraft,
 ) -> sqlx::Result<()> {
     let (rules, content) = (&draft.rules, &draft.content);
@@ -95,8 +82,8 @@ pub(crate) async fn write(
         "queries/write_campaign.sql",
         tenant,
         id,
-        origin.product,
-        origin.environment.as_str(),
+        caller.product,
+        caller.environment.as_str(),
         draft.name,
         draft.sender_profile_id,
         content.template_id,
@@ -183,20 +170,11 @@ pub(crate) async fn set_variant_content(
 
 /// One campaign.
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CampaignRow>> {
-    Ok(read(db, tenant, Some(id), None, &ListPage::ONE).await?.pop())
+    Ok(list(db, tenant, Some(id), None, &ListPage::ONE).await?.pop())
 }
 
-/// Campaigns, newest first, one page; without their bodies, which may be half a megabyte each.
+/// A page of campaigns, newest first, without their bodies, which may be half a megabyte each; or the one with an id.
 pub(crate) async fn list(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    status: Option<CampaignStatus>,
-    page: &ListPage,
-) -> sqlx::Result<Vec<CampaignRow>> {
-    read(db, tenant, None, status, page).await
-}
-
-async fn read(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Option<Uuid>,
@@ -395,20 +373,6 @@ pub(crate) async fn launch(
     .execute(db)
     .await
     .map(|done| done.rows_affected() == 1)
-}
-
-/// Stores the accepted launch as a request of the audience stage, which is announced again when it is due.
-pub(crate) async fn request_launch(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    caller: &Caller,
-    payload: &CampaignLaunchPayload,
-    due_at: Option<DateTime<Utc>>,
-) -> sqlx::Result<Uuid> {
-    let id = schemas::new_id();
-    let row = RequestRow { id, kind: RequestKind::CampaignLaunch, payload, options: None, due_at };
-    requests::store::insert(db, tenant, caller, row).await?;
-    Ok(id)
 }
 
 /// True if a launch waits for an older one of its tenant. The audience stage's sweep then announces it, as soon as it may.

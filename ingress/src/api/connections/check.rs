@@ -13,7 +13,6 @@ use schemars::JsonSchema;
 use schemas::Environment;
 use serde::Serialize;
 use serde_json::{Value, json};
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::find;
@@ -93,13 +92,8 @@ async fn check(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiErr
             checked_at,
         });
     }
-    ask(ctx.db(), tenant, id).await?;
-    Ok(ApiReply::later(id))
-}
-
-/// Asks the delivery stage, unless it has just answered or is about to, for the connection as it is. A time in the future is of a clock that
-/// was set back since.
-async fn ask(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    // Asks the delivery stage, unless it has just answered or is about to, for the connection as it is. A time in the future is of a clock
+    // that was set back since.
     sqlx::query!(
         "insert into connection_checks as k (tenant_id, connection_id) values ($1, $2)
          on conflict (tenant_id, connection_id) do update
@@ -113,9 +107,9 @@ async fn ask(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
         FRESH_SECONDS,
         LOST_SECONDS,
     )
-    .execute(db)
-    .await
-    .map(drop)
+    .execute(ctx.db())
+    .await?;
+    Ok(ApiReply::later(id))
 }
 
 /// Waits for the answer to a question that is committed.

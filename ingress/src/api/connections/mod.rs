@@ -14,12 +14,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::input::{ChangeConnection, CreateConnection, WantedHook};
 pub use self::store::{
     NewConnection, ProviderConnection, SealedHook, insert, order, remove, set_hook, set_order, set_status,
 };
+use self::{
+    input::{ChangeConnection, CreateConnection, WantedHook},
+    store::find,
+};
 use crate::pipeline::{
-    ApiReply, Doc, Id, NoFields, NoParameters, RequestContext, Routes, error::ApiError, read, read_page, write,
+    ApiReply, Doc, Id, NoFields, NoParameters, RequestContext, Routes, error::ApiError, read, read_page, tenant, write,
 };
 
 /// Connections a tenant may have.
@@ -102,18 +105,13 @@ pub(crate) fn routes() -> Routes {
 }
 
 async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let (tenant, page) = (ctx.tenant, ctx.page);
-    ApiReply::page(page, store::list(ctx.db(), tenant, &page).await?)
+    let connections = store::list(ctx).await?;
+    ApiReply::page(ctx.page, connections)
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let id = ctx.id("connection")?;
     ApiReply::single(find(ctx, id).await?)
-}
-
-async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<ProviderConnection, ApiError> {
-    let tenant = ctx.tenant;
-    store::find(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("connection"))
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -124,7 +122,11 @@ struct ConnectionCreated {
 async fn create(ctx: &mut RequestContext, body: CreateConnection) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
     let (name, connection, hook) = body.checked()?;
-    if store::count(ctx.db(), tenant).await? >= CONNECTIONS_MAX {
+    // The tenant's row is locked, so that connections are counted and made one after the other.
+    tenant::lock_row(ctx.db(), tenant).await?;
+    let count =
+        sqlx::query_scalar!(r#"select count(*) as "count!" from provider_connections where tenant_id = $1"#, tenant);
+    if count.fetch_one(ctx.db()).await? >= CONNECTIONS_MAX {
         return Err(ApiError::conflict("connection_limit_reached")
             .detail(format!("at most {CONNECTIONS_MAX} connections may be kept")));
     }
@@ -152,13 +154,36 @@ async fn set_hook_of(ctx: &mut RequestContext, id: Uuid, hook: WantedHook) -> Re
 }
 
 async fn change(ctx: &mut RequestContext, body: ChangeConnection) -> Result<ApiReply, ApiError> {
-    let tenant = ctx.tenant;
-    let id = ctx.id("connection")?;
-    let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("connection"))?;
+    let (tenant, id) = (ctx.tenant, ctx.id("connection")?);
+    let before = store::lock(ctx, id).await?;
     let fields = body.fields();
     let wanted = body.applied_to(&before)?;
     let sealed = wanted.secret.as_ref().map(|secret| seal(ctx, secret)).transpose()?;
-    store::update(ctx.db(), tenant, id, &wanted, sealed).await?;
+    let settings = serde_json::to_value(&wanted.settings).map_err(|error| ApiError::unexpected(&error))?;
+    // Delivery opens a connection again when `updated_at` has changed.
+    sqlx::query!(
+        "update provider_connections set name = $3, status = $4, settings = $5, updated_at = clock_timestamp()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        wanted.name,
+        wanted.status,
+        settings,
+    )
+    .execute(ctx.db())
+    .await
+    .map_err(store::name_taken)?;
+    // The role cannot read the secret there is, so it is set by itself.
+    if let Some(sealed) = sealed {
+        sqlx::query!(
+            "update provider_connections set secret = $3 where tenant_id = $1 and id = $2",
+            tenant,
+            id,
+            sealed,
+        )
+        .execute(ctx.db())
+        .await?;
+    }
     set_hook_of(ctx, id, wanted.hook).await?;
     if !fields.is_empty() {
         ctx.audit("provider.change", &id.to_string(), json!({"fields": fields})).await?;
@@ -173,9 +198,8 @@ struct ConnectionRemoved {
 }
 
 async fn delete(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
-    let tenant = ctx.tenant;
-    let id = ctx.id("connection")?;
-    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("connection"))?;
+    let (tenant, id) = (ctx.tenant, ctx.id("connection")?);
+    let row = store::lock(ctx, id).await?;
     let reason = match (row.in_order, row.served_lately) {
         (true, _) => Some("it is in the order: take it out of the order first".to_owned()),
         (false, true) => Some(format!(
@@ -214,7 +238,9 @@ async fn choose_order(ctx: &mut RequestContext, body: SetOrder) -> Result<ApiRep
         return Err(ApiError::invalid("connection_ids", "duplicate", "may name a connection once"));
     }
     let tenant = ctx.tenant;
-    store::lock_all(ctx.db(), tenant).await?;
+    sqlx::query!("select id from provider_connections where tenant_id = $1 order by id for no key update", tenant)
+        .fetch_all(ctx.db())
+        .await?;
     for id in &ids {
         if find(ctx, *id).await?.status != "active" {
             return Err(ApiError::conflict("connection_disabled").detail(format!("{id} is disabled")));

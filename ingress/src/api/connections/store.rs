@@ -8,12 +8,12 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::WantedConnection;
 use crate::{
     pipeline::{
+        RequestContext,
         error::ApiError,
-        page::{ListPage, OptionalTime, Time},
-        resource, tenant,
+        page::{OptionalTime, Time},
+        resource,
     },
     public::hooks::{self, HOOK_PURPOSE},
 };
@@ -116,11 +116,8 @@ macro_rules! select {
 }
 
 /// Newest first, one page. Served by `provider_connections_newest`.
-pub(super) async fn list(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    page: &ListPage,
-) -> sqlx::Result<Vec<ProviderConnection>> {
+pub(super) async fn list(ctx: &mut RequestContext) -> sqlx::Result<Vec<ProviderConnection>> {
+    let (tenant, page) = (ctx.tenant, ctx.page);
     select!(
         "and ($2::timestamptz is null or (c.created_at, c.id) < ($2, $3::uuid)) order by c.created_at desc, c.id desc limit $4",
         tenant,
@@ -128,20 +125,14 @@ pub(super) async fn list(
         page.before_id,
         page.fetch(),
     )
-    .fetch_all(db)
+    .fetch_all(ctx.db())
     .await
 }
 
-pub(super) async fn find(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<ProviderConnection>> {
-    select!("and c.id = $2", tenant, id).fetch_optional(db).await
-}
-
-/// How many connections a tenant has. Locks the tenant's row, so that they are made one after the other.
-pub(super) async fn count(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
-    tenant::lock_row(db, tenant).await?;
-    sqlx::query_scalar!(r#"select count(*) as "count!" from provider_connections where tenant_id = $1"#, tenant)
-        .fetch_one(db)
-        .await
+pub(super) async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<ProviderConnection, ApiError> {
+    let tenant = ctx.tenant;
+    let found = select!("and c.id = $2", tenant, id).fetch_optional(ctx.db()).await?;
+    found.ok_or_else(|| ApiError::not_found("connection"))
 }
 
 /// A connection that is about to be changed.
@@ -156,7 +147,8 @@ pub(super) struct LockedConnection {
     pub(super) served_lately: bool,
 }
 
-pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<LockedConnection>> {
+pub(super) async fn lock(ctx: &mut RequestContext, id: Uuid) -> Result<LockedConnection, ApiError> {
+    let tenant = ctx.tenant;
     let row = sqlx::query!(
         r#"select provider, name, status, settings, is_default or fallback_rank is not null as "in_order!",
                   exists (
@@ -168,24 +160,17 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
         id,
         super::LATE_EVENTS_DAYS,
     )
-    .fetch_optional(db)
-    .await?;
-    Ok(row.map(|row| LockedConnection {
+    .fetch_optional(ctx.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("connection"))?;
+    Ok(LockedConnection {
         kind: ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp),
         name: row.name,
         status: row.status,
         settings: serde_json::from_value(row.settings).unwrap_or_default(),
         in_order: row.in_order,
         served_lately: row.served_lately,
-    }))
-}
-
-/// Locks all connections of a tenant.
-pub(super) async fn lock_all(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    sqlx::query!("select id from provider_connections where tenant_id = $1 order by id for no key update", tenant)
-        .fetch_all(db)
-        .await
-        .map(drop)
+    })
 }
 
 /// A connection to be stored.
@@ -226,47 +211,11 @@ pub async fn insert(db: &mut PgConnection, new: NewConnection<'_>) -> Result<Uui
 }
 
 /// A name is unique within the tenant.
-fn name_taken(error: sqlx::Error) -> ApiError {
+pub(super) fn name_taken(error: sqlx::Error) -> ApiError {
     match error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation) {
         true => ApiError::conflict("connection_name_taken"),
         false => error.into(),
     }
-}
-
-/// Changes a connection; without a secret, the one there is stays.
-pub(super) async fn update(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    wanted: &WantedConnection,
-    sealed: Option<Vec<u8>>,
-) -> Result<(), ApiError> {
-    let settings = serde_json::to_value(&wanted.settings).map_err(|error| ApiError::unexpected(&error))?;
-    // Delivery opens a connection again when `updated_at` has changed.
-    sqlx::query!(
-        "update provider_connections set name = $3, status = $4, settings = $5, updated_at = clock_timestamp()
-         where tenant_id = $1 and id = $2",
-        tenant,
-        id,
-        wanted.name,
-        wanted.status,
-        settings,
-    )
-    .execute(&mut *db)
-    .await
-    .map_err(name_taken)?;
-    // The role cannot read the secret there is, so it is set by itself.
-    if let Some(sealed) = sealed {
-        sqlx::query!(
-            "update provider_connections set secret = $3 where tenant_id = $1 and id = $2",
-            tenant,
-            id,
-            sealed,
-        )
-        .execute(db)
-        .await?;
-    }
-    Ok(())
 }
 
 /// How events of a connection are to be verified; `None`: as before.

@@ -12,7 +12,7 @@ use super::{
     upsert::{self, Upserted},
 };
 use crate::{
-    api::fields::{self, FieldType},
+    api::fields::definitions::{self, FieldType},
     pipeline::{
         ApiReply, RequestContext,
         error::{ApiError, FieldFault},
@@ -90,7 +90,7 @@ pub(super) async fn upsert_contacts(ctx: &mut RequestContext, body: UpsertContac
         return Err(ApiError::invalid("contacts", "out_of_range", format!("must hold 1 to {BATCH_MAX} contacts")));
     }
     let tenant = ctx.tenant;
-    let defined = fields::defined_for_write(ctx.db(), tenant).await?;
+    let defined = definitions::read_for_write(ctx.db(), tenant).await?;
     let read = |contact| read(contact, &defined).map_err(ApiError::of_item);
     let wanted = body.contacts.into_iter().map(read).collect();
     let results = upsert::upsert(ctx, wanted, OnExisting::Update).await?;

@@ -172,8 +172,25 @@ async fn read_head(ctx: &mut RequestContext, id: Uuid) -> Result<(ContactDataHea
         merged.into_iter().map(|row| (row.id, row.address)).unzip();
     contacts.push(id);
     let addresses: Vec<String> = merged_addresses.iter().cloned().chain([contact.email.clone()]).collect();
-    let suppressions = suppressions(ctx.db(), tenant, &addresses).await?;
-    let left_topics = left_topics(ctx.db(), tenant, &contacts).await?;
+    let suppressions = sqlx::query_as!(
+        DataSuppression,
+        "select address as email, reason, scope, source, note, created_at from suppressions
+         where tenant_id = $1 and address = any ($2) order by address, reason",
+        tenant,
+        &addresses,
+    )
+    .fetch_all(ctx.db())
+    .await?;
+    let left_topics = sqlx::query_as!(
+        LeftTopic,
+        "select a.id as list_id, a.name, d.left_at from topic_opt_outs d
+         join audiences a on a.tenant_id = d.tenant_id and a.id = d.audience_id
+         where d.tenant_id = $1 and d.contact_id = any ($2) order by d.left_at, a.id",
+        tenant,
+        &contacts,
+    )
+    .fetch_all(ctx.db())
+    .await?;
     let head = ContactDataHead { contact, merged_addresses, suppressions, left_topics };
     Ok((head, DataSlice { tenant, contacts, addresses, kind: String::new(), after: Uuid::nil() }))
 }
@@ -183,31 +200,6 @@ fn read_cursor(cursor: Option<&str>) -> Result<(&str, Uuid), ApiError> {
     let Some(cursor) = cursor else { return Ok(("", Uuid::nil())) };
     let read = cursor.split_once('.').and_then(|(kind, id)| Some((kind, parse_id(id).ok()?)));
     read.ok_or_else(|| ApiError::invalid("cursor", "invalid", "is not a next_cursor of this list"))
-}
-
-async fn suppressions(db: &mut PgConnection, tenant: Uuid, addresses: &[String]) -> sqlx::Result<Vec<DataSuppression>> {
-    sqlx::query_as!(
-        DataSuppression,
-        "select address as email, reason, scope, source, note, created_at from suppressions
-         where tenant_id = $1 and address = any ($2) order by address, reason",
-        tenant,
-        addresses,
-    )
-    .fetch_all(db)
-    .await
-}
-
-async fn left_topics(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<Vec<LeftTopic>> {
-    sqlx::query_as!(
-        LeftTopic,
-        "select a.id as list_id, a.name, d.left_at from topic_opt_outs d
-         join audiences a on a.tenant_id = d.tenant_id and a.id = d.audience_id
-         where d.tenant_id = $1 and d.contact_id = any ($2) order by d.left_at, a.id",
-        tenant,
-        contacts,
-    )
-    .fetch_all(db)
-    .await
 }
 
 #[cfg(test)]

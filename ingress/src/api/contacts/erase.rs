@@ -35,14 +35,9 @@ pub(super) async fn erase(
         .execute(&mut *db)
         .await?;
     ledger::confirmations::erase(&mut *db, tenant, contact).await?;
-    take_back_requests(&mut *db, tenant, address).await?;
-    ledger::erasure::request_erasure(db, tenant, contact, address).await
-}
-
-/// Takes back accepted requests that are not handled yet, and the contact's copies of others': handled after this, they would make the
-/// contact anew. What they hold is erased in slices. The place of a copy stays: the sends of the others are known by theirs. Served by the
-/// indexes over the addresses.
-async fn take_back_requests(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<()> {
+    // Accepted requests that are not handled yet are taken back, and the contact's copies of others': handled after this, they would make
+    // the contact anew. What they hold is erased in slices. The place of a copy stays: the sends of the others are known by theirs. Served
+    // by the indexes over the addresses.
     sqlx::query!(
         "update requests set state = 'rejected', outcome = 'contact_erased', handled_at = now(), announce_after = null
          where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and state = 'accepted'",
@@ -59,7 +54,7 @@ async fn take_back_requests(db: &mut PgConnection, tenant: Uuid, address: &str) 
         address,
         ERASED_COPY,
     )
-    .execute(db)
-    .await
-    .map(drop)
+    .execute(&mut *db)
+    .await?;
+    ledger::erasure::request_erasure(db, tenant, contact, address).await
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{
-    api::fields::FieldType,
+    api::fields::definitions::FieldType,
     pipeline::{
         Faults, GivenTime, Patch,
         error::ApiError,
@@ -371,13 +371,6 @@ pub(crate) struct ContactChange {
     /// Merged into the contact's; null deletes a key.
     pub fields: Map<String, Value>,
     pub marketing_status: Option<MarketingStatus>,
-}
-
-impl ContactChange {
-    /// Whether a contact that has left would not be one that has left any more: one whose consent is pending can be subscribed.
-    pub(crate) fn undoes_an_opt_out(&self) -> bool {
-        self.marketing_status.is_some_and(|status| status != MarketingStatus::Unsubscribed)
-    }
 }
 
 fn line(patch: &Patch<String>) -> Option<&str> {

@@ -55,7 +55,15 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     }
     // The survivor takes its place in lists and tags: it does not join them, and no sequence starts by that.
     sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
-    lock_enrollments(ctx.db(), tenant, &[survivor, merged]).await?;
+    // Enrollments are locked before contacts, as everywhere: a step that is being taken is waited for.
+    sqlx::query!(
+        "select from enrollments where tenant_id = $1 and contact_id = any ($2) and status in ('active', 'paused')
+         order by id for update",
+        tenant,
+        &[survivor, merged],
+    )
+    .execute(ctx.db())
+    .await?;
     let Some((kept, gone)) = lock_both(ctx.db(), tenant, survivor, merged).await? else {
         // The same merge, or its opposite, came first; or one of the two is part of a third contact now, which a repeat finds.
         let (survivor, merged) = living(ctx.db(), tenant, asked, body.contact_id.0).await?;
@@ -68,7 +76,19 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     move_memberships(ctx.db(), tenant, survivor, merged).await?;
     move_facts(ctx.db(), tenant, survivor, merged).await?;
     move_enrollments(ctx.db(), tenant, survivor, merged).await?;
-    close(ctx.db(), tenant, survivor, merged, columns.contains_key("external_id")).await?;
+    // The contact is a part of the survivor, with those that were merged into it before. An `external_id` that the survivor does not take
+    // stays with the contact, and leads to the survivor.
+    sqlx::query!(
+        "update contacts
+         set status = 'merged', merged_into = $2, external_id = case when id = $3 and $4 then null else external_id end, updated_at = now()
+         where tenant_id = $1 and (id = $3 or merged_into = $3)",
+        tenant,
+        survivor,
+        merged,
+        columns.contains_key("external_id"),
+    )
+    .execute(ctx.db())
+    .await?;
     let was_asked = confirmations::withdraw(ctx.db(), tenant, merged).await?;
     let values = NewValues { id: survivor, columns: &columns, fields: &fields };
     store::update(ctx.db(), tenant, &[values]).await.map_err(store::external_id_race)?;
@@ -142,19 +162,6 @@ async fn living(db: &mut PgConnection, tenant: Uuid, one: Uuid, other: Uuid) -> 
     .await?;
     let of = |id: Uuid| found.iter().find(|row| row.named == id).map(|row| row.id);
     of(one).zip(of(other)).ok_or_else(|| ApiError::not_found("contact"))
-}
-
-/// Enrollments are locked before contacts, as everywhere: a step that is being taken is waited for.
-async fn lock_enrollments(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<()> {
-    sqlx::query!(
-        "select from enrollments where tenant_id = $1 and contact_id = any ($2) and status in ('active', 'paused')
-         order by id for update",
-        tenant,
-        contacts,
-    )
-    .execute(db)
-    .await
-    .map(drop)
 }
 
 /// The rows of the survivor and of the other, locked in the order of their ids, and those that were merged into the other before. `None`:
@@ -274,29 +281,6 @@ async fn move_enrollments(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, m
          where tenant_id = $1 and contact_id = $2 and status in ('active', 'paused')",
         tenant,
         merged,
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-/// Makes the contact a part of the survivor, with those that were merged into it before. An `external_id` that the survivor does not take
-/// stays with the contact, and leads to the survivor.
-async fn close(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    survivor: Uuid,
-    merged: Uuid,
-    gives_external_id: bool,
-) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update contacts
-         set status = 'merged', merged_into = $2, external_id = case when id = $3 and $4 then null else external_id end, updated_at = now()
-         where tenant_id = $1 and (id = $3 or merged_into = $3)",
-        tenant,
-        survivor,
-        merged,
-        gives_external_id,
     )
     .execute(db)
     .await

@@ -14,7 +14,7 @@ mod store;
 mod upsert;
 
 use schemars::JsonSchema;
-use schemas::Address;
+use schemas::{Address, MarketingStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -30,7 +30,7 @@ use self::{
     upsert::Upserted,
 };
 use crate::{
-    api::{audiences::kind::AudienceKind, exports, fields},
+    api::{audiences::held::AudienceKind, exports, fields::definitions},
     pipeline::{
         ApiReply, Doc, Faults, GivenTime, Id, NoParameters, RequestContext, Routes,
         doc::{AT, ID},
@@ -216,9 +216,14 @@ async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<ApiReply,
     faults.finish()?;
     let tenant = ctx.tenant;
     for (id, kind) in [(query.list_id, AudienceKind::List), (query.tag_id, AudienceKind::Tag)] {
-        if let Some(Id(id)) = id {
-            store::require_audience(ctx.db(), tenant, id, kind).await?;
-        }
+        let Some(Id(id)) = id else { continue };
+        let known = sqlx::query_scalar!(
+            "select id from audiences where tenant_id = $1 and id = $2 and kind = $3 and deleted_at is null",
+            tenant,
+            id,
+            kind.as_str()
+        );
+        known.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found(kind.as_str()))?;
     }
     let segment = match query.segment_id {
         Some(Id(id)) => Some(segments::load(ctx.db(), tenant, id).await?),
@@ -259,7 +264,7 @@ struct ContactCreated {
 /// A batch of one that keeps what exists, unless the caller says otherwise.
 async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
-    let defined = fields::defined_for_write(ctx.db(), tenant).await?;
+    let defined = definitions::read_for_write(ctx.db(), tenant).await?;
     let wanted = body.validate(&defined)?;
     let result = upsert::upsert(ctx, vec![Ok(wanted)], OnExisting::Keep).await?.pop().ok_or_else(ApiError::internal)?;
     let (contact_id, result) = match result? {
@@ -274,16 +279,27 @@ async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<ApiRepl
 
 async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiReply, ApiError> {
     let (tenant, asked) = (ctx.tenant, ctx.id("contact")?);
-    let defined = fields::defined_for_write(ctx.db(), tenant).await?;
+    let defined = definitions::read_for_write(ctx.db(), tenant).await?;
     let change = body.validate(&defined)?;
     let before = store::lock(ctx.db(), tenant, asked).await?;
     let id = before.id;
-    if change.undoes_an_opt_out() && before.left_by_own_hand {
+    // Pending is less than unsubscribed, too: such a contact can be subscribed.
+    let undoes_an_opt_out = change.marketing_status.is_some_and(|status| status != MarketingStatus::Unsubscribed);
+    if undoes_an_opt_out && before.left_by_own_hand {
         return Err(ApiError::conflict("unsubscribed_by_recipient")
             .detail("the recipient unsubscribed; only the recipient can opt in again"));
     }
     if let Some(external_id) = change.columns.get("external_id").and_then(Value::as_str) {
-        store::release_external_id(ctx.db(), tenant, id, external_id).await?;
+        // A contact that was merged into this one gives it up.
+        sqlx::query!(
+            "update contacts set external_id = null, updated_at = now()
+             where tenant_id = $1 and merged_into = $2 and external_id = $3",
+            tenant,
+            id,
+            external_id,
+        )
+        .execute(ctx.db())
+        .await?;
     }
     let values = NewValues { id, columns: &change.columns, fields: &change.fields };
     store::update(ctx.db(), tenant, &[values]).await.map_err(store::external_id_fault)?;
@@ -317,7 +333,14 @@ struct ContactRemoved {
 async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, store::survivor_of_path(ctx).await?);
     if body.erase {
-        store::lock_with_merged(ctx.db(), tenant, id).await?;
+        // With those that were merged into it, in the order of their ids, as every writer locks that needs several.
+        sqlx::query!(
+            "select from contacts where tenant_id = $1 and (id = $2 or merged_into = $2) order by id for no key update",
+            tenant,
+            id,
+        )
+        .execute(ctx.db())
+        .await?;
         // Asked again, it says how far the erasure is: also of one that this waited for.
         if let Some(complete) = ledger::erasure::is_erased(ctx.db(), tenant, id).await? {
             return erased(id, complete);
@@ -334,7 +357,12 @@ async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiRepl
         ctx.audit("contact.erased", &id.to_string(), json!({})).await?;
         return erased(id, false);
     }
-    if store::archive(ctx.db(), tenant, id).await? {
+    let archived = sqlx::query!(
+        "update contacts set status = 'archived', updated_at = now() where tenant_id = $1 and id = $2 and status <> 'archived'",
+        tenant,
+        id,
+    );
+    if archived.execute(ctx.db()).await?.rows_affected() == 1 {
         ctx.audit("contact.archived", &id.to_string(), json!({})).await?;
     }
     ApiReply::ok(&ContactRemoved { contact_id: id, status: "archived", erasure: None })

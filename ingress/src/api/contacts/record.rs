@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{confirmation::ContactConfirmation, input::SignUpEvidence, store::ContactStatus};
 use crate::{
-    api::audiences::kind::AudienceKind,
+    api::audiences::held::AudienceKind,
     pipeline::{
         error::ApiError,
         page::{OptionalTime, Time},

@@ -10,7 +10,7 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use crate::{
-    api::audiences::kind::AudienceKind,
+    api::audiences::held::AudienceKind,
     pipeline::{RequestContext, error::ApiError},
 };
 
@@ -34,25 +34,6 @@ pub(crate) struct ContactBeforeChange {
     pub marketing_status: MarketingStatus,
     /// The recipient unsubscribed through a link in mail: no API call undoes that.
     pub left_by_own_hand: bool,
-}
-
-/// 404 `list_not_found` or `tag_not_found` unless there is one.
-pub(crate) async fn require_audience(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    kind: AudienceKind,
-) -> Result<(), ApiError> {
-    sqlx::query_scalar!(
-        "select id from audiences where tenant_id = $1 and id = $2 and kind = $3 and deleted_at is null",
-        tenant,
-        id,
-        kind.as_str()
-    )
-    .fetch_optional(db)
-    .await?
-    .map(drop)
-    .ok_or_else(|| ApiError::not_found(kind.as_str()))
 }
 
 /// The contact that an id leads to: itself, or the one that it was merged into.
@@ -85,18 +66,6 @@ pub(crate) async fn merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
         id
     );
     Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.id, row.address)).collect())
-}
-
-/// Locks a contact and those that were merged into it in the order of their ids, as every writer does that needs several.
-pub(crate) async fn lock_with_merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
-    sqlx::query!(
-        "select from contacts where tenant_id = $1 and (id = $2 or merged_into = $2) order by id for no key update",
-        tenant,
-        id,
-    )
-    .execute(db)
-    .await
-    .map(drop)
 }
 
 /// Creates the lists or tags that do not exist.
@@ -208,35 +177,4 @@ pub(crate) fn external_id_race(error: sqlx::Error) -> ApiError {
 pub(super) fn external_id_taken() -> ApiError {
     let detail = "another contact has it; merge the two, or change the other one first";
     ApiError::conflict("external_id_taken").at("external_id", detail)
-}
-
-/// Takes an `external_id` from a contact that was merged into this one, whose row the caller has locked: the contact itself is to get it.
-pub(super) async fn release_external_id(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    survivor: Uuid,
-    external_id: &str,
-) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update contacts set external_id = null, updated_at = now()
-         where tenant_id = $1 and merged_into = $2 and external_id = $3",
-        tenant,
-        survivor,
-        external_id,
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-/// Archives. `false`: it was archived before.
-pub(crate) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
-    sqlx::query!(
-        "update contacts set status = 'archived', updated_at = now() where tenant_id = $1 and id = $2 and status <> 'archived'",
-        tenant,
-        id,
-    )
-    .execute(db)
-    .await
-    .map(|done| done.rows_affected() == 1)
 }

@@ -15,7 +15,7 @@ use super::{
     store::{self, MARKETING_STATUS_CHANGED, NewValues},
 };
 use crate::{
-    api::audiences::{held, kind::AudienceKind},
+    api::audiences::held::{AudienceKind, hold_audiences},
     pipeline::{RequestContext, error::ApiError},
 };
 
@@ -55,7 +55,9 @@ pub(super) async fn upsert(
         }
         // Another request made the others at the same moment: they are found now.
     };
-    let changed = update(ctx.db(), tenant, &actions, &created).await?;
+    let values: Vec<NewValues<'_>> =
+        actions.iter().flatten().filter_map(|action| new_values(action, &created)).collect();
+    let changed = store::update(ctx.db(), tenant, &values).await.map_err(store::external_id_race)?;
     let joined = join(ctx.db(), tenant, &wanted, &actions, &created).await?;
     audit_status_changes(ctx, &actions).await?;
     ask_to_confirm(ctx, &wanted, &actions).await?;
@@ -71,6 +73,16 @@ fn new_row(action: &UpsertAction) -> Option<&Value> {
     match action {
         UpsertAction::Create { row, .. } => Some(row),
         UpsertAction::Update { .. } => None,
+    }
+}
+
+/// The new values of a contact that was there before this request.
+fn new_values<'a>(action: &'a UpsertAction, created: &HashSet<Uuid>) -> Option<NewValues<'a>> {
+    match action {
+        UpsertAction::Update { id, columns, fields, .. } if !created.contains(id) => {
+            Some(NewValues { id: *id, columns, fields })
+        }
+        _ => None,
     }
 }
 
@@ -142,22 +154,6 @@ async fn create(db: &mut PgConnection, tenant: Uuid, rows: &[&Value]) -> sqlx::R
     sqlx::query_file_scalar!("queries/create_contacts.sql", tenant, Json(rows) as _).fetch_all(db).await
 }
 
-/// Answers which had other values before.
-async fn update(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    actions: &[Result<UpsertAction, ApiError>],
-    created: &HashSet<Uuid>,
-) -> Result<HashSet<Uuid>, ApiError> {
-    let values = actions.iter().flatten().filter_map(|action| match action {
-        UpsertAction::Update { id, columns, fields, .. } if !created.contains(id) => {
-            Some(NewValues { id: *id, columns, fields })
-        }
-        _ => None,
-    });
-    store::update(db, tenant, &values.collect::<Vec<_>>()).await.map_err(store::external_id_race)
-}
-
 /// The lists and tags that contacts name.
 fn named(wanted: &WantedContact) -> impl Iterator<Item = (AudienceKind, &str)> {
     let lists = wanted.lists.iter().map(|name| (AudienceKind::List, name.trim()));
@@ -176,7 +172,7 @@ async fn refuse_unknown_audiences(
         return Ok(());
     }
     let ids: Vec<Uuid> = ids.into_iter().collect();
-    let held = held::hold(db, tenant, &ids).await?;
+    let held = hold_audiences(db, tenant, &ids).await?;
     for one in wanted {
         let Ok(contact) = one else { continue };
         let unknown = named(contact).find(|(kind, name)| parse_id(name).is_ok_and(|id| !held.has(*kind, id)));

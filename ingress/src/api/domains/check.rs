@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::{
     DKIM_PURPOSE,
     records::{self, RecordView},
-    store::{self, DomainCheck, DomainRow},
+    store::{self, DomainRow},
 };
 use crate::{
     pipeline::{
@@ -40,6 +40,8 @@ static TENANTS: LazyLock<Shares> = LazyLock::new(|| Shares::new(usize::MAX, 1));
 /// Longest wait until a check may run.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const RETRY_BUSY: u64 = 5;
+/// The index that lets only one tenant have a proven name.
+const PROVEN_ONCE: &str = "domains_proven_once";
 /// In the audit log: a check moved a domain's status.
 pub(super) const STATUS_CHANGED: &str = "domain.status_changed";
 /// In the sandbox every domain verifies without DNS, except those that begin with this label.
@@ -58,11 +60,10 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     if !can_sign(&ctx.ingress, tenant, &row) {
         return Err(ApiError::conflict("domain_missing_provider_record"));
     }
-    let results = match ctx.caller.environment {
-        Environment::Sandbox => pretend(&row, wanted(&ctx.ingress, &row)),
-        Environment::Production
-            if is_fresh(row.last_checked_at, Utc::now(), ctx.ingress.settings.rechecks.domain_check_fresh) =>
-        {
+    let rechecks = ctx.ingress.settings.rechecks;
+    let (results, again) = match ctx.caller.environment {
+        Environment::Sandbox => (pretend(&row, wanted(&ctx.ingress, &row)), None),
+        Environment::Production if is_fresh(row.last_checked_at, Utc::now(), rechecks.domain_check_fresh) => {
             let dns_records = records::view(&row, &ctx.ingress.settings.domain_targets.settings());
             return ApiReply::ok(&DomainChecked { domain_id: id, status: row.status, dns_records });
         }
@@ -72,12 +73,8 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
                 let _permits = take_permits(tenant).await?;
                 Ok::<_, ApiError>(ask(&ingress, &asked).await)
             };
-            ctx.wait_without_connection("dns".to_owned(), answer)??
+            (ctx.wait_without_connection("dns".to_owned(), answer)??, Some(rechecks))
         }
-    };
-    let again = match ctx.caller.environment {
-        Environment::Sandbox => None,
-        Environment::Production => Some(ctx.ingress.settings.rechecks),
     };
     match apply_check(ctx.db(), tenant, &row, &results, again).await? {
         CheckOutcome::Recorded { from, to, records } => {
@@ -159,16 +156,34 @@ pub(super) async fn apply_check(
     let records: Vec<RecordView> = results.iter().map(|checked| RecordView::checked(checked, now)).collect();
     let next =
         again.and_then(|rechecks| rechecks.next(to, now - row.created_at, degraded_since.map(|since| now - since)));
-    let check = DomainCheck {
-        status: to,
-        records: &json!(records),
-        next_check_at: next.map(|wait| now + wait),
-        second_published: second_published(results),
-    };
-    if !store::record_check(db, tenant, row.id, &check).await? {
-        return Ok(CheckOutcome::ProvenElsewhere);
+    let written = sqlx::query!(
+        "update domains
+         set status = $3,
+             records = $4,
+             last_checked_at = now(),
+             next_check_at = $5,
+             second_published = coalesce($6, second_published),
+             verified_at = case when $3 = 'verified' then coalesce(verified_at, now()) else verified_at end,
+             degraded_since = case when $3 = 'degraded' then coalesce(degraded_since, now())
+                                   when $3 = 'verified' then null else degraded_since end,
+             updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        row.id,
+        to.as_str(),
+        json!(records),
+        next.map(|wait| now + wait),
+        second_published(results),
+    )
+    .execute(db)
+    .await;
+    match written {
+        Ok(_) => Ok(CheckOutcome::Recorded { from, to, records }),
+        Err(sqlx::Error::Database(error)) if error.constraint() == Some(PROVEN_ONCE) => {
+            Ok(CheckOutcome::ProvenElsewhere)
+        }
+        Err(error) => Err(error),
     }
-    Ok(CheckOutcome::Recorded { from, to, records })
 }
 
 /// Whether the advised DKIM record stands. A DNS without a definite answer changes nothing.

@@ -17,16 +17,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::{
-    records::RecordView,
-    store::{DomainRow, NewDomain},
-};
+use self::{records::RecordView, store::DomainRow};
 use super::references;
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
     page::{OptionalTime, Time},
-    read, read_page, resource, status_answer, write, write_with_work,
+    read, read_page, resource, status_answer, tenant, write, write_with_work,
 };
 
 /// The vault's purpose for private DKIM keys.
@@ -155,12 +152,20 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
     if store::proven_elsewhere(ctx.db(), tenant, &name).await? {
         return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
     }
-    let (domains, pending) = store::count(ctx.db(), tenant).await?;
-    if domains >= DOMAINS_MAX {
+    // The tenant's row is locked, so that domains are counted and claimed one after the other.
+    tenant::lock_row(ctx.db(), tenant).await?;
+    let count = sqlx::query!(
+        r#"select count(*) as "domains!", count(*) filter (where status = 'pending') as "pending!"
+           from domains where tenant_id = $1"#,
+        tenant
+    )
+    .fetch_one(ctx.db())
+    .await?;
+    if count.domains >= DOMAINS_MAX {
         return Err(ApiError::conflict("domain_limit_reached")
             .detail(format!("a tenant has at most {DOMAINS_MAX} domains: remove some")));
     }
-    if pending >= PENDING_MAX {
+    if count.pending >= PENDING_MAX {
         return Err(ApiError::conflict("domain_limit_reached")
             .detail(format!("at most {PENDING_MAX} domains may be pending: verify or remove some")));
     }
@@ -171,17 +176,26 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
         sealed.map_err(|error| ApiError::unexpected(&error))
     };
     let (private, second_private) = (seal(key)?, seal(second)?);
-    let new = NewDomain {
-        domain: &name,
-        selector: FIRST_SELECTOR,
-        dkim_private: &private,
-        dkim_public: &key.public,
-        second_selector: SECOND_SELECTOR,
-        second_private: &second_private,
-        second_public: &second.public,
-        ownership_token: &URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
-    };
-    let already_existed = !store::insert(ctx.db(), tenant, &new).await?;
+    let inserted = sqlx::query!(
+        "insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token,
+                              second_selector, second_private, second_public)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+         on conflict (tenant_id, domain) do nothing",
+        tenant,
+        schemas::new_id(),
+        name,
+        FIRST_SELECTOR,
+        private,
+        key.public,
+        URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
+        SECOND_SELECTOR,
+        second_private,
+        second.public,
+    )
+    .execute(ctx.db())
+    .await?;
+    // Another request may have been first.
+    let already_existed = inserted.rows_affected() == 0;
     let row = store::by_name(ctx.db(), tenant, &name).await?.ok_or_else(ApiError::internal)?;
     if !already_existed {
         ctx.audit("domain.created", &row.id.to_string(), json!({})).await?;
@@ -262,9 +276,12 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
         references,
         "remove its senders, and choose another tracking domain; while a sender has sent mail, the domain stays",
     )?;
-    if !store::delete(ctx.db(), tenant, id).await? {
-        return Err(ApiError::busy("domain_in_use").detail("something has begun to refer to it"));
-    }
+    match sqlx::query!("delete from domains where tenant_id = $1 and id = $2", tenant, id).execute(ctx.db()).await {
+        Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => {
+            return Err(ApiError::busy("domain_in_use").detail("something has begun to refer to it"));
+        }
+        removed => removed?,
+    };
     ctx.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
     DomainRemoved::reply(id)
 }

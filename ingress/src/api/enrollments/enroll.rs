@@ -1,24 +1,88 @@
 //! Enrolling: the contact is found or made, and its first step has a time. Needs a transaction confined to the tenant, and nothing
 //! of HTTP.
 
-use chrono::{DateTime, Utc};
 use ledger::gate;
 use schemars::JsonSchema;
 use schemas::delay;
-use schemas::{Address, Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason};
-use serde::Serialize;
+use schemas::{
+    Address, Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason, action::CONTACT_TEXT_MAX_CHARS,
+    messages::ContactDetails,
+};
+use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::NewEnrollment;
 use crate::{
-    api::contacts::{LOOKUPS_MAX, named},
-    pipeline::{error::ApiError, page::Time},
+    api::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, LOOKUPS_MAX, NamedContact, check_details, named},
+    pipeline::{
+        Faults, Id,
+        error::ApiError,
+        page::Time,
+        types::{Email, Line, Name},
+    },
 };
+
+/// The body of an enrollment, without the tenant.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EnrollContact {
+    #[schemars(required)]
+    sequence_id: Option<Id>,
+    /// One of email, external_id and contact_id names the contact.
+    #[schemars(with = "Option<Email>")]
+    email: Option<String>,
+    /// Instead of email: the contact's id in the product. The contact must be known.
+    #[schemars(with = "Option<Name<EXTERNAL_ID_MAX_CHARS>>")]
+    external_id: Option<String>,
+    /// Instead of email. The contact must be known.
+    contact_id: Option<Id>,
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
+    first_name: Option<String>,
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
+    last_name: Option<String>,
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
+    title: Option<String>,
+    #[schemars(with = "Option<Line<CONTACT_TEXT_MAX_CHARS>>")]
+    phone: Option<String>,
+}
+
+/// An enrollment to be.
+#[derive(Debug)]
+pub(super) struct NewEnrollment {
+    sequence_id: Uuid,
+    contact: NamedContact,
+    details: ContactDetails,
+}
+
+impl EnrollContact {
+    /// Checks its form.
+    ///
+    /// # Errors
+    /// 400 with every fault.
+    pub(super) fn validate(self) -> Result<NewEnrollment, ApiError> {
+        let mut faults = Faults::default();
+        let sequence_id = faults.required("sequence_id", self.sequence_id);
+        let names = ContactNames { contact_id: self.contact_id, email: self.email, external_id: self.external_id };
+        let contact = names.check("", &mut faults);
+        let details = ContactDetails {
+            first_name: self.first_name,
+            last_name: self.last_name,
+            title: self.title,
+            phone: self.phone,
+        };
+        check_details(&details, &mut faults);
+        faults.finish()?;
+        Ok(NewEnrollment {
+            sequence_id: sequence_id.ok_or_else(ApiError::internal)?.0,
+            contact: contact.ok_or_else(ApiError::internal)?,
+            details,
+        })
+    }
+}
 
 /// An enrollment that was made.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Enrolled {
+pub(super) struct Enrolled {
     enrollment_id: Uuid,
     contact_id: Uuid,
     sequence_id: Uuid,
@@ -34,13 +98,39 @@ pub(crate) struct Enrolled {
 ///
 /// # Errors
 /// 404 `sequence_not_found`, `contact_not_found`; 409 `sequence_not_active`, `sequence_has_no_steps`, `already_enrolled`.
-pub(crate) async fn enroll(
+pub(super) async fn enroll(
     db: &mut PgConnection,
     tenant: Uuid,
     product: &str,
     new: &NewEnrollment,
 ) -> Result<Enrolled, ApiError> {
-    let first = first_step(&mut *db, tenant, new.sequence_id).await?;
+    // The sequence is held as it is: one that is being paused or archived waits for this enrollment, which then follows it.
+    let status = sqlx::query_scalar!(
+        r#"select status as "status: SequenceStatus" from sequences
+           where tenant_id = $1 and id = $2 and deleted_at is null for share"#,
+        tenant,
+        new.sequence_id,
+    )
+    .fetch_optional(&mut *db)
+    .await?
+    .ok_or_else(|| ApiError::not_found("sequence"))?;
+    if status != SequenceStatus::Active {
+        return Err(ApiError::conflict("sequence_not_active").detail(format!("the sequence is {status}")));
+    }
+    let first = sqlx::query!(
+        r#"select now() as "now!", t.timezone as tenant_timezone, p.step_order, p.delay_amount,
+                  p.delay_unit as "delay_unit: DelayUnit"
+           from sequence_steps p
+           join sequences s on s.tenant_id = p.tenant_id and s.id = p.sequence_id and s.version = p.version
+           join tenants t on t.id = p.tenant_id
+           where p.tenant_id = $1 and p.sequence_id = $2
+           order by p.step_order limit 1"#,
+        tenant,
+        new.sequence_id,
+    )
+    .fetch_optional(&mut *db)
+    .await?
+    .ok_or_else(|| ApiError::conflict("sequence_has_no_steps"))?;
     let address = named::address(&mut *db, tenant, &new.contact).await?;
     let contact = find_or_create(&mut *db, tenant, &address, new).await?;
     let zone = delay::zone(contact.timezone.as_deref(), &first.tenant_timezone);
@@ -67,11 +157,12 @@ pub(crate) async fn enroll(
     sqlx::query!("insert into enrollment_checks (tenant_id, contact_id) values ($1, $2)", tenant, contact.id)
         .execute(&mut *db)
         .await?;
-    let eligibility = gate::load_eligibility(db, tenant, &[contact.id]).await?;
+    let eligibility = gate::load_eligibility(db, &[tenant], &[contact.id]).await?;
     // The mail of sequences is marketing.
-    let skip_reason = eligibility.first().and_then(|(_, eligibility)| {
-        gate::decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing)
-    });
+    let skip_reason = eligibility
+        .values()
+        .next()
+        .and_then(|eligibility| gate::decide_recipient(eligibility, MessageKind::Sequence, Classification::Marketing));
     Ok(Enrolled {
         enrollment_id: id,
         contact_id: contact.id,
@@ -80,46 +171,6 @@ pub(crate) async fn enroll(
         mailable: skip_reason.is_none(),
         skip_reason,
     })
-}
-
-/// What the first step says.
-struct FirstStep {
-    now: DateTime<Utc>,
-    tenant_timezone: String,
-    step_order: i16,
-    delay_amount: i32,
-    delay_unit: DelayUnit,
-}
-
-/// Holds the sequence as it is: one that is being paused or archived waits for this enrollment, which then follows it.
-async fn first_step(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> Result<FirstStep, ApiError> {
-    let status = sqlx::query_scalar!(
-        r#"select status as "status: SequenceStatus" from sequences
-           where tenant_id = $1 and id = $2 and deleted_at is null for share"#,
-        tenant,
-        sequence,
-    )
-    .fetch_optional(&mut *db)
-    .await?
-    .ok_or_else(|| ApiError::not_found("sequence"))?;
-    if status != SequenceStatus::Active {
-        return Err(ApiError::conflict("sequence_not_active").detail(format!("the sequence is {status}")));
-    }
-    sqlx::query_as!(
-        FirstStep,
-        r#"select now() as "now!", t.timezone as tenant_timezone, p.step_order, p.delay_amount,
-                  p.delay_unit as "delay_unit: DelayUnit"
-           from sequence_steps p
-           join sequences s on s.tenant_id = p.tenant_id and s.id = p.sequence_id and s.version = p.version
-           join tenants t on t.id = p.tenant_id
-           where p.tenant_id = $1 and p.sequence_id = $2
-           order by p.step_order limit 1"#,
-        tenant,
-        sequence,
-    )
-    .fetch_optional(db)
-    .await?
-    .ok_or_else(|| ApiError::conflict("sequence_has_no_steps"))
 }
 
 struct EnrolledContact {

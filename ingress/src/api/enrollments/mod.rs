@@ -1,26 +1,29 @@
 //! `/v1/enrollments`: contacts on their way through sequences.
 
 mod enroll;
-mod input;
 pub(crate) mod store;
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use schemas::{EnrollmentStatus, ExitReason};
+use schemas::{EnrollmentStatus, ExitReason, StepType};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use self::{
-    input::EnrollContact,
-    store::{EnrollmentFilter, EnrollmentRow, EnrollmentStep},
+    enroll::EnrollContact,
+    store::{EnrollmentFilter, EnrollmentRow},
 };
-use super::contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, named};
+use super::{
+    contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, named},
+    sequences::STEPS_MAX,
+};
 use crate::pipeline::{
     ApiReply, Doc, Faults, Id, NoFields, NoParameters, RequestContext, Routes,
     doc::ID,
     error::ApiError,
+    page::Time,
     read, read_page, resource,
     types::{Email, Name},
     write,
@@ -108,6 +111,24 @@ async fn list(ctx: &mut RequestContext, query: ListEnrollments) -> Result<ApiRep
     ApiReply::page(page, store::list(ctx.db(), tenant, filter, &page).await?)
 }
 
+/// What a step did.
+#[derive(Debug, Serialize, JsonSchema)]
+struct EnrollmentStep {
+    step_id: Uuid,
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    step_order: i16,
+    step_type: StepType,
+    #[schemars(extend("enum" = ["done", "unchanged", "withheld", "failed"]))]
+    outcome: String,
+    /// Ids and codes of what it did.
+    #[schemars(with = "Map<String, Value>")]
+    detail: Value,
+    /// Its mail: `GET /v1/sends/{send_id}`.
+    send_id: Option<Uuid>,
+    due_at: Time,
+    done_at: Time,
+}
+
 /// An enrollment with its steps.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Enrollment {
@@ -122,7 +143,16 @@ resource!(Enrollment, "enrollment", "enrollments", row => (*row.summary.created_
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
     let summary = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
-    let steps = store::steps(ctx.db(), tenant, id).await?;
+    let steps = sqlx::query_as!(
+        EnrollmentStep,
+        r#"select step_id, step_order, step_type as "step_type: StepType", outcome, detail, send_id, due_at, done_at
+           from enrollment_steps where tenant_id = $1 and enrollment_id = $2
+           order by step_order"#,
+        tenant,
+        id,
+    )
+    .fetch_all(ctx.db())
+    .await?;
     ApiReply::single(Enrollment { summary, steps })
 }
 
@@ -133,10 +163,17 @@ struct EnrollmentEnded {
     exit_reason: Option<ExitReason>,
 }
 
-/// Ends an enrollment. Harmless to repeat; one that is over stays as it ended.
+/// Ends an enrollment. Harmless to repeat; one that is over stays as it ended. A step that is being taken is waited for.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
-    if store::exit(ctx.db(), tenant, id).await? {
+    let ended = sqlx::query!(
+        "update enrollments
+         set status = 'exited', exit_reason = 'manual', next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
+         where tenant_id = $1 and id = $2 and status in ('active', 'paused')",
+        tenant,
+        id,
+    );
+    if ended.execute(ctx.db()).await?.rows_affected() == 1 {
         ctx.audit("enrollment.exited", &id.to_string(), json!({})).await?;
     }
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;

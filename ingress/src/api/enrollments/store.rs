@@ -1,9 +1,8 @@
 //! Rows of `enrollments`, as callers see them: what is live is paused while its sequence is, and over once that is archived.
 
 use schemars::JsonSchema;
-use schemas::{EnrollmentStatus, ExitReason, StepType};
+use schemas::{EnrollmentStatus, ExitReason};
 use serde::Serialize;
-use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -52,24 +51,6 @@ pub(crate) struct EnrollmentRow {
 
 resource!(EnrollmentRow, "enrollment", "enrollments", id);
 
-/// What a step did.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct EnrollmentStep {
-    step_id: Uuid,
-    #[schemars(range(min = 1, max = STEPS_MAX))]
-    step_order: i16,
-    step_type: StepType,
-    #[schemars(extend("enum" = ["done", "unchanged", "withheld", "failed"]))]
-    outcome: String,
-    /// Ids and codes of what it did.
-    #[schemars(with = "Map<String, Value>")]
-    detail: Value,
-    /// Its mail: `GET /v1/sends/{send_id}`.
-    send_id: Option<Uuid>,
-    due_at: Time,
-    done_at: Time,
-}
-
 /// Which enrollments are asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EnrollmentFilter {
@@ -84,20 +65,6 @@ pub(super) struct EnrollmentFilter {
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<EnrollmentRow>> {
     let filter = EnrollmentFilter { id: Some(id), ..EnrollmentFilter::default() };
     Ok(list(db, tenant, filter, &ListPage::ONE).await?.pop())
-}
-
-/// What its steps did, in order.
-pub(super) async fn steps(db: &mut PgConnection, tenant: Uuid, enrollment: Uuid) -> sqlx::Result<Vec<EnrollmentStep>> {
-    sqlx::query_as!(
-        EnrollmentStep,
-        r#"select step_id, step_order, step_type as "step_type: StepType", outcome, detail, send_id, due_at, done_at
-           from enrollment_steps where tenant_id = $1 and enrollment_id = $2
-           order by step_order"#,
-        tenant,
-        enrollment,
-    )
-    .fetch_all(db)
-    .await
 }
 
 /// Enrollments, newest first, one page.
@@ -155,18 +122,4 @@ pub(crate) async fn newest_send(db: &mut PgConnection, tenant: Uuid, enrollment:
     )
     .fetch_optional(db)
     .await
-}
-
-/// Ends an enrollment at the caller's word. `false`: it was over, and stays as it is. A step that is being taken is waited for.
-pub(super) async fn exit(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
-    sqlx::query!(
-        "update enrollments
-         set status = 'exited', exit_reason = 'manual', next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
-         where tenant_id = $1 and id = $2 and status in ('active', 'paused')",
-        tenant,
-        id,
-    )
-    .execute(db)
-    .await
-    .map(|done| done.rows_affected() == 1)
 }

@@ -110,7 +110,7 @@ impl EventItem {
         let contact = names.check(prefix, faults);
         let EventProperties(properties) = self.properties.unwrap_or_default();
         if let Err(fault) = PROPERTIES.check(&properties) {
-            faults.add(format!("{}{}", at("properties"), fault.path()), fault.code(), fault.to_string());
+            faults.add(format!("{}{}", at("properties"), fault.path), fault.code, fault.detail);
         }
         if let Some(GivenTime(moment)) = self.occurred_at {
             faults.happened(&at("occurred_at"), moment, now);

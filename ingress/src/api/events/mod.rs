@@ -2,7 +2,7 @@
 //! them.
 
 mod input;
-pub(crate) mod store;
+mod store;
 
 use std::sync::Arc;
 
@@ -73,15 +73,7 @@ async fn record(ctx: &mut RequestContext, body: RecordEvents) -> Result<ApiReply
     let (events, alone) = body.validate()?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     ctx.commits_no_facts();
-    let stored = store::record(ctx.db(), tenant, &caller.product, &events).await?;
-    let results = stored.into_iter().map(|stored| match stored {
-        None => RecordedEvent { status: EventStatus::ContactNotFound, event_id: None, contact_id: None },
-        Some(stored) => {
-            let status = if stored.is_new { EventStatus::Recorded } else { EventStatus::AlreadyRecorded };
-            RecordedEvent { status, event_id: Some(stored.id), contact_id: Some(stored.contact_id) }
-        }
-    });
-    let mut events: Vec<RecordedEvent> = results.collect();
+    let mut events = store::record(ctx.db(), tenant, &caller.product, &events).await?;
     let recorded = events.iter().filter(|event| event.status == EventStatus::Recorded).count();
     let answer = match (alone, events.pop()) {
         (true, Some(event)) if event.status == EventStatus::ContactNotFound => {

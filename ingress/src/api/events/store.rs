@@ -5,31 +5,22 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::NewProductEvent;
+use super::{EventStatus, RecordedEvent, input::NewProductEvent};
 use crate::{
     api::contacts::{NamedContact, named},
     pipeline::error::ApiError,
 };
 
-/// An event in the ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StoredEvent {
-    pub(crate) id: Uuid,
-    pub(crate) contact_id: Uuid,
-    /// Stored by this call, not before.
-    pub(crate) is_new: bool,
-}
-
 /// An event with its id and the contact that was found.
 type NewRow<'a> = (Uuid, Uuid, &'a NewProductEvent);
 
-/// Records events, each once for its product's own id. `None`: there is no such contact.
+/// Records events, each once for its product's own id.
 pub(super) async fn record(
     db: &mut PgConnection,
     tenant: Uuid,
     product: &str,
     events: &[NewProductEvent],
-) -> Result<Vec<Option<StoredEvent>>, ApiError> {
+) -> Result<Vec<RecordedEvent>, ApiError> {
     let names: Vec<&NamedContact> = events.iter().map(|event| &event.contact).collect();
     let found = named::hold(&mut *db, tenant, &names).await?;
     let rows: Vec<Option<NewRow<'_>>> =
@@ -38,15 +29,20 @@ pub(super) async fn record(
     let new = insert(&mut *db, tenant, product, &known).await?;
     set_going(&mut *db, tenant, &new).await?;
     let before = if new.len() == known.len() { Vec::new() } else { recorded(db, tenant, product, events).await? };
-    let stored = rows.into_iter().map(|row| {
-        let (id, contact_id, event) = row?;
-        if new.contains(&id) {
-            return Some(StoredEvent { id, contact_id, is_new: true });
+    let results = rows.into_iter().map(|row| {
+        let stored = row.and_then(|(id, contact, event)| {
+            if new.contains(&id) {
+                return Some((EventStatus::Recorded, id, contact));
+            }
+            let mut same = before.iter().filter(|(source, ..)| event.source_event_id.as_ref() == Some(source));
+            same.next().map(|(_, id, contact)| (EventStatus::AlreadyRecorded, *id, *contact))
+        });
+        match stored {
+            Some((status, id, contact)) => RecordedEvent { status, event_id: Some(id), contact_id: Some(contact) },
+            None => RecordedEvent { status: EventStatus::ContactNotFound, event_id: None, contact_id: None },
         }
-        let mut same = before.iter().filter(|(source, ..)| event.source_event_id.as_ref() == Some(source));
-        same.next().map(|(_, id, contact_id)| StoredEvent { id: *id, contact_id: *contact_id, is_new: false })
     });
-    Ok(stored.collect())
+    Ok(results.collect())
 }
 
 /// Inserts events; answers the ids of those that were not recorded before.

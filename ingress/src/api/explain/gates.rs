@@ -13,8 +13,7 @@ use uuid::Uuid;
 use super::store::{ContactRow, ExplainedSender, HeldBatch, MessageRow, OccurrenceRow, SuppressionRow};
 use crate::{
     api::{
-        campaigns::rows::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
-        sequences::store::SequenceRow,
+        campaigns::rows::CampaignRow, enrollments::store::EnrollmentRow, sends::SendRow, sequences::store::SequenceRow,
     },
     pipeline::page::OptionalTime,
 };
@@ -278,9 +277,9 @@ pub(super) fn pace(send: Option<&SendRow>, batch: Option<HeldBatch>, is_slowed: 
         return Gate { at: until.into(), ..Gate::new("pace", Decision::Wait, detail) };
     }
     let waiting = send.filter(|send| send.state == SendState::Deferred);
-    match waiting.and_then(|send| Some((send, send.reason.as_deref()?))) {
+    match waiting.and_then(|send| Some((send, send.failure_reason.as_deref()?))) {
         Some((send, reason @ ("paced" | "warmup" | "frequency_cap" | "quiet_hours"))) => {
-            Gate { at: send.next_attempt_at.into(), ..Gate::new("pace", Decision::Wait, reason) }
+            Gate { at: send.next_attempt_at, ..Gate::new("pace", Decision::Wait, reason) }
         }
         _ => Gate::new("pace", Decision::Pass, if is_slowed { "slowed" } else { "free" }),
     }

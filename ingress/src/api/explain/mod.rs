@@ -21,7 +21,7 @@ use crate::{
         campaigns::{rows::CampaignRow, store as campaigns},
         contacts::{ContactNames, EXTERNAL_ID_MAX_CHARS, NamedContact, named},
         enrollments::store as enrollments,
-        sends::{self, SendRecord, store as stored_sends},
+        sends::{self, SendRecord, SendRow, store as stored_sends},
         sequences::store as sequences,
     },
     pipeline::{
@@ -189,10 +189,7 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
     let mut gates = vec![match &contact {
         None => gates::no_contact(),
         Some(contact) => {
-            let is_member = match month {
-                Some(_) => send.is_some() || is_pinned(explainer, id, contact.id).await? == Some(true),
-                None => is_member(explainer, id, &row, contact.id).await?,
-            };
+            let is_member = send.is_some() || is_member(explainer, &row, contact.id, month.is_some()).await?;
             gates::audience(&row, is_member, month.is_some())
         }
     }];
@@ -202,11 +199,8 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         let left_topic = ledger::gate::left_topic(&mut *explainer.db, explainer.tenant, id, contact.id).await?;
         gates.extend(recipient_gates(explainer, contact, left_topic, address, mail).await?);
     }
-    let (from, domain) = sender_gates(explainer, row.sender_profile_id, MessageKind::Campaign).await?;
-    gates.extend(from);
-    let warmup = ledger::warmup::load_state(&mut *explainer.db, tenant, domain.domain_id).await?;
-    gates.push(gates::warmup(domain.domain_id, warmup.as_ref()));
-    gates.push(pace_gate(explainer, &domain, address, send.as_ref()).await?);
+    let sender = row.sender_profile_id;
+    gates.extend(sender_gates(explainer, sender, MessageKind::Campaign, address, send.as_ref()).await?);
     gates.push(gates::window(&row));
     gates.push(gates::campaign(&row));
     let variant = match &contact {
@@ -216,8 +210,8 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         }
         _ => None,
     };
-    let explanation = Explanation::new("campaign", id, address, contact.map(|contact| contact.id), gates);
-    with_send(explainer, Explanation { variant, ..explanation }, send).await
+    let about = ExplainedMail { kind: "campaign", id };
+    Ok(Explanation { variant, ..explanation(explainer, about, address, contact.as_ref(), gates, send).await? })
 }
 
 async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
@@ -242,17 +236,15 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
         let mail = (kind, message.classification, Urgency::Normal);
         gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
     }
-    let (from, domain) = sender_gates(explainer, message.sender_id, kind).await?;
-    gates.extend(from);
-    gates.push(pace_gate(explainer, &domain, address, send.as_ref()).await?);
+    gates.extend(sender_gates(explainer, message.sender_id, kind, address, send.as_ref()).await?);
     gates.push(gates::message(id, &message, Utc::now()));
-    with_send(explainer, Explanation::new("message", id, address, contact.map(|contact| contact.id), gates), send).await
+    explanation(explainer, ExplainedMail { kind: "message", id }, address, contact.as_ref(), gates, send).await
 }
 
 /// The newest enrollment decides, one that is under way before others; what is shown as the send is its newest mail.
 async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = explainer.tenant;
-    let row = sequences::get(&mut *explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let row = sequences::get(&mut *explainer.db, tenant, id).await?;
     let contact = store::contact(&mut *explainer.db, tenant, address.as_str()).await?;
     let newest = match &contact {
         Some(contact) => enrollments::newest(&mut *explainer.db, tenant, id, contact.id).await?,
@@ -282,36 +274,27 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         let mail = (MessageKind::Sequence, Classification::Marketing, Urgency::SEQUENCE);
         gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
     }
-    if let Some(profile) = row.sender_profile_id {
-        let (from, domain) = sender_gates(explainer, profile, MessageKind::Sequence).await?;
-        gates.extend(from);
-        gates.push(pace_gate(explainer, &domain, address, send.as_ref()).await?);
+    if let Some(sender) = row.sender_profile_id {
+        gates.extend(sender_gates(explainer, sender, MessageKind::Sequence, address, send.as_ref()).await?);
     }
     gates.push(gates::sequence(&row));
-    with_send(explainer, Explanation::new("sequence", id, address, contact.map(|contact| contact.id), gates), send)
-        .await
+    explanation(explainer, ExplainedMail { kind: "sequence", id }, address, contact.as_ref(), gates, send).await
 }
 
-/// Whether a contact is in the pinned audience of a campaign: of one that is being launched, who has no send yet. `None`: none is pinned.
-/// A list is pinned with members that were archived before: until its range is written, they are shown as in it.
-async fn is_pinned(explainer: &mut Explainer<'_>, campaign: Uuid, contact: Uuid) -> sqlx::Result<Option<bool>> {
-    ledger::audience::pinned_includes(&mut *explainer.db, explainer.tenant, campaign, contact).await
-}
-
-/// Whether a contact is in the audience of a campaign that was not looked up yet: that of its launch, if it is pinned, else the current one.
+/// Whether a contact without a send is in the audience of a campaign: that of its launch, if it is pinned; else, as long as it was not
+/// looked up, the current one. A list is pinned with members that were archived before: until its range is written, they are shown as in
+/// it.
 async fn is_member(
     explainer: &mut Explainer<'_>,
-    campaign: Uuid,
     row: &CampaignRow,
     contact: Uuid,
+    is_looked_up: bool,
 ) -> Result<bool, ApiError> {
     let tenant = explainer.tenant;
-    if let Some(found) = is_pinned(explainer, campaign, contact).await? {
-        return Ok(found);
-    }
-    let selector =
-        ledger::audience::AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
-    let Some(selector) = selector else { return Ok(false) };
+    let pinned = ledger::audience::pinned_includes(&mut *explainer.db, tenant, row.id, contact).await?;
+    let (None, false, Some(selector)) = (pinned, is_looked_up, row.selector()) else {
+        return Ok(pinned == Some(true));
+    };
     let found = ledger::audience::includes(&mut *explainer.db, tenant, &selector, contact).await;
     Ok(found.map_err(sqlx::Error::from)?)
 }
@@ -344,57 +327,55 @@ async fn recipient_gates(
     Ok(gates)
 }
 
-/// The gates of a sender.
+/// The gates of a sender, and of what its domain sends to the receiver of an address.
 async fn sender_gates(
     explainer: &mut Explainer<'_>,
     sender: Uuid,
     kind: MessageKind,
-) -> Result<(Vec<Gate>, store::ExplainedSender), ApiError> {
+    address: &Address,
+    send: Option<&SendRow>,
+) -> Result<Vec<Gate>, ApiError> {
     let (tenant, defaults) = (explainer.tenant, explainer.quota);
     let row = store::sender(&mut *explainer.db, tenant, sender).await?;
     let left = ledger::quota::remaining_quota(&mut *explainer.db, tenant, &defaults).await?;
-    let gates =
+    let mut gates =
         vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&left, kind)];
-    Ok((gates, row))
-}
-
-/// The gate of pacing.
-async fn pace_gate(
-    explainer: &mut Explainer<'_>,
-    sender: &store::ExplainedSender,
-    address: &Address,
-    send: Option<&stored_sends::SendRow>,
-) -> Result<Gate, ApiError> {
-    let tenant = explainer.tenant;
+    if kind == MessageKind::Campaign {
+        let warmup = ledger::warmup::load_state(&mut *explainer.db, tenant, row.domain_id).await?;
+        gates.push(gates::warmup(row.domain_id, warmup.as_ref()));
+    }
     let receiver = Receiver::of(address.domain());
-    let is_slowed = store::is_slowed(&mut *explainer.db, tenant, &sender.domain, &receiver.name).await?;
+    let is_slowed = store::is_slowed(&mut *explainer.db, tenant, &row.domain, &receiver.name).await?;
     let held = match send {
-        Some(send) => store::held_batch(&mut *explainer.db, tenant, SendId(send.id).batch()).await?,
+        Some(send) => store::held_batch(&mut *explainer.db, tenant, SendId(send.send_id).batch()).await?,
         None => None,
     };
-    Ok(gates::pace(send, held, is_slowed))
+    gates.push(gates::pace(send, held, is_slowed));
+    Ok(gates)
 }
 
-impl Explanation {
-    fn new(kind: &'static str, id: Uuid, address: &Address, contact_id: Option<Uuid>, gates: Vec<Gate>) -> Self {
-        let first = |decision| gates.iter().find(|gate| gate.decision == decision).map(|gate| gate.gate);
-        let (decision, decided_by) = match (first(Decision::Stop), first(Decision::Wait)) {
-            (Some(gate), _) => (Decision::Stop, Some(gate)),
-            (None, Some(gate)) => (Decision::Wait, Some(gate)),
-            (None, None) => (Decision::Pass, None),
-        };
-        let (about, email) = (ExplainedMail { kind, id }, address.as_str().to_owned());
-        Self { about, email, contact_id, decision, decided_by, variant: None, gates, send: None }
-    }
-}
-
-/// Adds the send and its events, if there is one.
-async fn with_send(
+/// What follows from the gates, with the send and its events, if there is one.
+async fn explanation(
     explainer: &mut Explainer<'_>,
-    explanation: Explanation,
-    send: Option<stored_sends::SendRow>,
+    about: ExplainedMail,
+    address: &Address,
+    contact: Option<&store::ContactRow>,
+    gates: Vec<Gate>,
+    send: Option<SendRow>,
 ) -> Result<Explanation, ApiError> {
-    let Some(send) = send else { return Ok(explanation) };
-    let events = stored_sends::events(&mut *explainer.db, explainer.tenant, send.id).await?;
-    Ok(Explanation { send: Some(SendRecord::of(send, events)), ..explanation })
+    let first = |decision| gates.iter().find(|gate| gate.decision == decision).map(|gate| gate.gate);
+    let (decision, decided_by) = match (first(Decision::Stop), first(Decision::Wait)) {
+        (Some(gate), _) => (Decision::Stop, Some(gate)),
+        (None, Some(gate)) => (Decision::Wait, Some(gate)),
+        (None, None) => (Decision::Pass, None),
+    };
+    let send = match send {
+        Some(row) => {
+            let events = stored_sends::events(&mut *explainer.db, explainer.tenant, row.send_id).await?;
+            Some(SendRecord::of(row, events))
+        }
+        None => None,
+    };
+    let (email, contact_id) = (address.as_str().to_owned(), contact.map(|contact| contact.id));
+    Ok(Explanation { about, email, contact_id, decision, decided_by, variant: None, gates, send })
 }

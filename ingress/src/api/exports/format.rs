@@ -9,15 +9,16 @@ use serde_json::Value;
 use super::rows::ExportRow;
 use crate::pipeline::error::ApiError;
 
-/// The form of an export.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ExportFormat {
-    /// A header line, then a line for each row (RFC 4180).
-    #[default]
-    Csv,
-    /// A JSON object on each line.
-    Ndjson,
+schemas::named_enum! {
+    /// The form of an export.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub(super) wire enum ExportFormat {
+        /// A header line, then a line for each row (RFC 4180).
+        #[default]
+        Csv = "csv",
+        /// A JSON object on each line.
+        Ndjson = "ndjson",
+    }
 }
 
 impl ExportFormat {
@@ -25,14 +26,6 @@ impl ExportFormat {
         match self {
             Self::Csv => "text/csv",
             Self::Ndjson => "application/x-ndjson",
-        }
-    }
-
-    /// How a file's name ends.
-    pub(super) const fn extension(self) -> &'static str {
-        match self {
-            Self::Csv => "csv",
-            Self::Ndjson => "ndjson",
         }
     }
 }

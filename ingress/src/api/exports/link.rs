@@ -17,13 +17,12 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    ExportCursor, ExportEventsQuery, ExportQuery, ExportTerms, begin_export,
+    ExportCursor, ExportEventsQuery, ExportQuery, ExportSlice, begin_export,
     format::ExportFormat,
     rows::{ExportRow, ExportedContact, ExportedEvent, ExportedProductEvent, ExportedSend, ExportedSuppression},
 };
 use crate::{
-    pipeline::{ApiReply, RequestContext, auth, begin_read, error::ApiError, page::Time},
-    public::tracking::QUIET,
+    pipeline::{ApiReply, QUIET, RequestContext, auth, begin_read, error::ApiError, page::Time},
     state::Ingress,
 };
 
@@ -105,22 +104,27 @@ async fn fetch_export(ingress: &Arc<Ingress>, token: &str) -> Result<(String, Ap
         None => tenant,
     };
     auth::count_call(ingress, key, rate_key).await?;
-    let after = terms.after.as_deref().map(|cursor| ExportCursor::open(&terms.export, cursor)).transpose()?;
-    let export = ExportTerms { tenant, format: terms.format, after, since: terms.since, actor: format!("key:{key}") };
+    let actor = format!("key:{key}");
     let reply = match terms.export.as_str() {
-        ExportedContact::NAME => fetch_rows::<ExportedContact>(ingress, export).await,
-        ExportedSuppression::NAME => fetch_rows::<ExportedSuppression>(ingress, export).await,
-        ExportedSend::NAME => fetch_rows::<ExportedSend>(ingress, export).await,
-        ExportedEvent::NAME => fetch_rows::<ExportedEvent>(ingress, export).await,
-        ExportedProductEvent::NAME => fetch_rows::<ExportedProductEvent>(ingress, export).await,
+        ExportedContact::NAME => fetch_rows::<ExportedContact>(ingress, tenant, &actor, &terms).await,
+        ExportedSuppression::NAME => fetch_rows::<ExportedSuppression>(ingress, tenant, &actor, &terms).await,
+        ExportedSend::NAME => fetch_rows::<ExportedSend>(ingress, tenant, &actor, &terms).await,
+        ExportedEvent::NAME => fetch_rows::<ExportedEvent>(ingress, tenant, &actor, &terms).await,
+        ExportedProductEvent::NAME => fetch_rows::<ExportedProductEvent>(ingress, tenant, &actor, &terms).await,
         _ => Err(not_found()),
     };
-    Ok((format!("{}.{}", terms.export, terms.format.extension()), reply?))
+    Ok((format!("{}.{}", terms.export, terms.format.as_str()), reply?))
 }
 
-async fn fetch_rows<R: ExportRow>(ingress: &Arc<Ingress>, terms: ExportTerms) -> Result<ApiReply, ApiError> {
-    let mut tx = begin_read(ingress, AccessPattern::Scan, terms.tenant).await?;
-    begin_export::<R>(ingress, tx.db(), terms).await
+async fn fetch_rows<R: ExportRow>(
+    ingress: &Arc<Ingress>,
+    tenant: Uuid,
+    actor: &str,
+    terms: &LinkTerms,
+) -> Result<ApiReply, ApiError> {
+    let slice = ExportSlice::open(tenant, terms.format, terms.after.as_deref(), terms.since)?;
+    let mut tx = begin_read(ingress, AccessPattern::Scan, tenant).await?;
+    begin_export::<R>(ingress, actor, tx.db(), slice).await
 }
 
 /// The key that made a link.

@@ -162,18 +162,33 @@ struct ExportEventsQuery {
     recorded_since: Option<GivenTime>,
 }
 
-/// Rows of a tenant after a key.
-#[derive(Debug, Clone, Copy)]
-struct ExportSlice {
+/// Rows of a tenant after a key, in their form.
+struct ExportSlice<R> {
     tenant: Uuid,
-    after: ExportCursor,
+    format: ExportFormat,
+    /// `None`: from the first row on.
+    after: Option<ExportCursor>,
     /// Of events, those recorded not before this time.
     since: Option<DateTime<Utc>>,
-    /// At most so many.
-    limit: i64,
+    row: PhantomData<fn() -> R>,
 }
 
-impl ExportSlice {
+impl<R: ExportRow> ExportSlice<R> {
+    /// The first slice of an export, or that after the row of a cursor.
+    fn open(
+        tenant: Uuid,
+        format: ExportFormat,
+        cursor: Option<&str>,
+        since: Option<DateTime<Utc>>,
+    ) -> Result<Self, ApiError> {
+        let after = cursor.map(|cursor| ExportCursor::open(R::NAME, cursor)).transpose()?;
+        Ok(Self { tenant, format, after, since, row: PhantomData })
+    }
+
+    fn start(&self) -> ExportCursor {
+        self.after.unwrap_or(ExportCursor::START)
+    }
+
     /// An event is recorded at the beginning of its transaction and can be read after its end: those of transactions that had not
     /// ended come again.
     fn recorded_since(&self) -> Option<DateTime<Utc>> {
@@ -222,78 +237,49 @@ pub(super) trait StreamSlice: Send + Sized + 'static {
     fn read(self, db: &mut PgConnection) -> impl Future<Output = Result<(Vec<u8>, Option<Self>), ApiError>> + Send;
 }
 
-/// A slice of an export in its form.
-struct FormattedSlice<R> {
-    slice: ExportSlice,
-    format: ExportFormat,
-    row: PhantomData<fn() -> R>,
-}
-
-impl<R: ExportRow> StreamSlice for FormattedSlice<R> {
+impl<R: ExportRow> StreamSlice for ExportSlice<R> {
     fn tenant(&self) -> Uuid {
-        self.slice.tenant
+        self.tenant
     }
 
     /// Of the rows that it has, the wanted ones are answered, which may be none.
     async fn read(self, db: &mut PgConnection) -> Result<(Vec<u8>, Option<Self>), ApiError> {
-        let Self { slice, format, row } = self;
-        let mut rows = R::slice(db, slice).await?;
-        let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= slice.limit);
-        let next = rows.last().filter(|_| is_full).map(|last| ExportSlice { after: last.cursor(), ..slice });
-        rows.retain(|row| row.is_wanted(slice));
+        let mut rows = R::slice(db, &self).await?;
+        let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= SLICE_ROWS);
+        let last = rows.last().filter(|_| is_full).map(ExportRow::cursor);
+        rows.retain(|row| row.is_wanted(&self));
         let mut written = Vec::new();
-        write_rows(format, &rows, &mut written)?;
-        Ok((written, next.map(|slice| Self { slice, format, row })))
+        write_rows(self.format, &rows, &mut written)?;
+        Ok((written, last.map(|last| Self { after: Some(last), ..self })))
     }
-}
-
-/// The tenant, the form and the beginning of an export.
-struct ExportTerms {
-    tenant: Uuid,
-    format: ExportFormat,
-    /// Continues after this row.
-    after: Option<ExportCursor>,
-    since: Option<DateTime<Utc>>,
-    /// The actor in the audit log.
-    actor: String,
 }
 
 async fn export<R: ExportRow>(ctx: &mut RequestContext, query: ExportQuery) -> Result<ApiReply, ApiError> {
-    export_since::<R>(ctx, query.format, query.cursor.as_deref(), None).await
+    let slice = ExportSlice::open(ctx.tenant, query.format, query.cursor.as_deref(), None)?;
+    begin_export::<R>(&Arc::clone(&ctx.ingress), &ctx.caller.actor(), ctx.db(), slice).await
 }
 
 async fn export_events(ctx: &mut RequestContext, query: ExportEventsQuery) -> Result<ApiReply, ApiError> {
-    export_since::<ExportedEvent>(ctx, query.format, query.cursor.as_deref(), query.recorded_since.map(|at| at.0)).await
+    let since = query.recorded_since.map(|at| at.0);
+    let slice = ExportSlice::open(ctx.tenant, query.format, query.cursor.as_deref(), since)?;
+    begin_export::<ExportedEvent>(&Arc::clone(&ctx.ingress), &ctx.caller.actor(), ctx.db(), slice).await
 }
 
-async fn export_since<R: ExportRow>(
-    ctx: &mut RequestContext,
-    format: ExportFormat,
-    cursor: Option<&str>,
-    since: Option<DateTime<Utc>>,
-) -> Result<ApiReply, ApiError> {
-    let after = cursor.map(|cursor| ExportCursor::open(R::NAME, cursor)).transpose()?;
-    let terms = ExportTerms { tenant: ctx.tenant, format, after, since, actor: ctx.caller.actor() };
-    let ingress = Arc::clone(&ctx.ingress);
-    begin_export::<R>(&ingress, ctx.db(), terms).await
-}
-
-/// The first slice, and the stream of the others.
+/// The first slice, and the stream of the others. `actor`: in the audit log.
 async fn begin_export<R: ExportRow>(
     ingress: &Arc<Ingress>,
+    actor: &str,
     db: &mut PgConnection,
-    terms: ExportTerms,
+    slice: ExportSlice<R>,
 ) -> Result<ApiReply, ApiError> {
-    let ExportTerms { tenant, format, after, since, ref actor } = terms;
+    let (tenant, format, is_continued) = (slice.tenant, slice.format, slice.after.is_some());
     let mut first = Vec::new();
-    if after.is_none() {
+    if !is_continued {
         write_header::<R>(format, &mut first)?;
     }
-    let slice = ExportSlice { tenant, after: after.unwrap_or(ExportCursor::START), since, limit: SLICE_ROWS };
-    let (rows, next) = FormattedSlice::<R> { slice, format, row: PhantomData }.read(db).await?;
+    let (rows, next) = slice.read(db).await?;
     first.extend_from_slice(&rows);
-    let detail = json!({"continued": after.is_some()});
-    note_begun(ingress, tenant, actor, "export.begin", R::NAME, detail).await?;
+    note_begun(ingress, tenant, actor, "export.begin", R::NAME, json!({"continued": is_continued})).await?;
     Ok(ApiReply::stream(StatusCode::OK, format.content_type(), first, stream_slices(Arc::clone(ingress), next)))
 }
 

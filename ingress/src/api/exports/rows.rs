@@ -7,7 +7,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{ExportCursor, ExportSlice};
+use super::{ExportCursor, ExportSlice, SLICE_ROWS};
 use crate::pipeline::page::{OptionalTime, Time};
 
 /// A row of an export.
@@ -22,10 +22,10 @@ pub(super) trait ExportRow: Serialize + Send + Sync + Sized + 'static {
     fn cursor(&self) -> ExportCursor;
 
     /// The rows of a slice, in the order of keys. It reads no more rows than it answers.
-    fn slice(db: &mut PgConnection, slice: ExportSlice) -> impl Future<Output = sqlx::Result<Vec<Self>>> + Send;
+    fn slice(db: &mut PgConnection, slice: &ExportSlice<Self>) -> impl Future<Output = sqlx::Result<Vec<Self>>> + Send;
 
     /// False for a row that is left out of what was asked for.
-    fn is_wanted(&self, _slice: ExportSlice) -> bool {
+    fn is_wanted(&self, _slice: &ExportSlice<Self>) -> bool {
         true
     }
 }
@@ -60,9 +60,9 @@ macro_rules! exported {
                 $cursor
             }
 
-            async fn slice(db: &mut PgConnection, slice: ExportSlice) -> sqlx::Result<Vec<Self>> {
+            async fn slice(db: &mut PgConnection, slice: &ExportSlice<Self>) -> sqlx::Result<Vec<Self>> {
                 $(let $slice = slice;)?
-                sqlx::query_as!(Self, $statement, slice.tenant, slice.after.first, slice.limit $($(, $value)+)?)
+                sqlx::query_as!(Self, $statement, slice.tenant, slice.start().first, SLICE_ROWS $($(, $value)+)?)
                     .fetch_all(db)
                     .await
             }
@@ -194,9 +194,9 @@ exported! {
     }
     r#"select send_id, id as event_id, type as "type", occurred_at, recorded_at, detail
        from events where tenant_id = $1 and (send_id, id) > ($2, $4)
-       order by send_id, id limit $3"#, slice => slice.after.second;
+       order by send_id, id limit $3"#, slice => slice.start().second;
     // Not in the statement: there it would search a whole tenant for a slice of new events.
-    fn is_wanted(&self, slice: ExportSlice) -> bool {
+    fn is_wanted(&self, slice: &ExportSlice<Self>) -> bool {
         slice.recorded_since().is_none_or(|since| self.recorded_at.0 >= since)
     }
 }

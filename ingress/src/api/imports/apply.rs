@@ -18,7 +18,7 @@ use super::{
     row::RowFault,
 };
 use crate::{
-    api::{audiences::kind::AudienceKind, contacts},
+    api::{audiences::held::AudienceKind, contacts},
     pipeline::error::ApiError,
 };
 
@@ -80,7 +80,7 @@ pub(super) struct ImportTerms<'a> {
 }
 
 /// The result of the valid rows.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, sqlx::FromRow)]
 pub(super) struct ImportOutcome {
     pub created: i64,
     pub updated: i64,
@@ -88,6 +88,7 @@ pub(super) struct ImportOutcome {
     pub skipped: i64,
     pub suppressed: i64,
     /// Rows with an `external_id` that cannot be their contact's: they are left out, but for those that stop mail.
+    #[sqlx(skip)]
     pub faults: Vec<RowFault>,
 }
 
@@ -325,15 +326,7 @@ async fn suppress(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
 }
 
 async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<ImportOutcome> {
-    let row = once(OUTCOME).bind(tenant).fetch_one(db).await?;
-    Ok(ImportOutcome {
-        created: row.try_get("created")?,
-        updated: row.try_get("updated")?,
-        unchanged: row.try_get("unchanged")?,
-        skipped: row.try_get("skipped")?,
-        suppressed: row.try_get("suppressed")?,
-        faults: Vec::new(),
-    })
+    sqlx::query_as(OUTCOME).persistent(false).bind(tenant).fetch_one(db).await
 }
 
 /// Puts contacts into the lists and tags that their rows name, and makes those that are missing.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::row::ImportRow;
 
 /// The statement the bytes belong to.
-pub const STATEMENT: &str = "copy import_rows (number, address, new_id, contact_id, first_name, last_name, title, phone, company, \
+pub(super) const STATEMENT: &str = "copy import_rows (number, address, new_id, contact_id, first_name, last_name, title, phone, company, \
     lifecycle_stage, dot_number, timezone, locale, fields, tags, lists, status, unsubscribed, pending, suppression_reason, consent_basis, consent_at, external_id, \
     suppression_scope, suppression_note, suppression_expires_at) \
     from stdin";
@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 256 * 1024;
 
 /// Rows as COPY takes them, in pieces of whole rows.
 #[derive(Debug, Default)]
-pub struct EncodedRows {
+pub(super) struct EncodedRows {
     pieces: Vec<String>,
     /// The current row.
     line: String,

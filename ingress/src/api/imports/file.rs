@@ -61,14 +61,14 @@ fn is_at(c: char) -> bool {
 }
 
 /// 400 about the file, with the line.
-pub fn fault(line: u64, code: &'static str, detail: &str) -> ApiError {
+pub(super) fn fault(line: u64, code: &'static str, detail: &str) -> ApiError {
     ApiError::invalid("csv", code, format!("line {line}: {detail}"))
 }
 
 /// A file whose shape is known to be good: its quotes are closed, and no record has more columns or bytes than it may. So a record
 /// can be built without looking at its size.
 #[derive(Debug)]
-pub struct CsvFile<'a> {
+pub(super) struct CsvFile<'a> {
     text: &'a str,
     delimiter: u8,
 }
@@ -119,7 +119,7 @@ impl<'a> CsvFile<'a> {
 
 /// The rows of a file.
 #[derive(Debug)]
-pub struct CsvRows<'a> {
+pub(super) struct CsvRows<'a> {
     reader: csv::Reader<&'a [u8]>,
     record: csv::StringRecord,
     number: u64,

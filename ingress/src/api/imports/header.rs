@@ -7,24 +7,25 @@ use super::{
     file::{fault, shown},
 };
 use crate::{
-    api::{exports::contact_columns, fields::FieldType},
+    api::{exports::contact_columns, fields::definitions::FieldType},
     pipeline::error::ApiError,
 };
 
 /// What a column is read into.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Column {
+pub(super) enum Column {
     /// The address: the one column that must be there.
     Email,
     /// The contact's id in the product.
     ExternalId,
-    /// A plain text of the contact, by its column in `contacts`.
-    Text(TextColumn),
-    /// `dot_number`
+    FirstName,
+    LastName,
+    Title,
+    Phone,
+    Company,
+    LifecycleStage,
     DotNumber,
-    /// `timezone`
     Timezone,
-    /// `locale`
     Locale,
     /// Names of tags.
     Tags,
@@ -36,7 +37,6 @@ pub enum Column {
     Status,
     /// Whether the contact has left.
     Unsubscribed,
-    /// `marketing_status`
     MarketingStatus,
     /// Why the address is suppressed.
     SuppressionReason,
@@ -52,30 +52,16 @@ pub enum Column {
     ConsentAt,
     /// A field the tenant defined.
     Field {
-        /// Its key.
         key: String,
-        /// What it holds.
         kind: FieldType,
     },
     /// Values of fields the tenant defined, these, by key.
     Fields(BTreeMap<String, FieldType>),
 }
 
-/// The plain texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum TextColumn {
-    FirstName,
-    LastName,
-    Title,
-    Phone,
-    Company,
-    LifecycleStage,
-}
-
 /// A header, understood.
 #[derive(Debug, PartialEq, Eq)]
-pub struct CsvHeader {
+pub(super) struct CsvHeader {
     /// What each column is; `None` for ignored ones.
     pub columns: Vec<Option<Column>>,
     /// The names as written in the file.
@@ -154,12 +140,12 @@ fn builtin(word: &str) -> Option<Column> {
     Some(match word {
         "email" | "emailaddress" | "mail" => Column::Email,
         "externalid" => Column::ExternalId,
-        "firstname" => Column::Text(TextColumn::FirstName),
-        "lastname" => Column::Text(TextColumn::LastName),
-        "title" => Column::Text(TextColumn::Title),
-        "phone" => Column::Text(TextColumn::Phone),
-        "company" => Column::Text(TextColumn::Company),
-        "lifecyclestage" => Column::Text(TextColumn::LifecycleStage),
+        "firstname" => Column::FirstName,
+        "lastname" => Column::LastName,
+        "title" => Column::Title,
+        "phone" => Column::Phone,
+        "company" => Column::Company,
+        "lifecyclestage" => Column::LifecycleStage,
         "dotnumber" => Column::DotNumber,
         "timezone" => Column::Timezone,
         "locale" => Column::Locale,
@@ -215,7 +201,7 @@ mod tests {
     fn header_names_ignore_case_spaces_dashes_and_underscores() {
         let header = header(&["E-Mail", "FIRST NAME", "Dot_Number", "Plan-Tier", "Shoe size"]).unwrap();
         assert_eq!(header.columns[0], Some(Column::Email));
-        assert_eq!(header.columns[1], Some(Column::Text(TextColumn::FirstName)));
+        assert_eq!(header.columns[1], Some(Column::FirstName));
         assert_eq!(header.columns[2], Some(Column::DotNumber));
         assert_eq!(header.columns[3], Some(Column::Field { key: "plan_tier".to_owned(), kind: FieldType::String }));
         assert_eq!(header.ignored(), ["Shoe size"]);

@@ -3,35 +3,35 @@
 
 mod apply;
 mod copy;
-pub mod file;
-pub mod header;
+mod file;
+pub(crate) mod header;
 mod reader;
-pub mod row;
+mod row;
 
 use std::{collections::BTreeMap, sync::LazyLock, time::Instant};
 
+use runtime::Budget;
 use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::{
     apply::ImportOutcome,
     copy::EncodedRows,
+    file::LIMITS,
     reader::{ERRORS_SHOWN, ImportReport},
-    row::{ImportRow, RowFault},
+    row::RowFault,
 };
 use super::{
     contacts::check_source,
-    fields::{self, FieldType},
+    fields::definitions::{self, FieldType},
 };
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::Time, read,
     resource, shares::Shares, write_large,
 };
-use ledger::suppressions::SuppressionReason;
 
 const NAME_MAX_CHARS: usize = 200;
 const SLUG_MAX_CHARS: usize = 50;
@@ -95,17 +95,6 @@ schemas::named_enum! {
         AudienceOnly = "audience_only",
         /// Checks the file, writes nothing.
         VerificationOnly = "verification_only",
-    }
-}
-
-impl ImportOperation {
-    /// What a row means here beyond its cells: in a list of suppressions every row is one.
-    fn complete(self, mut row: ImportRow) -> ImportRow {
-        if self == Self::SuppressionImport {
-            let default = if row.unsubscribed { SuppressionReason::Unsubscribe } else { SuppressionReason::Import };
-            row.suppression_reason.get_or_insert(default);
-        }
-        row
     }
 }
 
@@ -251,7 +240,7 @@ async fn prepare(context: PreparationContext, body: CreateImport) -> Result<Prep
     let begun = Instant::now();
     body.check()?;
     let mut db = context.read().await?;
-    let defined = fields::defined(&mut db, context.tenant).await?;
+    let defined = definitions::read(&mut db, context.tenant).await?;
     drop(db);
     let rows_max = context.ingress.settings.import_max_rows;
     let CreateImport { csv, name, operation, source_slug, compliance, start_sequences } = body;
@@ -259,7 +248,8 @@ async fn prepare(context: PreparationContext, body: CreateImport) -> Result<Prep
     // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
     let reading = move || {
         let mut rows = EncodedRows::default();
-        reader::read(&csv, &defined, operation, rows_max, |row| rows.take(row)).map(|report| (report, rows, defined))
+        let report = reader::read(&Budget::new(LIMITS), &csv, &defined, operation, rows_max, |row| rows.take(row))?;
+        Ok::<_, ApiError>((report, rows, defined))
     };
     let (report, rows, defined) = tokio::task::spawn_blocking(reading).await??;
     let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
@@ -273,7 +263,7 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
     if !start_sequences {
         sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
     }
-    let still_defined = fields::defined_for_write(ctx.db(), tenant).await?;
+    let still_defined = definitions::read_for_write(ctx.db(), tenant).await?;
     apply::load(ctx.db(), rows).await?;
     // Removed since the file was read, and perhaps defined anew with another type.
     let removed: Vec<String> =
@@ -289,7 +279,10 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
     };
     let outcome = apply::apply(ctx.db(), terms, &report).await?;
     if !start_sequences && report.valid > 0 && operation != ImportOperation::VerificationOnly {
-        pass_over_segments(ctx.db(), tenant).await?;
+        // What the import made of its contacts starts no sequence by a segment that they are in now. The statement names a temporary table,
+        // which the compile-time check cannot know.
+        let passed_over = "select pass_over_segments($1, array_agg(contact_id)) from import_rows where contact_id = new_id or changed";
+        sqlx::query(passed_over).persistent(false).bind(tenant).execute(ctx.db()).await?;
     }
     let ImportOutcome { created, updated, unchanged, skipped, suppressed, faults } = outcome;
     let (valid, invalid) = (report.valid - faults.len(), report.invalid + faults.len());
@@ -337,19 +330,6 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
     ctx.audit("import.created", &id.to_string(), detail).await?;
     let (operation, status) = (operation.as_str().to_owned(), status.to_owned());
     ApiReply::ok(&ImportSummary { import_id: id, name, operation, status, source_slug, summary, duration_ms })
-}
-
-/// What the import made of its contacts starts no sequence by a segment that they are in now.
-async fn pass_over_segments(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    // It names a temporary table, which the compile-time check cannot know.
-    sqlx::query(
-        "select pass_over_segments($1, array_agg(contact_id)) from import_rows where contact_id = new_id or changed",
-    )
-    .persistent(false)
-    .bind(tenant)
-    .execute(db)
-    .await
-    .map(drop)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -7,11 +7,11 @@ use runtime::Budget;
 
 use super::{
     ImportOperation,
-    file::{CsvFile, LIMITS, spent},
+    file::{CsvFile, spent},
     header::CsvHeader,
     row::{self, ImportRow, RowFault},
 };
-use crate::{api::fields::FieldType, pipeline::error::ApiError};
+use crate::{api::fields::definitions::FieldType, pipeline::error::ApiError};
 
 /// Most faults that are reported.
 pub(super) const ERRORS_SHOWN: usize = 100;
@@ -27,7 +27,7 @@ fn hold(budget: &Budget, bytes: usize) -> Result<(), ApiError> {
 
 /// What was found in a file.
 #[derive(Debug, Default)]
-pub struct ImportReport {
+pub(super) struct ImportReport {
     /// Rows after the header.
     pub total_rows: usize,
     /// Addresses with a good row; in a list of suppressions with terms, suppressions.
@@ -45,23 +45,12 @@ pub struct ImportReport {
     pub errors: Vec<RowFault>,
 }
 
-/// Reads a file and hands over each good row. The last of several for one address counts ([`ImportReport::overridden`]). `keep` answers
-/// how many bytes it holds of a row.
+/// Reads a file within `budget` and hands over each good row. The last of several for one address counts ([`ImportReport::overridden`]).
+/// `keep` answers how many bytes it holds of a row.
 ///
 /// # Errors
 /// 400 with the line for a file that cannot be read, 413 `too_many_rows`.
-pub fn read(
-    text: &str,
-    defined: &BTreeMap<String, FieldType>,
-    operation: ImportOperation,
-    rows_max: usize,
-    keep: impl FnMut(ImportRow) -> usize,
-) -> Result<ImportReport, ApiError> {
-    read_within(&Budget::new(LIMITS), text, defined, operation, rows_max, keep)
-}
-
-/// Reads a file like [`read`], within `budget`.
-fn read_within(
+pub(super) fn read(
     budget: &Budget,
     text: &str,
     defined: &BTreeMap<String, FieldType>,
@@ -114,7 +103,10 @@ fn read_within(
 
 #[cfg(test)]
 mod tests {
-    use super::{super::copy::EncodedRows, *};
+    use super::{
+        super::{copy::EncodedRows, file::LIMITS},
+        *,
+    };
     use hostile::{Shape, check_growth, fuzz};
     use runtime::Used;
 
@@ -124,7 +116,8 @@ mod tests {
             rows.push(row);
             0
         };
-        read(text, &BTreeMap::new(), ImportOperation::Upsert, rows_max, keep).map(|report| (report, rows))
+        let budget = Budget::new(LIMITS);
+        read(&budget, text, &BTreeMap::new(), ImportOperation::Upsert, rows_max, keep).map(|report| (report, rows))
     }
 
     #[test]
@@ -150,7 +143,7 @@ mod tests {
         let mut rows = EncodedRows::default();
         // The operation with the most columns.
         let operation = ImportOperation::SuppressionImport;
-        let _ = read_within(&budget, &text, &BTreeMap::new(), operation, 50_000, |row| rows.take(row));
+        let _ = read(&budget, &text, &BTreeMap::new(), operation, 50_000, |row| rows.take(row));
         budget.used()
     }
 

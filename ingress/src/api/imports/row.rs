@@ -14,14 +14,15 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
+    ImportOperation,
     file::{quoted, shown},
-    header::{Column, CsvHeader, TextColumn},
+    header::{Column, CsvHeader},
 };
 use crate::{
     api::{
         contacts::{EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone},
         exports::format::unescaped,
-        fields::{FieldType, parse_boolean},
+        fields::definitions::{FieldType, parse_boolean},
         suppressions::NOTE_MAX_CHARS,
     },
     pipeline::{is_in_range, json, validate::AUDIENCE_NAME_MAX},
@@ -33,7 +34,7 @@ const WRITTEN_NAMES_MAX: usize = 100;
 /// What is wrong with a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "ImportError")]
-pub struct RowFault {
+pub(super) struct RowFault {
     /// The row. The header is row 1, and empty lines are not counted.
     pub row: u64,
     /// The column's name in the file.
@@ -44,38 +45,27 @@ pub struct RowFault {
     pub value: String,
 }
 
-/// A row that is good.
+/// A row that is good: what has no word of its own is as in `contacts`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ImportRow {
+pub(super) struct ImportRow {
     /// Its number.
     pub number: i64,
     /// Canonical.
     pub address: String,
-    /// As in `contacts`.
     pub external_id: Option<String>,
-    /// As in `contacts`.
     pub first_name: Option<String>,
-    /// As in `contacts`.
     pub last_name: Option<String>,
-    /// As in `contacts`.
     pub title: Option<String>,
-    /// As in `contacts`.
     pub phone: Option<String>,
-    /// As in `contacts`.
     pub company: Option<String>,
-    /// As in `contacts`.
     pub lifecycle_stage: Option<String>,
-    /// As in `contacts`.
     pub dot_number: Option<i64>,
-    /// As in `contacts`.
     pub timezone: Option<String>,
-    /// As in `contacts`.
     pub locale: Option<String>,
     /// Only the cells that are not empty.
     pub fields: Map<String, Value>,
-    /// Names.
+    /// Names, as of `lists`.
     pub tags: Vec<String>,
-    /// Names.
     pub lists: Vec<String>,
     /// The row says the contact is archived.
     pub archived: bool,
@@ -91,9 +81,7 @@ pub struct ImportRow {
     pub note: Option<String>,
     /// Of a suppression; `None`: it is for good.
     pub expires_at: Option<DateTime<Utc>>,
-    /// As in `contacts`.
     pub consent_basis: Option<String>,
-    /// As in `contacts`.
     pub consent_at: Option<DateTime<Utc>>,
 }
 
@@ -101,7 +89,7 @@ pub struct ImportRow {
 ///
 /// # Errors
 /// Every fault in it; the row is left out then.
-pub fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Result<ImportRow, Vec<RowFault>> {
+pub(super) fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Result<ImportRow, Vec<RowFault>> {
     let fault = |column: &str, code, value: &str| RowFault {
         row: number,
         column: shown(column),
@@ -125,7 +113,11 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Resu
             faults.push(fault(name, code, cell));
         }
     }
-    let row = header.operation.complete(row);
+    // In a list of suppressions every row is one.
+    if header.operation == ImportOperation::SuppressionImport {
+        let default = if row.unsubscribed { SuppressionReason::Unsubscribe } else { SuppressionReason::Import };
+        row.suppression_reason.get_or_insert(default);
+    }
     let unfit = row.scope.zip(row.suppression_reason).filter(|(scope, reason)| !reason.may_have(*scope));
     if let Some((scope, _)) = unfit {
         faults.push(fault(header.name_of(&Column::SuppressionScope), "not_allowed", scope.as_str()));
@@ -139,7 +131,12 @@ impl ImportRow {
         match column {
             Column::Email => self.address = Address::parse(cell).map_err(schemas::AddressError::code)?.into_string(),
             Column::ExternalId => self.external_id = Some(short(cell, EXTERNAL_ID_MAX_CHARS)?),
-            Column::Text(which) => *self.text_mut(*which) = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
+            Column::FirstName => self.first_name = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
+            Column::LastName => self.last_name = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
+            Column::Title => self.title = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
+            Column::Phone => self.phone = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
+            Column::Company => self.company = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
+            Column::LifecycleStage => self.lifecycle_stage = Some(short(cell, CONTACT_TEXT_MAX_CHARS)?),
             Column::DotNumber => {
                 self.dot_number = Some(cell.parse().ok().filter(|number| *number > 0).ok_or("not_a_positive_integer")?);
             }
@@ -198,17 +195,6 @@ impl ImportRow {
             None => self.address.clone(),
         }
     }
-
-    fn text_mut(&mut self, which: TextColumn) -> &mut Option<String> {
-        match which {
-            TextColumn::FirstName => &mut self.first_name,
-            TextColumn::LastName => &mut self.last_name,
-            TextColumn::Title => &mut self.title,
-            TextColumn::Phone => &mut self.phone,
-            TextColumn::Company => &mut self.company,
-            TextColumn::LifecycleStage => &mut self.lifecycle_stage,
-        }
-    }
 }
 
 fn short(cell: &str, max_chars: usize) -> Result<String, &'static str> {
@@ -258,7 +244,7 @@ fn time(cell: &str) -> Option<DateTime<Utc>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::ImportOperation, *};
+    use super::*;
     use rstest::rstest;
     use serde_json::json;
 

@@ -5,18 +5,18 @@ mod store;
 
 use std::sync::Arc;
 
-use chrono::{TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::{key, scope};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::store::CallingKey;
+use self::store::find;
 pub use self::store::{ApiKey, LiveKey, NewKey, Replacement, lock_live, replace, revoke, successor};
 use crate::pipeline::{
     ApiReply, Doc, Faults, GivenTime, NoFields, NoParameters, RequestContext, Routes, error::ApiError,
-    page::OptionalTime, read, read_page, types::Name, validate::NAME_MAX, write,
+    page::OptionalTime, read, read_page, tenant, types::Name, validate::NAME_MAX, write,
 };
 
 /// Keys of one product for one tenant that are neither revoked nor expired.
@@ -81,19 +81,13 @@ pub(crate) fn routes() -> Routes {
 }
 
 async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let (tenant, caller, page) = (ctx.tenant, Arc::clone(&ctx.caller), ctx.page);
-    ApiReply::page(page, store::list(ctx.db(), tenant, &caller, &page).await?)
+    let keys = store::list(ctx).await?;
+    ApiReply::page(ctx.page, keys)
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let id = ctx.id("key")?;
     ApiReply::single(find(ctx, id).await?)
-}
-
-/// A key of the calling product for this tenant.
-async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<ApiKey, ApiError> {
-    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    store::find(ctx.db(), tenant, &caller, id).await?.ok_or_else(|| ApiError::not_found("key"))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -165,11 +159,27 @@ async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, A
     Ok(ApiReply::created(&KeyCreated { key_id, key: text, expires_at: expires_at.into() })?.with_secret())
 }
 
-/// The calling key: no key that it makes ends later. Read again under locks, because the caller was looked up some seconds ago. `None` for
-/// a product on the bus.
+/// The calling key as it is now.
+struct CallingKey {
+    is_live: bool,
+    expires_at: Option<DateTime<Utc>>,
+}
+
+/// The calling key: no key that it makes ends later. Read again, because the caller was looked up some seconds ago, and under locks: the
+/// tenant's row, so that its keys are made one after the other, then the key, so that no other request replaces or revokes it meanwhile.
+/// `None` for a product on the bus, which has no key.
 async fn calling_key(ctx: &mut RequestContext) -> Result<Option<CallingKey>, ApiError> {
     let (tenant, key) = (ctx.tenant, ctx.caller.key_id);
-    match store::lock_caller(ctx.db(), tenant, key).await? {
+    tenant::lock_row(ctx.db(), tenant).await?;
+    let found = sqlx::query_as!(
+        CallingKey,
+        r#"select expires_at, revoked_at is null and (expires_at is null or expires_at > clock_timestamp()) as "is_live!"
+           from api_keys where id = $1 for share"#,
+        key,
+    )
+    .fetch_optional(ctx.db())
+    .await?;
+    match found {
         Some(key) if !key.is_live => Err(ApiError::unauthorized("invalid_api_key").detail("the API key is not valid")),
         key => Ok(key),
     }
@@ -186,7 +196,15 @@ fn check_scopes(ctx: &RequestContext, scopes: &[String]) -> Result<(), ApiError>
 /// Refuses one more live key over the limit. The count is exact: the tenant's row is locked.
 async fn check_limit(ctx: &mut RequestContext) -> Result<(), ApiError> {
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    if store::count_live(ctx.db(), tenant, &caller).await? >= LIVE_MAX {
+    let live = sqlx::query_scalar!(
+        r#"select count(*) as "live!" from api_keys
+           where tenant_id = $1 and product = $2 and environment = $3
+             and revoked_at is null and (expires_at is null or expires_at > now())"#,
+        tenant,
+        caller.product,
+        caller.environment.as_str(),
+    );
+    if live.fetch_one(ctx.db()).await? >= LIVE_MAX {
         return Err(ApiError::conflict("key_limit_reached").detail(format!("at most {LIVE_MAX} keys may be live")));
     }
     Ok(())

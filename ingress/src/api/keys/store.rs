@@ -1,5 +1,7 @@
 //! Rows of `api_keys`. Only hashes are stored.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::{Environment, key, new_id};
@@ -8,9 +10,10 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    auth::keys::Caller,
-    page::{ListPage, OptionalTime, Time},
-    resource, tenant,
+    RequestContext,
+    error::ApiError,
+    page::{OptionalTime, Time},
+    resource,
 };
 
 /// Characters at the end of a key that are not shown in lists: of the random ones, four are.
@@ -193,40 +196,6 @@ pub async fn revoke(db: &mut PgConnection, id: Uuid) -> sqlx::Result<bool> {
     Ok(revoked.execute(db).await?.rows_affected() > 0)
 }
 
-/// The calling key as it is now.
-pub(super) struct CallingKey {
-    pub is_live: bool,
-    pub expires_at: Option<DateTime<Utc>>,
-}
-
-/// Locks the tenant's row, so that its keys are made one after the other, and then the calling key, so that no other request replaces or
-/// revokes it meanwhile. `None` for a product on the bus, which has no key.
-pub(super) async fn lock_caller(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CallingKey>> {
-    tenant::lock_row(db, tenant).await?;
-    sqlx::query_as!(
-        CallingKey,
-        r#"select expires_at, revoked_at is null and (expires_at is null or expires_at > clock_timestamp()) as "is_live!"
-           from api_keys where id = $1 for share"#,
-        id,
-    )
-    .fetch_optional(db)
-    .await
-}
-
-/// How many keys of a product for a tenant are live. Exact while the tenant's row is locked.
-pub(super) async fn count_live(db: &mut PgConnection, tenant: Uuid, caller: &Caller) -> sqlx::Result<i64> {
-    sqlx::query_scalar!(
-        r#"select count(*) as "live!" from api_keys
-           where tenant_id = $1 and product = $2 and environment = $3
-             and revoked_at is null and (expires_at is null or expires_at > now())"#,
-        tenant,
-        caller.product,
-        caller.environment.as_str(),
-    )
-    .fetch_one(db)
-    .await
-}
-
 /// Keys of a tenant (`$1`), product (`$2`) and environment (`$3`), and which of them. Served by `api_keys_newest`.
 macro_rules! select {
     ($which:tt, $tenant:expr, $caller:expr $(, $value:expr)+ $(,)?) => {
@@ -244,12 +213,8 @@ macro_rules! select {
 }
 
 /// Newest first, one page.
-pub(super) async fn list(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    caller: &Caller,
-    page: &ListPage,
-) -> sqlx::Result<Vec<ApiKey>> {
+pub(super) async fn list(ctx: &mut RequestContext) -> sqlx::Result<Vec<ApiKey>> {
+    let (tenant, caller, page) = (ctx.tenant, Arc::clone(&ctx.caller), ctx.page);
     select!(
         "and ($4::timestamptz is null or (created_at, id) < ($4, $5::uuid)) order by created_at desc, id desc limit $6",
         tenant,
@@ -258,15 +223,13 @@ pub(super) async fn list(
         page.before_id,
         page.fetch(),
     )
-    .fetch_all(db)
+    .fetch_all(ctx.db())
     .await
 }
 
-pub(super) async fn find(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    caller: &Caller,
-    id: Uuid,
-) -> sqlx::Result<Option<ApiKey>> {
-    select!("and id = $4", tenant, caller, id).fetch_optional(db).await
+/// A key of the calling product for this tenant.
+pub(super) async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<ApiKey, ApiError> {
+    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
+    let found = select!("and id = $4", tenant, caller, id).fetch_optional(ctx.db()).await?;
+    found.ok_or_else(|| ApiError::not_found("key"))
 }

@@ -10,13 +10,16 @@ mod outcome;
 mod rate;
 pub(crate) mod store;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use ledger::gate;
-use runtime::{Job, trace};
+use runtime::Job;
 use schemars::JsonSchema;
-use schemas::{MessageKind, RequestAnnounced, RequestKind, SendId, SkipReason, messages::MailOptions};
+use schemas::{
+    MessageKind, RequestAnnounced, RequestKind, SendId, SkipReason,
+    messages::{MailOptions, MessagePayload},
+};
 use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
@@ -24,9 +27,12 @@ use uuid::Uuid;
 use self::{
     attachment::{Upload, ValidAttachment},
     draft::{MessageDraft, SendMessage},
-    store::NewMessage,
 };
-use super::{campaigns::quota, senders::store as senders};
+use super::{
+    campaigns::quota,
+    requests::{self, store::RequestRow},
+    senders::store as senders,
+};
 use crate::pipeline::{
     ApiReply, Doc, PreparationContext, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, doc::ID, error::ApiError,
     page::Time, write_and_wait,
@@ -166,7 +172,7 @@ pub(crate) async fn accept(
 ) -> Result<MessageAccepted, ApiError> {
     let tenant = ctx.tenant;
     let contacts = store::find_or_create_contacts(ctx.db(), tenant, draft).await?;
-    let known: HashMap<_, _> = gate::load_eligibility(ctx.db(), tenant, &contacts).await?.into_iter().collect();
+    let known = gate::load_eligibility(ctx.db(), &vec![tenant; contacts.len()], &contacts).await?;
     // A contact that was erased meanwhile is not found.
     let decide = |contact: &Uuid| match known.get(&(tenant, *contact)) {
         Some(eligibility) => gate::decide_recipient(eligibility, draft.kind, draft.classification),
@@ -177,17 +183,19 @@ pub(crate) async fn accept(
     if open == 0 {
         return Err(all_suppressed());
     }
-    let id = MailOptions::batch_id(draft.options.as_ref());
-    let new = NewMessage { id, draft, contacts: &contacts, metered: open };
-    store::insert_message(ctx.db(), tenant, &new).await?;
-    store::insert_request(ctx, &new).await?;
-    store::insert_attachments(ctx.db(), tenant, vec![(new.id, attachments)]).await?;
-    trace::keep(ctx.db(), tenant, new.id).await?;
-    meter(ctx, &new).await?;
-    if draft.due_at().is_none() {
-        announce(ctx, &new, waits)?;
+    let (id, kind, due_at) = (MailOptions::batch_id(draft.options.as_ref()), RequestKind::Message, draft.due_at());
+    store::insert_message(ctx.db(), tenant, id, draft, &contacts).await?;
+    let (caller, payload) = (Arc::clone(&ctx.caller), MessagePayload { message_id: id });
+    let row = RequestRow { id, kind, payload: &payload, options: draft.options.as_ref(), due_at };
+    requests::store::insert(ctx.db(), tenant, &caller, row).await?;
+    store::insert_attachments(ctx.db(), tenant, vec![(id, attachments)]).await?;
+    meter(ctx, id, draft, open).await?;
+    if due_at.is_none() {
+        let announced = RequestAnnounced::of(tenant, id, kind);
+        let announced = if waits { announced.notifying(ctx.ingress.reply_inbox.subject()) } else { announced };
+        ctx.announce_request(&announced)?;
     }
-    Ok(MessageAccepted { id: new.id, withheld })
+    Ok(MessageAccepted { id, withheld })
 }
 
 /// 422: no recipient may be mailed.
@@ -196,9 +204,10 @@ fn all_suppressed() -> ApiError {
         .detail("every recipient is suppressed or archived; GET /v1/suppressions tells why")
 }
 
-/// The hourly limit, then the quota. Last, because the tenant's messages wait for each other from here to the commit.
-async fn meter(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), ApiError> {
-    let (tenant, kind, settings) = (ctx.tenant, new.draft.kind, &ctx.ingress.settings);
+/// The hourly limit, then the quota, against which the open recipients count: those that are not blocked. Last, because the tenant's
+/// messages wait for each other from here to the commit.
+async fn meter(ctx: &mut RequestContext, id: Uuid, draft: &MessageDraft, open: usize) -> Result<(), ApiError> {
+    let (tenant, kind, settings) = (ctx.tenant, draft.kind, &ctx.ingress.settings);
     let limit = match kind {
         MessageKind::Test => settings.campaign_test_rate_per_hour,
         _ => settings.message_rate_per_hour,
@@ -206,19 +215,13 @@ async fn meter(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), Api
     if limit > 0 {
         rate::lock(ctx.db(), tenant).await?;
         // In a statement of its own, whose snapshot is taken under the lock.
-        let recent = rate::recent(ctx.db(), tenant, kind, Some(new.id)).await?;
+        let recent = rate::recent(ctx.db(), tenant, kind, Some(id)).await?;
         rate::check(&recent, kind, limit)?;
     }
-    if new.draft.due_at().is_some() {
+    if draft.due_at().is_some() {
         // The compliance stage checks the quota when the message is due.
         return Ok(());
     }
     let left = quota::remaining(ctx).await?;
-    quota::check(&left, i64::try_from(new.metered).unwrap_or(i64::MAX))
-}
-
-fn announce(ctx: &mut RequestContext, new: &NewMessage<'_>, waits: bool) -> Result<(), ApiError> {
-    let announced = RequestAnnounced::of(ctx.tenant, new.id, RequestKind::Message);
-    let announced = if waits { announced.notifying(ctx.ingress.reply_inbox.subject()) } else { announced };
-    ctx.announce_request(&announced)
+    quota::check(&left, i64::try_from(open).unwrap_or(i64::MAX))
 }

@@ -36,6 +36,10 @@ struct RecipientRow {
     /// The provider's id of the mail, or else our Message-ID.
     provider_message_id: Option<String>,
     next_attempt_at: Option<DateTime<Utc>>,
+    /// The audience stage rejected the request.
+    rejected: bool,
+    /// That of the sender.
+    domain: String,
 }
 
 /// A message and its recipients in the ledger.
@@ -77,15 +81,6 @@ struct RecipientOutcome {
     state: Option<SendState>,
 }
 
-/// The state of the message by the ledger.
-#[derive(Debug)]
-enum MessageOutcome {
-    /// The outcome is known: this is the answer.
-    Decided(Result<ApiReply, ApiError>),
-    /// No outcome yet. `quiet_until`: no attempt is made before this time.
-    Pending { quiet_until: Option<DateTime<Utc>> },
-}
-
 /// Waits for the outcome of a message and answers it.
 pub(super) fn outcome(
     ingress: Arc<Ingress>,
@@ -106,9 +101,9 @@ async fn wait(ingress: &Ingress, awaited: Awaited) -> Result<ApiReply, ApiError>
     }
     loop {
         let quiet_until = match read(ingress, tenant, message).await {
-            Ok(ledger) => match ledger.state() {
-                MessageOutcome::Decided(answer) => return answer,
-                MessageOutcome::Pending { quiet_until } => quiet_until,
+            Ok(ledger) => match ledger.outcome() {
+                Some(answer) => return answer,
+                None => ledger.quiet_until(),
             },
             // The message is committed; Postgres may be back before the deadline.
             Err(error) if runtime::db::is_transient(&error) => None,
@@ -133,28 +128,19 @@ fn pending(message: Uuid) -> ApiError {
 
 async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<MessageState> {
     let mut db = ingress.by_key.read(tenant).await?;
-    let rows =
-        sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *db).await?;
+    let mut recipients = sqlx::query_file_as!(RecipientRow, "queries/dispatch.sql", tenant, message, month_of(message))
+        .fetch_all(&mut *db)
+        .await?;
     drop(db);
     // A message has a recipient and a request, or it was never committed.
-    let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    let (rejected, domain) = (head.rejected, head.domain.clone());
+    let rejected = recipients.first().ok_or(sqlx::Error::RowNotFound)?.rejected;
     let tokens = &ingress.tokens;
-    let ours = |send_id| format!("<{}@{domain}>", tokens.message_id_local(tokens.newest(), send_id));
-    let recipients = rows.into_iter().map(|row| RecipientRow {
-        send_id: row.send_id,
-        email: row.email,
-        state: row.state,
-        reason: row.reason,
-        smtp_code: row.smtp_code,
-        enhanced_code: row.enhanced_code,
-        // Shown of sent mail only; this is read again and again until then.
-        provider_message_id: row
-            .provider_message_id
-            .or_else(|| (row.state == Some(SendState::Sent)).then(|| ours(row.send_id))),
-        next_attempt_at: row.next_attempt_at,
-    });
-    Ok(MessageState { message_id: message, rejected, recipients: recipients.collect() })
+    // Shown of sent mail only; this is read again and again until then.
+    for row in recipients.iter_mut().filter(|row| row.is(SendState::Sent)) {
+        let ours = || format!("<{}@{}>", tokens.message_id_local(tokens.newest(), row.send_id), row.domain);
+        row.provider_message_id.get_or_insert_with(ours);
+    }
+    Ok(MessageState { message_id: message, rejected, recipients })
 }
 
 impl RecipientRow {
@@ -179,18 +165,17 @@ impl RecipientRow {
 }
 
 impl MessageState {
-    fn state(&self) -> MessageOutcome {
+    /// The answer. `None`: no outcome is known yet.
+    fn outcome(&self) -> Option<Result<ApiReply, ApiError>> {
         if self.rejected {
             tracing::error!(message_id = %self.message_id, "a message was rejected by the pipeline");
-            return MessageOutcome::Decided(Err(ApiError::internal()));
+            return Some(Err(ApiError::internal()));
         }
-        if self.recipients.iter().any(RecipientRow::is_open) {
-            return MessageOutcome::Pending { quiet_until: self.quiet_until() };
-        }
-        MessageOutcome::Decided(self.answer())
+        let is_open = self.recipients.iter().any(RecipientRow::is_open);
+        (!is_open).then(|| self.answer())
     }
 
-    /// The time of the next attempt, if all open recipients are deferred.
+    /// The time of the next attempt, before which nothing changes, if all open recipients are deferred.
     fn quiet_until(&self) -> Option<DateTime<Utc>> {
         let open = || self.recipients.iter().filter(|recipient| recipient.is_open());
         let resting = open().all(|recipient| recipient.is(SendState::Deferred));
@@ -279,6 +264,8 @@ mod tests {
             enhanced_code: Some("5.1.1".into()),
             provider_message_id: None,
             next_attempt_at: (*state == Some(SendState::Deferred)).then(|| Utc::now() + chrono::TimeDelta::minutes(1)),
+            rejected: false,
+            domain: "example.com".into(),
         };
         MessageState {
             message_id: Uuid::nil(),
@@ -302,11 +289,10 @@ mod tests {
     #[case::doubtful(&[Some(Failed), Some(Unknown)], Some((504, "dispatch_pending")))]
     #[case::all_blocked(&[Some(Skipped)], Some((422, "all_recipients_suppressed")))]
     fn the_answer_follows_from_the_states(#[case] states: &[Option<SendState>], #[case] expected: Option<(u16, &str)>) {
-        let found = match ledger(states).state() {
-            MessageOutcome::Pending { .. } => None,
-            MessageOutcome::Decided(Ok(_)) => Some((200, String::new())),
-            MessageOutcome::Decided(Err(error)) => Some((error.status.as_u16(), error.code.to_string())),
-        };
+        let found = ledger(states).outcome().map(|answer| match answer {
+            Ok(_) => (200, String::new()),
+            Err(error) => (error.status.as_u16(), error.code.to_string()),
+        });
         assert_eq!(found, expected.map(|(status, code)| (status, code.to_owned())));
     }
 
@@ -321,14 +307,14 @@ mod tests {
         for (recipient, reason) in ledger.recipients.iter_mut().zip(reasons) {
             recipient.reason = Some((*reason).to_owned());
         }
-        let MessageOutcome::Decided(Err(error)) = ledger.state() else { panic!() };
+        let Some(Err(error)) = ledger.outcome() else { panic!() };
         assert_eq!((error.status.as_u16(), error.code.to_string().as_str()), expected);
         assert_eq!(error.is_deterministic(), expected.0 == 422, "what may pass is not kept for the key");
     }
 
     #[test]
     fn a_refusal_says_its_codes_and_no_address() {
-        let MessageOutcome::Decided(Err(error)) = ledger(&[Some(Failed), Some(Failed)]).state() else { panic!() };
+        let Some(Err(error)) = ledger(&[Some(Failed), Some(Failed)]).outcome() else { panic!() };
         assert_eq!((error.detail.as_deref(), error.message_id), (Some("550 5.1.1"), Some(Uuid::nil())));
     }
 

@@ -1,27 +1,13 @@
 //! The rows of a message.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
-use schemas::{MessageKind, RequestKind, SendId, messages::MessagePayload};
+use schemas::{MessageKind, SendId};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{attachment::ValidAttachment, draft::MessageDraft};
-use crate::{
-    api::requests::{self, store::RequestRow},
-    pipeline::{RequestContext, error::ApiError},
-};
-
-/// A message to store.
-#[derive(Debug)]
-pub(super) struct NewMessage<'a> {
-    pub(super) id: Uuid,
-    pub(super) draft: &'a MessageDraft,
-    /// The contact of each recipient, in order.
-    pub(super) contacts: &'a [Uuid],
-    /// Recipients that count against the quota: those that are not blocked.
-    pub(super) metered: usize,
-}
+use crate::pipeline::error::ApiError;
 
 /// The source of a contact that a test of a campaign made; `is_made_by_test` and `is_known_from_mail` read it. Not `test`, which products
 /// write themselves.
@@ -100,10 +86,15 @@ async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid],
     .map(drop)
 }
 
-/// Stores content, message and recipients. Every recipient becomes a send, blocked ones too: the gate gives them
-/// their reason in the ledger.
-pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &NewMessage<'_>) -> sqlx::Result<()> {
-    let draft = new.draft;
+/// Stores content, message and recipients, whose contacts stand in their order. Every recipient becomes a send, blocked ones too: the gate
+/// gives them their reason in the ledger.
+pub(super) async fn insert_message(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    draft: &MessageDraft,
+    contacts: &[Uuid],
+) -> sqlx::Result<()> {
     sqlx::query!(
         "with content as (
              insert into contents (tenant_id, id, kind, subject, body_html, body_text) values ($1, $2, 'one_off', $4, $5, $6)
@@ -111,7 +102,7 @@ pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &Ne
          insert into messages (tenant_id, id, sender_id, content_id, reply_to, dot_number, is_test, classification, due_at, rendered_for)
          values ($1, $2, $3, $2, $7, $8, $9, $10, coalesce($11, now()), $12)",
         tenant,
-        new.id,
+        id,
         draft.sender_id,
         draft.subject,
         draft.html,
@@ -125,7 +116,21 @@ pub(super) async fn insert_message(db: &mut PgConnection, tenant: Uuid, new: &Ne
     )
     .execute(&mut *db)
     .await?;
-    insert_recipients(db, tenant, new).await
+    let sends: Vec<Uuid> = (0..).zip(contacts).map(|(ordinal, _)| SendId::of(id, ordinal).0).collect();
+    let names: Vec<Option<String>> = draft.recipients.iter().map(|recipient| recipient.name.clone()).collect();
+    sqlx::query!(
+        "insert into message_recipients (tenant_id, message_id, send_id, contact_id, name)
+         select $1, $2, w.send_id, w.contact_id, w.name
+         from unnest($3::uuid[], $4::uuid[], $5::text[]) as w (send_id, contact_id, name)",
+        tenant,
+        id,
+        &sends,
+        contacts,
+        &names as &[Option<String>],
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }
 
 /// Stores the attachments of mails, whose requests are stored, in one statement.
@@ -166,37 +171,4 @@ pub(crate) async fn insert_attachments(
     .execute(db)
     .await
     .map(drop)
-}
-
-async fn insert_recipients(db: &mut PgConnection, tenant: Uuid, new: &NewMessage<'_>) -> sqlx::Result<()> {
-    // At most fifty, so the place fits the ordinal.
-    let ordinal = |place: usize| u16::try_from(place).unwrap_or(u16::MAX);
-    let sends: Vec<Uuid> = (0..new.contacts.len()).map(|place| SendId::of(new.id, ordinal(place)).0).collect();
-    let names: Vec<Option<String>> = new.draft.recipients.iter().map(|recipient| recipient.name.clone()).collect();
-    sqlx::query!(
-        "insert into message_recipients (tenant_id, message_id, send_id, contact_id, name)
-         select $1, $2, w.send_id, w.contact_id, w.name
-         from unnest($3::uuid[], $4::uuid[], $5::text[]) as w (send_id, contact_id, name)",
-        tenant,
-        new.id,
-        &sends,
-        new.contacts,
-        &names as &[Option<String>],
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-/// Stores the request, under the message's id.
-pub(super) async fn insert_request(ctx: &mut RequestContext, new: &NewMessage<'_>) -> sqlx::Result<()> {
-    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    let row = RequestRow {
-        id: new.id,
-        kind: RequestKind::Message,
-        payload: &MessagePayload { message_id: new.id },
-        options: new.draft.options.as_ref(),
-        due_at: new.draft.due_at(),
-    };
-    requests::store::insert(ctx.db(), tenant, &caller, row).await
 }

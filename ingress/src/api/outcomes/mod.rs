@@ -107,7 +107,7 @@ struct OutcomeRecorded {
     contact_matched: bool,
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListOutcomes {
     contact_id: Option<Id>,
@@ -121,14 +121,7 @@ struct ListOutcomes {
 
 async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<ApiReply, ApiError> {
     let (tenant, page) = (ctx.tenant, ctx.page);
-    let filter = store::OutcomeFilter {
-        id: None,
-        contact: query.contact_id.map(|id| id.0),
-        campaign: query.campaign_id.map(|id| id.0),
-        outcome_type: query.outcome_type,
-        since: query.since.map(|at| at.0),
-    };
-    let rows = store::list(ctx.db(), tenant, &filter, &page).await?;
+    let rows = store::list(ctx.db(), tenant, None, &query, &page).await?;
     ApiReply::page(page, rows)
 }
 

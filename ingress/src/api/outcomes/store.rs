@@ -1,40 +1,32 @@
 //! Outcomes as they are read. They are written by [`ledger::outcomes::record`], their credits by the attribution stage.
 
-use chrono::{DateTime, Utc};
 use ledger::outcomes::Premium;
 use schemas::{MessageKind, OutcomeType};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{CreditPart, CreditPolicy, OutcomeAttribution, OutcomeCredit, OutcomeRestatement, OutcomeView, StoredPart};
+use super::{
+    CreditPart, CreditPolicy, ListOutcomes, OutcomeAttribution, OutcomeCredit, OutcomeRestatement, OutcomeView,
+    StoredPart,
+};
 use crate::pipeline::ListPage;
 
-/// Which outcomes are read.
-#[derive(Debug, Default)]
-pub(super) struct OutcomeFilter {
-    pub(super) id: Option<Uuid>,
-    pub(super) contact: Option<Uuid>,
-    /// Credited to it.
-    pub(super) campaign: Option<Uuid>,
-    pub(super) outcome_type: Option<OutcomeType>,
-    /// That happened since.
-    pub(super) since: Option<DateTime<Utc>>,
-}
-
+/// A page of outcomes, or the one with an id.
 pub(super) async fn list(
     db: &mut PgConnection,
     tenant: Uuid,
-    filter: &OutcomeFilter,
+    id: Option<Uuid>,
+    query: &ListOutcomes,
     page: &ListPage,
 ) -> sqlx::Result<Vec<OutcomeView>> {
     let rows = sqlx::query_file!(
         "queries/outcomes.sql",
         tenant,
-        filter.id,
-        filter.contact,
-        filter.campaign,
-        filter.outcome_type.map(OutcomeType::as_str),
-        filter.since,
+        id,
+        query.contact_id.map(|id| id.0),
+        query.campaign_id.map(|id| id.0),
+        query.outcome_type.map(OutcomeType::as_str),
+        query.since.map(|at| at.0),
         page.before,
         page.before_id,
         page.fetch(),
@@ -81,8 +73,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<OutcomeView>> {
-    let filter = OutcomeFilter { id: Some(id), ..OutcomeFilter::default() };
-    Ok(list(db, tenant, &filter, &ListPage::ONE).await?.pop())
+    Ok(list(db, tenant, Some(id), &ListOutcomes::default(), &ListPage::ONE).await?.pop())
 }
 
 /// The mails that an outcome is credited to, the latest touch first.

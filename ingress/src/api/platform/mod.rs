@@ -1,7 +1,7 @@
 //! `GET /v1/platform/health`: whether mail goes out; if not, the cause and what to do. `postrider health` prints the same report.
 
-pub mod checks;
-pub mod facts;
+mod checks;
+mod facts;
 
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sqlx::PgPool;
 
-pub use self::facts::PlatformFacts;
+use self::facts::PlatformFacts;
 use crate::pipeline::{
     ApiReply, Doc, NoParameters, RequestContext, Routes, error::ApiError, page::Time, platform_read,
 };
@@ -102,8 +102,7 @@ impl HealthReport {
     }
 
     /// The report that follows from the facts.
-    #[must_use]
-    pub fn from_facts(facts: &PlatformFacts, generated_at: DateTime<Utc>) -> Self {
+    fn from_facts(facts: &PlatformFacts, generated_at: DateTime<Utc>) -> Self {
         let checks = checks::run_checks(facts);
         let overall = checks.iter().map(|check| check.status).max().unwrap_or(HealthStatus::Ok);
         let ok = overall != HealthStatus::Crit;

@@ -100,46 +100,34 @@ struct ListAcceptedRequests {
     until: Option<GivenTime>,
 }
 
-/// A page of the requests that were received in a time. Served by `requests_newest` or, of those that were refused, `requests_rejected`.
-macro_rules! page {
-    ($state:tt, $tenant:expr, $caller:expr, $page:expr, $query:expr $(, $value:expr)?) => {
-        sqlx::query_as!(
-            AcceptedRequest,
-            r#"select id as request_id, kind, state, outcome, received_at, handled_at,
-                      jsonb_build_object(
-                          'campaign_id', payload -> 'campaign_id', 'message_id', payload -> 'message_id',
-                          'send_id', payload -> 'send_id', 'template_id', payload -> 'template_id',
-                          'sender_id', payload -> 'sender_id') as "body!: Json<RequestIds>"
-               from requests
-               where tenant_id = $1 and product = $2 and environment = $3 and ($4::text is null or kind = $4)
-                 and ($5::timestamptz is null or received_at >= $5) and ($6::timestamptz is null or received_at < $6)
-                 and ($7::timestamptz is null or (received_at, id) < ($7, $8::uuid)) and "#
-                + $state
-                + " order by received_at desc, id desc limit $9",
-            $tenant,
-            $caller.product,
-            $caller.environment.as_str(),
-            $query.kind.map(LoggedKind::as_str),
-            $query.since.map(|at| at.0),
-            $query.until.map(|at| at.0),
-            $page.before,
-            $page.before_id,
-            $page.fetch(),
-            $($value)?
-        )
-    };
-}
-
+/// Served by `requests_newest` or, of those that were refused, `requests_rejected`: every plan is made for its parameters.
 async fn list(ctx: &mut RequestContext, query: ListAcceptedRequests) -> Result<ApiReply, ApiError> {
     let (tenant, caller, page) = (ctx.tenant, Arc::clone(&ctx.caller), ctx.page);
-    let rows = match query.state {
-        Some(LoggedState::Rejected) => {
-            page!("state = 'rejected'", tenant, caller, page, query).fetch_all(ctx.db()).await?
-        }
-        state => {
-            let state = state.map(LoggedState::as_str);
-            page!("($10::text is null or state = $10)", tenant, caller, page, query, state).fetch_all(ctx.db()).await?
-        }
-    };
+    let rows = sqlx::query_as!(
+        AcceptedRequest,
+        r#"select id as request_id, kind, state, outcome, received_at, handled_at,
+                  jsonb_build_object(
+                      'campaign_id', payload -> 'campaign_id', 'message_id', payload -> 'message_id',
+                      'send_id', payload -> 'send_id', 'template_id', payload -> 'template_id',
+                      'sender_id', payload -> 'sender_id') as "body!: Json<RequestIds>"
+           from requests
+           where tenant_id = $1 and product = $2 and environment = $3 and ($4::text is null or kind = $4)
+             and ($5::text is null or state = $5) and ($6::timestamptz is null or received_at >= $6)
+             and ($7::timestamptz is null or received_at < $7)
+             and ($8::timestamptz is null or (received_at, id) < ($8, $9::uuid))
+           order by received_at desc, id desc limit $10"#,
+        tenant,
+        caller.product,
+        caller.environment.as_str(),
+        query.kind.map(LoggedKind::as_str),
+        query.state.map(LoggedState::as_str),
+        query.since.map(|at| at.0),
+        query.until.map(|at| at.0),
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(ctx.db())
+    .await?;
     ApiReply::page(page, rows)
 }

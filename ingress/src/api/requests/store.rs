@@ -1,6 +1,7 @@
 //! Rows of `requests`, as they are accepted one by one.
 
 use chrono::{DateTime, Utc};
+use runtime::trace;
 use schemas::{RequestKind, messages::MailOptions};
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
@@ -22,7 +23,7 @@ pub(crate) struct RequestRow<'a, P> {
     pub(crate) due_at: Option<DateTime<Utc>>,
 }
 
-/// Stores a request. One that is due later is announced then, by a sweep.
+/// Stores a request, and the trace in hand with it. One that is due later is announced then, by a sweep.
 pub(crate) async fn insert<P: Serialize + Sync>(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -42,7 +43,7 @@ pub(crate) async fn insert<P: Serialize + Sync>(
         row.due_at,
         FIRST_ANNOUNCEMENT,
     )
-    .execute(db)
-    .await
-    .map(drop)
+    .execute(&mut *db)
+    .await?;
+    trace::keep(db, tenant, row.id).await
 }

@@ -1,28 +1,23 @@
 //! `/v1/segments`: audiences by rule. The language of rules is [`segments`]'s.
 
 mod rule;
-mod store;
 
 use schemars::JsonSchema;
 use schemas::new_id;
 use segments::{self, CompiledSegment, Rule, SAMPLE_MAX, SampledContact, SegmentError, SegmentFault};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
-use self::{
-    rule::{SegmentRule, limits},
-    store::SegmentView,
-};
-pub(crate) use store::{lock_all, lock_for_use};
-
+use self::rule::{SegmentRule, limits};
 use crate::{
-    api::{fields, references},
+    api::{fields::definitions, references},
     pipeline::{
         ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
         error::{ApiError, FieldFault},
         page::Time,
-        read, read_page, status_answer,
+        read, read_page, resource, status_answer,
         types::Words,
         validate::AUDIENCE_NAME_MAX,
         write,
@@ -114,14 +109,76 @@ impl From<SegmentError> for ApiError {
     }
 }
 
+/// An audience by rule.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Segment")]
+struct SegmentView {
+    segment_id: Uuid,
+    name: String,
+    description: Option<String>,
+    #[schemars(with = "SegmentRule")]
+    rule: Value,
+    created_at: Time,
+    updated_at: Time,
+}
+
+resource!(SegmentView, "segment", "segments", segment_id);
+
+/// Writers of a tenant's segments take turns: two changes at once could close a circle that neither sees.
+pub(crate) async fn lock_all(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('segments ' || $1::uuid::text, 0))", tenant)
+        .fetch_one(db)
+        .await
+        .map(drop)
+}
+
+/// 404 unless there is one; it is not deleted before this transaction ends.
+pub(crate) async fn lock_for_use(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<(), ApiError> {
+    sqlx::query_scalar!(
+        "select id from segments where tenant_id = $1 and id = $2 and deleted_at is null for share",
+        tenant,
+        id,
+    )
+    .fetch_optional(db)
+    .await?
+    .map(drop)
+    .ok_or_else(|| ApiError::not_found("segment"))
+}
+
+/// Newest first, one page. Served by `segments_newest`.
 async fn list(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, page) = (ctx.tenant, ctx.page);
-    ApiReply::page(page, store::list(ctx.db(), tenant, &page).await?)
+    let segments = sqlx::query_as!(
+        SegmentView,
+        "select id as segment_id, name, description, rule, created_at, updated_at from segments
+         where tenant_id = $1 and deleted_at is null and ($2::timestamptz is null or (created_at, id) < ($2, $3))
+         order by created_at desc, id desc limit $4",
+        tenant,
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(ctx.db())
+    .await?;
+    ApiReply::page(page, segments)
+}
+
+async fn find(ctx: &mut RequestContext) -> Result<SegmentView, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
+    sqlx::query_as!(
+        SegmentView,
+        "select id as segment_id, name, description, rule, created_at, updated_at from segments
+         where tenant_id = $1 and id = $2 and deleted_at is null",
+        tenant,
+        id,
+    )
+    .fetch_optional(ctx.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("segment"))
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
-    let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
-    ApiReply::single(store::get(ctx.db(), tenant, id).await?)
+    ApiReply::single(find(ctx).await?)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -143,16 +200,27 @@ struct SegmentCreated<'a> {
 
 async fn create(ctx: &mut RequestContext, body: CreateSegment) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, new_id());
-    store::lock_all(ctx.db(), tenant).await?;
+    lock_all(ctx.db(), tenant).await?;
     let mut faults = Faults::default();
     faults.title("name", &body.name, AUDIENCE_NAME_MAX);
     faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
     let (rule, _) = check_rule(ctx, &body.rule, faults, Some(id)).await?;
     let name = body.name.trim();
-    if !store::insert(ctx.db(), tenant, id, name, body.description.as_deref(), &body.rule).await? {
+    let created = sqlx::query!(
+        "insert into segments (tenant_id, id, name, description, rule) values ($1, $2, $3, $4, $5)
+         on conflict (tenant_id, name) where deleted_at is null do nothing",
+        tenant,
+        id,
+        name,
+        body.description,
+        body.rule,
+    )
+    .execute(ctx.db())
+    .await?;
+    if created.rows_affected() == 0 {
         return Err(name_taken());
     }
-    store::set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
+    set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
     ctx.audit("segment.created", &id.to_string(), json!({})).await?;
     ApiReply::created(&SegmentCreated { segment_id: id, name })
 }
@@ -169,7 +237,7 @@ async fn check_rule(
     own: Option<Uuid>,
 ) -> Result<(Rule, CompiledSegment), ApiError> {
     let tenant = ctx.tenant;
-    fields::hold_names(ctx.db(), tenant).await?;
+    definitions::hold_names(ctx.db(), tenant).await?;
     let definitions = segments::definitions(ctx.db(), tenant).await?;
     let parsed = Rule::parse(rule, "rule", &definitions);
     let parsed = parsed
@@ -220,8 +288,8 @@ struct ChangeSegment {
 /// Campaigns with this segment use the rule at the time their audience is written down.
 async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
-    store::lock_all(ctx.db(), tenant).await?;
-    let before = store::get(ctx.db(), tenant, id).await?;
+    lock_all(ctx.db(), tenant).await?;
+    let before = find(ctx).await?;
     let mut faults = Faults::default();
     if let Some(name) = &body.name {
         faults.title("name", name, AUDIENCE_NAME_MAX);
@@ -234,7 +302,21 @@ async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiRepl
     let name = body.name.as_deref().map_or(before.name.as_str(), str::trim);
     let description = body.description.into_option().unwrap_or_else(|| before.description.clone());
     let stored = body.rule.as_ref().unwrap_or(&before.rule);
-    if !store::update(ctx.db(), tenant, id, name, description.as_deref(), stored).await? {
+    // Writers take turns, so no other takes the name in between.
+    let changed = sqlx::query!(
+        "update segments s set name = $3, description = $4, rule = $5, updated_at = now()
+         where tenant_id = $1 and id = $2
+           and not exists (
+               select from segments o where o.tenant_id = $1 and o.name = $3 and o.id <> $2 and o.deleted_at is null)",
+        tenant,
+        id,
+        name,
+        description,
+        stored,
+    )
+    .execute(ctx.db())
+    .await?;
+    if changed.rows_affected() == 0 {
         return Err(name_taken());
     }
     let fields = [
@@ -244,16 +326,43 @@ async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiRepl
     ];
     ctx.audit_changed("segment.changed", &id.to_string(), fields).await?;
     if let Some(rule) = rule {
-        store::set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
+        set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
         check_users(ctx, id).await?;
     }
-    ApiReply::single(store::get(ctx.db(), tenant, id).await?)
+    ApiReply::single(find(ctx).await?)
 }
 
-/// The segments that name this one must stay within their limits, too.
+/// Writes down which segments a rule names.
+async fn set_uses(db: &mut PgConnection, tenant: Uuid, id: Uuid, uses: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query!("delete from segment_uses where tenant_id = $1 and segment_id = $2", tenant, id)
+        .execute(&mut *db)
+        .await?;
+    sqlx::query!(
+        "insert into segment_uses (tenant_id, segment_id, uses) select $1, $2, unnest($3::uuid[])",
+        tenant,
+        id,
+        uses,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// The segments that name this one, also by way of others, must stay within their limits, too. Served by `segment_uses_by_used`.
 async fn check_users(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
     let tenant = ctx.tenant;
-    let users = store::users_of(ctx.db(), tenant, id).await?;
+    let users = sqlx::query_scalar!(
+        r#"with recursive users as (
+               select segment_id from segment_uses where tenant_id = $1 and uses = $2
+               union
+               select w.segment_id from users u join segment_uses w on w.tenant_id = $1 and w.uses = u.segment_id
+           )
+           select segment_id as "id!" from users"#,
+        tenant,
+        id,
+    )
+    .fetch_all(ctx.db())
+    .await?;
     match segments::find_beyond_limits(ctx.db(), tenant, &users).await? {
         None => Ok(()),
         Some((user, fault)) => {
@@ -265,13 +374,27 @@ async fn check_users(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError>
 
 status_answer!(SegmentDeleted, segment_id, "deleted");
 
+/// Takes a segment away. The row stays: campaigns of the past name it.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
-    store::lock_all(ctx.db(), tenant).await?;
-    store::lock(ctx.db(), tenant, id).await?;
+    lock_all(ctx.db(), tenant).await?;
+    // Locked for its removal: a writer that is about to name it comes before, or finds it gone.
+    let known = sqlx::query_scalar!(
+        "select id from segments where tenant_id = $1 and id = $2 and deleted_at is null for update",
+        tenant,
+        id,
+    );
+    known.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("segment"))?;
     let references = references::to_segment(ctx.db(), tenant, id).await?;
     references::refuse("segment", references, "change them, or wait until they are over")?;
-    store::delete(ctx.db(), tenant, id).await?;
+    set_uses(ctx.db(), tenant, id, &[]).await?;
+    sqlx::query!(
+        "update segments set deleted_at = now(), updated_at = now() where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .execute(ctx.db())
+    .await?;
     ctx.audit("segment.removed", &id.to_string(), json!({})).await?;
     SegmentDeleted::reply(id)
 }

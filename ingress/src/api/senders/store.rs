@@ -39,7 +39,7 @@ impl SenderIdentity {
     }
 
     /// The sender as callers see it: it waits for its domain while mail may not leave from there.
-    pub(crate) fn shown(self) -> Self {
+    pub(super) fn shown(self) -> Self {
         let waits = !self.is_disabled() && !self.domain_status.may_send();
         if waits { Self { status: "pending_domain".to_owned(), ..self } } else { self }
     }
@@ -92,12 +92,6 @@ pub(crate) async fn lock_profile_address(db: &mut PgConnection, tenant: Uuid) ->
         .map(Option::flatten)
 }
 
-/// Waits for the fences of the tenant that have looked, and lets none look before this transaction is committed. To be called before
-/// [`lock_profile_address`]: a fence may wait for that row.
-pub(crate) async fn close_gate(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    sqlx::query!("select close_gate($1)", tenant).execute(db).await.map(drop)
-}
-
 /// Senders of a tenant (`$1`), and which of them.
 macro_rules! select {
     ($which:tt $(, $value:expr)+ $(,)?) => {
@@ -114,38 +108,26 @@ macro_rules! select {
 }
 
 /// The sender with this address.
-pub(crate) async fn by_email(db: &mut PgConnection, tenant: Uuid, email: &str) -> sqlx::Result<Option<SenderIdentity>> {
+pub(super) async fn by_email(db: &mut PgConnection, tenant: Uuid, email: &str) -> sqlx::Result<Option<SenderIdentity>> {
     select!("and s.email = $2", tenant, email).fetch_optional(db).await
 }
 
 /// The sender with this id.
-pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SenderIdentity>> {
-    select!("and s.id = $2", tenant, id).fetch_optional(db).await
+///
+/// # Errors
+/// 404 `sender_not_found`.
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<SenderIdentity, ApiError> {
+    let found = select!("and s.id = $2", tenant, id).fetch_optional(db).await?;
+    found.ok_or_else(|| ApiError::not_found("sender"))
 }
 
-/// False if there is no such sender; one that there is is not removed before this transaction ends.
-pub(crate) async fn lock_for_use(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+/// 404 `sender_profile_not_found` unless there is such a sender, which is not removed before this transaction ends.
+pub(crate) async fn lock_for_use(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<(), ApiError> {
     sqlx::query_scalar!("select id from senders where tenant_id = $1 and id = $2 for key share", tenant, id)
         .fetch_optional(db)
-        .await
-        .map(|found| found.is_some())
-}
-
-/// Writes a sender's name, addresses and status. Call under [`lock_profile_address`].
-pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, row: &SenderIdentity) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update senders set name = $3, reply_to = $4, physical_address = $5, status = $6, updated_at = now()
-         where tenant_id = $1 and id = $2",
-        tenant,
-        row.id,
-        row.name,
-        row.reply_to,
-        row.physical_address,
-        row.status,
-    )
-    .execute(db)
-    .await
-    .map(drop)
+        .await?
+        .map(drop)
+        .ok_or_else(|| ApiError::not_found("sender_profile"))
 }
 
 /// Makes a sender the tenant's default. Call under [`lock_profile_address`].
@@ -173,17 +155,6 @@ pub(crate) async fn make_default(db: &mut PgConnection, tenant: Uuid, row: &Send
     Ok(())
 }
 
-/// Whether the tenant has another sender that is not disabled.
-pub(crate) async fn another_is_active(db: &mut PgConnection, tenant: Uuid, than: Uuid) -> sqlx::Result<bool> {
-    sqlx::query_scalar!(
-        r#"select exists (select from senders where tenant_id = $1 and id <> $2 and status <> 'disabled') as "found!""#,
-        tenant,
-        than
-    )
-    .fetch_one(db)
-    .await
-}
-
 /// Whether a sender of the tenant has no postal address of its own.
 pub(crate) async fn one_relies_on_profile_address(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<bool> {
     sqlx::query_scalar!(
@@ -198,7 +169,7 @@ pub(crate) async fn one_relies_on_profile_address(db: &mut PgConnection, tenant:
 
 /// Removes a sender that nothing refers to: no campaign, sequence, mail or request that waits. `false`: something does; the
 /// transaction can then only be rolled back.
-pub(crate) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+pub(super) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
     // Whoever accepts mail from the sender holds it until the request is there to be seen.
     sqlx::query_scalar!("select id from senders where tenant_id = $1 and id = $2 for update", tenant, id)
         .fetch_optional(&mut *db)
@@ -223,32 +194,8 @@ pub(crate) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     }
 }
 
-/// Stores a sender; the tenant's first one becomes its default. Call under [`lock_profile_address`].
-pub(crate) async fn insert(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    domain: Uuid,
-    new: &SenderIdentity,
-) -> sqlx::Result<()> {
-    sqlx::query!(
-        "insert into senders (tenant_id, id, domain_id, email, name, reply_to, physical_address, is_default)
-         values ($1, $2, $3, $4, $5, $6, $7,
-                 not exists (select from senders where tenant_id = $1 and is_default))",
-        tenant,
-        new.id,
-        domain,
-        new.email,
-        new.name,
-        new.reply_to,
-        new.physical_address,
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
 /// Senders, newest first, one page. Served by `senders_newest`.
-pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<SenderIdentity>> {
+pub(super) async fn list(db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<SenderIdentity>> {
     select!(
         "and ($2::timestamptz is null or (s.created_at, s.id) < ($2, $3::uuid)) order by s.created_at desc, s.id desc limit $4",
         tenant,

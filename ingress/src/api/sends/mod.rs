@@ -1,6 +1,5 @@
 //! `GET /v1/sends/{id}`: the outcome of one message to one recipient, and its reason.
 
-mod source;
 pub(crate) mod store;
 
 use std::collections::BTreeMap;
@@ -11,12 +10,12 @@ use schemas::{
     Classification, Lane, MessageKind, SendId, SendState, SkipReason,
     messages::{ERASED_COPY, MailOptions, RecipientRole},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use self::store::{EventRow, PendingSendRow, SendRow};
+use self::store::EventRow;
 use crate::pipeline::{
     ApiReply, Doc, NoFields, NoParameters, RequestContext, Routes,
     error::ApiError,
@@ -55,14 +54,14 @@ pub(crate) fn routes() -> Routes {
         )
         .get(
             "/v1/sends/{id}/source",
-            read("sends:read", source::read),
+            read("sends:read", source),
             Doc::new(
                 "getSendSource",
                 "Read the mail that the sandbox captured",
                 "The message as it would have left, headers first, in the sandbox environment only. Kept for seven \
                  days, the newest 500 of a tenant; of a longer message the first 256 KB.",
             )
-            .answer::<source::CapturedSource>(200, "The message")
+            .answer::<CapturedSource>(200, "The message")
             .refuses(404, &["send_not_found", "source_not_found"]),
         )
 }
@@ -73,7 +72,7 @@ async fn cancel(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let (tenant, id) = (ctx.tenant, ctx.id("send")?);
     if !store::cancel_scheduled(ctx.db(), tenant, id).await? {
         let send = find_send(ctx.db(), tenant, id).await?;
-        return Err(ApiError::conflict("send_not_scheduled").detail(format!("the send is {}", send.summary.state)));
+        return Err(ApiError::conflict("send_not_scheduled").detail(format!("the send is {}", send.row.state)));
     }
     ctx.audit("send.cancel", &id.to_string(), json!({})).await?;
     ctx.commits_no_facts();
@@ -83,6 +82,39 @@ async fn cancel(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
 async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("send")?);
     ApiReply::single(find_send(ctx.db(), tenant, id).await?)
+}
+
+/// A mail that the sandbox kept.
+#[derive(Debug, Serialize, JsonSchema)]
+struct CapturedSource {
+    send_id: Uuid,
+    /// RFC 5322, without our DKIM signature.
+    source: String,
+    truncated: bool,
+    captured_at: Time,
+}
+
+/// What the capture provider took instead of sending it.
+async fn source(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("send")?);
+    let captured = sqlx::query!(
+        "select source, is_cut, captured_at from captured_mails where tenant_id = $1 and send_id = $2",
+        tenant,
+        id
+    )
+    .fetch_optional(ctx.db())
+    .await?;
+    let Some(captured) = captured else {
+        let object = if store::get(ctx.db(), tenant, id).await?.is_some() { "source" } else { "send" };
+        return Err(ApiError::not_found(object));
+    };
+    ApiReply::ok(&CapturedSource {
+        send_id: id,
+        // What we render is ASCII; a one-off message may hold what it likes.
+        source: String::from_utf8_lossy(&captured.source).into_owned(),
+        truncated: captured.is_cut,
+        captured_at: captured.captured_at.into(),
+    })
 }
 
 /// A send, or the request that it will come from.
@@ -114,22 +146,28 @@ pub(crate) async fn find_send(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> 
     if let Some((_, email)) = recipients.iter().find(|(send, _)| *send == id) {
         pending.email.clone_from(email);
     }
-    let record = SendRecord::of_pending(id, pending);
-    let state = record.summary.state;
+    let state = pending.state;
     let copies = recipients.into_iter().map(|(send_id, email)| SendCopy {
         send_id,
         email,
-        role: options.copy(SendId(send_id).ordinal()).map_or(RecipientRole::To, |copy| copy.role),
+        role: role_of(send_id, &options),
         state,
         skip_reason: None,
     });
-    Ok(SendRecord { copies: copies.collect(), ..record })
+    Ok(SendRecord { copies: copies.collect(), ..SendRecord::of(pending, Vec::new()) })
+}
+
+/// Whether a send is the mail itself or a copy.
+fn role_of(send: Uuid, options: &MailOptions) -> RecipientRole {
+    options.copy(SendId(send).ordinal()).map_or(RecipientRole::To, |copy| copy.role)
 }
 
 /// A send in a list.
+// With its batch, or the request that it will come from. What is not serialised belongs to [`SendRecord`].
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct SendSummary {
-    send_id: Uuid,
+#[schemars(rename = "SendSummary")]
+pub(crate) struct SendRow {
+    pub(crate) send_id: Uuid,
     message_kind: MessageKind,
     campaign_id: Option<Uuid>,
     /// The one-off message it belongs to.
@@ -140,7 +178,7 @@ pub(crate) struct SendSummary {
     step_id: Option<Uuid>,
     /// Of an A/B test; null while it waits for the winner.
     #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
-    variant: Option<String>,
+    pub(crate) variant: Option<String>,
     template_id: Option<Uuid>,
     /// Null where the campaign has its own content.
     #[schemars(range(min = 1))]
@@ -148,10 +186,10 @@ pub(crate) struct SendSummary {
     /// Null until the request is resolved.
     contact_id: Option<Uuid>,
     email: Option<String>,
-    state: SendState,
+    pub(crate) state: SendState,
     #[schemars(with = "Option<SkipReason>")]
     skip_reason: Option<String>,
-    failure_reason: Option<String>,
+    pub(crate) failure_reason: Option<String>,
     #[schemars(range(min = 0))]
     attempt_count: i16,
     #[schemars(range(min = 0))]
@@ -163,16 +201,27 @@ pub(crate) struct SendSummary {
     provider: Option<String>,
     /// The provider's id; with SMTP the Message-ID.
     provider_message_id: Option<String>,
-    next_attempt_at: OptionalTime,
+    pub(crate) next_attempt_at: OptionalTime,
     decided_at: OptionalTime,
-    facts: SendFacts,
+    #[schemars(with = "SendFacts")]
+    facts: Json<SendFacts>,
     created_at: Time,
+    #[serde(skip)]
+    classification: Classification,
+    #[serde(skip)]
+    lane: Lane,
+    #[serde(skip)]
+    content_id: Option<Uuid>,
+    #[serde(skip)]
+    sender_id: Option<Uuid>,
+    #[serde(skip)]
+    options: Option<Json<MailOptions>>,
 }
 
-resource!(SendSummary, "send", "sends", send_id);
+resource!(SendRow, "send", "sends", send_id);
 
 /// When each fact about a send happened first.
-#[derive(Debug, Default, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct SendFacts {
     delivered_at: OptionalTime,
     bounced_at: OptionalTime,
@@ -185,58 +234,12 @@ struct SendFacts {
     replied_at: OptionalTime,
 }
 
-impl SendSummary {
-    /// A send of the ledger.
-    pub(crate) fn of(row: SendRow) -> Self {
-        let message_id = row.message_id();
-        let (skip_reason, failure_reason) =
-            if row.state == SendState::Skipped { (row.reason, None) } else { (None, row.reason) };
-        Self {
-            send_id: row.id,
-            message_kind: row.message_kind,
-            campaign_id: row.campaign_id,
-            message_id,
-            sequence_id: row.sequence_id,
-            enrollment_id: row.enrollment_id,
-            step_id: row.step_id,
-            variant: row.variant,
-            template_id: row.template_id,
-            template_version: row.template_version,
-            contact_id: Some(row.contact_id),
-            email: row.email,
-            state: row.state,
-            skip_reason,
-            failure_reason,
-            attempt_count: row.attempts,
-            smtp_code: row.smtp_code,
-            enhanced_code: row.enhanced_code,
-            response: row.response,
-            provider: row.provider,
-            provider_message_id: row.provider_message_id,
-            next_attempt_at: row.next_attempt_at.filter(|_| row.state == SendState::Deferred).into(),
-            decided_at: row.decided_at.into(),
-            facts: SendFacts {
-                delivered_at: row.delivered_at.into(),
-                bounced_at: row.bounced_at.into(),
-                complained_at: row.complained_at.into(),
-                opened_at: row.opened_at.into(),
-                human_opened_at: row.human_opened_at.into(),
-                clicked_at: row.clicked_at.into(),
-                human_clicked_at: row.human_clicked_at.into(),
-                unsubscribed_at: row.unsubscribed_at.into(),
-                replied_at: row.replied_at.into(),
-            },
-            created_at: row.created_at.into(),
-        }
-    }
-}
-
 /// A send with all there is to know of it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Send")]
 pub(crate) struct SendRecord {
     #[serde(flatten)]
-    summary: SendSummary,
+    row: SendRow,
     email_type: Classification,
     lane: Lane,
     content_id: Option<Uuid>,
@@ -257,7 +260,7 @@ pub(crate) struct SendRecord {
     timeline: Vec<TimelineEntry>,
 }
 
-resource!(SendRecord, "send", "sends", row => (*row.summary.created_at, row.summary.send_id));
+resource!(SendRecord, "send", "sends", record => (*record.row.created_at, record.row.send_id));
 
 /// One of the sends of a mail with copies.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -286,74 +289,12 @@ impl TimelineEntry {
 }
 
 impl SendRecord {
-    /// A send of the ledger, with what happened to it.
+    /// A send, with what happened to it.
     pub(crate) fn of(mut row: SendRow, events: Vec<EventRow>) -> Self {
         let Json(options) = row.options.take().unwrap_or_default();
-        let role = options.copy(SendId(row.id).ordinal()).map_or(RecipientRole::To, |copy| copy.role);
+        let role = role_of(row.send_id, &options);
         let MailOptions { tags, metadata, scheduled_at, .. } = options;
         Self {
-            email_type: row.classification,
-            lane: row.lane,
-            content_id: Some(row.content_id),
-            sender_id: Some(row.sender_id),
-            tags,
-            metadata,
-            scheduled_at: scheduled_at.into(),
-            role,
-            copies: Vec::new(),
-            attempts: events.iter().filter(|event| ATTEMPTS.contains(&event.kind.as_str())).map(attempt).collect(),
-            timeline: timeline(&row, events),
-            summary: SendSummary::of(row),
-        }
-    }
-
-    /// A send that is still a request.
-    fn of_pending(id: Uuid, row: PendingSendRow) -> Self {
-        let Json(options) = row.options.unwrap_or_default();
-        let role = options.copy(SendId(id).ordinal()).map_or(RecipientRole::To, |copy| copy.role);
-        let MailOptions { tags, metadata, scheduled_at, .. } = options;
-        let is_cancelled = row.rejected && row.outcome.as_deref() == Some(store::CANCELLED);
-        let mut timeline = vec![TimelineEntry::new("queued", row.received_at, json!({}))];
-        if let Some(at) = row.handled_at.filter(|_| row.rejected) {
-            let entry = match is_cancelled {
-                true => TimelineEntry::new("cancelled", at, json!({})),
-                false => TimelineEntry::new("failed", at, json!({"reason": row.outcome})),
-            };
-            timeline.push(entry);
-        }
-        let summary = SendSummary {
-            send_id: id,
-            message_kind: row.message_kind,
-            campaign_id: None,
-            message_id: row.message_id,
-            sequence_id: row.sequence_id,
-            enrollment_id: row.enrollment_id,
-            step_id: row.step_id,
-            variant: None,
-            template_id: row.template_id,
-            template_version: row.template_version,
-            contact_id: row.contact_id,
-            email: row.email,
-            state: match row.rejected {
-                true if is_cancelled => SendState::Cancelled,
-                true => SendState::Failed,
-                false => SendState::Queued,
-            },
-            skip_reason: None,
-            failure_reason: row.outcome.filter(|_| row.rejected && !is_cancelled),
-            attempt_count: 0,
-            smtp_code: None,
-            enhanced_code: None,
-            response: None,
-            provider: None,
-            provider_message_id: None,
-            next_attempt_at: None.into(),
-            decided_at: row.handled_at.filter(|_| row.rejected).into(),
-            facts: SendFacts::default(),
-            created_at: row.received_at.into(),
-        };
-        Self {
-            summary,
             email_type: row.classification,
             lane: row.lane,
             content_id: row.content_id,
@@ -363,8 +304,9 @@ impl SendRecord {
             scheduled_at: scheduled_at.into(),
             role,
             copies: Vec::new(),
-            attempts: Vec::new(),
-            timeline,
+            attempts: events.iter().filter(|event| ATTEMPTS.contains(&event.kind.as_str())).map(attempt).collect(),
+            timeline: timeline(&row, events),
+            row,
         }
     }
 }
@@ -377,16 +319,27 @@ fn attempt(event: &EventRow) -> Map<String, Value> {
     attempt
 }
 
-/// Everything that happened, in order. Cancelling is a state, not a fact; it comes last, because nothing follows.
+/// Everything that happened, in order. Cancelling is a state, not a fact, and so is the end of a request that became no send: it comes
+/// last, because nothing follows.
 fn timeline(row: &SendRow, events: Vec<EventRow>) -> Vec<TimelineEntry> {
     let has_event = events.iter().any(|event| event.kind == row.state.as_str());
-    let has_quiet_end =
-        !has_event && matches!(row.state, SendState::Skipped | SendState::Cancelled | SendState::Expired);
-    let queued = TimelineEntry::new("queued", row.created_at, json!({}));
+    let has_quiet_end = !has_event
+        && matches!(row.state, SendState::Skipped | SendState::Cancelled | SendState::Expired | SendState::Failed);
+    let queued = TimelineEntry::new("queued", *row.created_at, json!({}));
     let facts = events.into_iter().map(|event| TimelineEntry::new(&event.kind, event.occurred_at, event.detail));
-    let end = row
-        .decided_at
-        .filter(|_| has_quiet_end)
-        .map(|at| TimelineEntry::new(row.state.as_str(), at, json!({"reason": row.reason})));
+    let reason = row.skip_reason.as_ref().or(row.failure_reason.as_ref());
+    let detail = reason.map_or_else(|| json!({}), |reason| json!({"reason": reason}));
+    let end = row.decided_at.filter(|_| has_quiet_end).map(|at| TimelineEntry::new(row.state.as_str(), at, detail));
     std::iter::once(queued).chain(facts).chain(end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_became_no_send_has_no_facts() {
+        let facts: SendFacts = serde_json::from_value(json!({})).unwrap();
+        assert!(json!(facts).as_object().unwrap().values().all(Value::is_null));
+    }
 }

@@ -2,65 +2,16 @@
 
 use chrono::{DateTime, NaiveDate, Utc};
 use schemas::{
-    Classification, Lane, MessageKind, SendId, SendState,
+    SendId, SendState,
     ids::PROMPT_BATCH_MAX,
-    messages::{ERASED_COPY, MailOptions, RecipientRole},
+    messages::{ERASED_COPY, MailOptions},
 };
 use serde_json::Value;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::SendCopy;
-
-/// One send with its batch.
-#[derive(Debug, Clone)]
-pub(crate) struct SendRow {
-    pub(crate) id: Uuid,
-    pub(crate) campaign_id: Option<Uuid>,
-    pub(crate) contact_id: Uuid,
-    pub(crate) email: Option<String>,
-    pub(crate) state: SendState,
-    pub(crate) reason: Option<String>,
-    pub(crate) attempts: i16,
-    pub(crate) next_attempt_at: Option<DateTime<Utc>>,
-    pub(crate) decided_at: Option<DateTime<Utc>>,
-    pub(crate) smtp_code: Option<i16>,
-    pub(crate) enhanced_code: Option<String>,
-    pub(crate) response: Option<String>,
-    pub(crate) delivered_at: Option<DateTime<Utc>>,
-    pub(crate) bounced_at: Option<DateTime<Utc>>,
-    pub(crate) complained_at: Option<DateTime<Utc>>,
-    pub(crate) opened_at: Option<DateTime<Utc>>,
-    pub(crate) human_opened_at: Option<DateTime<Utc>>,
-    pub(crate) clicked_at: Option<DateTime<Utc>>,
-    pub(crate) human_clicked_at: Option<DateTime<Utc>>,
-    pub(crate) unsubscribed_at: Option<DateTime<Utc>>,
-    pub(crate) replied_at: Option<DateTime<Utc>>,
-    /// The way out that took it.
-    pub(crate) provider: Option<String>,
-    pub(crate) provider_message_id: Option<String>,
-    pub(crate) message_kind: MessageKind,
-    pub(crate) classification: Classification,
-    pub(crate) lane: Lane,
-    pub(crate) content_id: Uuid,
-    pub(crate) sender_id: Uuid,
-    pub(crate) variant: Option<String>,
-    pub(crate) template_id: Option<Uuid>,
-    pub(crate) template_version: Option<i32>,
-    /// Which step of which enrollment it is of.
-    pub(crate) sequence_id: Option<Uuid>,
-    pub(crate) enrollment_id: Option<Uuid>,
-    pub(crate) step_id: Option<Uuid>,
-    pub(crate) created_at: DateTime<Utc>,
-    pub(crate) options: Option<Json<MailOptions>>,
-}
-
-impl SendRow {
-    /// The one-off message it belongs to: its batch has the same id.
-    pub(crate) fn message_id(&self) -> Option<Uuid> {
-        self.message_kind.is_written().then(|| SendId(self.id).batch())
-    }
-}
+use super::{SendCopy, SendFacts, SendRow, role_of};
+use crate::pipeline::ListPage;
 
 /// One fact of a send's timeline.
 #[derive(Debug, Clone)]
@@ -68,40 +19,6 @@ pub(crate) struct EventRow {
     pub(crate) kind: String,
     pub(crate) occurred_at: DateTime<Utc>,
     pub(crate) detail: Value,
-}
-
-/// A request that is not a send yet, or never becomes one.
-#[derive(Debug, Clone)]
-pub(crate) struct PendingSendRow {
-    pub(crate) message_kind: MessageKind,
-    pub(crate) classification: Classification,
-    pub(crate) lane: Lane,
-    pub(crate) message_id: Option<Uuid>,
-    pub(crate) template_id: Option<Uuid>,
-    pub(crate) template_version: Option<i32>,
-    pub(crate) contact_id: Option<Uuid>,
-    /// Of a copy of transactional mail: the address of the mail.
-    pub(crate) email: Option<String>,
-    pub(crate) content_id: Option<Uuid>,
-    pub(crate) sender_id: Option<Uuid>,
-    pub(crate) rejected: bool,
-    pub(crate) outcome: Option<String>,
-    pub(crate) received_at: DateTime<Utc>,
-    pub(crate) handled_at: Option<DateTime<Utc>>,
-    pub(crate) sequence_id: Option<Uuid>,
-    pub(crate) enrollment_id: Option<Uuid>,
-    pub(crate) step_id: Option<Uuid>,
-    pub(crate) options: Option<Json<MailOptions>>,
-}
-
-/// The filter of a campaign's sends.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SendFilter<'a> {
-    pub(crate) campaign: Uuid,
-    pub(crate) state: Option<SendState>,
-    pub(crate) variant: Option<&'a str>,
-    pub(crate) before_id: Option<Uuid>,
-    pub(crate) fetch: i64,
 }
 
 /// One send, by its primary key: the month partition is in the id.
@@ -134,7 +51,7 @@ pub(crate) async fn copies(
     let copies = rows.into_iter().map(|row| SendCopy {
         send_id: row.id,
         email: row.email,
-        role: options.copy(SendId(row.id).ordinal()).map_or(RecipientRole::To, |copy| copy.role),
+        role: role_of(row.id, options),
         state: row.state,
         skip_reason: row.reason.filter(|_| row.state == SendState::Skipped),
     });
@@ -161,21 +78,17 @@ pub(crate) async fn recipients(
     Ok(rows.into_iter().map(|row| (row.send_id, row.email)).collect())
 }
 
-/// The outcome of a request that was cancelled before it was due.
-pub(crate) const CANCELLED: &str = "cancelled";
-
 /// Cancels the scheduled request that this send will come from. False: there is none that waits. A request that is being resolved is locked;
 /// once this commits, none of its sends can come to be.
 pub(crate) async fn cancel_scheduled(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
     // The request of a copy, and of a one-off message, has the id of the batch.
     let cancelled = sqlx::query!(
-        "update requests set state = 'rejected', outcome = $4, announce_after = null, handled_at = now()
+        "update requests set state = 'rejected', outcome = 'cancelled', announce_after = null, handled_at = now()
          where tenant_id = $1 and (id = $2 and kind = 'transactional' or id = $3 and (options ? 'copies' or kind = 'message'))
            and kind in ('transactional', 'message') and state = 'accepted' and options ? 'scheduled_at'",
         tenant,
         id,
         SendId(id).batch(),
-        CANCELLED,
     )
     .execute(db)
     .await?;
@@ -203,10 +116,10 @@ pub(crate) async fn events(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
 
 /// The request a send will come from: a transactional one has the send's id, or that of its batch and the send among its copies; a message
 /// names it among its recipients.
-pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<PendingSendRow>> {
+pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SendRow>> {
     let send = SendId(id);
     sqlx::query_file_as!(
-        PendingSendRow,
+        SendRow,
         "queries/pending_send.sql",
         tenant,
         id,
@@ -284,19 +197,21 @@ pub(crate) async fn to_contact(
 pub(crate) async fn of_campaign(
     db: &mut PgConnection,
     tenant: Uuid,
-    month: NaiveDate,
-    slice: &SendFilter<'_>,
+    (campaign, month): (Uuid, NaiveDate),
+    state: Option<SendState>,
+    variant: Option<&str>,
+    page: &ListPage,
 ) -> sqlx::Result<Vec<SendRow>> {
     sqlx::query_file_as!(
         SendRow,
         "queries/campaign_sends.sql",
         tenant,
-        slice.campaign,
+        campaign,
         month,
-        slice.state.map(SendState::as_str),
-        slice.before_id,
-        slice.fetch,
-        slice.variant,
+        state.map(SendState::as_str),
+        page.before_id,
+        page.fetch(),
+        variant,
     )
     .fetch_all(db)
     .await

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::start::{GAP_MAX_MINUTES, Reentry, StartRules, TRIGGER_CONFIG, read_trigger, start_body};
 use crate::{
-    api::{audiences::kind::AudienceKind, events::ProductEventTerms, fields::FieldType},
+    api::{audiences::held::AudienceKind, events::ProductEventTerms, fields::definitions::FieldType},
     pipeline::{
         Faults, Id,
         error::{ApiError, FieldFault},

@@ -4,8 +4,6 @@
 mod input;
 mod start;
 pub(crate) mod store;
-mod trigger;
-mod versions;
 
 use std::sync::Arc;
 
@@ -18,9 +16,9 @@ use uuid::Uuid;
 pub(crate) use self::input::STEPS_MAX;
 use self::{
     input::{CreateSequence, CreateStep, DESCRIPTION_MAX, NewStep, ValidationContext},
-    store::{Changes, LockedSequence, SequenceRow, SequenceStep},
+    store::{LockedSequence, SequenceRow, SequenceStep, SequenceVersion},
 };
-use super::{audiences::held, fields, senders::store as senders};
+use super::{audiences::held::hold_audiences, fields::definitions, senders::store as senders};
 use crate::pipeline::{
     ApiReply, Doc, Faults, Id, NoFields, Patch, RequestContext, Routes, error::ApiError, read, read_page,
     status_answer, types::Name, validate::NAME_MAX, write,
@@ -78,7 +76,7 @@ pub(crate) fn routes() -> Routes {
         )
         .patch(
             "/v1/sequences/{id}/trigger",
-            write("sequences:write", trigger::change),
+            write("sequences:write", start::change),
             Doc::new(
                 "updateSequenceTrigger",
                 "Change what starts a sequence",
@@ -86,7 +84,7 @@ pub(crate) fn routes() -> Routes {
                  leaves the sequence to enrollments. Who is under way stays, under the new `exit_on_event`.",
             )
             .example(json!({"trigger_type": "event", "trigger_config": {"event": "trial_started"}}))
-            .answer::<trigger::TriggerChanged>(200, "Changed")
+            .answer::<start::TriggerChanged>(200, "Changed")
             .refuses(404, &["sequence_not_found", "list_not_found", "tag_not_found", "segment_not_found"])
             .refuses(409, &["sequence_archived"]),
         )
@@ -117,9 +115,9 @@ pub(crate) fn routes() -> Routes {
         )
         .get(
             "/v1/sequences/{id}/versions",
-            read_page("sequences:read", versions::list),
+            read_page("sequences:read", store::list_versions),
             Doc::new("listSequenceVersions", "List a sequence's versions", "Newest first, without steps.")
-                .page::<versions::SequenceVersion>("A page of versions")
+                .page::<SequenceVersion>("A page of versions")
                 .refuses(404, &["sequence_not_found"]),
         )
         .delete(
@@ -156,20 +154,47 @@ struct StepCreated {
 async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiReply, ApiError> {
     let (tenant, caller, ingress) = (ctx.tenant, Arc::clone(&ctx.caller), Arc::clone(&ctx.ingress));
     let rules = ingress.settings.outbound.rules();
-    let known = ValidationContext { fields: fields::defined_for_naming(ctx.db(), tenant).await?, rules: &rules };
+    let known = ValidationContext { fields: definitions::read_for_naming(ctx.db(), tenant).await?, rules: &rules };
     let new = body.validate(&known)?;
     require_named(ctx, new.sender_profile_id, &new.steps).await?;
-    trigger::require_named(ctx, &new.start).await?;
+    start::require_named(ctx, &new.start).await?;
     if new.activate && input::send(&new.steps) && new.sender_profile_id.is_none() {
         return Err(sender_required());
     }
     let id = schemas::new_id();
-    store::insert(ctx.db(), tenant, id, &caller.product, caller.environment, &new).await?;
+    let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
+    sqlx::query!(
+        "insert into sequences (tenant_id, id, product, environment, name, description, sender_profile_id, trigger_type,
+                                exit_on_unsubscribe, exit_on_bounce, exit_on_complaint, status, activated_at, trigger_config, reentry,
+                                reentry_gap_minutes, enroll_from, enroll_until, exit_event)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, case when $13 then now() end, $14, $15, $16, $17, $18, $19)",
+        tenant,
+        id,
+        caller.product,
+        caller.environment.as_str(),
+        new.name,
+        new.description,
+        new.sender_profile_id,
+        new.trigger_type,
+        new.exit_on_unsubscribe,
+        new.exit_on_bounce,
+        new.exit_on_complaint,
+        status.as_str(),
+        new.activate,
+        new.start.trigger_config,
+        new.start.reentry.as_str(),
+        new.start.reentry_gap_minutes,
+        new.start.enroll_from,
+        new.start.enroll_until,
+        new.start.exit_on_event.as_ref().map(|terms| json!(terms)),
+    )
+    .execute(ctx.db())
+    .await?;
+    store::insert_steps(ctx.db(), tenant, id, 1, &new.steps).await?;
     let steps = new.steps.iter().zip(1..);
     let steps = steps
         .map(|(step, step_order)| StepCreated { step_id: step.id, step_order, step_type: step.step_type })
         .collect();
-    let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
     ctx.audit("sequence.created", &format!("sequence:{id}"), json!({"status": status})).await?;
     ApiReply::created(&SequenceCreated { sequence_id: id, status, steps })
 }
@@ -182,15 +207,23 @@ fn sender_required() -> ApiError {
 async fn require_named(ctx: &mut RequestContext, sender: Option<Uuid>, steps: &[NewStep]) -> Result<(), ApiError> {
     let tenant = ctx.tenant;
     if let Some(sender) = sender {
-        require_sender(ctx, sender).await?;
+        senders::lock_for_use(ctx.db(), tenant, sender).await?;
     }
     let wanted: Vec<Uuid> = steps.iter().filter_map(|step| step.template_id).collect();
-    let templates = store::templates(ctx.db(), tenant, &wanted).await?;
+    // They are held: none is archived before the sequence names it. Transactional mail has `data.*`, and no sequence has.
+    let templates = sqlx::query!(
+        "select id, template_type from templates where tenant_id = $1 and id = any ($2) and status <> 'archived'
+         order by id for share",
+        tenant,
+        &wanted,
+    )
+    .fetch_all(ctx.db())
+    .await?;
     for (place, step) in steps.iter().enumerate() {
         let Some(wanted) = step.template_id else { continue };
-        match templates.iter().find(|(id, _)| *id == wanted) {
+        match templates.iter().find(|template| template.id == wanted) {
             None => return Err(ApiError::not_found("template").detail(format!("steps[{place}].template_id"))),
-            Some((_, kind)) if kind == "transactional" => {
+            Some(template) if template.template_type == "transactional" => {
                 let path = format!("steps[{place}].template_id");
                 return Err(ApiError::invalid(path, "not_allowed", "must not be a transactional template"));
             }
@@ -198,7 +231,8 @@ async fn require_named(ctx: &mut RequestContext, sender: Option<Uuid>, steps: &[
         }
     }
     for (place, address) in input::owner_addresses(steps) {
-        if !store::is_owners_address(ctx.db(), tenant, &address).await? {
+        let allowed = sqlx::query_scalar!(r#"select is_owners_address($1, $2) as "allowed!""#, tenant, address);
+        if !allowed.fetch_one(ctx.db()).await? {
             let path = format!("steps[{place}].action_config.to");
             let detail = "must be the owner's address, or one on a verified domain of the tenant";
             return Err(ApiError::invalid(path, "not_allowed", detail));
@@ -206,17 +240,8 @@ async fn require_named(ctx: &mut RequestContext, sender: Option<Uuid>, steps: &[
     }
     let wanted = input::audiences(steps);
     let ids: Vec<Uuid> = wanted.iter().map(|(_, id)| *id).collect();
-    let held = held::hold(ctx.db(), tenant, &ids).await?;
+    let held = hold_audiences(ctx.db(), tenant, &ids).await?;
     wanted.into_iter().try_for_each(|(kind, id)| held.require(kind, id))
-}
-
-async fn require_sender(ctx: &mut RequestContext, sender: Uuid) -> Result<(), ApiError> {
-    let tenant = ctx.tenant;
-    if senders::lock_for_use(ctx.db(), tenant, sender).await? {
-        Ok(())
-    } else {
-        Err(ApiError::not_found("sender_profile"))
-    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -247,7 +272,7 @@ struct SequenceAnswer {
 
 async fn one(ctx: &mut RequestContext, query: ReadSequence) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
-    let sequence = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let sequence = store::get(ctx.db(), tenant, id).await?;
     let steps = store::steps(ctx.db(), tenant, id, query.version.unwrap_or(sequence.version)).await?;
     if query.version.is_some() && steps.is_empty() {
         return Err(ApiError::not_found("sequence_version"));
@@ -269,6 +294,16 @@ struct ChangeSequence {
     /// All steps of a new version.
     #[schemars(length(min = 1, max = STEPS_MAX))]
     steps: Option<Vec<CreateStep>>,
+}
+
+/// A change to a sequence, checked; what is `None` stays.
+struct Changes {
+    name: Option<String>,
+    description: Option<Option<String>>,
+    sender_profile_id: Option<Option<Uuid>>,
+    status: Option<SequenceStatus>,
+    /// The steps of a new version.
+    steps: Option<Vec<NewStep>>,
 }
 
 impl ChangeSequence {
@@ -309,10 +344,10 @@ struct SequenceChanged {
 async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiReply, ApiError> {
     let (tenant, ingress) = (ctx.tenant, Arc::clone(&ctx.ingress));
     let rules = ingress.settings.outbound.rules();
-    let known = ValidationContext { fields: fields::defined_for_naming(ctx.db(), tenant).await?, rules: &rules };
+    let known = ValidationContext { fields: definitions::read_for_naming(ctx.db(), tenant).await?, rules: &rules };
     let changes = body.validate(&known)?;
     let id = ctx.id("sequence")?;
-    let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let before = store::lock(ctx.db(), tenant, id).await?;
     let sender = changes.sender_profile_id;
     require_named(ctx, sender.flatten(), changes.steps.as_deref().unwrap_or_default()).await?;
     // Enrollments may be in older versions, which send mail.
@@ -328,7 +363,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiRep
     }
     if changes.status == Some(SequenceStatus::Active)
         && changes.steps.is_none()
-        && !store::has_all_templates(ctx.db(), tenant, id, after.version).await?
+        && store::has_archived_template(ctx.db(), tenant, id, after.version).await?
     {
         return Err(ApiError::unprocessable("template_archived").detail("a template of its steps is archived"));
     }
@@ -337,7 +372,34 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiRep
         let detail = json!({"version": after.version});
         ctx.audit("sequence.steps_changed", &format!("sequence:{id}"), detail).await?;
     }
-    store::update(ctx.db(), tenant, id, &changes).await?;
+    // What is resumed or archived is marked: the sequencing stage lets its enrollments follow. Of the dates of a pause, those of its last
+    // day start a sequence that is resumed: its trigger is looked at as for the first time.
+    sqlx::query!(
+        "update sequences
+         set name = coalesce($3, name),
+             description = case when $4 then $5 else description end,
+             sender_profile_id = case when $6 then $7 else sender_profile_id end,
+             status = coalesce($8, status),
+             activated_at = case when $8 = 'active' then coalesce(activated_at, now()) else activated_at end,
+             archived_at = case when $8 = 'archived' then coalesce(archived_at, now()) else archived_at end,
+             unapplied_since = case when $8 in ('active', 'archived') then now() else unapplied_since end,
+             version = version + case when $9 then 1 else 0 end,
+             triggers_swept_at = case when $8 = 'active' and trigger_type = 'field_date' then null else triggers_swept_at end,
+             triggers_tried_at = case when $8 = 'active' then null else triggers_tried_at end,
+             updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        changes.name,
+        changes.description.is_some(),
+        changes.description.clone().flatten(),
+        sender.is_some(),
+        sender.flatten(),
+        changes.status.map(SequenceStatus::as_str),
+        changes.steps.is_some(),
+    )
+    .execute(ctx.db())
+    .await?;
     let fields = [
         ("name", changes.name.is_some()),
         ("description", changes.description.is_some()),
@@ -373,17 +435,35 @@ fn check_sender(sequence: &LockedSequence) -> Result<(), ApiError> {
 
 status_answer!(SequenceDeleted, sequence_id, "deleted");
 
+/// Takes a sequence away. The row stays: enrollments and reports of the past name it. Its sender is free.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
-    let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let before = store::lock(ctx.db(), tenant, id).await?;
     if !matches!(before.status, SequenceStatus::Draft | SequenceStatus::Archived) {
         return Err(ApiError::conflict("sequence_not_archived")
             .detail(format!("the sequence is {}: archive it first (PATCH status: archived)", before.status)));
     }
-    if store::has_live_enrollments(ctx.db(), tenant, id).await? {
+    // A contact is under way in it, or was when it was archived and has not been let go.
+    let has_live_enrollments = sqlx::query_scalar!(
+        r#"select exists (
+               select from enrollments where tenant_id = $1 and sequence_id = $2 and status in ('active', 'paused')
+           ) as "found!""#,
+        tenant,
+        id,
+    );
+    if has_live_enrollments.fetch_one(ctx.db()).await? {
         return Err(ApiError::busy("sequence_has_enrollments").detail("its enrollments are being ended"));
     }
-    store::delete(ctx.db(), tenant, id).await?;
+    sqlx::query!(
+        "update sequences
+         set status = 'archived', archived_at = coalesce(archived_at, now()), sender_profile_id = null, deleted_at = now(),
+             updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .execute(ctx.db())
+    .await?;
     ctx.audit("sequence.deleted", &format!("sequence:{id}"), json!({"was": before.status})).await?;
     SequenceDeleted::reply(id)
 }

@@ -1,19 +1,28 @@
-//! What starts a sequence by itself, and what ends enrollments from outside: the part of a sequence's body that says so.
+//! What starts a sequence by itself, and what ends enrollments from outside: the part of a sequence's body that says so, and
+//! `/v1/sequences/{id}/trigger`, which changes it.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, NaiveTime, Utc};
 use schemars::JsonSchema;
+use schemas::SequenceStatus;
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::store;
 use crate::{
-    api::{audiences::kind::AudienceKind, events::ProductEventTerms, fields::FieldType},
+    api::{
+        audiences::held::{AudienceKind, hold_audiences},
+        events::ProductEventTerms,
+        fields::definitions::{self, FieldType},
+        segments,
+    },
     pipeline::{
-        Faults, Id,
+        ApiReply, Faults, Id, RequestContext,
         error::{ApiError, FieldFault},
         json,
+        validate::WORD_MAX,
     },
 };
 
@@ -178,7 +187,7 @@ pub(super) use start_body;
 
 impl StartRules {
     /// The list or tag that the trigger names, with what it is.
-    pub(super) fn audience(&self) -> Option<(AudienceKind, Uuid)> {
+    fn audience(&self) -> Option<(AudienceKind, Uuid)> {
         let config = self.trigger_config.as_ref()?;
         let named = |key: &str| config.get(key)?.as_str()?.parse().ok();
         let list = named("list_id").map(|id| (AudienceKind::List, id));
@@ -186,7 +195,7 @@ impl StartRules {
     }
 
     /// The segment that the trigger names.
-    pub(super) fn segment(&self) -> Option<Uuid> {
+    fn segment(&self) -> Option<Uuid> {
         self.trigger_config.as_ref()?.get("segment_id")?.as_str()?.parse().ok()
     }
 
@@ -209,6 +218,9 @@ impl StartRules {
     }
 }
 
+/// Where a config stands in a body.
+const CONFIG_PATH: &str = "trigger_config";
+
 /// Reads the config of a trigger; answers it as it is to be stored. `None` and a fault for one that cannot be.
 pub(super) fn read_trigger(
     trigger_type: &str,
@@ -216,38 +228,102 @@ pub(super) fn read_trigger(
     fields: &BTreeMap<String, FieldType>,
     faults: &mut Faults,
 ) -> Option<Value> {
-    const PATH: &str = "trigger_config";
     match trigger_type {
         "event" => {
-            let terms: ProductEventTerms = decode(PATH, config, faults)?;
-            terms.check(PATH, faults);
+            let terms: ProductEventTerms = decode(config, faults)?;
+            terms.check(CONFIG_PATH, faults);
             serde_json::to_value(terms).ok()
         }
-        "contact_created" => {
-            decode::<AnyContact>(PATH, config, faults).and_then(|terms| serde_json::to_value(terms).ok())
+        "contact_created" => decode_as_stored::<AnyContact>(config, faults),
+        "list_joined" => decode_as_stored::<JoinedList>(config, faults),
+        "tag_added" => decode_as_stored::<AddedTag>(config, faults),
+        "segment_entered" => decode_as_stored::<EnteredSegment>(config, faults),
+        "field_date" => {
+            let terms: FieldDateTerms = decode(config, faults)?;
+            serde_json::to_value(terms.check(fields, faults)).ok()
         }
-        "list_joined" => decode::<JoinedList>(PATH, config, faults).and_then(|terms| serde_json::to_value(terms).ok()),
-        "tag_added" => decode::<AddedTag>(PATH, config, faults).and_then(|terms| serde_json::to_value(terms).ok()),
-        "segment_entered" => {
-            decode::<EnteredSegment>(PATH, config, faults).and_then(|terms| serde_json::to_value(terms).ok())
-        }
-        "field_date" => decode::<FieldDateTerms>(PATH, config, faults)
-            .and_then(|terms| serde_json::to_value(terms.check(fields, faults)).ok()),
         _ => {
-            faults.add(PATH, "not_allowed", format!("is for the trigger types {}", TRIGGERS.join(", ")));
+            faults.add(CONFIG_PATH, "not_allowed", format!("is for the trigger types {}", TRIGGERS.join(", ")));
             None
         }
     }
 }
 
-fn decode<T: DeserializeOwned>(path: &str, config: Map<String, Value>, faults: &mut Faults) -> Option<T> {
-    match json::decode(config) {
-        Ok(read) => Some(read),
-        Err(ApiError { fields, .. }) => {
-            for FieldFault { path: below, code, detail } in fields {
-                faults.add(format!("{path}.{below}"), code, detail);
-            }
-            None
-        }
+fn decode_as_stored<T: DeserializeOwned + Serialize>(config: Map<String, Value>, faults: &mut Faults) -> Option<Value> {
+    serde_json::to_value(decode::<T>(config, faults)?).ok()
+}
+
+fn decode<T: DeserializeOwned>(config: Map<String, Value>, faults: &mut Faults) -> Option<T> {
+    let refused = match json::decode(config) {
+        Ok(read) => return Some(read),
+        Err(ApiError { fields, .. }) => fields,
+    };
+    for FieldFault { path: below, code, detail } in refused {
+        faults.add(format!("{CONFIG_PATH}.{below}"), code, detail);
     }
+    None
+}
+
+start_body! {
+    /// The body of a change: all of it, what is left out takes its default.
+    struct ChangeTrigger {
+        #[schemars(required, length(max = WORD_MAX))]
+        trigger_type: Option<String>,
+    }
+}
+
+/// The sequence with its new trigger.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TriggerChanged {
+    sequence: store::SequenceRow,
+}
+
+/// Replaces the trigger. Occurrences that are noted already are decided by the new re-entry rule.
+pub(super) async fn change(ctx: &mut RequestContext, mut body: ChangeTrigger) -> Result<ApiReply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
+    let mut faults = Faults::default();
+    let given = faults.required("trigger_type", body.trigger_type.take());
+    if let Some(word) = &given {
+        faults.key_word("trigger_type", word);
+    }
+    let trigger_type = given.unwrap_or_default();
+    let fields = definitions::read_for_naming(ctx.db(), tenant).await?;
+    let rules = body.take_rules(&trigger_type, &fields, &mut faults);
+    faults.finish()?;
+    let before = store::lock(ctx.db(), tenant, id).await?;
+    if before.status == SequenceStatus::Archived {
+        return Err(ApiError::conflict("sequence_archived").detail("an archived sequence is started by nothing"));
+    }
+    require_named(ctx, &rules).await?;
+    // What is looked for by a sweep is looked for from the beginning.
+    sqlx::query!(
+        "update sequences
+         set trigger_type = $3, trigger_config = $4, reentry = $5, reentry_gap_minutes = $6, enroll_from = $7, enroll_until = $8,
+             exit_event = $9, triggers_swept_at = null, triggers_tried_at = null, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        trigger_type,
+        rules.trigger_config,
+        rules.reentry.as_str(),
+        rules.reentry_gap_minutes,
+        rules.enroll_from,
+        rules.enroll_until,
+        rules.exit_on_event.as_ref().map(|terms| json!(terms)),
+    )
+    .execute(ctx.db())
+    .await?;
+    ctx.audit("sequence.trigger_changed", &format!("sequence:{id}"), json!({"trigger_type": trigger_type})).await?;
+    let sequence = store::get(ctx.db(), tenant, id).await?;
+    ApiReply::ok(&TriggerChanged { sequence })
+}
+
+/// 404 for a segment, list or tag that the trigger names and the tenant does not have.
+pub(super) async fn require_named(ctx: &mut RequestContext, rules: &StartRules) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    if let Some(segment) = rules.segment() {
+        segments::lock_for_use(ctx.db(), tenant, segment).await?;
+    }
+    let Some((kind, id)) = rules.audience() else { return Ok(()) };
+    hold_audiences(ctx.db(), tenant, &[id]).await?.require(kind, id)
 }

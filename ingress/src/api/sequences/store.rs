@@ -1,20 +1,22 @@
 //! Rows of `sequences` and `sequence_steps`.
 
 use schemars::JsonSchema;
-use schemas::{DelayUnit, Environment, SequenceStatus, StepType};
+use schemas::{DelayUnit, SequenceStatus, StepType};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    input::{CONFIG, NewSequence, NewStep, STEPS_MAX},
-    start::{GAP_MAX_MINUTES, Reentry, StartRules, TRIGGER_CONFIG},
+    input::{CONFIG, NewStep, STEPS_MAX},
+    start::{GAP_MAX_MINUTES, Reentry, TRIGGER_CONFIG},
 };
 use crate::{
     api::events::ProductEventTerms,
     pipeline::{
-        page::{ListPage, OptionalTime, Time},
+        ApiReply, NoParameters, RequestContext,
+        error::ApiError,
+        page::{ListPage, OptionalTime, Time, numbered},
         resource,
     },
 };
@@ -72,46 +74,6 @@ pub(crate) struct SequenceStep {
     action_config: Value,
 }
 
-/// Stores a sequence with its steps.
-pub(super) async fn insert(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    product: &str,
-    environment: Environment,
-    new: &NewSequence,
-) -> sqlx::Result<()> {
-    let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
-    sqlx::query!(
-        "insert into sequences (tenant_id, id, product, environment, name, description, sender_profile_id, trigger_type,
-                                exit_on_unsubscribe, exit_on_bounce, exit_on_complaint, status, activated_at, trigger_config, reentry,
-                                reentry_gap_minutes, enroll_from, enroll_until, exit_event)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, case when $13 then now() end, $14, $15, $16, $17, $18, $19)",
-        tenant,
-        id,
-        product,
-        environment.as_str(),
-        new.name,
-        new.description,
-        new.sender_profile_id,
-        new.trigger_type,
-        new.exit_on_unsubscribe,
-        new.exit_on_bounce,
-        new.exit_on_complaint,
-        status.as_str(),
-        new.activate,
-        new.start.trigger_config,
-        new.start.reentry.as_str(),
-        new.start.reentry_gap_minutes,
-        new.start.enroll_from,
-        new.start.enroll_until,
-        new.start.exit_on_event.as_ref().map(|terms| json!(terms)),
-    )
-    .execute(&mut *db)
-    .await?;
-    insert_steps(db, tenant, id, 1, &new.steps).await
-}
-
 /// Stores the steps of a version.
 pub(super) async fn insert_steps(
     db: &mut PgConnection,
@@ -147,46 +109,6 @@ pub(super) async fn insert_steps(
     .map(drop)
 }
 
-/// Which of these templates a step may name: the tenant's own, not archived, and not made for transactional mail, whose `data.*`
-/// no sequence has. They are held: none is archived before the sequence names it.
-pub(super) async fn templates(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<(Uuid, String)>> {
-    let rows = sqlx::query!(
-        "select id, template_type from templates where tenant_id = $1 and id = any ($2) and status <> 'archived'
-         order by id for share",
-        tenant,
-        ids,
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.template_type)).collect())
-}
-
-/// Whether the mails of a version are of templates that are not archived. They are held: none is archived before this transaction ends.
-pub(super) async fn has_all_templates(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    sequence: Uuid,
-    version: i32,
-) -> sqlx::Result<bool> {
-    let statuses = sqlx::query_scalar!(
-        "select status from templates
-         where tenant_id = $1 and id in (
-             select template_id from sequence_steps where tenant_id = $1 and sequence_id = $2 and version = $3)
-         order by id for share",
-        tenant,
-        sequence,
-        version,
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(!statuses.iter().any(|status| status == "archived"))
-}
-
-/// Whether a step may write to this address as to the owner.
-pub(super) async fn is_owners_address(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<bool> {
-    sqlx::query_scalar!(r#"select is_owners_address($1, $2) as "allowed!""#, tenant, address).fetch_one(db).await
-}
-
 /// Sequences of a tenant (`$1`), and which of them.
 macro_rules! select {
     ($which:tt $(, $value:expr)+ $(,)?) => {
@@ -202,8 +124,12 @@ macro_rules! select {
 }
 
 /// One sequence.
-pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SequenceRow>> {
-    select!("and id = $2", tenant, id).fetch_optional(db).await
+///
+/// # Errors
+/// 404 `sequence_not_found`.
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<SequenceRow, ApiError> {
+    let found = select!("and id = $2", tenant, id).fetch_optional(db).await?;
+    found.ok_or_else(|| ApiError::not_found("sequence"))
 }
 
 /// Its steps in a version, in order; none: there is no such version.
@@ -247,6 +173,43 @@ pub(super) async fn list(
     .await
 }
 
+/// One version of a sequence, without its steps.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SequenceVersion {
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    /// New enrollments go through it.
+    current: bool,
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    step_count: i64,
+    created_at: Time,
+}
+
+resource!(SequenceVersion, "version", "versions", row => (*row.created_at, numbered(row.version)));
+
+/// Newest first, without steps: `GET /v1/sequences/{id}?version=` has those. Served by the unique key of the steps.
+pub(super) async fn list_versions(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, id, page) = (ctx.tenant, ctx.id("sequence")?, ctx.page);
+    let sequence = get(ctx.db(), tenant, id).await?;
+    let versions = sqlx::query_as!(
+        SequenceVersion,
+        r#"select version, version = $5 as "current!", count(*) as "step_count!", min(created_at) as "created_at!"
+           from sequence_steps
+           where tenant_id = $1 and sequence_id = $2 and ($3::integer is null or version < $3)
+           group by version
+           order by version desc
+           limit $4"#,
+        tenant,
+        id,
+        page.before_version(),
+        page.fetch(),
+        sequence.version,
+    )
+    .fetch_all(ctx.db())
+    .await?;
+    ApiReply::page(page, versions)
+}
+
 /// What decides whether a sequence's status may change; the row is locked. Enrollments being made wait for it, or it for them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LockedSequence {
@@ -259,8 +222,11 @@ pub(super) struct LockedSequence {
 }
 
 /// Locks a sequence.
-pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<LockedSequence>> {
-    let Some(row) = sqlx::query!(
+///
+/// # Errors
+/// 404 `sequence_not_found`.
+pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<LockedSequence, ApiError> {
+    let row = sqlx::query!(
         r#"select status as "status: SequenceStatus", sender_profile_id, version from sequences
            where tenant_id = $1 and id = $2 and deleted_at is null for no key update"#,
         tenant,
@@ -268,9 +234,7 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
     )
     .fetch_optional(&mut *db)
     .await?
-    else {
-        return Ok(None);
-    };
+    .ok_or_else(|| ApiError::not_found("sequence"))?;
     let counts = sqlx::query!(
         r#"select count(*) as "steps!", count(*) filter (where step_type = 'send_email') as "mails!"
            from sequence_steps where tenant_id = $1 and sequence_id = $2 and version = $3"#,
@@ -280,110 +244,32 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
     )
     .fetch_one(db)
     .await?;
-    Ok(Some(LockedSequence {
+    Ok(LockedSequence {
         status: row.status,
         sender_profile_id: row.sender_profile_id,
         version: row.version,
         steps: counts.steps,
         mails: counts.mails,
-    }))
+    })
 }
 
-/// A change to a sequence; what is `None` stays.
-#[derive(Debug, Default)]
-pub(super) struct Changes {
-    pub(super) name: Option<String>,
-    pub(super) description: Option<Option<String>>,
-    pub(super) sender_profile_id: Option<Option<Uuid>>,
-    pub(super) status: Option<SequenceStatus>,
-    /// The steps of a new version.
-    pub(super) steps: Option<Vec<NewStep>>,
-}
-
-/// Changes a locked sequence. What is resumed or archived is marked: the sequencing stage lets its enrollments follow. Of the dates
-/// of a pause, those of its last day start a sequence that is resumed: its trigger is looked at as for the first time.
-pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, changes: &Changes) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update sequences
-         set name = coalesce($3, name),
-             description = case when $4 then $5 else description end,
-             sender_profile_id = case when $6 then $7 else sender_profile_id end,
-             status = coalesce($8, status),
-             activated_at = case when $8 = 'active' then coalesce(activated_at, now()) else activated_at end,
-             archived_at = case when $8 = 'archived' then coalesce(archived_at, now()) else archived_at end,
-             unapplied_since = case when $8 in ('active', 'archived') then now() else unapplied_since end,
-             version = version + case when $9 then 1 else 0 end,
-             triggers_swept_at = case when $8 = 'active' and trigger_type = 'field_date' then null else triggers_swept_at end,
-             triggers_tried_at = case when $8 = 'active' then null else triggers_tried_at end,
-             updated_at = now()
-         where tenant_id = $1 and id = $2",
-        tenant,
-        id,
-        changes.name,
-        changes.description.is_some(),
-        changes.description.clone().flatten(),
-        changes.sender_profile_id.is_some(),
-        changes.sender_profile_id.flatten(),
-        changes.status.map(SequenceStatus::as_str),
-        changes.steps.is_some(),
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-/// Replaces what starts a locked sequence. What is looked for by a sweep is looked for from the beginning.
-pub(super) async fn set_start(
+/// True if a mail of a version is of a template that is archived. The templates are held: none is archived before this transaction ends.
+pub(super) async fn has_archived_template(
     db: &mut PgConnection,
     tenant: Uuid,
-    id: Uuid,
-    trigger_type: &str,
-    rules: &StartRules,
-) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update sequences
-         set trigger_type = $3, trigger_config = $4, reentry = $5, reentry_gap_minutes = $6, enroll_from = $7, enroll_until = $8,
-             exit_event = $9, triggers_swept_at = null, triggers_tried_at = null, updated_at = now()
-         where tenant_id = $1 and id = $2",
+    sequence: Uuid,
+    version: i32,
+) -> sqlx::Result<bool> {
+    let statuses = sqlx::query_scalar!(
+        "select status from templates
+         where tenant_id = $1 and id in (
+             select template_id from sequence_steps where tenant_id = $1 and sequence_id = $2 and version = $3)
+         order by id for share",
         tenant,
-        id,
-        trigger_type,
-        rules.trigger_config,
-        rules.reentry.as_str(),
-        rules.reentry_gap_minutes,
-        rules.enroll_from,
-        rules.enroll_until,
-        rules.exit_on_event.as_ref().map(|terms| json!(terms)),
+        sequence,
+        version,
     )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-/// Whether a contact is under way in the sequence, or was when it was archived and has not been let go.
-pub(super) async fn has_live_enrollments(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
-    sqlx::query_scalar!(
-        r#"select exists (
-               select from enrollments where tenant_id = $1 and sequence_id = $2 and status in ('active', 'paused')
-           ) as "found!""#,
-        tenant,
-        id,
-    )
-    .fetch_one(db)
-    .await
-}
-
-/// Takes a locked sequence away. The row stays: enrollments and reports of the past name it. Its sender is free.
-pub(super) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update sequences
-         set status = 'archived', archived_at = coalesce(archived_at, now()), sender_profile_id = null, deleted_at = now(),
-             updated_at = now()
-         where tenant_id = $1 and id = $2",
-        tenant,
-        id,
-    )
-    .execute(db)
-    .await
-    .map(drop)
+    .fetch_all(db)
+    .await?;
+    Ok(statuses.iter().any(|status| status == "archived"))
 }

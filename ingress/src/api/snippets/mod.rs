@@ -194,9 +194,21 @@ async fn create(ctx: &mut RequestContext, body: CreateSnippet) -> Result<ApiRepl
     faults.finish()?;
     check(ctx, &body.name, kind, &texts).await?;
     let tenant = ctx.tenant;
-    let id = store::insert(ctx.db(), tenant, kind.as_str(), &body.name, &texts).await?.ok_or_else(|| {
-        ApiError::conflict("snippet_already_exists").detail("a snippet or a layout of this name exists")
-    })?;
+    let id = schemas::new_id();
+    let inserted = sqlx::query!(
+        "insert into snippets (tenant_id, id, kind, name, version) values ($1, $2, $3, $4, 1)
+         on conflict (tenant_id, name) where deleted_at is null do nothing",
+        tenant,
+        id,
+        kind.as_str(),
+        body.name,
+    )
+    .execute(ctx.db())
+    .await?;
+    if inserted.rows_affected() == 0 {
+        return Err(ApiError::conflict("snippet_already_exists").detail("a snippet or a layout of this name exists"));
+    }
+    store::insert_version(ctx.db(), tenant, id, 1, &texts).await?;
     ctx.audit("snippet.created", &id.to_string(), json!({"kind": kind.as_str()})).await?;
     ApiReply::created(&SnippetSaved { snippet_id: id, name: body.name, version: 1, outdated_templates: 0 })
 }
@@ -291,9 +303,16 @@ struct ShowSnippet {
 
 async fn show(ctx: &mut RequestContext, query: ShowSnippet) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("snippet")?);
-    let mut snippet = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
+    let mut snippet = store::get(ctx.db(), tenant, id).await?;
     if let Some(version) = query.version.filter(|version| *version != snippet.version) {
-        let texts = store::texts_of(ctx.db(), tenant, id, version).await?;
+        let texts = sqlx::query_as!(
+            SnippetTexts,
+            "select body_html, mjml, body_text from snippet_versions where tenant_id = $1 and snippet_id = $2 and version = $3",
+            tenant,
+            id,
+            version,
+        );
+        let texts = texts.fetch_optional(ctx.db()).await?;
         snippet.texts = texts.ok_or_else(|| ApiError::not_found("snippet_version"))?;
         snippet.version = version;
     }
@@ -315,7 +334,7 @@ struct ChangeSnippet {
 
 async fn change(ctx: &mut RequestContext, body: ChangeSnippet) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("snippet")?);
-    let snippet = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
+    let snippet = store::lock(ctx.db(), tenant, id).await?;
     let old = snippet.texts;
     let (body_html, mjml) = content::either_body((old.body_html.clone(), old.mjml.clone()), body.body_html, body.mjml);
     let body_text = body.body_text.into_option().unwrap_or_else(|| old.body_text.clone());
@@ -331,7 +350,16 @@ async fn change(ctx: &mut RequestContext, body: ChangeSnippet) -> Result<ApiRepl
         store::insert_version(ctx.db(), tenant, id, version, &texts).await?;
         ctx.audit("snippet.changed", &id.to_string(), json!({"version": version})).await?;
     }
-    let outdated_templates = store::outdated_templates(ctx.db(), tenant, id, version).await?;
+    let outdated_templates = sqlx::query_scalar!(
+        r#"select count(*) as "count!" from content_snippets u
+           join templates t on t.tenant_id = $1 and t.content_id = u.content_id
+           where u.tenant_id = $1 and u.snippet_id = $2 and u.snippet_version < $3 and t.status <> 'archived'"#,
+        tenant,
+        id,
+        version,
+    )
+    .fetch_one(ctx.db())
+    .await?;
     ApiReply::ok(&SnippetSaved { snippet_id: id, name: snippet.name, version, outdated_templates })
 }
 

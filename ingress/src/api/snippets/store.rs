@@ -10,6 +10,7 @@ use templates::INCLUDES;
 use uuid::Uuid;
 
 use super::SnippetView;
+use crate::pipeline::error::ApiError;
 
 /// The texts of a snippet or a layout, as their author wrote them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -124,32 +125,6 @@ pub(crate) async fn load(db: &mut PgConnection, tenant: Uuid, names: &[String]) 
         .collect())
 }
 
-/// Stores a snippet with its first version. `None`: the name is taken.
-pub(super) async fn insert(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    kind: &str,
-    name: &str,
-    texts: &SnippetTexts,
-) -> sqlx::Result<Option<Uuid>> {
-    let id = schemas::new_id();
-    let inserted = sqlx::query!(
-        "insert into snippets (tenant_id, id, kind, name, version) values ($1, $2, $3, $4, 1)
-         on conflict (tenant_id, name) where deleted_at is null do nothing",
-        tenant,
-        id,
-        kind,
-        name,
-    )
-    .execute(&mut *db)
-    .await?;
-    if inserted.rows_affected() == 0 {
-        return Ok(None);
-    }
-    insert_version(db, tenant, id, 1, texts).await?;
-    Ok(Some(id))
-}
-
 /// Stores a version, which is then the current one.
 pub(super) async fn insert_version(
     db: &mut PgConnection,
@@ -178,7 +153,10 @@ pub(super) async fn insert_version(
 }
 
 /// Holds the snippet until the transaction ends, so that two changes make two versions, and reads it.
-pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SnippetView>> {
+///
+/// # Errors
+/// 404 `snippet_not_found`.
+pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<SnippetView, ApiError> {
     sqlx::query_scalar!(
         "select id from snippets where tenant_id = $1 and id = $2 and deleted_at is null for no key update",
         tenant,
@@ -190,7 +168,10 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
 }
 
 /// One snippet with its current texts.
-pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SnippetView>> {
+///
+/// # Errors
+/// 404 `snippet_not_found`.
+pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<SnippetView, ApiError> {
     let row = sqlx::query!(
         "select s.kind, s.name, s.version, v.body_html, v.mjml, v.body_text, s.created_at, s.updated_at
          from snippets s
@@ -200,8 +181,9 @@ pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
         id,
     )
     .fetch_optional(db)
-    .await?;
-    Ok(row.map(|row| SnippetView {
+    .await?
+    .ok_or_else(|| ApiError::not_found("snippet"))?;
+    Ok(SnippetView {
         snippet_id: id,
         kind: row.kind,
         name: row.name,
@@ -209,42 +191,5 @@ pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
         texts: SnippetTexts { body_html: row.body_html, mjml: row.mjml, body_text: row.body_text },
         created_at: row.created_at.into(),
         updated_at: row.updated_at.into(),
-    }))
-}
-
-/// The texts of a version.
-pub(super) async fn texts_of(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    version: i32,
-) -> sqlx::Result<Option<SnippetTexts>> {
-    sqlx::query_as!(
-        SnippetTexts,
-        "select body_html, mjml, body_text from snippet_versions where tenant_id = $1 and snippet_id = $2 and version = $3",
-        tenant,
-        id,
-        version,
-    )
-    .fetch_optional(db)
-    .await
-}
-
-/// How many templates that are not archived hold an older version than this.
-pub(super) async fn outdated_templates(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    version: i32,
-) -> sqlx::Result<i64> {
-    sqlx::query_scalar!(
-        r#"select count(*) as "count!" from content_snippets u
-           join templates t on t.tenant_id = $1 and t.content_id = u.content_id
-           where u.tenant_id = $1 and u.snippet_id = $2 and u.snippet_version < $3 and t.status <> 'archived'"#,
-        tenant,
-        id,
-        version,
-    )
-    .fetch_one(db)
-    .await
+    })
 }

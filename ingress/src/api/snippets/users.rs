@@ -45,7 +45,7 @@ resource!(CampaignUser, "campaign", "campaigns", campaign_id);
 /// Templates whose current version holds the snippet, archived ones too. Served by `templates_newest`.
 pub(super) async fn templates(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id, page) = (ctx.tenant, ctx.id("snippet")?, ctx.page);
-    store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
+    store::get(ctx.db(), tenant, id).await?;
     let users = sqlx::query_as!(
         TemplateUser,
         "select t.id as template_id, t.name, t.status, t.version, u.snippet_version, t.created_at
@@ -68,7 +68,7 @@ pub(super) async fn templates(ctx: &mut RequestContext, _: NoParameters) -> Resu
 /// Campaigns that are not over and whose own body, or that of a variant, holds the snippet. Served by `campaigns_by_status`.
 pub(super) async fn campaigns(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, id, page) = (ctx.tenant, ctx.id("snippet")?, ctx.page);
-    store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("snippet"))?;
+    store::get(ctx.db(), tenant, id).await?;
     let users = sqlx::query_as!(
         CampaignUser,
         r#"select k.id as campaign_id, k.name, k.status, held.version as "snippet_version!", k.created_at

@@ -204,17 +204,24 @@ async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<ApiReply
     };
     faults.finish()?;
     let new = with_addresses(ctx.db(), tenant, named, alone).await?;
-    let written = suppress(ctx.db(), tenant, new).await?;
+    // Behind the locks of their contacts.
+    let addresses: Vec<&str> = new.iter().map(|new| new.address.as_str()).collect();
+    suppressions::lock_addresses(ctx.db(), tenant, &addresses).await?;
+    let written = suppressions::suppress(ctx.db(), new).await?;
     let created = written.iter().filter(|written| !written.already_existed).count();
-    ctx.audit("suppression.added", "api", json!({"created": created, "already_existed": written.len() - created}))
-        .await?;
+    let already_existed = written.len() - created;
+    ctx.audit("suppression.added", "api", json!({"created": created, "already_existed": already_existed})).await?;
     let answer = match written.first() {
-        Some(one) if alone => {
-            SuppressionsAdded::One { suppression_id: one.suppression_id, already_existed: one.already_existed }
-        }
+        Some(one) if alone => SuppressionsAdded::One { suppression_id: one.id, already_existed: one.already_existed },
         _ => {
-            let already_existed = written.len() - created;
-            SuppressionsAdded::Many { suppressions: written, created, already_existed }
+            let shown = |row: Suppressed| SuppressionAdded {
+                suppression_id: row.id,
+                email: row.address,
+                reason: row.reason,
+                already_existed: row.already_existed,
+            };
+            let suppressions = written.into_iter().map(shown).collect();
+            SuppressionsAdded::Many { suppressions, created, already_existed }
         }
     };
     if created > 0 { ApiReply::created(&answer) } else { ApiReply::ok(&answer) }
@@ -251,24 +258,6 @@ async fn with_addresses(
     named.into_iter().enumerate().map(with_address).collect()
 }
 
-/// Writes them, behind the locks of their contacts.
-async fn suppress(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    new: Vec<NewSuppression>,
-) -> sqlx::Result<Vec<SuppressionAdded>> {
-    let addresses: Vec<&str> = new.iter().map(|new| new.address.as_str()).collect();
-    suppressions::lock_addresses(&mut *db, tenant, &addresses).await?;
-    let written = suppressions::suppress(db, new).await?;
-    let shown = |row: Suppressed| SuppressionAdded {
-        suppression_id: row.id,
-        email: row.address,
-        reason: row.reason,
-        already_existed: row.already_existed,
-    };
-    Ok(written.into_iter().map(shown).collect())
-}
-
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = either(&[(&["suppression_id"], &["reason", "confirm"]), (&["email"], &["reason", "confirm"])]))]
@@ -303,7 +292,7 @@ async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<ApiRep
     let tenant = ctx.tenant;
     if let Some(address) = &address {
         // As every writer of suppressions does, which then writes those of both addresses.
-        ledger::suppressions::lock_addresses(ctx.db(), tenant, &[address]).await?;
+        suppressions::lock_addresses(ctx.db(), tenant, &[address]).await?;
     }
     let found = sqlx::query!(
         "select s.id, s.reason, s.source from suppressions s

@@ -167,27 +167,6 @@ pub(crate) async fn compose_template(
         .map_err(content::refused)
 }
 
-/// Notes which snippets, in which versions, a content holds.
-pub(super) async fn insert_held(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    content: Uuid,
-    held: &[(Uuid, i32)],
-) -> sqlx::Result<()> {
-    let (ids, versions): (Vec<Uuid>, Vec<i32>) = held.iter().copied().unzip();
-    sqlx::query!(
-        "insert into content_snippets (tenant_id, content_id, snippet_id, snippet_version)
-         select $1, $2, id, version from unnest($3::uuid[], $4::integer[]) as held (id, version)",
-        tenant,
-        content,
-        &ids,
-        &versions,
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
 /// The snippets and the layout that a content holds, by name.
 pub(super) async fn held(db: &mut PgConnection, tenant: Uuid, content: Uuid) -> sqlx::Result<Vec<HeldSnippet>> {
     sqlx::query_as!(

@@ -5,13 +5,12 @@ use std::collections::HashSet;
 use schemars::JsonSchema;
 use schemas::text::TextError;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 use templates::{CheckedTemplate, FaultCode, KnownFields, Part, TemplateFault, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
 use crate::{
-    api::fields,
+    api::{fields::definitions, snippets::store as snippets},
     pipeline::{
         Patch, RequestContext,
         error::{ApiError, FieldFault},
@@ -39,17 +38,6 @@ impl TemplateParts {
             body_text: self.body_text.clone(),
             kind,
         }
-    }
-
-    /// Tells these parts from all others.
-    fn label(&self, kind: TemplateKind) -> String {
-        let mut hash = Sha256::new();
-        hash.update(format!("{kind:?}"));
-        for part in [Some(&self.subject), self.preheader.as_ref(), Some(&self.body_html), self.body_text.as_ref()] {
-            hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
-            hash.update(part.map_or("", String::as_str));
-        }
-        hex::encode(hash.finalize())
     }
 
     /// Rules that need no parser. Subject and preheader are lines of a header and of a preview.
@@ -93,7 +81,7 @@ pub(crate) fn kind(text: &str) -> TemplateKind {
 
 /// The contact fields the tenant has defined, which templates may use. None of them is removed before this transaction ends.
 pub(crate) async fn known_fields(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<KnownFields> {
-    let keys = fields::defined_for_naming(db, tenant).await?.into_keys();
+    let keys = definitions::read_for_naming(db, tenant).await?.into_keys();
     Ok(KnownFields { custom: keys.collect::<HashSet<_>>() })
 }
 
@@ -118,7 +106,9 @@ pub(crate) async fn check(
     let tenant = ctx.tenant;
     let known = known_fields(ctx.db(), tenant).await?;
     let source = parts.source(kind);
-    let label = parts.label(kind) + &fields_label(&known);
+    let texts = [Some(&parts.subject), parts.preheader.as_ref(), Some(&parts.body_html), parts.body_text.as_ref()];
+    let texts = snippets::label(&texts.map(|text| text.map(String::as_str)), &[]);
+    let label = format!("{kind:?} {texts} {}", fields_label(&known));
     match ctx.run_blocking(label, move || templates::check(&source, &known))? {
         Ok(checked) => Ok(checked),
         Err(faults) => Err(refusal(&faults, path)),

@@ -33,7 +33,7 @@ impl Links for PreviewLinks {
 /// Adds the fault of merge data that is larger, or nested more deeply, than a rendering takes.
 pub(crate) fn check_data(path: &str, data: &Map<String, Value>, faults: &mut Faults) {
     if let Err(fault) = DataLimits::default().check(data) {
-        faults.add(format!("{path}{}", fault.path()), fault.code(), fault.to_string());
+        faults.add(format!("{path}{}", fault.path), fault.code, fault.detail);
     }
 }
 
@@ -71,10 +71,7 @@ pub(crate) async fn contacts(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) 
                 locale: row.locale,
                 lifecycle_stage: row.lifecycle_stage,
                 dot_number: row.dot_number.map(|number| number.to_string()),
-                fields: match row.fields {
-                    Value::Object(fields) => fields,
-                    _ => Map::new(),
-                },
+                fields: row.fields,
             },
         })
         .collect())

@@ -6,7 +6,6 @@ pub(crate) mod merge;
 pub(crate) mod render;
 pub(crate) mod store;
 pub(crate) mod testdata;
-mod versions;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,10 +16,10 @@ use uuid::Uuid;
 use self::{
     composition::{ComposedTemplate, HeldSnippet, WrittenTemplate, compose_template},
     content::ContentWarning,
-    store::{TemplateRow, TemplateSummary},
+    store::{TemplateRow, TemplateSummary, TemplateVersion},
     testdata::{SETS_MAX, StoredTestData, TestDataMisfit, TestDataSet},
 };
-use super::{fields, references};
+use super::{fields::definitions, references};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::ApiError,
@@ -128,9 +127,9 @@ pub(crate) fn routes() -> Routes {
         )
         .get(
             "/v1/templates/{id}/versions",
-            read_page("templates:read", versions::list),
+            read_page("templates:read", store::list_versions),
             Doc::new("listTemplateVersions", "List a template's versions", "Newest first, without bodies.")
-                .page::<versions::TemplateVersion>("A page of versions")
+                .page::<TemplateVersion>("A page of versions")
                 .refuses(404, &["template_not_found"]),
         )
         .post(
@@ -219,7 +218,20 @@ async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<ApiRep
 
     let composed = compose_template(ctx, &written, content::kind(&template_type)).await?;
     let content_id = store::insert_composed(ctx.db(), tenant, &template_type, &composed).await?;
-    let id = store::insert(ctx.db(), tenant, &name, &template_type, &status, content_id, &composed).await?;
+    let id = schemas::new_id();
+    sqlx::query!(
+        "insert into templates (tenant_id, id, name, template_type, status, version, content_id)
+         values ($1, $2, $3, $4, $5, 1, $6)",
+        tenant,
+        id,
+        name,
+        template_type,
+        status,
+        content_id,
+    )
+    .execute(ctx.db())
+    .await?;
+    store::insert_version(ctx.db(), tenant, id, 1, content_id, &composed).await?;
     testdata::replace(ctx.db(), tenant, id, &sets).await?;
     ctx.audit("template.created", &id.to_string(), json!({"template_type": template_type})).await?;
     let test_data_misfits = testdata::misfits(&sets, &composed.checked.variables);
@@ -257,8 +269,8 @@ struct ChangeTemplate {
 async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     // Before the row: a sequence that names the template holds the fields and waits for it.
-    fields::hold_names(ctx.db(), tenant).await?;
-    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    definitions::hold_names(ctx.db(), tenant).await?;
+    let row = store::lock(ctx.db(), tenant, id).await?;
 
     let mut faults = Faults::default();
     let name = faults.name("name", body.name.into_option().unwrap_or_else(|| Some(row.name.clone())));
@@ -361,8 +373,8 @@ async fn insert_version(
 
 async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
-    fields::hold_names(ctx.db(), tenant).await?;
-    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    definitions::hold_names(ctx.db(), tenant).await?;
+    let row = store::lock(ctx.db(), tenant, id).await?;
     let mut saved = SavedContent::of(&row);
     let held = composition::held(ctx.db(), tenant, row.content_id).await?;
     if held.iter().any(HeldSnippet::is_outdated) {
@@ -378,7 +390,7 @@ async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiE
 
 status_answer!(TemplateArchived, template_id, "archived");
 
-/// Refuses to archive a template that mail to come needs.
+/// Refuses to archive a template that mail to come needs. What else points to it keeps pointing to it.
 async fn refuse_in_use(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
     let tenant = ctx.tenant;
     let references = references::to_template(ctx.db(), tenant, id).await?;
@@ -388,10 +400,16 @@ async fn refuse_in_use(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiErro
 async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     // What is about to name it comes before, or finds it archived.
-    let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    let row = store::lock(ctx.db(), tenant, id).await?;
     refuse_in_use(ctx, id).await?;
-    store::archive(ctx.db(), tenant, id).await?;
     if row.status != "archived" {
+        sqlx::query!(
+            "update templates set status = 'archived', updated_at = now() where tenant_id = $1 and id = $2",
+            tenant,
+            id,
+        )
+        .execute(ctx.db())
+        .await?;
         ctx.audit("template.archived", &id.to_string(), json!({})).await?;
     }
     TemplateArchived::reply(id)
@@ -405,14 +423,13 @@ struct ListTemplates {
 }
 
 async fn list(ctx: &mut RequestContext, query: ListTemplates) -> Result<ApiReply, ApiError> {
-    let page = ctx.page;
+    let (tenant, page) = (ctx.tenant, ctx.page);
     if let Some(status) = &query.status {
         let mut faults = Faults::default();
         faults.one_of("status", status, &STATUSES);
         faults.finish()?;
     }
-    let tenant = ctx.tenant;
-    ApiReply::page(page, store::list(ctx.db(), tenant, query.status.as_deref(), &page).await?)
+    ApiReply::page(page, store::list(ctx.db(), tenant, query.status, &page).await?)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -432,10 +449,7 @@ struct TemplateAnswer {
 
 async fn one(ctx: &mut RequestContext, query: ShowTemplate) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
-    let mut template = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
-    if let Some(version) = query.version {
-        template = versions::as_of(ctx.db(), tenant, template, version).await?;
-    }
+    let mut template = store::as_of(ctx.db(), tenant, id, query.version).await?;
     let snippets = composition::held(ctx.db(), tenant, template.content_id).await?;
     let test_data = testdata::of_template(ctx.db(), tenant, id).await?.into_iter().map(Into::into).collect();
     template.show_written();

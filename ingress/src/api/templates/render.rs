@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use templates::{
     Contact, LinkBases, MergeData, MessageOptions, MessagePreview, Named, OwnHeaders, PreviewFault, Sender,
-    TemplateLimits, TemplateSource, TemplateWarning, WarningCode,
+    TemplateSource, TemplateWarning, WarningCode,
 };
 use uuid::Uuid;
 
@@ -16,7 +16,6 @@ use super::{
     merge::{self, PreviewLinks},
     store,
     testdata::{self, SET_NAME_MAX},
-    versions,
 };
 use crate::pipeline::{ApiReply, Faults, Id, RequestContext, error::ApiError};
 
@@ -114,7 +113,7 @@ impl SampleContact {
             locale: self.locale,
             lifecycle_stage: self.lifecycle_stage,
             dot_number: self.dot_number.map(|number| number.to_string()),
-            fields: self.fields.unwrap_or_default(),
+            fields: Value::Object(self.fields.unwrap_or_default()),
         }
     }
 }
@@ -172,10 +171,7 @@ pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Re
     }
     faults.finish()?;
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
-    let mut row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
-    if let Some(version) = body.version {
-        row = versions::as_of(ctx.db(), tenant, row, version).await?;
-    }
+    let row = store::as_of(ctx.db(), tenant, id, body.version).await?;
     let (mut sample, mut data, mut event) = (body.sample, body.data, Value::Null);
     if let Some(name) = &body.test_data {
         let set = testdata::named(ctx.db(), tenant, Some(id), name).await?;
@@ -261,6 +257,5 @@ pub(crate) async fn options(
         track_links: false,
         track_opens: false,
         attachments: Vec::new(),
-        limits: TemplateLimits::default(),
     })
 }

@@ -7,11 +7,13 @@ use uuid::Uuid;
 
 use super::{
     STATUSES, TYPES,
-    composition::{ComposedTemplate, WrittenBodies, insert_held},
+    composition::{ComposedTemplate, WrittenBodies},
     content::TemplateParts,
 };
 use crate::pipeline::{
-    page::{ListPage, Time},
+    ApiReply, NoParameters, RequestContext,
+    error::ApiError,
+    page::{ListPage, Time, numbered},
     resource,
 };
 
@@ -51,23 +53,23 @@ impl TemplateRow {
 }
 
 /// A template in a list: everything but the bodies, which may be half a megabyte each.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub(crate) struct TemplateSummary {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TemplateSummary {
     #[serde(rename = "template_id")]
-    pub(crate) id: Uuid,
-    pub(crate) name: String,
+    id: Uuid,
+    name: String,
     #[schemars(extend("enum" = TYPES))]
-    pub(crate) template_type: String,
+    template_type: String,
     #[schemars(extend("enum" = STATUSES))]
-    pub(crate) status: String,
+    status: String,
     #[schemars(range(min = 1, max = i32::MAX))]
-    pub(crate) version: i32,
-    pub(crate) subject: String,
-    pub(crate) preheader: Option<String>,
+    version: i32,
+    subject: String,
+    preheader: Option<String>,
     /// The merge fields it uses.
-    pub(crate) variables: Vec<String>,
-    pub(crate) created_at: Time,
-    pub(crate) updated_at: Time,
+    variables: Vec<String>,
+    created_at: Time,
+    updated_at: Time,
 }
 
 resource!(TemplateSummary, "template", "templates", id);
@@ -98,18 +100,29 @@ pub(crate) async fn insert_content(
     Ok(id)
 }
 
-/// Stores what was composed as a content, and which snippets it holds.
+/// Stores what was composed as a content, and which snippets, in which versions, it holds.
 pub(crate) async fn insert_composed(
     db: &mut PgConnection,
     tenant: Uuid,
     kind: &str,
     composed: &ComposedTemplate,
 ) -> sqlx::Result<Uuid> {
-    let content = insert_content(db, tenant, kind, &composed.parts, &composed.checked.variables).await?;
+    let content = insert_content(&mut *db, tenant, kind, &composed.parts, &composed.checked.variables).await?;
     // Most contents hold none.
-    if !composed.snippets.is_empty() {
-        insert_held(db, tenant, content, &composed.snippets).await?;
+    if composed.snippets.is_empty() {
+        return Ok(content);
     }
+    let (ids, versions): (Vec<Uuid>, Vec<i32>) = composed.snippets.iter().copied().unzip();
+    sqlx::query!(
+        "insert into content_snippets (tenant_id, content_id, snippet_id, snippet_version)
+         select $1, $2, id, version from unnest($3::uuid[], $4::integer[]) as held (id, version)",
+        tenant,
+        content,
+        &ids,
+        &versions,
+    )
+    .execute(db)
+    .await?;
     Ok(content)
 }
 
@@ -127,33 +140,6 @@ pub(crate) async fn parts_of(
     )
     .fetch_optional(db)
     .await
-}
-
-/// Stores a template with its first version.
-pub(super) async fn insert(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    name: &str,
-    template_type: &str,
-    status: &str,
-    content_id: Uuid,
-    composed: &ComposedTemplate,
-) -> sqlx::Result<Uuid> {
-    let id = schemas::new_id();
-    sqlx::query!(
-        "insert into templates (tenant_id, id, name, template_type, status, version, content_id)
-         values ($1, $2, $3, $4, $5, 1, $6)",
-        tenant,
-        id,
-        name,
-        template_type,
-        status,
-        content_id,
-    )
-    .execute(&mut *db)
-    .await?;
-    insert_version(db, tenant, id, 1, content_id, composed).await?;
-    Ok(id)
 }
 
 /// Records which content a version of a template was, and what it was made from.
@@ -183,7 +169,10 @@ pub(super) async fn insert_version(
 }
 
 /// Holds the template until the transaction ends, so that two changes make two versions, and what is about to name it waits; and reads it.
-pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<TemplateRow>> {
+///
+/// # Errors
+/// 404 `template_not_found`.
+pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<TemplateRow, ApiError> {
     sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2 for no key update", tenant, id)
         .fetch_optional(&mut *db)
         .await?;
@@ -191,16 +180,47 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
 }
 
 /// One template with its current content.
-pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<TemplateRow>> {
+///
+/// # Errors
+/// 404 `template_not_found`.
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<TemplateRow, ApiError> {
+    with_content(db, tenant, id, None).await?.ok_or_else(|| ApiError::not_found("template"))
+}
+
+/// The template as it was in a version, if one is asked for. Name and status are the current ones: they are no content.
+///
+/// # Errors
+/// 404 `template_not_found`, `template_version_not_found`.
+pub(super) async fn as_of(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    version: Option<i32>,
+) -> Result<TemplateRow, ApiError> {
+    let current = get(&mut *db, tenant, id).await?;
+    if version.is_none() {
+        return Ok(current);
+    }
+    with_content(db, tenant, id, version).await?.ok_or_else(|| ApiError::not_found("template_version"))
+}
+
+async fn with_content(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    version: Option<i32>,
+) -> sqlx::Result<Option<TemplateRow>> {
     let row = sqlx::query!(
-        "select t.id, t.name, t.template_type, t.status, t.version, t.content_id, t.created_at, t.updated_at,
+        "select t.id, t.name, t.template_type, t.status, v.version, v.content_id, t.created_at, t.updated_at,
                 c.subject, c.preheader, c.body_html, c.body_text, c.variables, v.layout, v.mjml, v.written_html, v.written_text
          from templates t
-         join contents c on c.tenant_id = t.tenant_id and c.id = t.content_id
-         join template_versions v on v.tenant_id = t.tenant_id and v.template_id = t.id and v.version = t.version
+         join template_versions v on v.tenant_id = t.tenant_id and v.template_id = t.id
+                                  and v.version = case when $3::integer is null then t.version else $3 end
+         join contents c on c.tenant_id = v.tenant_id and c.id = v.content_id
          where t.tenant_id = $1 and t.id = $2",
         tenant,
         id,
+        version,
     )
     .fetch_optional(db)
     .await?;
@@ -225,10 +245,10 @@ pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::
 }
 
 /// Templates, newest first, one page. Served by `templates_newest`.
-pub(crate) async fn list(
+pub(super) async fn list(
     db: &mut PgConnection,
     tenant: Uuid,
-    status: Option<&str>,
+    status: Option<String>,
     page: &ListPage,
 ) -> sqlx::Result<Vec<TemplateSummary>> {
     sqlx::query_as!(
@@ -252,8 +272,46 @@ pub(crate) async fn list(
     .await
 }
 
+/// One version of a template, without its bodies.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TemplateVersion {
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    current: bool,
+    subject: String,
+    preheader: Option<String>,
+    variables: Vec<String>,
+    created_at: Time,
+}
+
+resource!(TemplateVersion, "version", "versions", row => (*row.created_at, numbered(row.version)));
+
+/// Newest first, without bodies: `GET /v1/templates/{id}?version=` has those.
+pub(super) async fn list_versions(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
+    let (tenant, id, page) = (ctx.tenant, ctx.id("template")?, ctx.page);
+    let known = sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2", tenant, id);
+    known.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    let versions = sqlx::query_as!(
+        TemplateVersion,
+        r#"select v.version, v.version = t.version as "current!", c.subject, c.preheader, c.variables, v.created_at
+           from template_versions v
+           join templates t on t.tenant_id = v.tenant_id and t.id = v.template_id
+           join contents c on c.tenant_id = v.tenant_id and c.id = v.content_id
+           where v.tenant_id = $1 and v.template_id = $2 and ($3::integer is null or v.version < $3)
+           order by v.version desc
+           limit $4"#,
+        tenant,
+        id,
+        page.before_version(),
+        page.fetch(),
+    )
+    .fetch_all(ctx.db())
+    .await?;
+    ApiReply::page(page, versions)
+}
+
 /// Writes name, status, version and current content.
-pub(crate) async fn update(
+pub(super) async fn update(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
@@ -272,20 +330,6 @@ pub(crate) async fn update(
         status,
         version,
         content_id,
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-/// Archives a locked template. What points to it keeps pointing to it.
-pub(super) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update templates
-         set status = 'archived', updated_at = case when status = 'archived' then updated_at else now() end
-         where tenant_id = $1 and id = $2",
-        tenant,
-        id,
     )
     .execute(db)
     .await

@@ -81,19 +81,8 @@ pub struct FrequencyCap {
     days: i32,
 }
 
-impl FrequencyCap {
-    /// Names what is out of range.
-    fn check(&self, faults: &mut Faults) {
-        for (path, value, most) in
-            [("frequency_cap.messages", self.messages, MESSAGES_MAX), ("frequency_cap.days", self.days, DAYS_MAX)]
-        {
-            faults.within(path, value, 1..=most);
-        }
-    }
-}
-
 /// By which model and within which windows outcomes are credited.
-#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TenantAttribution {
     /// How an outcome is divided between mails.
     pub model: AttributionModel,
@@ -235,16 +224,16 @@ pub struct AttributionChange {
 }
 
 impl AttributionChange {
-    /// The policy after this change. Faults are named by their fields.
-    fn applied_to(&self, before: Policy, faults: &mut Faults) -> Policy {
-        let policy = Policy {
+    /// The attribution after this change. Faults are named by their fields.
+    fn applied_to(&self, before: TenantAttribution, faults: &mut Faults) -> TenantAttribution {
+        let after = TenantAttribution {
             model: self.model.unwrap_or(before.model),
             click_days: self.click_days.unwrap_or(before.click_days),
             delivery_days: self.delivery_days.unwrap_or(before.delivery_days),
         };
-        faults.within("attribution.click_days", policy.click_days, 1..=CLICK_DAYS_MAX);
-        faults.within("attribution.delivery_days", policy.delivery_days, 0..=DELIVERY_DAYS_MAX);
-        policy
+        faults.within("attribution.click_days", after.click_days, 1..=CLICK_DAYS_MAX);
+        faults.within("attribution.delivery_days", after.delivery_days, 0..=DELIVERY_DAYS_MAX);
+        after
     }
 }
 
@@ -302,7 +291,8 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, 
     .fetch_optional(&mut *db)
     .await?
     .ok_or_else(|| ApiError::not_found("tenant"))?;
-    let Policy { model, click_days, delivery_days } = policy(db, tenant).await?;
+    let Policy { model, click_days, delivery_days } =
+        Policy::of(db, &[tenant]).await?.remove(&tenant).unwrap_or_default();
     Ok(TenantProfile {
         org_name: row.org_name,
         owner_email: row.owner_email,
@@ -339,10 +329,6 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, 
     })
 }
 
-async fn policy(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Policy> {
-    Ok(Policy::of(db, &[tenant]).await?.remove(&tenant).unwrap_or_default())
-}
-
 /// Changes the profile of a tenant and answers it.
 ///
 /// # Errors
@@ -353,10 +339,12 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
     senders::lock_profile_address(&mut *db, tenant).await?;
     let mut wanted = load(&mut *db, tenant).await?;
     let quiet_before = (wanted.quiet_hours.clone(), wanted.timezone.clone());
-    let before = policy(&mut *db, tenant).await?;
     let mut faults = Faults::default();
     if let Some(name) = change.timezone {
-        let known = is_timezone(&name) && known_to_postgres(&mut *db, &name).await?;
+        // Reports are cut into days by Postgres, whose list of zones may be older than ours.
+        let known =
+            sqlx::query_scalar!(r#"select exists (select from pg_timezone_names where name = $1) as "known!""#, name);
+        let known = is_timezone(&name) && known.fetch_one(&mut *db).await?;
         faults.require(known, "timezone", "unknown", "must be an IANA time zone such as Europe/Paris");
         wanted.timezone = name;
     }
@@ -364,10 +352,14 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
     if let Some(text) = change.physical_address.into_option() {
         wanted.physical_address = faults.postal_address("physical_address", text);
     }
-    let credited = change.attribution.map_or(before, |change| change.applied_to(before, &mut faults));
+    let attribution_before = wanted.attribution;
+    wanted.attribution = change.attribution.unwrap_or_default().applied_to(wanted.attribution, &mut faults);
     wanted.retention = change.retention.unwrap_or_default().applied_to(wanted.retention, &mut faults);
     if let Some(cap) = change.frequency_cap.into_option() {
-        cap.iter().for_each(|cap| cap.check(&mut faults));
+        if let Some(FrequencyCap { messages, days }) = cap {
+            faults.within("frequency_cap.messages", messages, 1..=MESSAGES_MAX);
+            faults.within("frequency_cap.days", days, 1..=DAYS_MAX);
+        }
         wanted.frequency_cap = cap;
     }
     if let Some(quiet) = change.quiet_hours.into_option() {
@@ -387,7 +379,7 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
             .detail("a sender has no address of its own and relies on this one"));
     }
     if let Some(Id(sender)) = change.default_sender_id {
-        let row = senders::get(&mut *db, tenant, sender).await?.ok_or_else(|| ApiError::not_found("sender"))?;
+        let row = senders::get(&mut *db, tenant, sender).await?;
         senders::make_default(&mut *db, tenant, &row).await?;
     }
     if let Some(domain) = change.tracking_domain_id.into_option() {
@@ -400,8 +392,9 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
     if quiet_before != (wanted.quiet_hours, wanted.timezone) {
         ledger::withhold::resume_timed(&mut *db, tenant).await?;
     }
-    if credited != before {
-        credited.set(&mut *db, tenant).await?;
+    let TenantAttribution { model, click_days, delivery_days } = wanted.attribution;
+    if wanted.attribution != attribution_before {
+        Policy { model, click_days, delivery_days }.set(&mut *db, tenant).await?;
     }
     load(db, tenant).await
 }
@@ -449,11 +442,4 @@ async fn store(db: &mut PgConnection, tenant: Uuid, wanted: &TenantProfile) -> R
         _ => error.into(),
     })?;
     Ok(())
-}
-
-/// Reports are cut into days by Postgres, whose list of zones may be older than ours.
-async fn known_to_postgres(db: &mut PgConnection, zone: &str) -> sqlx::Result<bool> {
-    sqlx::query_scalar!(r#"select exists (select from pg_timezone_names where name = $1) as "known!""#, zone)
-        .fetch_one(db)
-        .await
 }

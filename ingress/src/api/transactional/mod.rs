@@ -1,21 +1,20 @@
 //! `POST /v1/transactional`: one template to one person. 202 means that it is stored; it is on its way a moment later.
 
 pub(crate) mod array;
-mod store;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use http::StatusCode;
-use runtime::trace;
 use schemars::JsonSchema;
 use schemas::{
-    Address, RequestAnnounced, RequestKind,
+    Address, DomainStatus, RequestAnnounced, RequestKind,
     action::CONTACT_TEXT_MAX_CHARS,
     messages::{ContactDetails, MailOptions, TransactionalPayload},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
@@ -31,6 +30,7 @@ use super::{
         },
         store::insert_attachments,
     },
+    requests::{self, store::RequestRow},
     senders::store::Readiness,
     templates::merge,
 };
@@ -224,24 +224,58 @@ async fn prepare(context: PreparationContext, body: SendTransactional) -> Result
 async fn send(ctx: &mut RequestContext, prepared: Result<ValidRequest, ApiError>) -> Result<ApiReply, ApiError> {
     let valid = prepared?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    let (content_id, sender) = store::find_content_and_sender(ctx.db(), tenant, &valid).await?;
+    let (content_id, sender) = find_content_and_sender(ctx.db(), tenant, &valid).await?;
     let content_id = content_id.ok_or_else(template_not_found)?;
     let sender_id = ready(sender, valid.sender_id)?;
     let address = named::address(ctx.db(), tenant, &valid.contact).await?;
     let send_id = MailOptions::batch_id(valid.options.as_ref());
     let request = valid.into_request(send_id, address, content_id, sender_id);
-    store::insert_request(ctx.db(), tenant, &caller, &request).await?;
-    let is_due_later = request.due_at().is_some();
+    // Under the id of its send, so that a caller finds it by this id before the send exists.
+    let (id, kind, due_at) = (send_id, RequestKind::Transactional, request.due_at());
+    let row = RequestRow { id, kind, payload: &request.payload, options: request.options.as_ref(), due_at };
+    requests::store::insert(ctx.db(), tenant, &caller, row).await?;
     insert_attachments(ctx.db(), tenant, vec![(send_id, request.attachments)]).await?;
-    trace::keep(ctx.db(), tenant, send_id).await?;
     // Its contact and its send are written by the audience stage.
     ctx.commits_no_facts();
-    if is_due_later {
-        // A sweep announces it when it is due.
-        return accepted(send_id);
+    // A sweep announces what is due later.
+    if due_at.is_none() {
+        ctx.announce_request(&RequestAnnounced::of(tenant, send_id, kind))?;
     }
-    ctx.announce_request(&RequestAnnounced::of(tenant, send_id, RequestKind::Transactional))?;
     accepted(send_id)
+}
+
+/// The content that the template has now, unless there is no such template or it is archived; and the sender, or without an id the tenant's
+/// default, if there is one. The sender is not removed before this transaction ends.
+async fn find_content_and_sender(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    request: &ValidRequest,
+) -> sqlx::Result<(Option<Uuid>, Option<Readiness>)> {
+    // The sender's id is chosen in a select of its own: row security keeps a `coalesce` out of the condition of an index.
+    let row = sqlx::query!(
+        r#"select t.content_id as "content_id?", s.id as "sender_id?", s.active as "active?",
+                  s.domain_status as "domain_status?: DomainStatus"
+           from (select) one
+           left join templates t on t.tenant_id = $1 and t.id = $2 and t.status <> 'archived'
+           left join (
+               select s.id, s.status = 'active' as active, d.status as domain_status
+               from senders s
+               join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+               where s.tenant_id = $1
+                 and s.id = (select coalesce($3::uuid, (select n.id from senders n where n.tenant_id = $1 and n.is_default)))
+               for key share of s
+           ) s on true"#,
+        tenant,
+        request.template_id,
+        request.sender_id,
+    )
+    .fetch_one(db)
+    .await?;
+    let sender = match (row.sender_id, row.active, row.domain_status) {
+        (Some(id), Some(active), Some(domain_status)) => Some(Readiness { id, active, domain_status }),
+        _ => None,
+    };
+    Ok((row.content_id, sender))
 }
 
 fn accepted(send_id: Uuid) -> Result<ApiReply, ApiError> {

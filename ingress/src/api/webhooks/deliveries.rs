@@ -4,12 +4,11 @@ use schemars::JsonSchema;
 use schemas::{DeliveryStatus, Event, EventType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json, value::RawValue};
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{find, lock_active};
 use crate::pipeline::{
-    ApiReply, ListPage, NoFields, NoParameters, RequestContext,
+    ApiReply, NoFields, NoParameters, RequestContext,
     error::ApiError,
     page::{OptionalTime, Time},
     resource,
@@ -56,35 +55,22 @@ pub(super) struct ListDeliveries {
 }
 
 pub(super) async fn list(ctx: &mut RequestContext, query: ListDeliveries) -> Result<ApiReply, ApiError> {
-    let page = ctx.page;
-    let id = ctx.id("subscription")?;
+    let (tenant, id, page) = (ctx.tenant, ctx.id("subscription")?, ctx.page);
     find(ctx, id).await?;
-    let tenant = ctx.tenant;
-    let deliveries = page_of(ctx.db(), tenant, id, &query, &page).await?;
-    ApiReply::page(page, deliveries)
-}
-
-/// Newest first.
-async fn page_of(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    subscription: Uuid,
-    query: &ListDeliveries,
-    page: &ListPage,
-) -> sqlx::Result<Vec<WebhookDelivery>> {
-    sqlx::query_file_as!(
+    let deliveries = sqlx::query_file_as!(
         WebhookDelivery,
         "queries/deliveries.sql",
         tenant,
-        subscription,
+        id,
         query.status.map(DeliveryStatus::as_str),
         query.event.map(EventType::as_str),
         page.before,
         page.before_id,
         page.fetch(),
     )
-    .fetch_all(db)
-    .await
+    .fetch_all(ctx.db())
+    .await?;
+    ApiReply::page(page, deliveries)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

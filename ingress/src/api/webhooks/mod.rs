@@ -8,6 +8,8 @@ mod secret;
 mod store;
 mod target;
 
+use std::sync::Arc;
+
 use runtime::outbound::URL_MAX_BYTES;
 use schemars::JsonSchema;
 use schemas::{EventType, SubscriptionStatus};
@@ -15,7 +17,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::{secret::SigningSecret, store::WebhookSubscription, target::SubscriptionRequest};
+use self::{
+    secret::SigningSecret,
+    store::{WebhookSubscription, find, lock},
+};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes, error::ApiError, page::ResourcePage,
     read, read_page, status_answer, tenant, types::Line, write,
@@ -209,8 +214,8 @@ struct WebhookPage {
 }
 
 async fn list(ctx: &mut RequestContext, query: ListWebhooks) -> Result<ApiReply, ApiError> {
-    let (tenant, product, page) = (ctx.tenant, ctx.caller.product.clone(), ctx.page);
-    let page = page.answer(store::list(ctx.db(), tenant, &product, query.status, &page).await?);
+    let rows = store::list(ctx, query.status).await?;
+    let page = ctx.page.answer(rows);
     ApiReply::ok(&WebhookPage { page, supported_events: supported_events() })
 }
 
@@ -244,45 +249,54 @@ async fn create(ctx: &mut RequestContext, body: CreateWebhook) -> Result<ApiRepl
     faults.finish()?;
     let (Some(url), Some(events)) = (url, events) else { return Err(ApiError::internal()) };
 
-    check_limits(ctx).await?;
-    let id = schemas::new_id();
+    let (tenant, caller, id) = (ctx.tenant, Arc::clone(&ctx.caller), schemas::new_id());
+    tenant::lock_row(ctx.db(), tenant).await?;
+    check_limits(ctx, true).await?;
     let (fresh, sealed) = secret::fresh(ctx)?;
-    let wanted = SubscriptionRequest { url: &url, events: &events, description: description.as_deref() };
-    let (tenant, caller) = (ctx.tenant, std::sync::Arc::clone(&ctx.caller));
-    store::insert(ctx.db(), tenant, id, &caller, &wanted, &sealed).await?;
+    sqlx::query!(
+        "insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, description, secret)
+         values ($1, $2, $3, $4, $5, $6, $7, $8)",
+        tenant,
+        id,
+        caller.product,
+        caller.environment.as_str(),
+        url,
+        &events,
+        description,
+        sealed,
+    )
+    .execute(ctx.db())
+    .await?;
     ctx.audit("webhook.created", &format!("webhook:{id}"), json!({"events": events})).await?;
     let subscription = find(ctx, id).await?;
     let signing_secret = SigningSecret::from(&fresh);
     Ok(ApiReply::created(&WebhookCreated { subscription_id: id, subscription, signing_secret })?.with_secret())
 }
 
-/// Refuses one more active subscription over the limits. The count is exact: the tenant's row is locked, so that subscriptions are
-/// made one after the other, and a statement of its own counts, which sees what was committed while this waited.
-async fn check_limits(ctx: &mut RequestContext) -> Result<(), ApiError> {
+/// Refuses one more active subscription over the limits, be it a new one or one that is resumed. The count is exact: the caller has locked
+/// the tenant's row, so that subscriptions are made one after the other, and a statement of its own counts, which sees what was committed
+/// while the lock waited. Served by `webhook_subscriptions_live`.
+async fn check_limits(ctx: &mut RequestContext, is_new: bool) -> Result<(), ApiError> {
     let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
-    tenant::lock_row(ctx.db(), tenant).await?;
-    let count = store::count(ctx.db(), tenant, &product).await?;
-    if count.active >= ACTIVE_MAX || count.kept >= KEPT_MAX {
-        return Err(ApiError::conflict("subscription_limit_reached")
-            .detail(format!("at most {ACTIVE_MAX} subscriptions may be active, and {KEPT_MAX} active or paused")));
+    let count = sqlx::query!(
+        r#"select count(*) filter (where status = 'active') as "active!", count(*) as "kept!"
+           from webhook_subscriptions where tenant_id = $1 and product = $2 and status <> 'disabled'"#,
+        tenant,
+        product,
+    )
+    .fetch_one(ctx.db())
+    .await?;
+    if count.active < ACTIVE_MAX && (!is_new || count.kept < KEPT_MAX) {
+        return Ok(());
     }
-    Ok(())
+    let kept = if is_new { format!(", and {KEPT_MAX} active or paused") } else { String::new() };
+    Err(ApiError::conflict("subscription_limit_reached")
+        .detail(format!("at most {ACTIVE_MAX} subscriptions may be active{kept}")))
 }
 
 async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let id = ctx.id("subscription")?;
     ApiReply::single(find(ctx, id).await?)
-}
-
-async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookSubscription, ApiError> {
-    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
-    store::find(ctx.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
-}
-
-/// A subscription, locked until this transaction ends.
-async fn lock(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookSubscription, ApiError> {
-    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
-    store::lock(ctx.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
 }
 
 /// A locked subscription that is active.
@@ -337,16 +351,26 @@ async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<ApiRepl
             .detail("the subscription is disabled for good: make a new one and replay what it missed"));
     }
     if row.status == SubscriptionStatus::Paused && wished == Some(SubscriptionStatus::Active) {
-        check_active_limit(ctx).await?;
+        check_limits(ctx, false).await?;
     }
-    let change = store::SubscriptionChange {
-        url: url.as_deref(),
-        events: events.as_deref(),
-        status: wished,
-        description: body.description.is_given().then(|| Some(description).filter(|text| !text.trim().is_empty())),
-    };
     let tenant = ctx.tenant;
-    store::update(ctx.db(), tenant, id, &change).await?;
+    // A new address, or a resumption, ends the count of failures.
+    sqlx::query!(
+        "update webhook_subscriptions
+         set failing_since = case when $3 <> url or (status = 'paused' and $5 = 'active') then null else failing_since end,
+             url = coalesce($3, url), events = coalesce($4, events), status = coalesce($5, status),
+             description = case when $6 then $7 else description end, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        url,
+        events.as_deref(),
+        wished.map(SubscriptionStatus::as_str),
+        body.description.is_given(),
+        Some(description).filter(|text| !text.trim().is_empty()),
+    )
+    .execute(ctx.db())
+    .await?;
     // Where a product's events go is what an intruder would change. The address itself may hold a secret.
     let given = [("url", url.is_some()), ("events", events.is_some()), ("status", wished.is_some())];
     let changed: Vec<&str> = given.into_iter().filter_map(|(field, given)| given.then_some(field)).collect();
@@ -356,24 +380,30 @@ async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<ApiRepl
     ApiReply::single(find(ctx, id).await?)
 }
 
-async fn check_active_limit(ctx: &mut RequestContext) -> Result<(), ApiError> {
-    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
-    if store::count(ctx.db(), tenant, &product).await?.active < ACTIVE_MAX {
-        return Ok(());
-    }
-    Err(ApiError::conflict("subscription_limit_reached")
-        .detail(format!("at most {ACTIVE_MAX} subscriptions may be active")))
-}
-
 status_answer!(WebhookDisabled, subscription_id, SubscriptionStatus::Disabled.as_str());
 
-/// Disables it; a repeat changes nothing.
+/// Disables it, and cancels replays into it; a repeat changes nothing. The webhooks stage drops its pending deliveries.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let id = ctx.id("subscription")?;
     let row = lock(ctx, id).await?;
     if row.status != SubscriptionStatus::Disabled {
         let tenant = ctx.tenant;
-        store::disable(ctx.db(), tenant, id).await?;
+        sqlx::query!(
+            "update webhook_subscriptions set status = 'disabled', disabled_reason = 'deleted', disabled_at = now(), updated_at = now()
+             where tenant_id = $1 and id = $2",
+            tenant,
+            id,
+        )
+        .execute(ctx.db())
+        .await?;
+        sqlx::query!(
+            "update webhook_replays set status = 'cancelled', finished_at = now()
+             where tenant_id = $1 and subscription_id = $2 and status = 'running'",
+            tenant,
+            id,
+        )
+        .execute(ctx.db())
+        .await?;
         ctx.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
     }
     WebhookDisabled::reply(id)

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{SubscriptionStatus, lock, store};
+use super::{SubscriptionStatus, lock};
 use crate::pipeline::{ApiReply, NoFields, NoParameters, RequestContext, error::ApiError, page::Time};
 
 /// Verify with it: `X-Service-Signature` is keyed by this text as written, the Standard Webhooks headers by the bytes it
@@ -47,7 +47,18 @@ pub(super) async fn rotate(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     }
     let (fresh, sealed) = fresh(ctx)?;
     let tenant = ctx.tenant;
-    let until = store::replace_secret(ctx.db(), tenant, id, &sealed, ROTATION_OVERLAP).await?;
+    let until = sqlx::query_scalar!(
+        r#"update webhook_subscriptions
+           set previous_secret = secret, previous_until = now() + make_interval(secs => $4), secret = $3, updated_at = now()
+           where tenant_id = $1 and id = $2
+           returning previous_until as "until!""#,
+        tenant,
+        id,
+        sealed,
+        ROTATION_OVERLAP.as_secs_f64(),
+    )
+    .fetch_one(ctx.db())
+    .await?;
     ctx.audit("webhook.secret_rotated", &format!("webhook:{id}"), json!({})).await?;
     let signing_secret = SigningSecret::from(&fresh);
     Ok(ApiReply::ok(&SecretReplaced { subscription_id: id, signing_secret, previous_secret_until: until.into() })?
@@ -63,7 +74,12 @@ pub(super) struct CallSecret {
 /// shown again.
 pub(super) async fn of_calls(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, ApiError> {
     let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
-    let generation = store::call_generation(ctx.db(), tenant, &product).await?;
+    let generation = sqlx::query_scalar!(
+        "select generation from call_secrets where tenant_id = $1 and product = $2",
+        tenant,
+        product,
+    );
+    let generation = generation.fetch_optional(ctx.db()).await?.unwrap_or_default();
     ApiReply::ok(&CallSecret { signing_secret: call_secret(ctx, generation)? })
 }
 
@@ -76,10 +92,20 @@ pub(super) struct CallSecretReplaced {
 /// The replaced secret signs, too, for a day; the one before that ends at once, as with subscriptions.
 pub(super) async fn rotate_calls(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
-    let (generation, until) = store::rotate_calls(ctx.db(), tenant, &product, ROTATION_OVERLAP).await?;
-    ctx.audit("webhook.call_secret_rotated", &format!("product:{product}"), json!({"generation": generation})).await?;
-    let signing_secret = call_secret(ctx, generation)?;
-    Ok(ApiReply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: until.into() })?.with_secret())
+    let row = sqlx::query!(
+        r#"insert into call_secrets (tenant_id, product, generation) values ($1, $2, 1)
+           on conflict (tenant_id, product) do update set generation = call_secrets.generation + 1, rotated_at = now()
+           returning generation, rotated_at + make_interval(secs => $3) as "until!""#,
+        tenant,
+        product,
+        ROTATION_OVERLAP.as_secs_f64(),
+    )
+    .fetch_one(ctx.db())
+    .await?;
+    let detail = json!({"generation": row.generation});
+    ctx.audit("webhook.call_secret_rotated", &format!("product:{product}"), detail).await?;
+    let signing_secret = call_secret(ctx, row.generation)?;
+    Ok(ApiReply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: row.until.into() })?.with_secret())
 }
 
 fn call_secret(ctx: &RequestContext, generation: i32) -> Result<SigningSecret, ApiError> {

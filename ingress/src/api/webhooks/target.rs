@@ -6,14 +6,6 @@ use schemas::EventType;
 use super::supported_events;
 use crate::pipeline::Faults;
 
-/// A requested subscription, before validation against the database.
-#[derive(Debug)]
-pub(super) struct SubscriptionRequest<'a> {
-    pub(super) url: &'a str,
-    pub(super) events: &'a [String],
-    pub(super) description: Option<&'a str>,
-}
-
 impl Faults {
     /// An address that deliveries may go to, in its canonical form. The addresses of a host name are checked at each connection.
     pub(super) fn target(&mut self, path: &str, text: &str, rules: &TargetRules) -> Option<String> {

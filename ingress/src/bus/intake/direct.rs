@@ -17,8 +17,10 @@ pub(super) const SUBJECT: &str = "mail.v1.request";
 #[derive(Debug, Clone)]
 pub(crate) struct DirectRequest {
     pub(super) origin: Origin,
-    publisher: Option<Publisher>,
-    kind: String,
+    /// None if the subject is malformed.
+    pub(super) publisher: Option<Publisher>,
+    /// As written in the subject.
+    pub(super) kind: String,
     /// `Idempotency-Key`, or else `Nats-Msg-Id`.
     pub(super) message_id: Option<String>,
     /// The key of a message without one: its position in the stream.
@@ -35,11 +37,9 @@ impl StageInput for DirectRequest {
 
 impl DirectRequest {
     pub(super) fn read(message: &Incoming<'_>) -> Self {
-        let tokens = message.subject.strip_prefix(SUBJECT).and_then(|rest| rest.strip_prefix('.'));
-        let publisher = tokens.and_then(Publisher::of_tokens).map(|(publisher, _)| publisher);
         Self {
             origin: message.origin(),
-            publisher,
+            publisher: Publisher::of_subject(message.subject, SUBJECT),
             kind: message.subject.rsplit('.').next().unwrap_or_default().to_owned(),
             message_id: call::KEY_HEADERS.iter().find_map(|name| message.header(name)).map(str::to_owned),
             // The number alone would come again when the stream is lost and made anew.
@@ -52,35 +52,20 @@ impl DirectRequest {
 
     /// The publisher, or 404 for an unknown subject.
     pub(super) fn publisher(&self) -> Result<&Publisher, ApiError> {
-        self.publisher.as_ref().ok_or_else(|| {
-            ApiError::new(http::StatusCode::NOT_FOUND, "not_found").detail(
-                "the subject is mail.v1.request.<product>.<environment>.<kind>, the environment production or sandbox",
-            )
-        })
-    }
-
-    /// The publisher, if the subject is well-formed.
-    pub(super) fn known_publisher(&self) -> Option<&Publisher> {
-        self.publisher.as_ref()
+        self.publisher.as_ref().ok_or_else(|| call::unknown_subject(SUBJECT, "kind"))
     }
 
     /// Product and environment as written in the subject, known or not.
     pub(super) fn subject_of_publisher(&self) -> &str {
-        call::publisher_in(self.origin.subject.strip_prefix(SUBJECT).unwrap_or_default())
+        call::publisher_in(&self.origin.subject, SUBJECT)
     }
 
     /// The kind, or 404 for an unknown one.
     pub(super) fn kind(&self) -> Result<DirectKind, ApiError> {
         DirectKind::parse(&self.kind).ok_or_else(|| {
-            let kinds: Vec<&str> = DirectKind::ALL.iter().map(|kind| kind.as_str()).collect();
             ApiError::new(http::StatusCode::NOT_FOUND, "unknown_kind")
-                .detail(format!("the last token of the subject is one of {}", kinds.join(", ")))
+                .detail(format!("the last token of the subject is one of {}", DirectKind::NAMES.join(", ")))
         })
-    }
-
-    /// The kind as written in the subject.
-    pub(super) fn kind_text(&self) -> &str {
-        &self.kind
     }
 
     /// The kind as a metric label: a bounded set.

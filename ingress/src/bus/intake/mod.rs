@@ -4,9 +4,7 @@
 //! until it is committed. `Nats-Msg-Id` is the `Idempotency-Key`, so that a repeat after a crash finds the answer and has no second
 //! effect. A refused request becomes a dead letter and an event `request.rejected`; one that cannot be handled now is delivered again.
 
-mod dead_letter_quota;
 mod direct;
-mod kind;
 mod reject;
 mod unroutable;
 
@@ -21,7 +19,7 @@ use runner::{Intake, MAX_ATTEMPTS, Stage, StageError};
 use runtime::{Counter, Publication};
 use schemas::{DirectKind, Lane, subjects::stream};
 
-use self::{dead_letter_quota::DeadLetterQuota, direct::DirectRequest, unroutable::UnroutableRequests};
+use self::{direct::DirectRequest, reject::DeadLetterQuota, unroutable::UnroutableRequests};
 use super::{
     call::{self, CallMode},
     calls::operation_of_kind,
@@ -43,7 +41,33 @@ const LAUNCHES: usize = 2;
 /// it would leave a dead letter without an event.
 const ATTEMPTS_MAX: i64 = MAX_ATTEMPTS - 1;
 
-/// The stage.
+/// Kinds that share a durable consumer, which all ingress processes share.
+struct IntakeQueue {
+    /// The durable consumer is `ingress-<name>`.
+    name: &'static str,
+    lane: Lane,
+    kinds: &'static [DirectKind],
+}
+
+/// Three queues: no request waits behind a launch, which counts an audience, and no single message behind an array. A consumer may have
+/// more messages pending than one product may have waiting, so that a product whose requests are all deferred does not block others.
+const INTAKE_QUEUES: [IntakeQueue; 3] = [
+    IntakeQueue {
+        name: "prompt",
+        lane: Lane::Priority,
+        kinds: &[
+            DirectKind::Message,
+            DirectKind::Enrollment,
+            DirectKind::Outcome,
+            DirectKind::Contact,
+            DirectKind::Event,
+            DirectKind::Suppression,
+        ],
+    },
+    IntakeQueue { name: "transactional", lane: Lane::Priority, kinds: &[DirectKind::Transactional] },
+    IntakeQueue { name: "launches", lane: Lane::Bulk, kinds: &[DirectKind::CampaignLaunch] },
+];
+
 pub(super) struct DirectRequestStage {
     ingress: Arc<Ingress>,
     router: Router,
@@ -52,11 +76,11 @@ pub(super) struct DirectRequestStage {
 
 /// Starts taking direct requests, with the runner of the ingress.
 pub(crate) fn start(ingress: &Arc<Ingress>) {
-    let dead_letters = Arc::<DeadLetterQuota>::default();
+    let dead_letters = Arc::new(DeadLetterQuota::new());
     let router = routes::router(Arc::clone(ingress));
     let stage =
         Arc::new(DirectRequestStage { ingress: Arc::clone(ingress), router, dead_letters: Arc::clone(&dead_letters) });
-    let intakes = kind::INTAKE_QUEUES.iter().map(|queue| Intake {
+    let intakes = INTAKE_QUEUES.iter().map(|queue| Intake {
         lane: queue.lane,
         stream: stream::REQUESTS,
         durable: format!("{NAME}-{}", queue.name),
@@ -103,12 +127,12 @@ impl DirectRequestStage {
                 let (accepted, rejected) = (refused.accepted as u64, refused.refused.len() as u64);
                 Counter::DirectRequestsTotal.add(accepted, [("kind", kind), ("outcome", "accepted")]);
                 Counter::DirectRequestsTotal.add(rejected, [("kind", kind), ("outcome", "rejected")]);
-                reject::reject_items(&self.dead_letters, direct, &refused.refused)
+                reject::reject_items(&self.dead_letters, direct, &refused.refused).await
             }
             Err(error) => {
                 check_is_final(&error, direct.origin.attempts)?;
                 Counter::DirectRequestsTotal.add(1, [("kind", kind), ("outcome", "rejected")]);
-                reject::reject_message(&self.dead_letters, direct, &error)
+                reject::reject_message(&self.dead_letters, direct, &error).await
             }
         }
     }
@@ -164,6 +188,25 @@ fn check_is_final(error: &ApiError, attempts: i64) -> Result<(), StageError> {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use runner::MAX_ACK_PENDING;
+    use runtime::streams::REQUESTS_WAITING_MAX;
+    use schemas::Environment;
+
+    #[test]
+    fn a_consumer_delivers_more_than_one_product_may_have_waiting() {
+        for queue in &INTAKE_QUEUES {
+            let subjects = i64::try_from(queue.kinds.len() * Environment::ALL.len()).unwrap();
+            assert!(subjects * REQUESTS_WAITING_MAX < MAX_ACK_PENDING, "{}", queue.name);
+        }
+    }
+
+    #[test]
+    fn every_kind_stands_for_a_write_and_comes_by_one_consumer() {
+        for kind in DirectKind::ALL {
+            assert!(routes::operation(operation_of_kind(*kind)).unwrap().is_write(), "{kind}");
+            assert_eq!(INTAKE_QUEUES.iter().filter(|queue| queue.kinds.contains(kind)).count(), 1, "{kind}");
+        }
+    }
 
     #[rstest]
     #[case::away(ApiError::unavailable(), 1_000, false)]

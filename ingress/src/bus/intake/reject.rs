@@ -1,6 +1,8 @@
 //! A refused request becomes a dead letter for the operator and an event for its product. Their ids derive from the position of the
 //! request in the stream, so that a repeat publishes nothing twice.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use chrono::{SecondsFormat, Utc};
 use runner::{DeadLetter, StageError};
@@ -13,26 +15,54 @@ use schemas::{
 };
 use uuid::Uuid;
 
-use super::{NAME, dead_letter_quota::DeadLetterQuota, direct::DirectRequest};
+use super::{NAME, direct::DirectRequest};
 use crate::{
     api::transactional::array::RefusedItem,
     pipeline::{error::ApiError, tenant_named_in},
+    public::rate::RateWindows,
 };
 
 /// Longest piece of a publisher's text that the event repeats.
 const ECHO_MAX_CHARS: usize = 255;
 
+const WINDOW: Duration = Duration::from_secs(60 * 60);
+/// Dead letters of a product and environment in a window, for each ingress process.
+const DEAD_LETTERS_MAX: usize = 1_000;
+/// Bytes of them: a sixteenth of the stream.
+const DEAD_LETTER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The dead letters that refused requests of a product may leave. All share one stream, which drops its oldest when it is full: without
+/// a quota, one product would push out the dead letters of others.
+#[derive(Debug)]
+pub(super) struct DeadLetterQuota {
+    count: RateWindows,
+    bytes: RateWindows,
+}
+
+impl DeadLetterQuota {
+    pub(super) fn new() -> Self {
+        let (count, bytes) = (DEAD_LETTERS_MAX, DEAD_LETTER_BYTES_MAX);
+        Self { count: RateWindows::new(count, WINDOW), bytes: RateWindows::new(bytes, WINDOW) }
+    }
+
+    /// True if one more dead letter of so many bytes fits into the product's quota. Counts it if so.
+    async fn admit(&self, product: &str, bytes: usize) -> bool {
+        let product = Uuid::new_v5(&Uuid::NAMESPACE_OID, product.as_bytes());
+        self.bytes.admit(product, bytes).await && self.count.admit(product, 1).await
+    }
+}
+
 /// Rejects a whole message.
-pub(super) fn reject_message(
+pub(super) async fn reject_message(
     quota: &DeadLetterQuota,
     direct: &DirectRequest,
     error: &ApiError,
 ) -> Result<Vec<Publication>, StageError> {
-    rejections(quota, direct, None, direct.body.clone(), &error.refusal(), None)
+    rejections(quota, direct, None, direct.body.clone(), &error.refusal(), None).await
 }
 
 /// Rejects items of an array: each becomes a dead letter and an event.
-pub(super) fn reject_items(
+pub(super) async fn reject_items(
     quota: &DeadLetterQuota,
     direct: &DirectRequest,
     refused: &[RefusedItem],
@@ -46,12 +76,12 @@ pub(super) fn reject_items(
         // The dead letter holds an array of one item, so that a replay is handled as an array again.
         let body = bodies.get(item.index).map_or_else(Bytes::new, |body| format!("[{body}]").into());
         let key = item.idempotency_key.clone();
-        publications.extend(rejections(quota, direct, Some(item.index), body, &item.refusal, key)?);
+        publications.extend(rejections(quota, direct, Some(item.index), body, &item.refusal, key).await?);
     }
     Ok(publications)
 }
 
-fn rejections(
+async fn rejections(
     quota: &DeadLetterQuota,
     direct: &DirectRequest,
     index: Option<usize>,
@@ -79,8 +109,8 @@ fn rejections(
         None => dead_letter,
     };
     // Beyond its quota a product gets the event only, and no dead letter is kept.
-    let kept = quota.admit(direct.subject_of_publisher(), body.len()).then(|| dead_letter.into_publication());
-    let mut publications: Vec<Publication> = kept.into_iter().collect();
+    let is_kept = quota.admit(direct.subject_of_publisher(), body.len()).await;
+    let mut publications: Vec<Publication> = is_kept.then(|| dead_letter.into_publication()).into_iter().collect();
     publications.extend(rejected_event(direct, index, &body, refusal, idempotency_key)?);
     Ok(publications)
 }
@@ -93,7 +123,7 @@ fn rejected_event(
     refusal: &Refusal,
     idempotency_key: Option<String>,
 ) -> Result<Option<Publication>, StageError> {
-    let Some(publisher) = direct.known_publisher() else { return Ok(None) };
+    let Some(publisher) = &direct.publisher else { return Ok(None) };
     let place = format!(
         "{} {} {} {}",
         direct.origin.stream,
@@ -114,7 +144,7 @@ fn rejected_event(
         data: Rejection {
             message_id: direct.message_id.as_deref().map(echo),
             sequence: direct.origin.sequence,
-            kind: echo(direct.kind_text()),
+            kind: echo(&direct.kind),
             index: index.and_then(|index| u32::try_from(index).ok()),
             idempotency_key,
             refusal: refusal.clone(),
@@ -130,4 +160,24 @@ fn rejected_event(
         (header::CE_TIME, direct.published_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
     ];
     Ok(Some(publication))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_products_refusals_leave_the_quota_of_others() {
+        let quota = DeadLetterQuota::new();
+        let eighth = DEAD_LETTER_BYTES_MAX / 8;
+        for _ in 0..8 {
+            assert!(quota.admit("shop.production", eighth).await);
+        }
+        assert!(!quota.admit("shop.production", eighth).await, "too many bytes");
+        assert!(quota.admit("rival.production", eighth).await);
+        for _ in 0..DEAD_LETTERS_MAX {
+            assert!(quota.admit("third.production", 10).await);
+        }
+        assert!(!quota.admit("third.production", 10).await, "too many dead letters");
+    }
 }

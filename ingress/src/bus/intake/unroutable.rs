@@ -9,9 +9,8 @@ use runtime::{Bus, BusError};
 use schemas::{DirectKind, subjects::stream};
 
 use super::{
-    dead_letter_quota::DeadLetterQuota,
     direct::{DirectRequest, SUBJECT},
-    reject,
+    reject::{self, DeadLetterQuota},
 };
 
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -74,7 +73,8 @@ impl Sweep for UnroutableRequests {
                     attempts: 1,
                 });
                 if let Err(error) = direct.publisher().and_then(|_| direct.kind()) {
-                    self.bus.publish_all(reject::reject_message(&self.dead_letters, &direct, &error)?).await?;
+                    let rejection = reject::reject_message(&self.dead_letters, &direct, &error).await?;
+                    self.bus.publish_all(rejection).await?;
                 }
                 // Published before it is deleted: a repeated event is dropped by its id, a missing one would be lost.
                 let _ = requests.delete_message(request.sequence).await;

@@ -1,8 +1,11 @@
-//! Calls by request and reply: the operations of the HTTP API, with what the path names and the query asks put into the body.
+//! Calls by request and reply: the operations of the HTTP API, with what the path names and the query asks put into the body. And
+//! requests that internal systems publish themselves.
 
 use schemars::JsonSchema;
 use schemas::{
+    DirectKind,
     catalog::{Described, Header, Side},
+    ids::BATCH_MAX,
     subjects::stream,
 };
 use serde_json::{Map, Value, json};
@@ -11,14 +14,13 @@ use uuid::Uuid;
 use super::references::self_contained;
 use crate::{
     bus::{
-        calls::{ALIASES, CONTRACT, FIND_CONSUMER, OwnCall, RESOLVE_TENANT, TenantResolved, VALIDATE, is_offered},
+        calls::{ALIASES, OwnCall, TenantResolved, ValidateWrite, is_offered, operation_of_kind},
         feed::{ConsumerFound, FindConsumer},
     },
     documents::openapi,
     pipeline::{Operation, WouldAnswer, doc::ID, schema::Schema, types},
 };
 
-/// A call: its request and its answer.
 #[derive(Debug, Clone)]
 pub(crate) struct CallDescription {
     /// The operation, as the OpenAPI document names it; also the last part of the subject.
@@ -60,6 +62,22 @@ const REFUSAL_HEADERS: &[Header] = &[
     Header { name: "Retry-After", about: "Seconds to wait before the call is repeated.", required: false },
 ];
 
+const DIRECT_HEADERS: &[Header] = &[
+    Header {
+        name: "Idempotency-Key",
+        about: "What the request is done once by, as in HTTP: a repetition within 24 hours has no effect. 1 to 255 visible ASCII \
+                characters. Without it every message is a request of its own.",
+        required: false,
+    },
+    Header {
+        name: "Nats-Msg-Id",
+        about: "Taken for the `Idempotency-Key` where there is none. JetStream reads it, too, for all products together: of two \
+                messages with the same one within a tenth of a second it keeps the first.",
+        required: false,
+    },
+    Header { name: "traceparent", about: "The trace it belongs to (W3C Trace Context).", required: false },
+];
+
 /// The schema's name of an operation's request.
 pub(crate) fn request_name(operation: &str) -> String {
     format!("mail.v1.api.{operation}")
@@ -70,7 +88,6 @@ pub(crate) fn answer_name(operation: &str) -> String {
     format!("mail.v1.api.{operation}.answer")
 }
 
-/// Every call.
 pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<CallDescription> {
     let named = &http["components"]["schemas"];
     let mut calls: Vec<CallDescription> = operations
@@ -113,24 +130,13 @@ pub(super) fn refusal(http: &Value) -> Described {
     }
 }
 
-/// The body of `validate`.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[expect(dead_code, reason = "only described")]
-struct ValidateWrite {
-    operation: String,
-    /// What would be sent to it.
-    #[schemars(default)]
-    request: Map<String, Value>,
-}
-
 fn validate(operations: &[Operation]) -> CallDescription {
     let request = json!({"product_tenant_id": "tenant-1", "email": "ann@example.com"});
     let mut described = body::<ValidateWrite>(json!({"operation": "createContact", "request": request}));
     let writes = operations.iter().filter(|operation| is_offered(operation) && operation.is_write());
     let writes: Value = writes.map(|operation| operation.doc.id).collect();
     described.0["$defs"]["ValidateWrite"]["properties"]["operation"]["enum"] = writes;
-    own_call(VALIDATE, described, answer::<WouldAnswer>(json!({"would_answer": 201})))
+    own_call(OwnCall::Validate, described, answer::<WouldAnswer>(json!({"would_answer": 201})))
 }
 
 /// The body of `tenant.resolve`.
@@ -147,7 +153,7 @@ struct ResolveTenant {
 
 fn resolve_tenant() -> CallDescription {
     own_call(
-        RESOLVE_TENANT,
+        OwnCall::ResolveTenant,
         body::<ResolveTenant>(json!({"product_tenant_id": "tenant-1"})),
         answer::<TenantResolved>(json!({"engine_tenant_id": ID})),
     )
@@ -155,7 +161,7 @@ fn resolve_tenant() -> CallDescription {
 
 fn find_consumer() -> CallDescription {
     own_call(
-        FIND_CONSUMER,
+        OwnCall::FindConsumer,
         body::<FindConsumer>(json!({"consumer": "events", "since": null})),
         answer::<ConsumerFound>(json!({
             "stream": stream::EVENTS, "consumer": "acme_production_events", "subject": "mail.v1.event.acme.production.>",
@@ -167,7 +173,7 @@ fn find_consumer() -> CallDescription {
 fn contract() -> CallDescription {
     let (schema, example) = no_fields();
     own_call(
-        CONTRACT,
+        OwnCall::Contract,
         (schema, vec![("request".to_owned(), example)]),
         (standalone(types::part::<Map<String, Value>>()), vec![("answer".to_owned(), json!({"asyncapi": "3.0.0"}))]),
     )
@@ -190,14 +196,13 @@ fn answer<T: JsonSchema>(mut example: Value) -> SchemaWithExamples {
 }
 
 fn standalone(schema: Schema) -> Value {
-    let (value, named) = schema.into_parts();
-    self_contained(value, &json!(named))
+    self_contained(schema.value, &json!(schema.components))
 }
 
 type SchemaWithExamples = (Value, Vec<(String, Value)>);
 
-fn own_call(call_of: OwnCall, request: SchemaWithExamples, answer: SchemaWithExamples) -> CallDescription {
-    call(call_of.name, call_of.summary, request, answer)
+fn own_call(own: OwnCall, request: SchemaWithExamples, answer: SchemaWithExamples) -> CallDescription {
+    call(own.as_str(), own.summary(), request, answer)
 }
 
 fn call(
@@ -206,7 +211,7 @@ fn call(
     request: SchemaWithExamples,
     answer: SchemaWithExamples,
 ) -> CallDescription {
-    let aliases = ALIASES.iter().filter(|(alias, id)| *id == operation && alias != id).map(|(alias, _)| *alias);
+    let aliases = ALIASES.iter().filter(|(_, id)| *id == operation).map(|(alias, _)| *alias);
     let address = format!("mail.v1.api.{{product}}.{{environment}}.{operation}");
     CallDescription {
         operation,
@@ -257,7 +262,7 @@ fn written<'a>(http: &'a Value, operation: &Operation) -> &'a Value {
 }
 
 /// The body of a call, referring to the named schemas of the OpenAPI document, and an example.
-pub(super) fn request_of(http: &Value, operation: &Operation) -> (Value, Value) {
+fn request_of(http: &Value, operation: &Operation) -> (Value, Value) {
     let written = written(http, operation);
     let content = &written["requestBody"]["content"]["application/json"];
     let (mut schema, mut example) = match content["schema"].is_object() {
@@ -286,7 +291,7 @@ pub(super) fn request_of(http: &Value, operation: &Operation) -> (Value, Value) 
 }
 
 /// An object that fields can be added to, with the fields of a named one: each refers to the field there.
-pub(super) fn extensible(http: &Value, schema: Value) -> Value {
+fn extensible(http: &Value, schema: Value) -> Value {
     let Some(path) = schema["$ref"].as_str() else { return schema };
     let mut named = openapi::resolve(http, &schema).clone();
     let fields = named.get_mut("properties").and_then(Value::as_object_mut);
@@ -297,7 +302,7 @@ pub(super) fn extensible(http: &Value, schema: Value) -> Value {
 }
 
 /// Adds a property to an object, or to each of several alternatives.
-pub(super) fn add(schema: &mut Value, name: &str, own: &Value, required: bool) {
+fn add(schema: &mut Value, name: &str, own: &Value, required: bool) {
     for choice in ["anyOf", "oneOf"] {
         if let Some(Value::Array(alternatives)) = schema.get_mut(choice) {
             alternatives.iter_mut().for_each(|alternative| add(alternative, name, own, required));
@@ -328,4 +333,48 @@ fn answer_of(written: &Value) -> SchemaWithExamples {
         Err(several) => json!({"anyOf": several}),
     };
     (schema, examples)
+}
+
+/// Every kind of request that internal systems publish themselves: the body of HTTP under the subject of its kind.
+pub(super) fn requests(operations: &[Operation], http: &Value) -> Vec<Described> {
+    let of = |kind: &DirectKind| {
+        let id = operation_of_kind(*kind);
+        let operation = operations.iter().find(|operation| operation.doc.id == id)?;
+        let summary = operation.doc.summary;
+        let (schema, example) = request_of(http, operation);
+        let mut request = Described {
+            address: format!("mail.v1.request.{{product}}.{{environment}}.{kind}"),
+            stream: Some(stream::REQUESTS),
+            headers: DIRECT_HEADERS,
+            ..described(
+                format!("mail.v1.request.{kind}"),
+                &format!("Request: {summary}"),
+                &format!("{summary}: what HTTP takes for `{id}`."),
+                Side::Incoming,
+                schema,
+                vec![("request".to_owned(), example)],
+            )
+        };
+        if *kind == DirectKind::Transactional {
+            or_several(http, &mut request);
+        }
+        request.schema = self_contained(request.schema, &http["components"]["schemas"]);
+        Some(request)
+    };
+    DirectKind::ALL.iter().filter_map(of).collect()
+}
+
+/// One, or a list of them.
+fn or_several(http: &Value, described: &mut Described) {
+    let one = described.schema.clone();
+    let mut item = extensible(http, one.clone());
+    let key = json!({
+        "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$",
+        "description": "What this one is done once by, whatever message it comes in. Left out: the message's `Nats-Msg-Id` and its place.",
+    });
+    add(&mut item, "idempotency_key", &key, false);
+    described.schema = json!({"anyOf": [one, {"type": "array", "items": item, "minItems": 1, "maxItems": BATCH_MAX}]});
+    let mut second = described.examples[0].1.clone();
+    second["email"] = json!("bob@example.com");
+    described.examples.push(("several".to_owned(), json!([described.examples[0].1, second])));
 }

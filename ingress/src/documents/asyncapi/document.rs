@@ -35,11 +35,17 @@ pub(super) fn build_document(messages: &[Described], calls: &[CallDescription]) 
         document.describe(message);
     }
     for message in messages {
-        match message.side {
-            Side::Internal => document.add_internal(message),
-            Side::Outgoing if message.stream.is_some() => document.add_event(message),
-            Side::Incoming if message.stream.is_some() => document.add_request(message),
-            Side::Outgoing | Side::Incoming => {}
+        let (tag, actions): (&str, &[&str]) = match message.side {
+            Side::Internal => ("internal", &["send", "receive"]),
+            Side::Outgoing if message.stream.is_some() => ("events", &["send"]),
+            Side::Incoming if message.stream.is_some() => ("requests", &["receive"]),
+            Side::Outgoing | Side::Incoming => continue,
+        };
+        // The name without the common prefix.
+        let key = message.name.trim_start_matches("mail.v1.");
+        document.channel(key, message, tags(tag));
+        for action in actions {
+            document.operation(format!("{action}.{key}"), action, key);
         }
     }
     document.calls(calls);
@@ -118,25 +124,6 @@ impl AsyncApiDocument {
             "messages": [{"$ref": format!("#/channels/{channel}/messages/message")}],
         });
         self.operations.insert(key, operation);
-    }
-
-    fn add_event(&mut self, message: &Described) {
-        let key = short(&message.name);
-        self.channel(&key, message, tags("events"));
-        self.operation(format!("send.{key}"), "send", &key);
-    }
-
-    fn add_request(&mut self, message: &Described) {
-        let key = short(&message.name);
-        self.channel(&key, message, tags("requests"));
-        self.operation(format!("receive.{key}"), "receive", &key);
-    }
-
-    fn add_internal(&mut self, message: &Described) {
-        let key = short(&message.name);
-        self.channel(&key, message, tags("internal"));
-        self.operation(format!("send.{key}"), "send", &key);
-        self.operation(format!("receive.{key}"), "receive", &key);
     }
 
     /// Adds the calls: each on a channel of its own, the answers on the caller's inbox.
@@ -227,11 +214,6 @@ fn tags(name: &str) -> Value {
     json!([{"name": name}])
 }
 
-/// A message's name without the common prefix.
-fn short(name: &str) -> String {
-    name.strip_prefix("mail.v1.").unwrap_or(name).to_owned()
-}
-
 fn headers(headers: &[Header]) -> Value {
     let properties: Map<String, Value> = headers
         .iter()
@@ -252,18 +234,17 @@ fn parameters(address: &str) -> Map<String, Value> {
 
 fn parameter(name: &str) -> Value {
     use schemas::{Environment, Lane};
-    let words = |words: Vec<&str>| json!(words);
     match name {
         "product" => {
             json!({"description": "The product's slug: 2 to 32 of a-z, 0-9 and dashes inside.", "examples": ["acme"]})
         }
         "environment" => json!({
             "description": "Where mail goes out, or is captured.",
-            "enum": words(Environment::ALL.iter().map(|environment| environment.as_str()).collect()),
+            "enum": Environment::NAMES,
         }),
         "lane" => json!({
             "description": "One-off and transactional mail, or campaigns.",
-            "enum": words(Lane::ALL.iter().map(|lane| lane.as_str()).collect()),
+            "enum": Lane::NAMES,
         }),
         "kind" => json!({"description": "The kind of request."}),
         "stage" => json!({"description": "The stage that publishes it."}),

@@ -12,7 +12,6 @@
 mod calls;
 mod document;
 mod references;
-mod requests;
 
 use std::collections::BTreeMap;
 
@@ -42,7 +41,7 @@ impl Asyncapi {
     pub(super) fn new(operations: &[Operation], http: &Value) -> Self {
         let calls = calls::all(operations, http);
         let mut messages = catalog::all();
-        messages.extend(requests::all(operations, http));
+        messages.extend(calls::requests(operations, http));
         messages.extend(calls.iter().flat_map(|call| [call.request.clone(), call.answer.clone()]));
         messages.push(calls::refusal(http));
         let document = document::build_document(&messages, &calls);

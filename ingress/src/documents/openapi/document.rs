@@ -12,7 +12,7 @@ use super::{
     tags,
 };
 use crate::pipeline::{
-    Access, Doc, Operation,
+    Doc, KeyAccess, Operation,
     doc::{AnswerContent, DocumentedAnswer, RouteInput},
     error::ErrorBody,
     schema::Schema,
@@ -92,14 +92,14 @@ struct Components {
 impl Components {
     /// Keeps the named schemas of a schema, and answers the schema.
     fn schema(&mut self, schema: &Schema) -> Value {
-        for (name, value) in schema.components() {
+        for (name, value) in &schema.components {
             let known = self.schemas.entry(name.clone()).or_insert_with(|| value.clone());
             // Two schemas under one name: the test of the document looks for this mark.
             if known != value {
                 *known = json!({"x-conflict": name});
             }
         }
-        schema.value().clone()
+        schema.value.clone()
     }
 
     /// Keeps a response under a name and answers a reference to it. If the name stands for another response, answers the response.
@@ -124,7 +124,6 @@ fn share(kept: &mut BTreeMap<String, Value>, kind: &str, name: String, value: Va
     if *known == value { reference } else { value }
 }
 
-/// An error schema for some codes.
 fn error_with(codes: &[String]) -> Value {
     json!({"allOf": [
         {"$ref": "#/components/schemas/Error"},
@@ -171,7 +170,6 @@ fn describe(status: u16) -> &'static str {
     }
 }
 
-/// One operation, being written down.
 struct OperationWriter<'a> {
     operation: &'a Operation,
     doc: &'a Doc,
@@ -196,26 +194,26 @@ impl OperationWriter<'_> {
             operation["requestBody"] = body;
         }
         operation["security"] = match access {
-            Access::Open => json!([]),
-            Access::Key { scope, .. } => {
+            None => json!([]),
+            Some(KeyAccess { scope, .. }) => {
                 // The headers are one credential: what it may do is said once, of the bearer.
                 let signed: Map<String, Value> =
                     SIGNED.iter().map(|(name, ..)| ((*name).to_owned(), json!([]))).collect();
                 json!([{"bearer": [scope]}, signed])
             }
         };
-        if let (Access::Key { scope, .. }, true) = (access, self.operation.is_write()) {
+        if let (Some(KeyAccess { scope, .. }), true) = (access, self.operation.is_write()) {
             operation["x-scope"] = json!(scope);
         }
         operation
     }
 
     fn in_tenant(&self) -> bool {
-        matches!(self.operation.access, Access::Key { in_tenant: true, .. })
+        self.operation.access.is_some_and(|access| access.in_tenant)
     }
 
     fn is_keyed(&self) -> bool {
-        matches!(self.operation.access, Access::Key { .. })
+        self.operation.access.is_some()
     }
 
     fn parameters(&self, components: &mut Components) -> Vec<Value> {
@@ -247,7 +245,7 @@ impl OperationWriter<'_> {
     }
 
     fn body(&self, components: &mut Components) -> Option<Value> {
-        let Access::Key { in_tenant, body_max_bytes, .. } = self.operation.access else { return None };
+        let KeyAccess { in_tenant, body_max_bytes, .. } = self.operation.access?;
         let RouteInput::Body(schema) = self.operation.input else { return None };
         let (mut schema, mut example) = (schema(), self.doc.example.clone());
         if in_tenant {
@@ -303,7 +301,7 @@ impl OperationWriter<'_> {
             (true, false) => "read",
             (true, true) => "write",
         };
-        let scope = self.operation.access.scope().filter(|_| status == 403);
+        let scope = self.operation.access.map(|access| access.scope).filter(|_| status == 403);
         let codes = self.doc.refusals.iter().filter(|(own, _)| *own == status).map(|(_, code)| *code);
         let own: Vec<&str> = scope.into_iter().chain(codes).collect();
         match own.as_slice() {
@@ -389,7 +387,7 @@ impl OperationWriter<'_> {
             }
         };
         let is_write = self.operation.is_write();
-        if let Access::Key { scope, in_tenant, .. } = self.operation.access {
+        if let Some(KeyAccess { scope, in_tenant, .. }) = self.operation.access {
             add(400, "validation_failed");
             add(400, "ambiguous_credentials");
             add(400, "incomplete_body");

@@ -70,7 +70,6 @@ const GROUPS: [TagGroup; 7] = [
     ),
 ];
 
-/// The section a path belongs to.
 pub(super) fn tag(path: &str) -> &str {
     let path = path.strip_prefix("/v1/").unwrap_or_else(|| path.trim_start_matches('/'));
     match path.split('/').next() {

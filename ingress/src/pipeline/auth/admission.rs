@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runtime::{Backoff, Commit, Gathering, GroupCommitter, NotCommitted, commit_each, plans::PreparedPool};
+use runtime::{Backoff, Commit, Gathering, GroupCommitter, NotCommitted, column, commit_each, plans::PreparedPool};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -151,13 +151,8 @@ impl Admissions {
             _ => Err(ApiError::unavailable()),
         }
     }
-}
 
-impl Admissions {
     /// The tenant that a claim names, if it is linked. Looked up together with the requests that are being admitted.
-    ///
-    /// # Errors
-    /// The errors of [`Self::admit`].
     pub async fn find_tenant(&self, caller: &Caller, claim: &TenantClaim) -> Result<Option<Uuid>, ApiError> {
         Ok(self.admit(AdmissionRequest::of(caller, None, 0, Some(&claim.product_tenant_id))).await?.tenant)
     }
@@ -195,7 +190,6 @@ async fn run_admissions(by_key: PreparedPool, entries: mpsc::Receiver<QueuedAdmi
     }
 }
 
-/// Admits groups.
 struct Admitter(PreparedPool);
 
 impl Commit for Admitter {
@@ -210,43 +204,35 @@ impl Commit for Admitter {
 }
 
 async fn admit_group(by_key: &PreparedPool, wanted: &[AdmissionRequest]) -> sqlx::Result<Vec<Admission>> {
-    let keys: Vec<Uuid> = wanted.iter().map(|one| one.key_id).collect();
-    let rate_keys: Vec<Uuid> = wanted.iter().map(|one| one.rate_key).collect();
-    let nonces: Vec<Option<String>> = wanted.iter().map(|one| one.nonce.clone()).collect();
-    let limits: Vec<i32> = wanted.iter().map(|one| i32::try_from(one.limit).unwrap_or(i32::MAX / 2)).collect();
-    let of_names = |part: fn(&NamedTenant) -> String| -> Vec<Option<String>> {
-        wanted.iter().map(|one| one.named.as_ref().map(part)).collect()
-    };
+    let named = |part: fn(&NamedTenant) -> String| column(wanted, |one| one.named.as_ref().map(part));
     let mut db = by_key.take().await?;
-    let rows = sqlx::query_file!(
+    let mut rows = sqlx::query_file!(
         "queries/admit_requests.sql",
-        &keys,
-        &nonces as &[Option<String>],
-        &limits,
-        &of_names(|named| named.product.clone()) as &[Option<String>],
-        &of_names(|named| named.environment.to_owned()) as &[Option<String>],
-        &of_names(|named| named.product_tenant_id.clone()) as &[Option<String>],
-        &rate_keys,
+        &column(wanted, |one| one.key_id),
+        &column(wanted, |one| one.nonce.clone()) as &[Option<String>],
+        &column(wanted, |one| i32::try_from(one.limit).unwrap_or(i32::MAX / 2)),
+        &named(|named| named.product.clone()) as &[Option<String>],
+        &named(|named| named.environment.to_owned()) as &[Option<String>],
+        &named(|named| named.product_tenant_id.clone()) as &[Option<String>],
+        &column(wanted, |one| one.rate_key),
     )
     .fetch_all(&mut *db)
     .await?;
     db.put_back();
-    let mut admissions: Vec<Option<Admission>> = vec![None; wanted.len()];
-    for row in rows {
-        let at = usize::try_from(row.place - 1).unwrap_or(usize::MAX);
-        let (Some(one), Some(admission)) = (wanted.get(at), admissions.get_mut(at)) else { continue };
+    if rows.len() != wanted.len() {
+        return Err(sqlx::Error::RowNotFound);
+    }
+    rows.sort_unstable_by_key(|row| row.place);
+    let admissions = rows.into_iter().zip(wanted).map(|(row, one)| {
+        let resets_in = row.resets_in.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(WINDOW_SECONDS);
         let rate = row.used_now.map(|used| RateState {
             limit: one.limit,
             used: u32::try_from(used).unwrap_or(u32::MAX),
-            resets_in: row
-                .resets_in
-                .and_then(|seconds| u32::try_from(seconds).ok())
-                .unwrap_or(WINDOW_SECONDS)
-                .clamp(1, WINDOW_SECONDS),
+            resets_in: resets_in.clamp(1, WINDOW_SECONDS),
         });
-        *admission = Some(Admission { nonce_is_fresh: row.nonce_is_fresh, rate, tenant: row.linked_tenant });
-    }
-    admissions.into_iter().collect::<Option<Vec<Admission>>>().ok_or(sqlx::Error::RowNotFound)
+        Admission { nonce_is_fresh: row.nonce_is_fresh, rate, tenant: row.linked_tenant }
+    });
+    Ok(admissions.collect())
 }
 
 #[cfg(test)]

@@ -14,25 +14,20 @@ const SIGNED: [&str; 6] = [PRODUCT, ENVIRONMENT, API_KEY, TIMESTAMP, NONCE, SIGN
 
 /// The credentials of one request, as received. `Debug` is left out: it would print the key.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Credentials {
-    /// `Authorization: Bearer`.
-    Bearer {
-        /// The API key.
-        key: String,
-    },
-    /// The six `X-Service-…` headers.
-    Signed(Signed),
+pub struct Credentials {
+    /// The API key.
+    pub key: String,
+    /// The other five `X-Service-…` headers of signed mode; none beside `Authorization: Bearer`.
+    pub signed: Option<Signed>,
 }
 
-/// The headers of signed mode, as received.
+/// The headers of signed mode beside the key, as received.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Signed {
     /// The product the caller says it is.
     pub product: String,
     /// The environment it wants.
     pub environment: String,
-    /// The API key.
-    pub key: String,
     /// When it signed.
     pub timestamp: String,
     /// Single use.
@@ -70,7 +65,7 @@ impl Credentials {
         let key =
             text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
         match key {
-            Some(key) if !key.is_empty() => Ok(Self::Bearer { key: key.to_owned() }),
+            Some(key) if !key.is_empty() => Ok(Self { key: key.to_owned(), signed: None }),
             _ => Err(missing("Authorization must be `Bearer <API key>`")),
         }
     }
@@ -80,23 +75,15 @@ impl Credentials {
             let value = headers.get(name).ok_or_else(|| missing(&format!("{name} is missing")))?;
             Ok(value.to_str().map_err(|_| missing(&format!("{name} is not ASCII")))?.to_owned())
         };
-        Ok(Self::Signed(Signed {
-            product: text(PRODUCT)?,
-            environment: text(ENVIRONMENT)?,
-            key: text(API_KEY)?,
+        let (product, environment, key) = (text(PRODUCT)?, text(ENVIRONMENT)?, text(API_KEY)?);
+        let signed = Signed {
+            product,
+            environment,
             timestamp: text(TIMESTAMP)?,
             nonce: text(NONCE)?,
             signature: text(SIGNATURE)?,
-        }))
-    }
-
-    /// The API key.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        match self {
-            Self::Bearer { key } => key,
-            Self::Signed(signed) => &signed.key,
-        }
+        };
+        Ok(Self { key, signed: Some(signed) })
     }
 }
 
@@ -143,8 +130,8 @@ mod tests {
 
     #[test]
     fn either_mode_is_read() {
-        assert_eq!(Credentials::read(&headers(&[("authorization", "bearer k")])).ok().unwrap().key(), "k");
-        let signed = Credentials::read(&headers(&ALL)).ok().unwrap();
-        assert!(matches!(signed, Credentials::Signed(signed) if signed.product == "crm" && signed.nonce == "n"));
+        assert_eq!(Credentials::read(&headers(&[("authorization", "bearer k")])).ok().unwrap().key, "k");
+        let signed = Credentials::read(&headers(&ALL)).ok().unwrap().signed;
+        assert!(signed.is_some_and(|signed| signed.product == "crm" && signed.nonce == "n"));
     }
 }

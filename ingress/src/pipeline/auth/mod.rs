@@ -23,7 +23,7 @@ use self::{
     signature::SignedParts,
 };
 use crate::{
-    pipeline::{body, error::ApiError, observed::Observed, peer::Peer},
+    pipeline::{KeyAccess, body, error::ApiError, observed::Observed, peer::Peer},
     state::Ingress,
 };
 
@@ -50,18 +50,6 @@ pub struct TrustedCaller {
     pub skips_outcome: bool,
 }
 
-/// The conditions under which a request is admitted.
-#[derive(Debug, Clone, Copy)]
-pub struct AdmissionTerms {
-    /// The scope the key must have.
-    pub scope: &'static str,
-    /// The longest body, in bytes.
-    pub body_max_bytes: usize,
-    /// True if the request belongs to one tenant. The tenant is looked up along with the rest, under the name that the query has, or a
-    /// body that is not too long to be searched.
-    pub in_tenant: bool,
-}
-
 /// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. What is observed of caller, tenant and rate is
 /// filled in as soon as it is known, so that refusals carry it, too.
 ///
@@ -71,58 +59,38 @@ pub(super) async fn admit(
     ingress: &Ingress,
     parts: &Parts,
     unread: Body,
-    terms: AdmissionTerms,
+    access: KeyAccess,
     observed: &mut Observed,
 ) -> Result<AdmittedRequest, ApiError> {
     if let Some(TrustedCaller { caller, .. }) = parts.extensions.get() {
-        return admit_trusted(ingress, Arc::clone(caller), unread, terms, observed).await;
+        return admit_trusted(ingress, Arc::clone(caller), unread, access, observed).await;
     }
-    let credentials = Credentials::read(&parts.headers)?;
+    let Credentials { key, signed } = Credentials::read(&parts.headers)?;
     let caller = ingress
         .keys
-        .find(credentials.key(), Peer::of_request(ingress, parts).ip())
+        .find(&key, Peer::of_request(ingress, parts).ip())
         .await?
         .ok_or_else(|| ApiError::unauthorized("invalid_api_key").detail("the API key is not valid"))?;
     observed.trace.caller = Some(Arc::clone(&caller));
-    if let Credentials::Signed(signed) = &credentials {
+    if let Some(signed) = &signed {
         check_timestamp(signed)?;
     }
     let timeout = ingress.settings.http_body_timeout;
-    let body = body::read(unread, &caller.product, &parts.headers, terms.body_max_bytes, timeout).await?;
-    if terms.in_tenant {
+    let body = body::read(unread, &caller.product, &parts.headers, access.body_max_bytes, timeout).await?;
+    if access.in_tenant {
         observed.trace.tenant.read_name(&body);
     }
-    let received = ReceivedRequest { caller: &caller, credentials: &credentials, parts, body: &body };
-    let tenant = check_received(ingress, received, terms, observed).await?;
+    if let Some(signed) = &signed {
+        check_signature(signed, &key, parts, &body)?;
+    }
+    let nonce = signed.as_ref().map(|signed| signed.nonce.clone());
+    let tenant = check_nonce_and_rate(ingress, &caller, nonce, observed).await?;
+    if let Some(signed) = &signed {
+        check_claims(&caller, signed)?;
+    }
+    check_scope(&caller, access.scope)?;
     ingress.keys.note_use(&caller).await;
     Ok(AdmittedRequest { caller, body, tenant })
-}
-
-/// A request whose key is known.
-#[derive(Clone, Copy)]
-struct ReceivedRequest<'a> {
-    caller: &'a Caller,
-    credentials: &'a Credentials,
-    parts: &'a Parts,
-    body: &'a [u8],
-}
-
-/// Checks signature, nonce, rate limit, claims and scope. Returns the tenant that the request names, if it is linked.
-async fn check_received(
-    ingress: &Ingress,
-    ReceivedRequest { caller, credentials, parts, body }: ReceivedRequest<'_>,
-    terms: AdmissionTerms,
-    observed: &mut Observed,
-) -> Result<Option<Uuid>, ApiError> {
-    if let Credentials::Signed(signed) = credentials {
-        check_signature(signed, parts, body)?;
-    }
-    let tenant = check_nonce_and_rate(ingress, caller, credentials, observed).await?;
-    if let Credentials::Signed(signed) = credentials {
-        check_claims(caller, signed)?;
-    }
-    check_scope(caller, terms.scope)?;
-    Ok(tenant)
 }
 
 fn check_scope(caller: &Caller, scope: &str) -> Result<(), ApiError> {
@@ -135,16 +103,16 @@ async fn admit_trusted(
     ingress: &Ingress,
     caller: Arc<Caller>,
     unread: Body,
-    terms: AdmissionTerms,
+    access: KeyAccess,
     observed: &mut Observed,
 ) -> Result<AdmittedRequest, ApiError> {
     observed.trace.caller = Some(Arc::clone(&caller));
-    let most = terms.body_max_bytes;
+    let most = access.body_max_bytes;
     let body = axum::body::to_bytes(unread, most).await.map_err(|_| body::too_large(most))?;
-    if terms.in_tenant {
+    if access.in_tenant {
         observed.trace.tenant.read_name(&body);
     }
-    check_scope(&caller, terms.scope)?;
+    check_scope(&caller, access.scope)?;
     let wanted = AdmissionRequest::of(&caller, None, 0, observed.trace.tenant.name());
     let tenant = ingress.admissions.admit(wanted).await?.tenant;
     Ok(AdmittedRequest { caller, body, tenant })
@@ -160,7 +128,7 @@ fn check_timestamp(signed: &Signed) -> Result<(), ApiError> {
         .detail(format!("X-Service-Timestamp must be RFC 3339 and within 5 minutes of server time, which is {now}")))
 }
 
-fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), ApiError> {
+fn check_signature(signed: &Signed, key: &str, parts: &Parts, body: &[u8]) -> Result<(), ApiError> {
     let received = SignedParts {
         method: parts.method.as_str(),
         path: parts.uri.path(),
@@ -168,7 +136,7 @@ fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), Ap
         nonce: &signed.nonce,
         body,
     };
-    if received.is_signed_by(&signed.key, &signed.signature) {
+    if received.is_signed_by(key, &signed.signature) {
         return Ok(());
     }
     Err(ApiError::unauthorized("invalid_signature")
@@ -179,16 +147,12 @@ fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), Ap
 async fn check_nonce_and_rate(
     ingress: &Ingress,
     caller: &Caller,
-    credentials: &Credentials,
+    nonce: Option<String>,
     observed: &mut Observed,
 ) -> Result<Option<Uuid>, ApiError> {
-    let nonce = match credentials {
-        Credentials::Signed(signed) if !signature::is_nonce(&signed.nonce) => {
-            return Err(ApiError::unauthorized("replayed_nonce").detail("a nonce is 1 to 128 visible ASCII characters"));
-        }
-        Credentials::Signed(signed) => Some(signed.nonce.clone()),
-        Credentials::Bearer { .. } => None,
-    };
+    if nonce.as_ref().is_some_and(|nonce| !signature::is_nonce(nonce)) {
+        return Err(ApiError::unauthorized("replayed_nonce").detail("a nonce is 1 to 128 visible ASCII characters"));
+    }
     let limit = ingress.settings.rate_limit_per_minute;
     let wanted = AdmissionRequest::of(caller, nonce, limit, observed.trace.tenant.name());
     let admission = ingress.admissions.admit(wanted).await?;

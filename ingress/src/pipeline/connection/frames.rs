@@ -5,7 +5,6 @@ const HEAD_BYTES: usize = 9;
 /// The type of frames that carry an answer's body.
 const DATA: u8 = 0;
 
-/// The frame that is being written.
 #[derive(Debug, Default)]
 pub(super) struct WrittenFrames {
     head: Vec<u8>,

@@ -4,8 +4,7 @@
 //! drops the length (RFC 9112 §6.1 allows a refusal, and asks to close the connection). And its own refusals have no body. So each
 //! head is checked here before hyper sees its end.
 
-/// The longest head that is checked; hyper answers longer ones.
-const HEAD_MAX_BYTES: usize = super::HEAD_MAX_BYTES;
+use super::HEAD_MAX_BYTES;
 
 /// Follows the bytes of a connection from request to request.
 #[derive(Debug, Default)]
@@ -38,7 +37,6 @@ impl Default for HeadPosition {
 /// A head that has not ended.
 #[derive(Debug, Default)]
 struct RequestHead {
-    /// Bytes of it so far.
     bytes: usize,
     lines: usize,
     line: Vec<u8>,
@@ -55,7 +53,6 @@ enum Coding {
     Other,
 }
 
-/// A head that is refused.
 #[derive(Debug, PartialEq, Eq)]
 struct RefusedHead;
 
@@ -137,6 +134,7 @@ impl RequestHead {
             return Ok(None);
         }
         self.bytes += 1;
+        // hyper answers it.
         if self.bytes > HEAD_MAX_BYTES {
             return Ok(Some(HeadPosition::Unknown));
         }

@@ -19,12 +19,11 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 pub(crate) use super::error::RefusalReason;
-use super::{Access, Operation, auth::keys::Caller, error::ApiError, observed::SeenTenant};
+use super::{Operation, auth::keys::Caller, error::ApiError, observed::SeenTenant};
 
 /// Calls that wait to be written; what comes on top is dropped and counted. Some 3 MB.
 const WAITING_MAX: usize = 10_000;
 
-/// The tenant of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LoggedTenant {
     /// It is known.
@@ -59,7 +58,7 @@ impl LoggedCall {
         operation: &'static Operation,
         status: StatusCode,
     ) -> Option<Self> {
-        let is_of_tenant = matches!(operation.access, Access::Key { in_tenant: true, .. });
+        let is_of_tenant = operation.access.is_some_and(|access| access.in_tenant);
         let is_noted = operation.is_write() || status.is_client_error() || status.is_server_error();
         (is_of_tenant && is_noted).then(|| Self {
             caller,

@@ -42,8 +42,8 @@ fn names_of(operation: &Operation) -> HashSet<String> {
 }
 
 fn add_schema(names: &mut HashSet<String>, schema: &Schema) {
-    add_properties(names, schema.value());
-    schema.components().values().for_each(|component| add_properties(names, component));
+    add_properties(names, &schema.value);
+    schema.components.values().for_each(|component| add_properties(names, component));
 }
 
 fn add_properties(names: &mut HashSet<String>, schema: &Value) {

@@ -43,8 +43,10 @@ pub(super) struct HookConnection {
 pub(super) struct Connections {
     found: Cache<Uuid, Option<Arc<HookConnection>>>,
     lookups: Semaphore,
-    requests: RateWindows,
-    stored: RateWindows,
+    /// The requests of a connection in a second. Counted before the lookup.
+    pub requests: RateWindows,
+    /// The bytes of events that a connection may have stored in a second. Counted after the proof of an event was checked.
+    pub stored: RateWindows,
 }
 
 impl Connections {
@@ -55,17 +57,6 @@ impl Connections {
             requests: RateWindows::new(per_second as usize, WINDOW),
             stored: RateWindows::new(STORED_MAX_BYTES, WINDOW),
         }
-    }
-
-    /// True if one more request of this connection fits into its limit of this second. Counted before the lookup.
-    pub async fn admit(&self, id: Uuid) -> bool {
-        self.requests.admit(id, 1).await
-    }
-
-    /// True if an event of so many bytes fits into what this connection may have stored in this second. Counted after its proof was
-    /// checked: others cannot use it up.
-    pub async fn admit_stored(&self, id: Uuid, bytes: usize) -> bool {
-        self.stored.admit(id, bytes).await
     }
 
     /// The connection; `None`: there is none.

@@ -20,7 +20,6 @@ use axum::{
     extract::{Path, State},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
 use chrono::Utc;
 use http::{HeaderMap, StatusCode};
 use runtime::Counter;
@@ -31,8 +30,7 @@ use uuid::Uuid;
 
 pub use self::{check::fault, connection::HOOK_PURPOSE};
 use self::{
-    check::{EventCheck, EventRefusal, Proof},
-    connection::HookConnection,
+    check::{EventCheck, EventRefusal},
     raw::RawBody,
 };
 use crate::{
@@ -137,7 +135,7 @@ async fn accept(
     let hooks = &ingress.hooks;
     // An unknown connection is answered like a forged event.
     let id = schemas::parse_id(connection).map_err(|_| EventRefusal::Forged)?;
-    if !hooks.connections.admit(id).await {
+    if !hooks.connections.requests.admit(id, 1).await {
         return Err(too_many());
     }
     let connection = hooks.connections.find(&ingress.pool, &ingress.vault, id).await?;
@@ -150,45 +148,26 @@ async fn accept(
         EventCheck::Event(proof) => proof,
         EventCheck::Confirmed { topic } => {
             tracing::info!(provider, connection = %id, tenant_id = %connection.tenant_id, "subscription confirmed");
-            audit_confirmation(ingress, &connection, id, &topic).await?;
+            let shared = Arc::clone(ingress);
+            let work = async move { store::audit_confirmed(&shared.pool, &connection, &topic).await };
+            ingress.tasks.spawn(work).await??;
             return Ok("confirmed");
         }
         EventCheck::Nothing => return Ok("ignored"),
     };
-    if !hooks.connections.admit_stored(id, raw.kept.len()).await {
+    // After the check: others cannot use it up.
+    if !hooks.connections.stored.admit(id, raw.kept.len()).await {
         return Err(too_many());
     }
-    store_event(ingress, connection, id, proof, raw.kept).await
-}
-
-/// Stores an event in a task of its own: it is stored even if the provider disconnects.
-async fn store_event(
-    ingress: &Arc<Ingress>,
-    connection: Arc<HookConnection>,
-    id: Uuid,
-    proof: Proof,
-    raw: Bytes,
-) -> Result<&'static str, ApiError> {
+    // In a task of its own: it is stored even if the provider disconnects.
     let shared = Arc::clone(ingress);
-    let work = async move { store::store(&shared.pool, &connection, id, &proof, &raw).await };
-    let stored = ingress.tasks.spawn(work).await??;
-    match stored {
+    let work = async move { store::store(&shared.pool, &connection, &proof, &raw.kept).await };
+    match ingress.tasks.spawn(work).await?? {
         store::StoreResult::New => {
-            ingress.hooks.stored.notify();
+            hooks.stored.notify();
             Ok("stored")
         }
         store::StoreResult::Again => Ok("repeated"),
         store::StoreResult::Replay => Err(EventRefusal::Replayed.into()),
     }
-}
-
-async fn audit_confirmation(
-    ingress: &Arc<Ingress>,
-    connection: &HookConnection,
-    id: Uuid,
-    topic: &str,
-) -> Result<(), ApiError> {
-    let (shared, tenant, topic) = (Arc::clone(ingress), connection.tenant_id, topic.to_owned());
-    let work = async move { store::audit_confirmed(&shared.pool, tenant, id, &topic).await };
-    Ok(ingress.tasks.spawn(work).await??)
 }

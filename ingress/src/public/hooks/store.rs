@@ -3,7 +3,6 @@
 use runtime::db::begin_for_tenant;
 use serde_json::json;
 use sqlx::PgPool;
-use uuid::Uuid;
 
 use super::{check::Proof, connection::HookConnection};
 use crate::pipeline::write_audit_log;
@@ -23,7 +22,6 @@ pub(super) enum StoreResult {
 pub(super) async fn store(
     pool: &PgPool,
     connection: &HookConnection,
-    id: Uuid,
     proof: &Proof,
     raw: &[u8],
 ) -> sqlx::Result<StoreResult> {
@@ -33,7 +31,7 @@ pub(super) async fn store(
          values ($1, $2, $3, $4, $5, $6, $7) on conflict (tenant_id, connection_id, dedupe_key) do nothing",
         connection.tenant_id,
         schemas::new_id(),
-        id,
+        connection.id,
         connection.provider,
         proof.event,
         proof.request,
@@ -51,7 +49,7 @@ pub(super) async fn store(
         r#"select nonce = $4 as "is_replay!" from inbound_events
            where tenant_id = $1 and connection_id = $2 and dedupe_key = $3"#,
         connection.tenant_id,
-        id,
+        connection.id,
         proof.event,
         proof.request,
     )
@@ -62,9 +60,9 @@ pub(super) async fn store(
 }
 
 /// Writes the confirmed subscription of a topic into the audit log.
-pub(super) async fn audit_confirmed(pool: &PgPool, tenant: Uuid, connection: Uuid, topic: &str) -> sqlx::Result<()> {
-    let mut tx = begin_for_tenant(pool, tenant).await?;
-    let subject = vec![(connection.to_string(), json!({"topic": topic}))];
-    write_audit_log(&mut tx, Some(tenant), "provider", "provider.hook_confirmed", subject).await?;
+pub(super) async fn audit_confirmed(pool: &PgPool, connection: &HookConnection, topic: &str) -> sqlx::Result<()> {
+    let mut tx = begin_for_tenant(pool, connection.tenant_id).await?;
+    let subject = vec![(connection.id.to_string(), json!({"topic": topic}))];
+    write_audit_log(&mut tx, Some(connection.tenant_id), "provider", "provider.hook_confirmed", subject).await?;
     tx.commit().await
 }

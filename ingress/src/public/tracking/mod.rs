@@ -10,29 +10,18 @@ use axum::{
     extract::{Path, State},
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use schemars::JsonSchema;
-use schemas::{
-    SignalKind,
-    token::{Purpose, TokenClaims},
-};
+use schemas::{SignalKind, token::Purpose};
 
 use crate::{
-    pipeline::{Doc, Routes, error::ApiError, open, peer::Peer},
+    pipeline::{Doc, QUIET, Routes, error::ApiError, open, peer::Peer},
     public::unsubscribe,
     state::Ingress,
 };
 
 /// A transparent GIF of one pixel.
 const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x01D\x00;";
-
-/// The headers of every answer to a recipient: no caching, no indexing, no referrer.
-pub(crate) const QUIET: [(HeaderName, HeaderValue); 4] = [
-    (header::CACHE_CONTROL, HeaderValue::from_static("no-store, max-age=0")),
-    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    (HeaderName::from_static("x-robots-tag"), HeaderValue::from_static("noindex, nofollow")),
-];
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -44,9 +33,9 @@ pub(crate) fn routes() -> Routes {
     };
     Routes::new()
         .get("/t/o/{token}", open(opened), pixel("getOpenPixel", "The open pixel"))
-        .head("/t/o/{token}", open(would_open), pixel("headOpenPixel", "The open pixel, headers only"))
+        .head("/t/o/{token}", open(opened), pixel("headOpenPixel", "The open pixel, headers only"))
         .get("/t/c/{token}", open(clicked), link("followLink", "A tracked link"))
-        .head("/t/c/{token}", open(would_click), link("headLink", "A tracked link, headers only"))
+        .head("/t/c/{token}", open(clicked), link("headLink", "A tracked link, headers only"))
 }
 
 /// The path of a link in mail.
@@ -62,51 +51,44 @@ fn describe(id: &'static str, summary: &'static str) -> Doc {
         .path_parameters::<LinkPath>()
 }
 
+/// The pixel. A HEAD is noted as nothing.
 async fn opened(
     State(ingress): State<Arc<Ingress>>,
     Path(token): Path<String>,
+    method: Method,
     peer: Peer,
     headers: HeaderMap,
 ) -> Response {
-    match ingress.tokens.open(Purpose::Open, &token) {
-        Ok(claims) => {
-            signals::record(&ingress, &claims, SignalKind::Opened, peer, &headers).await;
-            pixel()
-        }
-        Err(_) => no_such_pixel(),
+    // A token that is forged, cut or made for something else names nothing.
+    let Ok(claims) = ingress.tokens.open(Purpose::Open, &token) else {
+        return (QUIET, ApiError::new(StatusCode::NOT_FOUND, "not_found")).into_response();
+    };
+    if method != Method::HEAD {
+        signals::record(&ingress, &claims, SignalKind::Opened, peer, &headers).await;
     }
+    (StatusCode::OK, QUIET, [(header::CONTENT_TYPE, HeaderValue::from_static("image/gif"))], PIXEL).into_response()
 }
 
-async fn would_open(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>) -> Response {
-    ingress.tokens.open(Purpose::Open, &token).map_or_else(|_| no_such_pixel(), |_| pixel())
-}
-
+/// A link. A HEAD is noted as nothing.
 async fn clicked(
     State(ingress): State<Arc<Ingress>>,
     Path(token): Path<String>,
+    method: Method,
     peer: Peer,
     headers: HeaderMap,
 ) -> Response {
     let claims = ingress.tokens.open(Purpose::Click, &token);
     let Some((claims, link, url, target)) = claims.ok().and_then(|claims| {
-        let (link, url) = click(&claims)?;
+        let (link, url) = claims.click().map(|(link, url)| (link, url.to_owned()))?;
         let target = location(&url)?;
         Some((claims, link, url, target))
     }) else {
         return unsubscribe::no_such_link(&headers);
     };
-    signals::record(&ingress, &claims, SignalKind::Clicked { url, link }, peer, &headers).await;
-    redirect(target)
-}
-
-async fn would_click(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> Response {
-    let claims = ingress.tokens.open(Purpose::Click, &token).ok();
-    let target = claims.and_then(|claims| location(&click(&claims)?.1));
-    target.map_or_else(|| unsubscribe::no_such_link(&headers), redirect)
-}
-
-fn click(claims: &TokenClaims) -> Option<(u16, String)> {
-    claims.click().map(|(link, url)| (link, url.to_owned()))
+    if method != Method::HEAD {
+        signals::record(&ingress, &claims, SignalKind::Clicked { url, link }, peer, &headers).await;
+    }
+    (StatusCode::FOUND, QUIET, [(header::LOCATION, target)]).into_response()
 }
 
 /// A signed target as a header value. Only web addresses are followed: `javascript:` and the like must not be in a redirect, signed or
@@ -115,19 +97,6 @@ fn location(url: &str) -> Option<HeaderValue> {
     let parsed = url::Url::parse(url).ok().filter(|parsed| matches!(parsed.scheme(), "http" | "https"))?;
     let plain = url.bytes().all(|byte| byte.is_ascii_graphic());
     HeaderValue::try_from(if plain { url } else { parsed.as_str() }).ok()
-}
-
-fn pixel() -> Response {
-    (StatusCode::OK, QUIET, [(header::CONTENT_TYPE, HeaderValue::from_static("image/gif"))], PIXEL).into_response()
-}
-
-fn redirect(target: HeaderValue) -> Response {
-    (StatusCode::FOUND, QUIET, [(header::LOCATION, target)]).into_response()
-}
-
-/// A token that is forged, cut or made for something else names nothing.
-fn no_such_pixel() -> Response {
-    (QUIET, ApiError::new(StatusCode::NOT_FOUND, "not_found")).into_response()
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(super) async fn show(
     // The send may not be kept any more, so the token names the contact.
     let contact = claims.contact().ok_or_else(|| page.no_such_link())?;
     let address = find_pending(&ingress, &page, claims.tenant_id, contact).await?;
-    Ok(page.ask_consent(&address))
+    Ok(page.ask_consent(false, &address))
 }
 
 pub(super) async fn confirm(
@@ -48,12 +48,12 @@ pub(super) async fn confirm(
     let address = find_pending(&ingress, &page, claims.tenant_id, contact).await?;
     // A mail program's one click is for leaving.
     if method(&body) != Some("page") {
-        return Ok(page.ask_consent_again(&address));
+        return Ok(page.ask_consent(true, &address));
     }
     let words = page.consent_words(&address);
     let evidence = evidence(peer, &headers);
-    let request = ConsentRequest { ingress: Arc::clone(&ingress), claims, contact, words, evidence };
-    Ok(answer(&page, finish(&ingress, request.apply()).await.map_err(not_stored)?))
+    let work = record_consent(Arc::clone(&ingress), claims, contact, words, evidence);
+    Ok(answer(&page, finish(&ingress, work).await.map_err(not_stored)?))
 }
 
 /// The address whose consent is to be confirmed. The error is the page of a link that is confirmed, closed or unknown.
@@ -85,26 +85,18 @@ async fn find_link(
     Ok(found)
 }
 
-/// A consent that is being confirmed.
-struct ConsentRequest {
+/// Commits the consent and its proof before the answer; `words` are what the page showed. `None`: there is no such contact.
+async fn record_consent(
     ingress: Arc<Ingress>,
     claims: TokenClaims,
     contact: Uuid,
-    /// What the page showed.
     words: String,
     evidence: ConsentEvidence,
-}
-
-impl ConsentRequest {
-    /// Commits the consent and its proof before the answer. `None`: there is no such contact.
-    async fn apply(self) -> Result<Option<ConfirmationLink>, ApiError> {
-        let Self { ingress, claims, contact, words, evidence } = self;
-        let _turn = take_turn(&ingress.recipient_turns, contact).await?;
-        let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
-        let link =
-            confirmations::confirm(&mut tx, claims.tenant_id, contact, claims.send_id, &evidence, &words).await?;
-        tx.commit().await?;
-        ingress.facts.notify();
-        Ok(link)
-    }
+) -> Result<Option<ConfirmationLink>, ApiError> {
+    let _turn = take_turn(&ingress.recipient_turns, contact).await?;
+    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
+    let link = confirmations::confirm(&mut tx, claims.tenant_id, contact, claims.send_id, &evidence, &words).await?;
+    tx.commit().await?;
+    ingress.facts.notify();
+    Ok(link)
 }

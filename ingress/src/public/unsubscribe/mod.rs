@@ -149,7 +149,7 @@ type PageAnswer = Result<Response, Response>;
 
 async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> PageAnswer {
     let (claims, page) = open_page(&ingress, Purpose::Unsubscribe, &token, &headers).await?;
-    Ok(page.ask(topics_token(&ingress, &claims).await.as_deref()))
+    Ok(page.ask(false, topics_token(&ingress, &claims).await.as_deref()))
 }
 
 async fn leave(
@@ -163,11 +163,11 @@ async fn leave(
     let not_left = |error: ApiError| page.not_left(error.status);
     let body = read_body(&ingress, claims.send_id, body, &headers).await.map_err(not_left)?;
     let Some(method) = method(&body) else {
-        return Ok(page.ask_again(topics_token(&ingress, &claims).await.as_deref()));
+        return Ok(page.ask(true, topics_token(&ingress, &claims).await.as_deref()));
     };
     let evidence = evidence(peer, &headers);
-    let work = OptOutRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), method, evidence };
-    match finish(&ingress, work.apply()).await.map_err(not_left)? {
+    let work = opt_out(Arc::clone(&ingress), claims.clone(), method, evidence);
+    match finish(&ingress, work).await.map_err(not_left)? {
         OptOut::Recorded | OptOut::Already => Ok(page.done(&preferences_token(&ingress, &claims))),
         OptOut::UnknownSend => Err(page.no_such_link()),
     }
@@ -180,12 +180,10 @@ async fn open_page(
     token: &str,
     headers: &HeaderMap,
 ) -> Result<(TokenClaims, PageWriter), Response> {
-    let claims = ingress.tokens.open(purpose, token).ok();
-    let page = page_writer(ingress, claims.as_ref(), headers).await;
-    match claims {
-        Some(claims) => Ok((claims, page)),
-        None => Err(page.no_such_link()),
-    }
+    let claims = ingress.tokens.open(purpose, token).map_err(|_| no_such_link(headers))?;
+    // A page that cannot know whose it is still opens.
+    let page = tenants_page(ingress, &claims, headers).await.ok().flatten();
+    Ok((claims, page.unwrap_or_else(|| plain_page(headers))))
 }
 
 async fn read_body(ingress: &Ingress, send: Uuid, body: Body, headers: &HeaderMap) -> Result<Bytes, ApiError> {
@@ -219,29 +217,26 @@ fn evidence(peer: Peer, headers: &HeaderMap) -> ConsentEvidence {
     ConsentEvidence { ip: peer.ip().map(|ip| ip.to_string()), user_agent: signals::user_agent(headers) }
 }
 
-/// One opt-out.
-struct OptOutRequest {
+/// Commits an opt-out and its fact before the answer: after it, no fence passes for this recipient. The webhooks stage is notified.
+async fn opt_out(
     ingress: Arc<Ingress>,
     claims: TokenClaims,
     method: &'static str,
     evidence: ConsentEvidence,
-}
-
-impl OptOutRequest {
-    /// Commits the opt-out and its fact before the answer: after it, no fence passes for this recipient.
-    async fn apply(self) -> Result<OptOut, ApiError> {
-        let Self { ingress, claims, method, evidence } = self;
-        let _turn = take_turn_of_send(&ingress, claims.send_id).await?;
-        let mut tries = 1;
-        let found = loop {
-            match commit_opt_out(&ingress, &claims, method, &evidence).await {
-                Err(error) if runtime::db::is_lock_timeout(&error) && tries < OPT_OUT_TRIES => tries += 1,
-                committed => break committed?,
-            }
-        };
-        count_opt_out(&ingress, found);
-        Ok(found)
+) -> Result<OptOut, ApiError> {
+    let _turn = take_turn_of_send(&ingress, claims.send_id).await?;
+    let mut tries = 1;
+    let found = loop {
+        match commit_opt_out(&ingress, &claims, method, &evidence).await {
+            Err(error) if runtime::db::is_lock_timeout(&error) && tries < OPT_OUT_TRIES => tries += 1,
+            committed => break committed?,
+        }
+    };
+    if found == OptOut::Recorded {
+        Counter::SignalsTotal.add(1, [("kind", "unsubscribed"), ("outcome", "recorded")]);
     }
+    ingress.facts.notify();
+    Ok(found)
 }
 
 /// Waits until no other recipient's read or write for the same key is under way: what waits here holds no connection, and all together leave
@@ -281,41 +276,22 @@ async fn commit_opt_out(
     Ok(found)
 }
 
-/// Counts a committed opt-out and notifies the webhooks stage.
-fn count_opt_out(ingress: &Ingress, found: OptOut) {
-    if found == OptOut::Recorded {
-        Counter::SignalsTotal.add(1, [("kind", "unsubscribed"), ("outcome", "recorded")]);
-    }
-    ingress.facts.notify();
+/// A page in the language that the browser asks for, of a sender that is not known.
+fn plain_page(headers: &HeaderMap) -> PageWriter {
+    PageWriter { texts: language::choose(headers, None), organisation: None, branding: PageBranding::default() }
 }
 
-/// A page writer with the recipient's language, and the tenant's name and branding, if they are known.
-async fn page_writer(ingress: &Ingress, claims: Option<&TokenClaims>, headers: &HeaderMap) -> PageWriter {
-    let known = match claims {
-        Some(claims) => known(ingress, claims).await.ok().flatten(),
-        None => None,
-    };
-    let PageOwner { organisation, locale, branding } = known.unwrap_or_default();
-    let organisation = organisation.filter(|name| !name.trim().is_empty());
-    PageWriter { texts: language::choose(headers, locale.as_deref()), organisation, branding }
-}
-
-/// The page for a link that leads nowhere, in the language that the browser asks for.
+/// The page for a link that leads nowhere.
 pub(crate) fn no_such_link(headers: &HeaderMap) -> Response {
-    let texts = language::choose(headers, None);
-    PageWriter { texts, organisation: None, branding: PageBranding::default() }.no_such_link()
+    plain_page(headers).no_such_link()
 }
 
-/// What a page shows of the tenant, and the recipient's locale.
-#[derive(Default)]
-struct PageOwner {
-    organisation: Option<String>,
-    locale: Option<String>,
-    branding: PageBranding,
-}
-
-/// Whose page it is.
-async fn known(ingress: &Ingress, claims: &TokenClaims) -> Result<Option<PageOwner>, ApiError> {
+/// A page in the recipient's language, with the tenant's name and branding. `None`: there is no such tenant.
+async fn tenants_page(
+    ingress: &Ingress,
+    claims: &TokenClaims,
+    headers: &HeaderMap,
+) -> Result<Option<PageWriter>, ApiError> {
     let _turn = take_turn(&ingress.recipient_turns, claims.send_id).await?;
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
     let row = sqlx::query!(
@@ -333,9 +309,9 @@ async fn known(ingress: &Ingress, claims: &TokenClaims) -> Result<Option<PageOwn
     .fetch_optional(&mut *tx)
     .await?;
     tx.rollback().await?;
-    Ok(row.map(|row| PageOwner {
-        organisation: row.org_name,
-        locale: row.locale,
+    Ok(row.map(|row| PageWriter {
+        texts: language::choose(headers, row.locale.as_deref()),
+        organisation: row.org_name.filter(|name| !name.trim().is_empty()),
         branding: PageBranding {
             unsubscribe_text: row.unsubscribe_text,
             preferences_text: row.preferences_text,

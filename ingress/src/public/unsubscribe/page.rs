@@ -11,7 +11,7 @@ use url::Url;
 
 use super::texts::{PageText, PageTexts};
 use crate::api::tenants::PageBranding;
-use crate::public::tracking::QUIET;
+use crate::pipeline::QUIET;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -44,19 +44,18 @@ impl PageWriter {
         text.replace("{from}", &from)
     }
 
-    /// Asks for confirmation. `topics` is the token of the page where topics can be chosen instead.
-    pub(super) fn ask(&self, topics: Option<&str>) -> Response {
-        self.asking(StatusCode::OK, "", topics)
-    }
-
-    /// Asks again after a form that is not the page's own.
-    pub(super) fn ask_again(&self, topics: Option<&str>) -> Response {
+    /// The status of a page that asks, and what stands above its question: something if it asks `again`, after a form that is not its own.
+    fn asking(&self, again: bool) -> (StatusCode, String) {
+        if !again {
+            return (StatusCode::OK, String::new());
+        }
         let text = self.texts.preferences.not_understood;
-        let alert = format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n");
-        self.asking(StatusCode::BAD_REQUEST, &alert, topics)
+        (StatusCode::BAD_REQUEST, format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n"))
     }
 
-    fn asking(&self, status: StatusCode, alert: &str, topics: Option<&str>) -> Response {
+    /// Asks whether to leave. `topics` is the token of the page where topics can be chosen instead.
+    pub(super) fn ask(&self, again: bool, topics: Option<&str>) -> Response {
+        let (status, alert) = self.asking(again);
         let texts = &self.texts.unsubscribe;
         let rather = topics
             .map(|token| format!("\n<section><p><a href=\"../p/{token}\">{}</a></p></section>", texts.rather))
@@ -82,18 +81,8 @@ impl PageWriter {
     }
 
     /// Asks whether this address is to get marketing mail.
-    pub(super) fn ask_consent(&self, address: &str) -> Response {
-        self.asking_consent(StatusCode::OK, "", address)
-    }
-
-    /// Asks again after a form that is not the page's own.
-    pub(super) fn ask_consent_again(&self, address: &str) -> Response {
-        let text = self.texts.preferences.not_understood;
-        let alert = format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n");
-        self.asking_consent(StatusCode::BAD_REQUEST, &alert, address)
-    }
-
-    fn asking_consent(&self, status: StatusCode, alert: &str, address: &str) -> Response {
+    pub(super) fn ask_consent(&self, again: bool, address: &str) -> Response {
+        let (status, alert) = self.asking(again);
         let texts = &self.texts.confirmation;
         let address = format!("<strong>{}</strong>", escape(&masked(address)));
         let body = format!(
@@ -151,11 +140,7 @@ impl PageWriter {
     pub(super) fn preferences(&self, recipient: &Recipient, topics: &[Topic], result: Option<FormResult>) -> Response {
         let texts = &self.texts.preferences;
         let (status, result) = match result {
-            None => (StatusCode::OK, String::new()),
-            Some(FormResult::NotUnderstood) => {
-                let text = texts.not_understood;
-                (StatusCode::BAD_REQUEST, format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n"))
-            }
+            None | Some(FormResult::NotUnderstood) => self.asking(result.is_some()),
             Some(FormResult::Saved) => (StatusCode::OK, status_line(texts.saved)),
             Some(FormResult::Back) => (StatusCode::OK, status_line(texts.is_back)),
             Some(FormResult::Left) => (StatusCode::OK, status_line(&self.say(texts.has_left))),
@@ -312,7 +297,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_cannot_put_markup_into_a_page() {
-        let html_of = html(reader(ALL[0], Some("<script>alert('x')</script> & {style}")).ask(Some("t"))).await;
+        let html_of = html(reader(ALL[0], Some("<script>alert('x')</script> & {style}")).ask(false, Some("t"))).await;
         assert!(!html_of.contains("<script>"), "{html_of}");
         assert!(html_of.contains("&lt;script&gt;alert(&apos;x&apos;)&lt;/script&gt; &amp; &#123;style}"), "{html_of}");
         let topic = Topic {
@@ -330,11 +315,11 @@ mod tests {
         for texts in ALL {
             let reader = reader(texts, None);
             for response in [
-                reader.ask(Some("t")),
+                reader.ask(false, Some("t")),
                 reader.done("t"),
                 reader.no_such_link(),
-                reader.ask_consent("ann@example.com"),
-                reader.ask_consent_again("ann@example.com"),
+                reader.ask_consent(false, "ann@example.com"),
+                reader.ask_consent(true, "ann@example.com"),
                 reader.confirmed(),
                 reader.link_closed(),
                 reader.not_left(StatusCode::SERVICE_UNAVAILABLE),
@@ -367,7 +352,7 @@ mod tests {
             background_color: Some("#eef7f1".to_owned()),
         };
         let writer = PageWriter { branding, ..reader(ALL[0], Some("Acme \"& Co")) };
-        for response in [writer.ask(Some("t")), writer.preferences(&recipient(false), &[], None)] {
+        for response in [writer.ask(false, Some("t")), writer.preferences(&recipient(false), &[], None)] {
             let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
             let html = html(response).await;
             assert!(policy.contains("; img-src https://cdn.acme.example:8443; form-action"), "{policy}");
@@ -378,7 +363,7 @@ mod tests {
             assert!(html.contains("&lt;b&gt;Rare&lt;/b&gt; &amp; short\nmails &#123;style}"), "{html}");
             assert!(html.contains("logo.png?a=1&amp;b=%22&#123;body}\" alt=\"Acme &quot;&amp; Co\">"), "{html}");
         }
-        let plain = reader(ALL[0], None).ask(Some("t"));
+        let plain = reader(ALL[0], None).ask(false, Some("t"));
         assert!(!plain.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().contains("img-src"));
     }
 

@@ -19,7 +19,7 @@ use schemas::{
 use uuid::Uuid;
 
 use super::{
-    OptOutRequest, PageAnswer, evidence, finish, open_page,
+    PageAnswer, evidence, finish, open_page, opt_out,
     page::{FormResult, PageWriter},
     read_body, take_turn, take_turn_of_send,
 };
@@ -78,8 +78,8 @@ pub(super) async fn change(
         None => FormResult::NotUnderstood,
         Some(change) => {
             let evidence = evidence(peer, &headers);
-            let request = ChangeRequest { ingress: Arc::clone(&ingress), claims: claims.clone(), change, evidence };
-            let result = finish(&ingress, request.apply()).await.map_err(not_stored)?;
+            let work = apply(Arc::clone(&ingress), claims.clone(), change, evidence);
+            let result = finish(&ingress, work).await.map_err(not_stored)?;
             result.ok_or_else(|| page.no_such_link())?
         }
     };
@@ -109,50 +109,43 @@ pub(super) async fn find_preferences(
     Ok(Some((recipient, topics)))
 }
 
-/// A submitted change.
-struct ChangeRequest {
+/// Applies and commits a submitted change. `None`: there is no such recipient.
+async fn apply(
     ingress: Arc<Ingress>,
     claims: TokenClaims,
     change: PreferenceChange,
     evidence: ConsentEvidence,
-}
-
-impl ChangeRequest {
-    /// Applies and commits the change. `None`: there is no such recipient.
-    async fn apply(self) -> Result<Option<FormResult>, ApiError> {
-        let Self { ingress, claims, change, evidence } = self;
-        let topics = match change {
-            // As on the page to leave by: it waits for an import as long.
-            PreferenceChange::Leave => {
-                let request = OptOutRequest { ingress, claims, method: "preferences", evidence };
-                let found = request.apply().await?;
-                return Ok((found != OptOut::UnknownSend).then_some(FormResult::Left));
+) -> Result<Option<FormResult>, ApiError> {
+    let topics = match change {
+        // As on the page to leave by: it waits for an import as long.
+        PreferenceChange::Leave => {
+            let found = opt_out(ingress, claims, "preferences", evidence).await?;
+            return Ok((found != OptOut::UnknownSend).then_some(FormResult::Left));
+        }
+        PreferenceChange::Save { shown, chosen } => Some((shown, chosen)),
+        PreferenceChange::Return => None,
+    };
+    let (tenant, send) = (claims.tenant_id, claims.send_id);
+    let _turn = take_turn_of_send(&ingress, send).await?;
+    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
+    let recipient = preferences::recipient(&mut tx, tenant, send, claims.contact()).await?;
+    let Some(recipient) = recipient else { return Ok(None) };
+    let contact = recipient.contact_id;
+    let result = match &topics {
+        Some((shown, chosen)) => {
+            if !preferences::choose(&mut tx, tenant, contact, send, shown, chosen, &evidence).await? {
+                return Ok(None);
             }
-            PreferenceChange::Save { shown, chosen } => Some((shown, chosen)),
-            PreferenceChange::Return => None,
-        };
-        let (tenant, send) = (claims.tenant_id, claims.send_id);
-        let _turn = take_turn_of_send(&ingress, send).await?;
-        let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
-        let recipient = preferences::recipient(&mut tx, tenant, send, claims.contact()).await?;
-        let Some(recipient) = recipient else { return Ok(None) };
-        let contact = recipient.contact_id;
-        let result = match &topics {
-            Some((shown, chosen)) => {
-                if !preferences::choose(&mut tx, tenant, contact, send, shown, chosen, &evidence).await? {
-                    return Ok(None);
-                }
-                FormResult::Saved
-            }
-            None => {
-                preferences::opt_in(&mut tx, tenant, contact, send, &evidence).await?;
-                FormResult::Back
-            }
-        };
-        tx.commit().await?;
-        ingress.facts.notify();
-        Ok(Some(result))
-    }
+            FormResult::Saved
+        }
+        None => {
+            preferences::opt_in(&mut tx, tenant, contact, send, &evidence).await?;
+            FormResult::Back
+        }
+    };
+    tx.commit().await?;
+    ingress.facts.notify();
+    Ok(Some(result))
 }
 
 #[cfg(test)]

@@ -7,15 +7,14 @@ use std::time::Duration;
 use anyhow::bail;
 use async_nats::jetstream::message::StreamMessage;
 use clap::Subcommand;
+use runtime::AuditRecord;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use self::dead_letters::{DeadLetters, body, is_request, record};
 use crate::{
-    invocation,
-    invocation::AuditEntry,
+    invocation::{self, audit_record},
     operator::{self, BusArgs, DatabaseArgs},
-    progress,
 };
 
 /// Dead letters.
@@ -29,7 +28,6 @@ pub struct DeadArgs {
     command: DeadCommand,
 }
 
-/// Dead letters.
 #[derive(Debug, Subcommand)]
 enum DeadCommand {
     /// Lists dead letters, oldest first.
@@ -112,7 +110,8 @@ pub async fn run(args: DeadArgs) -> anyhow::Result<()> {
             let letter = dead_letters.get(*number).await?;
             let mut record = record(&letter);
             record["body"] = body(&letter).unwrap_or_else(|| json!(String::from_utf8_lossy(&letter.payload)));
-            operator::show(&record)
+            operator::print_result(&record, &format!("{record:#}"));
+            Ok(())
         }
         DeadCommand::Replay(choice) => clear(&args, &dead_letters, choice, ClearAction::Replay).await,
         DeadCommand::Drop(choice) => clear(&args, &dead_letters, choice, ClearAction::Drop).await,
@@ -146,7 +145,7 @@ async fn clear(
     let pool = args.database.pool()?;
     let (action, done) = clear_action.labels();
     let leaves_requests = clear_action == ClearAction::Replay && choice.all && choice.filter.subject.is_none();
-    let spinner = progress::spinner(done);
+    let spinner = operator::spinner(done);
     let mut cleared = Vec::new();
     let clear_one = async |letter: StreamMessage| {
         if leaves_requests && is_request(&letter) {
@@ -172,9 +171,8 @@ async fn clear(
     if !invocation::wants_json() && ended.is_ok() && cleared.is_empty() {
         println!("none fits");
     }
-    let detail = Some(json!({"numbers": cleared}));
-    let (subject, outcome) = ("dead letters", Some(outcome.as_str()));
-    AuditEntry { action, subject, outcome, detail, ..AuditEntry::default() }.audit(&pool).await?;
+    let (subject, outcome, detail) = ("dead letters".to_owned(), Some(outcome.as_str()), json!({"numbers": cleared}));
+    audit_record(&pool, AuditRecord { action, subject, outcome, detail, ..AuditRecord::default() }).await?;
     ended
 }
 

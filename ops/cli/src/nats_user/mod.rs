@@ -33,7 +33,6 @@ pub struct NatsUserArgs {
     command: NatsUserCommand,
 }
 
-/// Users of the NATS servers: keys, and the configuration with their rights.
 #[derive(Debug, Subcommand)]
 enum NatsUserCommand {
     /// A product's user in one environment: publishes its requests and calls, receives its events.
@@ -160,9 +159,11 @@ impl Made {
         self.seed.as_ref().map(|(path, _)| path.as_path())
     }
 
-    /// Writes the seed, if it was made here.
+    /// Writes the seed, if it was made here, to a new file that only the user can read.
     fn write_seed(&self) -> anyhow::Result<()> {
-        self.seed.as_ref().map_or(Ok(()), |(path, seed)| write_seed(path, seed))
+        let Some((path, seed)) = &self.seed else { return Ok(()) };
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        file.and_then(|mut file| writeln!(file, "{seed}")).with_context(|| format!("{}", path.display()))
     }
 
     /// Writes the seed, and the user into products.conf if one is named. Neither, if the user cannot be put there.
@@ -191,17 +192,6 @@ impl Pair {
         let seed = pair.seed().context("a new key has a seed")?;
         Ok(Made { public_key: pair.public_key(), seed: Some((path, seed)) })
     }
-}
-
-/// Writes a seed to a new file that only the user can read.
-fn write_seed(path: &Path, seed: &str) -> anyhow::Result<()> {
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(|| format!("{}", path.display()))?;
-    writeln!(file, "{seed}").with_context(|| format!("{}", path.display()))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{invocation, operator, progress};
+use crate::{invocation, operator};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// A process without a heartbeat for this time is gone, and its work is redelivered.
@@ -32,7 +32,7 @@ struct ProcessRow {
 /// meanwhile.
 pub(super) async fn wait(pool: &PgPool, bus: &Bus, stage: &str, at_most: Duration) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    let bar = progress::spinner("draining");
+    let bar = operator::spinner("draining");
     let (processes, is_drained) = loop {
         let Some(processes) = read_processes(pool, stage).await? else {
             bar.finish_and_clear();
@@ -49,17 +49,14 @@ pub(super) async fn wait(pool: &PgPool, bus: &Bus, stage: &str, at_most: Duratio
     bar.finish_and_clear();
     let waiting = waiting_messages(bus, stage).await;
     let took = started.elapsed().as_millis() as u64;
+    let processes: Vec<Value> = processes.iter().map(process_record).collect();
     if invocation::wants_json() {
-        let processes: Vec<Value> = processes.iter().map(process_record).collect();
         println!(
             "{}",
             json!({"stage": stage, "drained": is_drained, "took_ms": took, "waiting": waiting, "processes": processes})
         );
     } else {
-        operator::print(
-            &processes.iter().map(process_record).collect::<Vec<_>>(),
-            &["process", "process_id", "paused", "in_hand"],
-        );
+        operator::print(&processes, &["process", "process_id", "paused", "in_hand"]);
         let backlog =
             waiting.map_or_else(|| "NATS is unavailable".to_owned(), |count| format!("{count} message(s) wait for it"));
         let state = if is_drained { "drained" } else { "not drained in time" };

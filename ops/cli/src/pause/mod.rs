@@ -1,20 +1,24 @@
 //! `postrider pause|resume|drain`: pause switches with operator and reason. They are stored in the ledger: they take effect at
 //! once, survive restarts and work without NATS. The notification on the bus only makes a change known sooner.
 
-mod campaign;
 mod drain;
-mod stage;
-pub mod tenant;
 
 use std::time::Duration;
 
+use anyhow::{Context, bail};
 use clap::Subcommand;
-use runtime::{Bus, pause_switches::StageName};
+use ingress::api::campaigns::{self, PauseRefused};
+use runtime::{AuditRecord, Bus, StageName, pause_switches::OUTBOUND};
 use schemas::{Control, subjects};
+use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::operator::{BusArgs, CommandOutput, DatabaseArgs, list_records};
+use crate::{
+    find_tenant,
+    invocation::{self, audit_record},
+    operator::{BusArgs, CommandOutput, DatabaseArgs, list_records},
+};
 
 /// Timeout of the notification. The command does not wait for NATS to return: processes read the switches themselves.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,7 +41,6 @@ pub struct PauseArgs {
     what: Pause,
 }
 
-/// Pauses something until it is resumed.
 #[derive(Debug, Subcommand)]
 enum Pause {
     /// Stages start no more work, and finish the work they have begun. New work waits in the ledger and on the bus.
@@ -69,7 +72,6 @@ pub struct ResumeArgs {
     what: Resume,
 }
 
-/// Resumes something that was paused.
 #[derive(Debug, Subcommand)]
 enum Resume {
     /// Resumes stages.
@@ -110,12 +112,12 @@ pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
     match args.what {
         Pause::Stage { names } => {
             let stages: Vec<&str> = names.into_iter().map(StageName::as_str).collect();
-            database.operate(async |db| stage::pause(db, &stages).await).await?;
+            database.operate(async |db| pause_stages(db, &stages).await).await?;
             notify_processes(&args.options.bus).await;
             Ok(())
         }
-        Pause::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, true).await).await,
-        Pause::Campaign { id } => database.operate(async |db| campaign::set_paused(db, id, true).await).await,
+        Pause::Tenant { id } => database.operate(async |db| set_tenant_paused(db, id, true).await).await,
+        Pause::Campaign { id } => database.operate(async |db| set_campaign_paused(db, id, true).await).await,
         Pause::List => database.operate(list).await,
     }
 }
@@ -128,12 +130,12 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
                 true => StageName::NAMES.to_vec(),
                 false => names.into_iter().map(StageName::as_str).collect(),
             };
-            database.operate(async |db| stage::resume(db, &stages, all).await).await?;
+            database.operate(async |db| resume_stages(db, &stages, all).await).await?;
             notify_processes(&args.options.bus).await;
             Ok(())
         }
-        Resume::Tenant { id } => database.operate(async |db| tenant::set_paused(db, id, false).await).await,
-        Resume::Campaign { id } => database.operate(async |db| campaign::set_paused(db, id, false).await).await,
+        Resume::Tenant { id } => database.operate(async |db| set_tenant_paused(db, id, false).await).await,
+        Resume::Campaign { id } => database.operate(async |db| set_campaign_paused(db, id, false).await).await,
     }
 }
 
@@ -142,7 +144,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
     let bus = args.options.bus.connect().await?;
     let stage = args.stage.as_str();
     let mut tx = pool.begin().await?;
-    stage::pause(&mut tx, &[stage]).await?;
+    pause_stages(&mut tx, &[stage]).await?;
     tx.commit().await?;
     notify(&bus).await;
     drain::wait(&pool, &bus, stage, args.wait).await
@@ -193,4 +195,118 @@ async fn list(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
            order by what desc, since"#
     );
     list_records(db, query, &["what", "which", "since", "by", "reason"]).await
+}
+
+/// Pauses stages. A stage that is paused already keeps its operator and reason.
+async fn pause_stages(db: &mut PgConnection, stages: &[&str]) -> anyhow::Result<CommandOutput> {
+    for stage in stages {
+        let paused = sqlx::query!(
+            "insert into stage_pauses (stage, actor, reason) values ($1, $2, $3) on conflict do nothing",
+            stage,
+            invocation::actor(),
+            invocation::reason(),
+        )
+        .execute(&mut *db)
+        .await?
+        .rows_affected();
+        audit_outcome(db, None, "stage.pause", stage, outcome(paused == 0, true)).await?;
+    }
+    list_stages(db, stages).await
+}
+
+/// Resumes stages. With `all`, only paused stages are audited.
+async fn resume_stages(db: &mut PgConnection, stages: &[&str], all: bool) -> anyhow::Result<CommandOutput> {
+    for stage in stages {
+        let resumed =
+            sqlx::query!("delete from stage_pauses where stage = $1", stage).execute(&mut *db).await?.rows_affected();
+        if all && resumed == 0 {
+            continue;
+        }
+        audit_outcome(db, None, "stage.resume", stage, outcome(resumed == 1, false)).await?;
+    }
+    list_stages(db, stages).await
+}
+
+async fn audit_outcome(
+    db: &mut PgConnection,
+    tenant: Option<Uuid>,
+    action: &str,
+    subject: &str,
+    outcome: &str,
+) -> sqlx::Result<()> {
+    let (subject, outcome) = (subject.to_owned(), Some(outcome));
+    audit_record(db, AuditRecord { tenant, action, subject, outcome, ..AuditRecord::default() }).await
+}
+
+/// The switches of these stages.
+async fn list_stages(db: &mut PgConnection, stages: &[&str]) -> anyhow::Result<CommandOutput> {
+    let query = sqlx::query_scalar!(
+        r#"select to_jsonb(r) - 'rank' as "record!" from (
+               select w.stage, w.rank, p.stage is not null as paused, l.held_at is not null and w.stage = any ($2) as held,
+                      p.paused_at as since, p.actor as by, p.reason
+               from unnest($1::text[]) with ordinality as w (stage, rank)
+               cross join ledger l
+               left join stage_pauses p on p.stage = w.stage) r
+           order by rank"#,
+        stages as _,
+        &OUTBOUND as _,
+    );
+    list_records(db, query, &["stage", "paused", "held", "since", "by", "reason"]).await
+}
+
+/// Pauses or resumes a tenant. When a pause returns, nothing of the tenant is fenced any more; what was put aside is announced by the
+/// audience stage after a resumption.
+async fn set_tenant_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> anyhow::Result<CommandOutput> {
+    if paused {
+        block_fences(db, id).await?;
+    }
+    let row = sqlx::query_scalar!(
+        r#"select paused_at is not null as "paused!" from tenants where id = $1 for no key update"#,
+        id
+    );
+    let was = row.fetch_optional(&mut *db).await?.context("no such tenant")?;
+    if was != paused {
+        sqlx::query!(
+            "update tenants set paused_at = case when $2 then now() end, pause_actor = case when $2 then $3::text end,
+                                pause_reason = case when $2 then $4::text end, resuming = not $2, updated_at = now(),
+                                pauses = case when $2 then pauses
+                                         else pauses + tstzmultirange(tstzrange(paused_at, greatest(paused_at, now()))) end
+             where id = $1",
+            id,
+            paused,
+            invocation::actor(),
+            invocation::reason(),
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    let outcome = outcome(was, paused);
+    let action = if paused { "tenant.pause" } else { "tenant.resume" };
+    audit_outcome(db, Some(id), action, &id.to_string(), outcome).await?;
+    Ok(CommandOutput::done(json!({"tenant": id, "paused": paused, "was_paused": was}), outcome))
+}
+
+/// Waits for the fences of a tenant that have looked, and lets none look before this transaction is committed. To be called before
+/// the tenant's row is locked: a fence may wait for that.
+pub async fn block_fences(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("select close_gate($1)", tenant).execute(db).await.map(drop)
+}
+
+/// Pauses or resumes a campaign. After a pause has returned, no send of the campaign is fenced.
+async fn set_campaign_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> anyhow::Result<CommandOutput> {
+    let tenant = find_tenant::of_campaign(db, id).await?.context("no such campaign")?;
+    let was = match campaigns::set_paused(db, tenant, id, paused).await {
+        Ok(was) => was,
+        Err(PauseRefused::NotFound) => bail!("no such campaign"),
+        Err(PauseRefused::Already(status)) => {
+            bail!("the campaign is {status}: only a scheduled or sending one can be paused")
+        }
+        Err(PauseRefused::Store(error)) => return Err(error.into()),
+    };
+    let (tenant, subject, result) = (Some(tenant), id.to_string(), outcome(was, paused));
+    // A pause under this name becomes an event for the owner, so the operator's reason is not in its detail.
+    let action = if paused && !was { "campaign.paused" } else { "campaign.pause" };
+    let (outcome, detail) = (Some(result), json!({"paused": paused, "reason": "operator"}));
+    audit_record(db, AuditRecord { tenant, action, subject, outcome, detail, ..AuditRecord::default() }).await?;
+    Ok(CommandOutput::done(json!({"campaign": id, "tenant": tenant, "paused": paused, "was_paused": was}), result))
 }

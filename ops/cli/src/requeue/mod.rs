@@ -5,18 +5,18 @@
 
 use anyhow::{Context, bail, ensure};
 use clap::Subcommand;
+use runtime::AuditRecord;
 use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
     find_tenant,
-    invocation::{self, AuditEntry},
+    invocation::{self, audit_record},
     operator::{self, DatabaseArgs},
-    progress,
 };
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
-use ledger::requeue::{self, RequeueScope as Scope};
+use ledger::requeue::{self, RequeueScope, RequeuedWork};
 
 /// Announces again work that does not move.
 #[derive(Debug, clap::Args)]
@@ -64,7 +64,7 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     let doubtful = requeue::unknown_sends(&pool, &scope).await?;
     let decided = match args.unknown_as {
         Some(outcome) if !doubtful.is_empty() => {
-            let bar = progress::bar(doubtful.len() as u64, "deciding");
+            let bar = operator::progress_bar(doubtful.len() as u64, "deciding");
             let decision = OperatorDecision { outcome, from: &["unknown"], evidence: "operator" };
             let decided = decide::decide(&pool, &doubtful, decision, |count| bar.inc(count as u64)).await?;
             bar.finish_and_clear();
@@ -74,33 +74,33 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     };
     let in_doubt = doubtful.len() as u64 - decided;
     let words = requeued.summary(decided, args.unknown_as, in_doubt);
-    let (tenant, subject) = (Some(scope.tenant()), &scope.subject());
-    let outcome = Some(words.as_str());
-    let decision = args.unknown_as.map(OperatorOutcome::as_str);
-    let detail = Some(json!({"announced": requeued.batches, "decided": decided, "as": decision}));
-    AuditEntry { tenant, action: "requeue", subject, outcome, detail }.audit(&pool).await?;
+    let (tenant, action, subject) = (Some(scope.tenant), "requeue", scope.subject());
     let record = json!({
         "what": subject, "tenant": tenant, "announced": requeued.batches, "requests": requeued.requests, "brought_forward": requeued.forward,
         "left_alone": requeued.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,
     });
+    let (outcome, decision) = (Some(words.as_str()), args.unknown_as.map(OperatorOutcome::as_str));
+    let detail = json!({"announced": requeued.batches, "decided": decided, "as": decision});
+    audit_record(&pool, AuditRecord { tenant, action, subject, outcome, detail, ..AuditRecord::default() }).await?;
     operator::print_result(&record, &words);
     Ok(())
 }
 
-async fn find(pool: &PgPool, what: What) -> anyhow::Result<Scope> {
+async fn find(pool: &PgPool, what: What) -> anyhow::Result<RequeueScope> {
     let mut db = pool.acquire().await?;
-    Ok(match what {
+    let (tenant, work) = match what {
         What::Batch { id } => {
             if id != schemas::SendId(id).batch() {
                 bail!("this is no batch's id; is it a send's?");
             }
-            Scope::Batch { tenant: find_tenant::of_batch(&mut db, id).await?.context("no such batch")?, id }
+            (find_tenant::of_batch(&mut db, id).await?.context("no such batch")?, RequeuedWork::Batch(id))
         }
         What::Send { id } => {
-            Scope::Send { tenant: find_tenant::of_send(&mut db, id).await?.context("no such send")?, id }
+            (find_tenant::of_send(&mut db, id).await?.context("no such send")?, RequeuedWork::Send(id))
         }
         What::Campaign { id } => {
-            Scope::Campaign { tenant: find_tenant::of_campaign(&mut db, id).await?.context("no such campaign")?, id }
+            (find_tenant::of_campaign(&mut db, id).await?.context("no such campaign")?, RequeuedWork::Campaign(id))
         }
-    })
+    };
+    Ok(RequeueScope { tenant, work })
 }

@@ -8,12 +8,13 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use runtime::AuditRecord;
 use schemas::SendId;
 use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{invocation::AuditEntry, operator, progress};
+use crate::{invocation::audit_record, operator};
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 
 /// All undecided sends. After a restore no process has the sends that the ledger shows as fenced.
@@ -29,7 +30,7 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool) -> anyh
     let ids = read(path)?;
     let open = open_batches(pool).await?;
     let shown: Vec<(Uuid, Uuid)> = ids.iter().filter_map(|id| Some((*open.get(&SendId(*id).batch())?, *id))).collect();
-    let bar = progress::bar(shown.len() as u64, "reconciling");
+    let bar = operator::progress_bar(shown.len() as u64, "reconciling");
     let decision = OperatorDecision { outcome: OperatorOutcome::Sent, from: &UNDECIDED, evidence: "relay_log" };
     let marked = match dry_run {
         true => 0,
@@ -44,9 +45,9 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool) -> anyh
         if dry_run { "nothing was marked".to_owned() } else { format!("{marked} marked as sent") }
     );
     if !dry_run {
-        let (action, subject, outcome) = ("restore.reconcile", "ledger", Some(words.as_str()));
-        let detail = Some(json!({"read": ids.len(), "marked": marked}));
-        AuditEntry { action, subject, outcome, detail, ..AuditEntry::default() }.audit(pool).await?;
+        let (action, subject, outcome) = ("restore.reconcile", "ledger".to_owned(), Some(words.as_str()));
+        let detail = json!({"read": ids.len(), "marked": marked});
+        audit_record(pool, AuditRecord { action, subject, outcome, detail, ..AuditRecord::default() }).await?;
     }
     let record = json!({
         "read": ids.len(), "in_open_batches": shown.len(), "elsewhere": elsewhere, "marked": marked, "dry_run": dry_run,

@@ -80,16 +80,13 @@ impl Child {
     }
 
     /// Waits until it says where it listens.
-    pub async fn addresses(&self, within: Duration) -> anyhow::Result<Addresses> {
+    pub async fn addresses(&mut self, within: Duration) -> anyhow::Result<Addresses> {
         let deadline = Instant::now() + within;
         loop {
             if let Ok(text) = std::fs::read_to_string(&self.addresses) {
                 return Ok(Addresses(serde_json::from_str(&text)?));
             }
-            // A child that is gone but not waited for is a zombie: its state says so without taking `&mut self`.
-            let gone = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))
-                .is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')));
-            if gone || Instant::now() >= deadline {
+            if self.has_ended() || Instant::now() >= deadline {
                 let log = std::fs::read_to_string(&self.log).unwrap_or_default();
                 bail!("the {} did not start; its log ends:\n{}", self.name, servers::last_lines(&log, LOG_LINES));
             }

@@ -127,7 +127,7 @@ impl Running {
             (None, _) => Data::Kept(PathBuf::from(".dev")),
         };
         println!("starting NATS and Postgres …");
-        let servers = Servers::start(&ServerOptions { data, synced: true, cache_dir: None }).await?;
+        let servers = Servers::start(&ServerOptions { data, synced: true }).await?;
         let data_dir = servers.data_dir().to_owned();
         servers.create_database("postrider").await?;
         let database_url = servers.database_url("postrider");
@@ -142,7 +142,7 @@ impl Running {
         let (smtp_url, inbox_url) = match &options.smtp_url {
             Some(url) => (url.clone(), String::new()),
             None => {
-                let child = Child::sink(&data_dir, options.sink_rules.as_deref())?;
+                let mut child = Child::sink(&data_dir, options.sink_rules.as_deref())?;
                 let addresses = child.addresses(READY_WITHIN).await?;
                 sink = Some(child);
                 (format!("smtp://{}", addresses.get("smtp_addr")?), format!("http://{}", addresses.get("http_addr")?))
@@ -170,7 +170,7 @@ impl Running {
         let mut engine = None;
         if !options.only_servers {
             println!("starting the ingress and all stages …");
-            let child = Child::engine(&data_dir, &facts.env)?;
+            let mut child = Child::engine(&data_dir, &facts.env)?;
             facts.admin_url = format!("http://{}", child.addresses(READY_WITHIN).await?.get("admin_addr")?);
             engine = Some(child);
         }
@@ -197,7 +197,7 @@ impl Running {
             }
         }
         if let Err(error) = self.servers.stop_all().await {
-            eprintln!("servers: {error}");
+            eprintln!("servers: {error:#}");
         }
     }
 }

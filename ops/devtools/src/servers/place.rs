@@ -8,11 +8,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::statvfs;
+use anyhow::{Context as _, bail};
+use rustix::{fs::statvfs, process::geteuid};
 
 use crate::servers::Data;
-use crate::servers::error::{During, ServersError};
-use crate::servers::sys;
 
 /// Ephemeral directories carry this prefix, so that the ones a crash left behind are found.
 const EPHEMERAL_PREFIX: &str = "postrider-run-";
@@ -39,12 +38,12 @@ pub(crate) struct DataDirectory {
 }
 
 impl DataDirectory {
-    pub(crate) fn open(data: &Data, synced: bool) -> Result<Self, ServersError> {
+    pub(crate) fn open(data: &Data, synced: bool) -> anyhow::Result<Self> {
         match data {
             Data::Kept(root) => {
-                fs::create_dir_all(root).during(|| format!("creating {}", root.display()))?;
+                fs::create_dir_all(root).with_context(|| format!("creating {}", root.display()))?;
                 // Absolute, because the servers start in another directory.
-                let root = root.canonicalize().during(|| format!("finding {}", root.display()))?;
+                let root = root.canonicalize().with_context(|| format!("finding {}", root.display()))?;
                 Self::claim(root, false, synced)
             }
             Data::Ephemeral => {
@@ -54,7 +53,7 @@ impl DataDirectory {
         }
     }
 
-    fn claim(root: PathBuf, ephemeral: bool, synced: bool) -> Result<Self, ServersError> {
+    fn claim(root: PathBuf, ephemeral: bool, synced: bool) -> anyhow::Result<Self> {
         let lock = open_lock(&root)?;
         let give_up = Instant::now() + LOCKED_FOR_AT_MOST;
         loop {
@@ -65,9 +64,11 @@ impl DataDirectory {
                 Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
                     thread::sleep(Duration::from_millis(50));
                 }
-                Err(TryLockError::WouldBlock) => return Err(ServersError::DataInUse(root)),
+                Err(TryLockError::WouldBlock) => {
+                    bail!("the data directory {} is in use by another process", root.display())
+                }
                 Err(TryLockError::Error(source)) => {
-                    return Err(source).during(|| format!("locking {}", root.display()));
+                    return Err(source).with_context(|| format!("locking {}", root.display()));
                 }
             }
         }
@@ -78,20 +79,20 @@ impl DataDirectory {
     }
 
     /// The lock, for a server to hold as well.
-    pub(crate) fn share_lock(&self) -> Result<File, ServersError> {
-        self.lock.try_clone().during(|| format!("locking {}", self.root.display()))
+    pub(crate) fn share_lock(&self) -> anyhow::Result<File> {
+        self.lock.try_clone().with_context(|| format!("locking {}", self.root.display()))
     }
 
     /// A directory below the root.
-    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, ServersError> {
+    pub(crate) fn directory(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.root.join(name);
-        fs::create_dir_all(&path).during(|| format!("creating {}", path.display()))?;
+        fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(path)
     }
 
     /// A directory that a user other than root can reach. A kept data directory may stand where only root may
     /// go (`/root/…`), so the real one is then elsewhere and a link named `name` leads to it.
-    pub(crate) fn reachable_directory(&self, name: &str) -> Result<PathBuf, ServersError> {
+    pub(crate) fn reachable_directory(&self, name: &str) -> anyhow::Result<PathBuf> {
         if self.ephemeral {
             return self.directory(name);
         }
@@ -102,7 +103,7 @@ impl DataDirectory {
         let target = new_directory(&lasting(), OWNED_PREFIX)?;
         // A dangling link: the data was cleared away behind our back.
         let _ = fs::remove_file(&link);
-        std::os::unix::fs::symlink(&target, &link).during(|| format!("linking {}", link.display()))?;
+        std::os::unix::fs::symlink(&target, &link).with_context(|| format!("linking {}", link.display()))?;
         Ok(target)
     }
 }
@@ -128,7 +129,7 @@ fn spawn_deletion(directory: &Path) -> std::io::Result<()> {
     delete.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
 }
 
-fn open_lock(root: &Path) -> Result<File, ServersError> {
+fn open_lock(root: &Path) -> anyhow::Result<File> {
     let path = root.join(LOCK_FILE);
     OpenOptions::new()
         .create(true)
@@ -136,7 +137,7 @@ fn open_lock(root: &Path) -> Result<File, ServersError> {
         .read(true)
         .write(true)
         .open(&path)
-        .during(|| format!("opening {}", path.display()))
+        .with_context(|| format!("opening {}", path.display()))
 }
 
 /// Where ephemeral directories are made. A file system in memory makes and deletes the files of a database in half the time.
@@ -152,11 +153,11 @@ fn lasting() -> PathBuf {
     if base.is_dir() { base } else { std::env::temp_dir() }
 }
 
-fn new_directory(base: &Path, prefix: &str) -> Result<PathBuf, ServersError> {
+fn new_directory(base: &Path, prefix: &str) -> anyhow::Result<PathBuf> {
     let path = base.join(format!("{prefix}{}", hex::encode(rand::random::<[u8; 8]>())));
     // As root, the user that Postgres runs as must get through; Postgres's own directory is closed to others.
-    let mode = if sys::effective_user() == 0 { 0o711 } else { 0o700 };
-    DirBuilder::new().mode(mode).create(&path).during(|| format!("creating {}", path.display()))?;
+    let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
+    DirBuilder::new().mode(mode).create(&path).with_context(|| format!("creating {}", path.display()))?;
     Ok(path)
 }
 
@@ -164,22 +165,13 @@ fn new_directory(base: &Path, prefix: &str) -> Result<PathBuf, ServersError> {
 fn sweep() {
     let entries = [lasting(), MEMORY.into()].into_iter().filter_map(|base| fs::read_dir(base).ok()).flatten();
     for entry in entries.flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
         let is_run = entry.file_name().to_str().is_some_and(|name| name.starts_with(EPHEMERAL_PREFIX));
         // Not through a link, and nothing of other users.
-        let is_ours =
-            entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == sys::effective_user());
-        if !(is_run && is_ours) {
-            continue;
-        }
+        let is_ours = metadata.is_dir() && metadata.uid() == geteuid().as_raw();
         // A new one may not be locked yet by the process that is making it.
-        let is_new = entry
-            .metadata()
-            .and_then(|metadata| metadata.modified())
-            .is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age < NEW_FOR));
-        if is_new {
-            continue;
-        }
-        if is_abandoned(&entry.path()) {
+        let is_new = metadata.modified().is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age < NEW_FOR));
+        if is_run && is_ours && !is_new && is_abandoned(&entry.path()) {
             let _ = spawn_deletion(&entry.path());
         }
     }

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Mutex;
 
 /// The reservations of this process. They end with it.
@@ -28,7 +27,7 @@ pub fn free_port() -> u16 {
 /// Whether the port is now this caller's. Two tests that pick one port by chance, before either listens on it, would
 /// break each other. Where no lock can be made, chance decides.
 fn reserve(port: u16) -> bool {
-    let directory = reservations();
+    let directory = std::env::temp_dir().join("postrider-ports");
     let lock = fs::create_dir_all(&directory).and_then(|()| File::create(directory.join(port.to_string())));
     let Ok(lock) = lock else { return true };
     let free = lock.try_lock().is_ok();
@@ -36,10 +35,6 @@ fn reserve(port: u16) -> bool {
         RESERVED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(lock);
     }
     free
-}
-
-fn reservations() -> PathBuf {
-    std::env::temp_dir().join("postrider-ports")
 }
 
 fn quiet_ports() -> Range<u16> {

@@ -13,15 +13,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::{Context as _, ensure};
+use rustix::process::{Signal, geteuid};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use url::Url;
 
-use crate::servers::error::{During, ServersError};
 use crate::servers::install::run;
 use crate::servers::place::DataDirectory;
 use crate::servers::ports::free_port;
 use crate::servers::process::{self, Program, Server};
-use crate::servers::sys;
 pub(crate) use install::{Programs, find_or_install};
 
 /// The superuser of the cluster.
@@ -72,7 +72,6 @@ const UNSYNCED: [(&str, &str); 5] = [
 pub type PostgresServer = Server<PostgresProgram>;
 
 /// How our Postgres is started.
-#[derive(Debug)]
 pub struct PostgresProgram {
     programs: Programs,
     run_as: Option<User>,
@@ -82,18 +81,8 @@ pub struct PostgresProgram {
     log: PathBuf,
     lock: File,
     port: u16,
-    password: Password,
+    password: String,
     synced: bool,
-}
-
-/// Does not print.
-#[derive(Clone)]
-struct Password(String);
-
-impl std::fmt::Debug for Password {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("…")
-    }
 }
 
 /// The user that Postgres runs as when we are root.
@@ -107,7 +96,7 @@ impl Server<PostgresProgram> {
     /// `postgres://…/<database>` as the superuser; the same after every restart. Contains the password.
     pub fn database_url(&self, database: &str) -> String {
         let program = self.program();
-        format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", program.password.0, program.port)
+        format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", program.password, program.port)
     }
 
     /// The database's URL by the server's Unix socket, for processes of this machine: a round trip costs a quarter less than over TCP. For
@@ -124,7 +113,7 @@ impl Server<PostgresProgram> {
     }
 
     /// Creates a database; `false` means that it was there already.
-    pub async fn create_database(&self, name: &str) -> Result<bool, ServersError> {
+    pub async fn create_database(&self, name: &str) -> anyhow::Result<bool> {
         let mut connection = PgConnection::connect(&self.database_url(SUPERUSER)).await?;
         let created = create_database(&mut connection, name, None).await;
         connection.close().await?;
@@ -137,7 +126,7 @@ pub(crate) async fn create_database(
     connection: &mut PgConnection,
     name: &str,
     template: Option<&str>,
-) -> Result<bool, ServersError> {
+) -> anyhow::Result<bool> {
     const DUPLICATE_DATABASE: &str = "42P04";
     let name = checked_name(name)?;
     let template = checked_name(template.unwrap_or("template0"))?;
@@ -151,14 +140,16 @@ pub(crate) async fn create_database(
 }
 
 /// A name that may stand between double quotes: identifiers cannot be bound parameters.
-pub(crate) fn checked_name(name: &str) -> Result<&str, ServersError> {
+pub(crate) fn checked_name(name: &str) -> anyhow::Result<&str> {
     let fits = (1..=63).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-    if fits { Ok(name) } else { Err(ServersError::DatabaseName) }
+    ensure!(fits, "not a database name: it takes 1 to 63 of a-z, 0-9 and _");
+    Ok(name)
 }
 
 impl Program for PostgresProgram {
     const NAME: &'static str = "postgres";
+    const STOP: Signal = Signal::INT;
 
     fn command(&self) -> Command {
         let mut command = command_as(self.run_as, &self.programs.postgres);
@@ -191,22 +182,18 @@ impl Program for PostgresProgram {
             lines.next() == Some(&pid.to_string()) && lines.nth(6) == Some("ready")
         })
     }
-
-    fn stops_on_interrupt(&self) -> bool {
-        true
-    }
 }
 
 /// Starts the server on `place`, with a new cluster when there is none.
-pub(crate) fn start(programs: &Programs, place: &DataDirectory, synced: bool) -> Result<PostgresServer, ServersError> {
-    let run_as = (sys::effective_user() == 0).then(user_for_root).transpose()?;
+pub(crate) fn start(programs: &Programs, place: &DataDirectory, synced: bool) -> anyhow::Result<PostgresServer> {
+    let run_as = geteuid().is_root().then(user_for_root).transpose()?;
     let home = match run_as {
         Some(_) => place.reachable_directory("postgres")?,
         None => place.directory("postgres")?,
     };
     fs::set_permissions(&home, fs::Permissions::from_mode(0o700))
         .and_then(|()| give_to(run_as, &home))
-        .during(|| format!("preparing {}", home.display()))?;
+        .with_context(|| format!("preparing {}", home.display()))?;
     let data_dir = home.join("data");
     let password_file = home.join("superuser.password");
     if data_dir.join("PG_VERSION").exists() {
@@ -216,7 +203,8 @@ pub(crate) fn start(programs: &Programs, place: &DataDirectory, synced: bool) ->
         let auth = if synced { "scram-sha-256" } else { "md5" };
         initialise(programs, run_as, &data_dir, &password_file, auth)?;
     }
-    let password = fs::read_to_string(&password_file).during(|| format!("reading {}", password_file.display()))?;
+    let password =
+        fs::read_to_string(&password_file).with_context(|| format!("reading {}", password_file.display()))?;
     let socket_dir = socket_directory(&home);
     let log = place.root().join("postgres.log");
     process::clear_log(&log)?;
@@ -229,7 +217,7 @@ pub(crate) fn start(programs: &Programs, place: &DataDirectory, synced: bool) ->
             log: log.clone(),
             lock: place.share_lock()?,
             port: free_port(),
-            password: Password(password.trim().to_owned()),
+            password: password.trim().to_owned(),
             synced,
         })
     })
@@ -248,12 +236,12 @@ fn initialise(
     data_dir: &Path,
     password_file: &Path,
     auth: &str,
-) -> Result<(), ServersError> {
+) -> anyhow::Result<()> {
     let unfinished = data_dir.with_extension("unfinished");
     if unfinished.exists() {
-        fs::remove_dir_all(&unfinished).during(|| format!("deleting {}", unfinished.display()))?;
+        fs::remove_dir_all(&unfinished).with_context(|| format!("deleting {}", unfinished.display()))?;
     }
-    write_password(run_as, password_file).during(|| format!("writing {}", password_file.display()))?;
+    write_password(run_as, password_file).with_context(|| format!("writing {}", password_file.display()))?;
     // The same order of text on every machine, and letters beyond ASCII still have a lower case.
     let character_type = if cfg!(target_os = "macos") { "UTF-8" } else { "C.UTF-8" };
     run(command_as(run_as, &programs.initdb)
@@ -266,7 +254,7 @@ fn initialise(
         .arg(password_file)
         // Nothing of value is in it yet, and the first checkpoint syncs what matters.
         .arg("--no-sync"))?;
-    fs::rename(&unfinished, data_dir).during(|| format!("creating {}", data_dir.display()))
+    fs::rename(&unfinished, data_dir).with_context(|| format!("creating {}", data_dir.display()))
 }
 
 fn write_password(run_as: Option<User>, path: &Path) -> std::io::Result<()> {
@@ -279,18 +267,17 @@ fn give_to(user: Option<User>, path: &Path) -> std::io::Result<()> {
     user.map_or(Ok(()), |user| chown(path, Some(user.id), Some(user.group)))
 }
 
-fn check_version(data_dir: &Path, programs: &Programs) -> Result<(), ServersError> {
+fn check_version(data_dir: &Path, programs: &Programs) -> anyhow::Result<()> {
     let file = data_dir.join("PG_VERSION");
-    let found = fs::read_to_string(&file).during(|| format!("reading {}", file.display()))?;
-    if found.trim().parse() == Ok(programs.major) {
-        Ok(())
-    } else {
-        Err(ServersError::DataVersion {
-            data_dir: data_dir.to_path_buf(),
-            found: found.trim().to_owned(),
-            installed: programs.major,
-        })
-    }
+    let found = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    ensure!(
+        found.trim().parse() == Ok(programs.major),
+        "the data in {} is of Postgres {}, the installed server is {}: install that version or use another data directory",
+        data_dir.display(),
+        found.trim(),
+        programs.major
+    );
+    Ok(())
 }
 
 fn command_as(user: Option<User>, program: &Path) -> Command {
@@ -303,14 +290,14 @@ fn command_as(user: Option<User>, program: &Path) -> Command {
     command
 }
 
-fn user_for_root() -> Result<User, ServersError> {
+fn user_for_root() -> anyhow::Result<User> {
     user_named("postgres").or_else(|_| user_named("nobody"))
 }
 
-fn user_named(name: &str) -> Result<User, ServersError> {
-    let number = |option: &str| -> Result<u32, ServersError> {
+fn user_named(name: &str) -> anyhow::Result<User> {
+    let number = |option: &str| -> anyhow::Result<u32> {
         let printed = run(Command::new("id").args([option, name]))?;
-        printed.trim().parse().map_err(|_| ServersError::Command { command: "id".to_owned(), output: printed })
+        printed.trim().parse::<u32>().with_context(|| format!("`id` printed {printed}"))
     };
     Ok(User { id: number("-u")?, group: number("-g")? })
 }

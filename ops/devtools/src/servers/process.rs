@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::servers::error::{During, ServersError};
-use crate::servers::sys::{self, ProcessSignal};
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::servers::children::end_with_parent;
 
 /// Postgres replays its log after a crash before it answers, and disks are slow at times.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -23,9 +25,12 @@ const STOP_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(15);
 
 /// What is particular to a server.
-pub trait Program: fmt::Debug + Send + Sync + 'static {
+pub trait Program: Send + Sync + 'static {
     /// Its name, for people.
     const NAME: &'static str;
+    /// Its orderly stop. NATS leaves on SIGTERM; on SIGINT, Postgres rolls back, checkpoints and leaves ("fast shutdown").
+    #[doc(hidden)]
+    const STOP: Signal;
     #[doc(hidden)]
     fn command(&self) -> Command;
     #[doc(hidden)]
@@ -34,11 +39,17 @@ pub trait Program: fmt::Debug + Send + Sync + 'static {
     fn lock(&self) -> &File;
     #[doc(hidden)]
     fn is_ready(&self, pid: u32) -> bool;
-    #[doc(hidden)]
-    fn stops_on_interrupt(&self) -> bool;
 }
 
-/// A server that this process started and that ends with it. Clones are handles of the same server.
+/// The port, or another thing the server needs, was in use at that moment: another start may succeed.
+#[derive(Debug, thiserror::Error)]
+#[error("{server} found its port or memory in use; its last log lines:\n{log}")]
+struct Busy {
+    server: &'static str,
+    log: String,
+}
+
+/// A server that this process started and that ends with it.
 pub struct Server<P: Program> {
     inner: Arc<Inner<P>>,
 }
@@ -46,12 +57,6 @@ pub struct Server<P: Program> {
 struct Inner<P: Program> {
     program: P,
     child: Mutex<Option<Child>>,
-}
-
-impl<P: Program> Clone for Server<P> {
-    fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner) }
-    }
 }
 
 impl<P: Program> fmt::Debug for Server<P> {
@@ -62,17 +67,15 @@ impl<P: Program> fmt::Debug for Server<P> {
 
 impl<P: Program> Server<P> {
     /// Starts a server whose ports `make` chooses, again with other ports when they were taken meanwhile.
-    pub(crate) fn launch(make: impl Fn() -> Result<P, ServersError>) -> Result<Self, ServersError> {
+    pub(crate) fn launch(make: impl Fn() -> anyhow::Result<P>) -> anyhow::Result<Self> {
         const ATTEMPTS: u32 = 20;
         let mut attempt = 1;
         loop {
             let inner = Inner { program: make()?, child: Mutex::new(None) };
             let started = inner.start_once(&mut inner.child());
             match started {
-                Ok(()) => {
-                    return Ok(Self { inner: Arc::new(inner) });
-                }
-                Err(ServersError::Busy { .. }) if attempt < ATTEMPTS => attempt += 1,
+                Ok(()) => return Ok(Self { inner: Arc::new(inner) }),
+                Err(error) if error.is::<Busy>() && attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -80,9 +83,7 @@ impl<P: Program> Server<P> {
 
     /// [`Server::stop`] for `Drop` implementations.
     pub(crate) fn stop_blocking(&self) {
-        if let Err(error) = self.inner.stop() {
-            tracing::warn!(server = P::NAME, %error, "could not be stopped");
-        }
+        self.inner.stop_blocking();
     }
 
     /// What is particular to this server.
@@ -97,36 +98,33 @@ impl<P: Program> Server<P> {
 
     /// Starts it after [`stop`](Self::stop) or [`kill9`](Self::kill9): same port, same data. Returns when it answers.
     /// Nothing happens when it runs.
-    pub async fn start(&self) -> Result<(), ServersError> {
+    pub async fn start(&self) -> anyhow::Result<()> {
         let inner = Arc::clone(&self.inner);
         blocking(move || inner.start()).await
     }
 
-    /// Checks that the server has not ended by itself.
-    ///
-    /// # Errors
-    /// [`ServersError::NotReady`] if it has, with the end of its log.
-    pub(crate) fn check_running(&self) -> Result<(), ServersError> {
+    /// Checks that the server has not ended by itself; the error has the end of its log.
+    pub(crate) fn check_running(&self) -> anyhow::Result<()> {
         let ended = match self.inner.child().as_mut() {
-            Some(child) => child.try_wait().during(|| format!("looking at {}", P::NAME))?,
+            Some(child) => child.try_wait().with_context(|| format!("looking at {}", P::NAME))?,
             None => None,
         };
-        ended.map_or(Ok(()), |status| {
-            let log = log_tail(self.inner.program.log_file(), 0);
-            Err(ServersError::NotReady { server: P::NAME, what: format!("ended by itself ({status})"), log })
-        })
+        if let Some(status) = ended {
+            bail!(self.inner.failed(&format!("ended by itself ({status})"), 0));
+        }
+        Ok(())
     }
 
     /// Stops it in its orderly way and returns when its process is gone. Nothing happens when it is stopped.
-    pub async fn stop(&self) -> Result<(), ServersError> {
+    pub async fn stop(&self) -> anyhow::Result<()> {
         let inner = Arc::clone(&self.inner);
-        blocking(move || inner.stop()).await
+        blocking(move || inner.end(P::STOP)).await
     }
 
     /// Kills its (main) process as a crash would, and returns when that is gone.
-    pub async fn kill9(&self) -> Result<(), ServersError> {
+    pub async fn kill9(&self) -> anyhow::Result<()> {
         let inner = Arc::clone(&self.inner);
-        blocking(move || inner.kill()).await
+        blocking(move || inner.end(Signal::KILL)).await
     }
 }
 
@@ -136,7 +134,7 @@ impl<P: Program> Inner<P> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self) -> Result<(), ServersError> {
+    fn start(&self) -> anyhow::Result<()> {
         let mut child = self.child();
         if child.is_some() {
             return Ok(());
@@ -144,23 +142,21 @@ impl<P: Program> Inner<P> {
         let give_up = Instant::now() + BUSY_FOR_AT_MOST;
         loop {
             match self.start_once(&mut child) {
-                Err(ServersError::Busy { .. }) if Instant::now() < give_up => {
-                    thread::sleep(LOOK_EVERY * 10);
-                }
+                Err(error) if error.is::<Busy>() && Instant::now() < give_up => thread::sleep(LOOK_EVERY * 10),
                 result => return result,
             }
         }
     }
 
-    fn start_once(&self, slot: &mut Option<Child>) -> Result<(), ServersError> {
+    fn start_once(&self, slot: &mut Option<Child>) -> anyhow::Result<()> {
         let log_file = self.program.log_file();
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(log_file)
-            .during(|| format!("opening {}", log_file.display()))?;
+            .with_context(|| format!("opening {}", log_file.display()))?;
         let log_start = log.metadata().map_or(0, |metadata| metadata.len());
-        let again = |file: &File| file.try_clone().during(|| format!("preparing the files of {}", P::NAME));
+        let again = |file: &File| file.try_clone().with_context(|| format!("preparing the files of {}", P::NAME));
         let mut command = self.program.command();
         command
             // Holding the lock of the data directory open, the server keeps it locked until it is gone, also
@@ -170,55 +166,43 @@ impl<P: Program> Inner<P> {
             .stderr(Stdio::from(log))
             // Out of the terminal's foreground group: Ctrl-C is for us, and we drain first.
             .process_group(0);
-        sys::end_with_parent(&mut command, self.stop_signal());
-        let mut child = spawn(command).during(|| format!("starting {}", P::NAME))?;
-        match self.wait_until_ready(&mut child, log_start) {
-            Ok(()) => {
-                *slot = Some(child);
-                Ok(())
-            }
-            Err(error) => {
-                end(&mut child, ProcessSignal::Kill, P::NAME)?;
-                Err(error)
-            }
+        end_with_parent(&mut command, P::STOP);
+        let mut child = spawn(command).with_context(|| format!("starting {}", P::NAME))?;
+        if let Err(error) = self.wait_until_ready(&mut child, log_start) {
+            end(&mut child, Signal::KILL, P::NAME)?;
+            return Err(error);
         }
+        *slot = Some(child);
+        Ok(())
     }
 
-    fn wait_until_ready(&self, child: &mut Child, log_start: u64) -> Result<(), ServersError> {
+    fn wait_until_ready(&self, child: &mut Child, log_start: u64) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            let ended = child.try_wait().during(|| format!("looking at {}", P::NAME))?;
+            let ended = child.try_wait().with_context(|| format!("looking at {}", P::NAME))?;
             if let Some(status) = ended {
                 let log = log_tail(self.program.log_file(), log_start);
-                return Err(if is_busy(&log) {
-                    ServersError::Busy { server: P::NAME, log }
-                } else {
-                    ServersError::NotReady { server: P::NAME, what: format!("ended at start ({status})"), log }
-                });
+                if is_busy(&log) {
+                    return Err(Busy { server: P::NAME, log }.into());
+                }
+                bail!(self.failed(&format!("ended at start ({status})"), log_start));
             }
             if self.program.is_ready(child.id()) {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(ServersError::NotReady {
-                    server: P::NAME,
-                    what: format!("was not ready within {} s", READY_WITHIN.as_secs()),
-                    log: log_tail(self.program.log_file(), log_start),
-                });
+                bail!(self.failed(&format!("was not ready within {} s", READY_WITHIN.as_secs()), log_start));
             }
             thread::sleep(LOOK_EVERY);
         }
     }
 
-    fn stop(&self) -> Result<(), ServersError> {
-        self.finish(self.stop_signal())
+    /// What happened, with the end of the log.
+    fn failed(&self, what: &str, log_start: u64) -> String {
+        format!("{} {what}; its last log lines:\n{}", P::NAME, log_tail(self.program.log_file(), log_start))
     }
 
-    fn kill(&self) -> Result<(), ServersError> {
-        self.finish(ProcessSignal::Kill)
-    }
-
-    fn finish(&self, signal: ProcessSignal) -> Result<(), ServersError> {
+    fn end(&self, signal: Signal) -> anyhow::Result<()> {
         let mut slot = self.child();
         if let Some(child) = slot.as_mut() {
             end(child, signal, P::NAME)?;
@@ -227,37 +211,37 @@ impl<P: Program> Inner<P> {
         Ok(())
     }
 
-    fn stop_signal(&self) -> ProcessSignal {
-        if self.program.stops_on_interrupt() { ProcessSignal::Interrupt } else { ProcessSignal::Terminate }
-    }
-}
-
-impl<P: Program> Drop for Inner<P> {
-    fn drop(&mut self) {
-        if let Err(error) = self.stop() {
+    fn stop_blocking(&self) {
+        if let Err(error) = self.end(P::STOP) {
             tracing::warn!(server = P::NAME, %error, "could not be stopped");
         }
     }
 }
 
+impl<P: Program> Drop for Inner<P> {
+    fn drop(&mut self) {
+        self.stop_blocking();
+    }
+}
+
 /// Sends `signal`, waits, and kills what does not go.
-fn end(child: &mut Child, signal: ProcessSignal, name: &str) -> Result<(), ServersError> {
+fn end(child: &mut Child, signal: Signal, name: &str) -> anyhow::Result<()> {
     let looking = || format!("stopping {name}");
-    if child.try_wait().during(looking)?.is_some() {
+    if child.try_wait().with_context(looking)?.is_some() {
         return Ok(());
     }
-    sys::send(child, signal).during(looking)?;
+    kill_process(Pid::from_child(child), signal).with_context(looking)?;
     let deadline = Instant::now() + STOP_WITHIN;
-    while signal != ProcessSignal::Kill && Instant::now() < deadline {
-        if child.try_wait().during(looking)?.is_some() {
+    while signal != Signal::KILL && Instant::now() < deadline {
+        if child.try_wait().with_context(looking)?.is_some() {
             return Ok(());
         }
         thread::sleep(LOOK_EVERY);
     }
-    if signal != ProcessSignal::Kill {
-        sys::send(child, ProcessSignal::Kill).during(looking)?;
+    if signal != Signal::KILL {
+        kill_process(Pid::from_child(child), Signal::KILL).with_context(looking)?;
     }
-    child.wait().during(looking).map(drop)
+    child.wait().with_context(looking).map(drop)
 }
 
 /// Whether the log names something that is only in use for now: a port, or what a killed Postgres left to its children.
@@ -288,8 +272,8 @@ pub(crate) fn last_lines(text: &str, count: usize) -> String {
 }
 
 /// Empties the log of the last run.
-pub(crate) fn clear_log(path: &Path) -> Result<(), ServersError> {
-    fs::write(path, "").during(|| format!("writing {}", path.display()))
+pub(crate) fn clear_log(path: &Path) -> anyhow::Result<()> {
+    fs::write(path, "").with_context(|| format!("writing {}", path.display()))
 }
 
 type SpawnJob = (Command, mpsc::Sender<std::io::Result<Child>>);
@@ -325,7 +309,7 @@ fn start_spawner() -> std::io::Result<mpsc::Sender<SpawnJob>> {
 
 /// Runs blocking work beside the async runtime.
 pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ServersError> + Send + 'static,
-) -> Result<T, ServersError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ServersError::Interrupted)?
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    tokio::task::spawn_blocking(work).await.context("interrupted by shutdown")?
 }

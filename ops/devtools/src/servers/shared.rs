@@ -6,12 +6,12 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
+use anyhow::{Context as _, bail};
 use sha2::{Digest, Sha256};
 use sqlx::migrate::Migrator;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use url::Url;
 
-use crate::servers::error::ServersError;
 use crate::servers::postgres::{checked_name, create_database};
 use crate::servers::{ServerOptions, Servers, process};
 
@@ -35,7 +35,7 @@ impl std::fmt::Debug for SharedServers {
 }
 
 /// The servers of this test run, started when this process is the first to ask for them.
-pub async fn shared() -> Result<SharedServers, ServersError> {
+pub async fn shared() -> anyhow::Result<SharedServers> {
     match SharedServers::from_environment()? {
         Some(servers) => Ok(servers),
         None => process::blocking(SharedServers::own).await,
@@ -55,21 +55,21 @@ impl SharedServers {
         url.into()
     }
 
-    fn from_environment() -> Result<Option<Self>, ServersError> {
+    fn from_environment() -> anyhow::Result<Option<Self>> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         match (variable(TEST_NATS_URL_VARIABLE), variable(TEST_DATABASE_URL_VARIABLE)) {
             (None, None) => Ok(None),
             (Some(nats_url), Some(database_url)) => Ok(Some(Self {
                 nats_url,
-                database_url: Url::parse(&database_url).map_err(|_| ServersError::TestAddresses)?,
+                database_url: Url::parse(&database_url).context(TEST_DATABASE_URL_VARIABLE)?,
             })),
-            _ => Err(ServersError::TestAddresses),
+            _ => bail!("{TEST_NATS_URL_VARIABLE} and {TEST_DATABASE_URL_VARIABLE} are set together, or not at all"),
         }
     }
 
     /// The pair of this process. Never dropped: the servers get their signal when the process ends, and the next
     /// ephemeral start deletes their directory.
-    fn own() -> Result<Self, ServersError> {
+    fn own() -> anyhow::Result<Self> {
         static OWN: Mutex<Option<Servers>> = Mutex::new(None);
 
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,10 +77,7 @@ impl SharedServers {
             Some(servers) => servers,
             None => own.insert(Servers::start_blocking(&ServerOptions::unsynced())?),
         };
-        Ok(Self {
-            nats_url: servers.nats_url(),
-            database_url: Url::parse(&servers.database_url("postgres")).map_err(|_| ServersError::TestAddresses)?,
-        })
+        Ok(Self { nats_url: servers.nats_url(), database_url: Url::parse(&servers.database_url("postgres"))? })
     }
 }
 
@@ -98,16 +95,16 @@ impl std::fmt::Debug for TestDatabase {
 
 impl TestDatabase {
     /// An empty database.
-    pub async fn create() -> Result<Self, ServersError> {
+    pub async fn create() -> anyhow::Result<Self> {
         Self::from_template(None).await
     }
 
     /// A database with the schema of `migrator`. They run once per test run, into a template that is then copied.
-    pub async fn migrated(migrator: &Migrator) -> Result<Self, ServersError> {
+    pub async fn migrated(migrator: &Migrator) -> anyhow::Result<Self> {
         Self::from_template(Some(migrator)).await
     }
 
-    async fn from_template(migrator: Option<&Migrator>) -> Result<Self, ServersError> {
+    async fn from_template(migrator: Option<&Migrator>) -> anyhow::Result<Self> {
         let database =
             Self { name: format!("test_{}", hex::encode(rand::random::<[u8; 8]>())), servers: shared().await? };
         let mut connection = maintenance(&database.servers).await?;
@@ -161,14 +158,14 @@ fn queue_deletion(servers: SharedServers, name: String) {
     let _ = deleter.send((servers, name));
 }
 
-async fn delete_database(servers: &SharedServers, name: &str) -> Result<(), ServersError> {
+async fn delete_database(servers: &SharedServers, name: &str) -> anyhow::Result<()> {
     let mut connection = maintenance(servers).await?;
     let statement = format!(r#"drop database "{}" with (force)"#, checked_name(name)?);
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
     Ok(connection.close().await?)
 }
 
-async fn maintenance(servers: &SharedServers) -> Result<PgConnection, ServersError> {
+async fn maintenance(servers: &SharedServers) -> anyhow::Result<PgConnection> {
     Ok(PgConnection::connect(&servers.database_url("postgres")).await?)
 }
 
@@ -177,7 +174,7 @@ async fn template_of(
     servers: &SharedServers,
     connection: &mut PgConnection,
     migrator: &Migrator,
-) -> Result<String, ServersError> {
+) -> anyhow::Result<String> {
     /// Key of the advisory lock under which a template is made; any number that no one else uses on this server.
     const MAKING_A_TEMPLATE: i64 = 0x706f_7374_7269;
 
@@ -212,7 +209,7 @@ async fn make_template(
     connection: &mut PgConnection,
     migrator: &Migrator,
     name: &str,
-) -> Result<(), ServersError> {
+) -> anyhow::Result<()> {
     let unfinished = format!("unfinished_{}", hex::encode(rand::random::<[u8; 8]>()));
     create_database(connection, &unfinished, None).await?;
     let mut database = PgConnection::connect(&servers.database_url(&unfinished)).await?;

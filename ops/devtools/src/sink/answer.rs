@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The points of a transaction at which it can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TransactionStage {
+pub(crate) enum TransactionStage {
     /// `MAIL FROM`: no recipient is known, so this goes by the sender's address.
     Mail,
     /// `RCPT TO`.
@@ -20,50 +20,11 @@ pub enum TransactionStage {
     Dot,
 }
 
-/// An SMTP reply that says no: 4xx or 5xx, one line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FailureReply {
-    code: u16,
-    line: String,
-}
-
-impl FailureReply {
-    /// From a code and the rest of the line; `None` unless 400 to 599, on one line of at most 500 bytes.
-    pub fn new(code: u16, text: &str) -> Option<Self> {
-        let is_one_line = text.len() <= 500 && !text.contains(['\r', '\n']);
-        ((400..600).contains(&code) && is_one_line).then(|| Self { code, line: format!("{code} {text}") })
-    }
-
-    /// From a whole line such as `451 4.3.0 Try again later`.
-    pub fn parse(line: &str) -> Option<Self> {
-        let (code, text) = line.split_once(' ').unwrap_or((line, ""));
-        if code.len() != 3 {
-            return None;
-        }
-        Self::new(code.parse().ok()?, text)
-    }
-
-    /// The three digits.
-    pub fn code(&self) -> u16 {
-        self.code
-    }
-
-    /// The line without its end.
-    pub fn line(&self) -> &str {
-        &self.line
-    }
-
-    /// 4xx: the sender should try again.
-    pub fn is_temporary(&self) -> bool {
-        self.code < 500
-    }
-}
-
 /// How a stage ends when not well.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FailureOutcome {
-    /// With this answer.
-    Reply(FailureReply),
+pub(crate) enum FailureOutcome {
+    /// With this answer: 4xx or 5xx, one line without its end.
+    Reply(String),
     /// With the end of the connection, and nothing stored.
     Drop,
     /// At the dot: stored, and the connection ends before the answer.

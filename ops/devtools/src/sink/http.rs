@@ -9,12 +9,13 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::sink::inbox::{Count, Inbox, Stats};
-use crate::sink::message::{Parsed, StoredMessage};
+use crate::sink::message::StoredMessage;
 use crate::sink::page;
-use crate::sink::rules::{self, SinkRule};
+use crate::sink::rules::SinkRule;
 
 /// A million addresses fit.
 const MAX_BODY: usize = 128 * 1024 * 1024;
@@ -96,6 +97,7 @@ struct CountsQuery {
     not: Option<u32>,
 }
 
+/// Of a million addresses, so not as a [`Value`].
 #[derive(Serialize)]
 struct Counts {
     checked: usize,
@@ -122,60 +124,36 @@ struct MessagesQuery {
     to: Option<String>,
 }
 
+/// A mail: its envelope, and of its content what was asked for.
 #[derive(Serialize)]
-struct Envelope {
+struct Mail {
     id: u64,
     accepted_at_us: u64,
     from: String,
     to: Vec<String>,
     bytes: usize,
+    #[serde(flatten)]
+    content: Value,
 }
 
-impl Envelope {
-    fn of(message: &StoredMessage) -> Self {
-        Self {
-            id: message.id,
-            accepted_at_us: message.accepted_at_us,
-            from: message.from.clone(),
-            to: message.to.clone(),
-            bytes: message.source.len(),
-        }
+impl Mail {
+    fn of(message: &StoredMessage, content: Value) -> Self {
+        let StoredMessage { id, accepted_at_us, from, to, source } = message;
+        let (id, accepted_at_us, bytes) = (*id, *accepted_at_us, source.len());
+        Self { id, accepted_at_us, from: from.clone(), to: to.clone(), bytes, content }
     }
 }
 
-#[derive(Serialize)]
-struct Messages {
-    messages: Vec<Listed>,
+async fn messages(State(inbox): Inboxed, Query(query): Query<MessagesQuery>) -> Json<Value> {
+    let found = inbox.messages(query.limit.unwrap_or(50), query.to.as_deref());
+    let listed = found.iter().map(|message| Mail::of(message, json!({"subject": message.parse().subject})));
+    Json(json!({"messages": listed.collect::<Vec<_>>()}))
 }
 
-#[derive(Serialize)]
-struct Listed {
-    #[serde(flatten)]
-    envelope: Envelope,
-    subject: String,
-}
-
-async fn messages(State(inbox): Inboxed, Query(query): Query<MessagesQuery>) -> Json<Messages> {
-    let messages = inbox
-        .messages(query.limit.unwrap_or(50), query.to.as_deref())
-        .iter()
-        .map(|message| Listed { envelope: Envelope::of(message), subject: message.parse().subject })
-        .collect();
-    Json(Messages { messages })
-}
-
-#[derive(Serialize)]
-struct Whole {
-    #[serde(flatten)]
-    envelope: Envelope,
-    #[serde(flatten)]
-    content: Parsed,
-}
-
-async fn message(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Json<Whole>, NotKept> {
+async fn message(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Json<Mail>, NotKept> {
     let message = inbox.message(id).ok_or(NotKept)?;
-    let content = message.parse();
-    Ok(Json(Whole { envelope: Envelope::of(&message), content }))
+    let content = json!(message.parse());
+    Ok(Json(Mail::of(&message, content)))
 }
 
 async fn source(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, NotKept> {
@@ -200,12 +178,12 @@ async fn show_rules(State(inbox): Inboxed) -> Json<Vec<SinkRule>> {
 }
 
 async fn set_rules(State(inbox): Inboxed, text: String) -> Response {
-    match rules::parse(&text) {
+    match SinkRule::parse_list(&text) {
         Ok(rules) => {
             inbox.set_rules(rules);
             StatusCode::NO_CONTENT.into_response()
         }
-        Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}")).into_response(),
     }
 }
 
@@ -215,12 +193,6 @@ struct WaitQuery {
     address: Option<String>,
     count: Option<u32>,
     timeout_ms: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Waited {
-    reached: bool,
-    accepted: u64,
 }
 
 async fn wait(State(inbox): Inboxed, Query(query): Query<WaitQuery>) -> Response {
@@ -236,8 +208,7 @@ async fn wait(State(inbox): Inboxed, Query(query): Query<WaitQuery>) -> Response
             return (StatusCode::BAD_REQUEST, advice).into_response();
         }
     };
-    let accepted = inbox.stats().accepted;
-    Json(Waited { reached, accepted }).into_response()
+    Json(json!({"reached": reached, "accepted": inbox.stats().accepted})).into_response()
 }
 
 /// The mail was never there, or newer ones took its place.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -82,7 +82,6 @@ pub struct Inbox {
     keep: KeptMails,
     hasher: RandomState,
     state: Mutex<InboxState>,
-    rules: RwLock<Arc<[SinkRule]>>,
     /// Notified of each accepted mail.
     accepted: Notify,
 }
@@ -112,6 +111,7 @@ impl KeyedCount {
 
 #[derive(Debug, Default)]
 struct InboxState {
+    rules: Arc<[SinkRule]>,
     /// Without what [`Inbox::stats`] derives.
     stats: Stats,
     addresses: KeyedCounts,
@@ -151,13 +151,7 @@ impl InboxState {
 
 impl Inbox {
     pub(crate) fn new(keep: KeptMails) -> Self {
-        Self {
-            keep,
-            hasher: RandomState::new(),
-            state: Mutex::default(),
-            rules: RwLock::new(Arc::new([])),
-            accepted: Notify::new(),
-        }
+        Self { keep, hasher: RandomState::new(), state: Mutex::default(), accepted: Notify::new() }
     }
 
     /// A panic while a count is changed leaves a count; going on is right.
@@ -214,18 +208,19 @@ impl Inbox {
     /// Forgets everything counted and kept, and which scripted answers were given. The rules stay, ids go on.
     pub fn clear(&self) {
         let mut state = self.state();
-        *state = InboxState { last_id: state.last_id, ..InboxState::default() };
+        *state = InboxState { last_id: state.last_id, rules: Arc::clone(&state.rules), ..InboxState::default() };
     }
 
     /// Puts these rules in force, in place of all others; their `times` begin anew.
     pub fn set_rules(&self, rules: Vec<SinkRule>) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
-        self.state().attempts.clear();
+        let mut state = self.state();
+        state.rules = rules.into();
+        state.attempts.clear();
     }
 
     /// The rules in force.
     pub fn rules(&self) -> Arc<[SinkRule]> {
-        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.state().rules)
     }
 
     /// Waits until `count` mails were accepted in all; `false` when `timeout` came first.
@@ -302,28 +297,20 @@ impl Inbox {
     pub(crate) fn behaviour_at<'a>(
         &self,
         stage: TransactionStage,
-        addresses: impl Iterator<Item = &'a str>,
+        mut addresses: impl Iterator<Item = &'a str>,
     ) -> Option<Behaviour> {
         let rules = self.rules();
-        let mut found = None;
-        for address in addresses {
-            if let Some(behaviour) = self.behaviour_for(stage, address, &rules) {
-                found = Some(behaviour);
-                break;
-            }
-        }
-        if let Some(behaviour) = &found {
-            self.count_outcome(behaviour.outcome.as_ref());
-        }
-        found
+        let found = addresses.find_map(|address| self.behaviour_for(stage, address, &rules))?;
+        self.count_outcome(found.outcome.as_ref());
+        Some(found)
     }
 
     fn behaviour_for(&self, stage: TransactionStage, address: &str, rules: &[SinkRule]) -> Option<Behaviour> {
         for (number, rule) in rules.iter().enumerate() {
             if let Some(behaviour) = rule.behaviour_for(stage, address)
-                && self.is_within_times(behaviour, number, address)
+                && self.is_within_times(&behaviour, number, address)
             {
-                return Some(behaviour.clone());
+                return Some(behaviour);
             }
         }
         let (local_part, _) = address.rsplit_once('@')?;
@@ -341,7 +328,7 @@ impl Inbox {
     fn count_outcome(&self, outcome: Option<&FailureOutcome>) {
         let stats = &mut self.state().stats;
         match outcome {
-            Some(FailureOutcome::Reply(reply)) if reply.is_temporary() => stats.deferred += 1,
+            Some(FailureOutcome::Reply(reply)) if reply.starts_with('4') => stats.deferred += 1,
             Some(FailureOutcome::Reply(_)) => stats.rejected += 1,
             Some(FailureOutcome::Drop | FailureOutcome::DropAfterAccept) => stats.dropped += 1,
             None => {}
@@ -350,7 +337,7 @@ impl Inbox {
 }
 
 /// Microseconds since 1970.
-fn now_us() -> u64 {
+pub(crate) fn now_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .ok()

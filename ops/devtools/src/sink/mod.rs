@@ -70,21 +70,20 @@ mod rules;
 mod script;
 mod smtp;
 
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use ::smtp::SmtpCredentials;
 
-pub use answer::{FailureOutcome, FailureReply, TransactionStage};
 pub use inbox::{Count, Inbox, KeptMails, Stats};
 pub use message::{Attachment, HeaderField, Parsed, StoredMessage};
-pub use rules::{Match, RuleError, SinkRule};
+pub use rules::SinkRule;
 
 /// How to start a sink.
 #[derive(Debug, Clone)]
@@ -117,38 +116,6 @@ impl Default for SinkOptions {
     }
 }
 
-/// Why a sink did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum SinkError {
-    /// An address could not be taken.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// How it failed.
-        #[source]
-        source: io::Error,
-    },
-    /// The file of rules cannot be read.
-    #[error("cannot read the rules in {}", path.display())]
-    RulesFile {
-        /// The file.
-        path: PathBuf,
-        /// How it failed.
-        #[source]
-        source: io::Error,
-    },
-    /// The file of rules is not what it should be.
-    #[error("the rules in {} are not usable", path.display())]
-    Rules {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        #[source]
-        source: RuleError,
-    },
-}
-
 /// A running sink. It takes and answers nothing more when this is dropped.
 #[derive(Debug)]
 pub struct Sink {
@@ -160,13 +127,11 @@ pub struct Sink {
 
 impl Sink {
     /// Listens on both addresses and returns when both take connections.
-    pub async fn start(options: SinkOptions) -> Result<Self, SinkError> {
+    pub async fn start(options: SinkOptions) -> anyhow::Result<Self> {
         let inbox = Arc::new(Inbox::new(options.keep));
         if let Some(path) = options.rules {
-            let text = tokio::fs::read_to_string(&path).await;
-            let text = text.map_err(|source| SinkError::RulesFile { path: path.clone(), source })?;
-            let rules = rules::parse(&text).map_err(|source| SinkError::Rules { path, source })?;
-            inbox.set_rules(rules);
+            let text = tokio::fs::read_to_string(&path).await.with_context(|| path.display().to_string())?;
+            inbox.set_rules(SinkRule::parse_list(&text).with_context(|| path.display().to_string())?);
         }
         let (smtp, smtp_addr) = listen(options.smtp_addr).await?;
         let (http, http_addr) = listen(options.http_addr).await?;
@@ -220,9 +185,8 @@ impl Drop for Sink {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), SinkError> {
-    let failed = |source| SinkError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
+async fn listen(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let bound = listener.local_addr()?;
     Ok((listener, bound))
 }

@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use htmlize::escape_all_quotes as escape;
 
-use crate::sink::inbox::Stats;
+use crate::sink::inbox::{Stats, now_us};
 use crate::sink::message::{HeaderField, Parsed, StoredMessage};
 
 const STYLE: &str = include_str!("page.css");
@@ -209,8 +208,7 @@ fn grouped(number: u64) -> String {
 }
 
 fn ago(at_us: u64) -> String {
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    match now_s.saturating_sub(at_us / 1_000_000) {
+    match now_us().saturating_sub(at_us) / 1_000_000 {
         0..5 => "now".to_owned(),
         seconds @ 5..120 => format!("{seconds} s ago"),
         seconds @ 120..7_200 => format!("{} min ago", seconds / 60),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::sink::answer::{Behaviour, FailureOutcome, FailureReply, TransactionStage};
+use crate::sink::answer::{Behaviour, FailureOutcome, TransactionStage};
+use crate::sink::rules::MAX_DELAY;
 
 /// The behaviour a local part asks for; `None` for ordinary ones. Case does not matter.
 pub(crate) fn parse(local_part: &str) -> Option<Behaviour> {
@@ -60,7 +61,7 @@ fn fail(code: u16, enhanced: &str, times: Option<u32>, rest: &[&str]) -> Option<
         ["at", stage] => answering_stage(stage)?,
         _ => return None,
     };
-    let reply = FailureReply::new(code, &format!("{enhanced} As the address asked for"))?;
+    let reply = format!("{code} {enhanced} As the address asked for");
     Some(Behaviour { times, ..Behaviour::end(stage, FailureOutcome::Reply(reply)) })
 }
 
@@ -80,7 +81,7 @@ fn duration(word: &str) -> Option<Duration> {
         Some(number) => Duration::from_millis(number.parse().ok()?),
         None => Duration::from_secs(word.strip_suffix('s')?.parse().ok()?),
     };
-    (duration <= Duration::from_secs(600)).then_some(duration)
+    (duration <= MAX_DELAY).then_some(duration)
 }
 
 /// RFC 3463: class 4 or 5, subject, detail.
@@ -146,7 +147,7 @@ mod tests {
         let behaviour = parse(local_part).unwrap();
         assert_eq!((behaviour.stage, behaviour.times, behaviour.delay), (Some(stage), times, None));
         let Some(FailureOutcome::Reply(answer)) = behaviour.outcome else { panic!("{:?}", behaviour.outcome) };
-        assert!(answer.line().starts_with(reply), "{}", answer.line());
+        assert!(answer.starts_with(reply), "{answer}");
     }
 
     #[rstest]

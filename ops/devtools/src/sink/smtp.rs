@@ -54,7 +54,7 @@ impl SinkMailHandler {
         let Some(behaviour) = self.0.behaviour_at(stage, addresses.map(String::as_str)) else { return positive };
         let answer = match behaviour.outcome {
             None => positive,
-            Some(FailureOutcome::Reply(reply)) => SmtpAnswer::reply(reply.line().to_owned()),
+            Some(FailureOutcome::Reply(reply)) => SmtpAnswer::reply(reply),
             Some(FailureOutcome::Drop) => SmtpAnswer { delay: None, reply: None, then: AfterAnswer::Abort },
             // Answers to mails before this one are sent.
             Some(FailureOutcome::DropAfterAccept) => SmtpAnswer { delay: None, reply: None, then: AfterAnswer::Close },

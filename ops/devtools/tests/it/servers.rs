@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use async_nats::jetstream::{self, stream};
-use devtools::servers::{ServerOptions, Servers, ServersError, TestDatabase};
+use devtools::servers::{ServerOptions, Servers, TestDatabase};
 use sqlx::{Connection, PgConnection};
 
 /// A data directory that goes when the test ends.
@@ -160,8 +160,8 @@ async fn a_kept_data_directory_has_one_owner_and_is_found_again() {
     publish_one(&servers).await;
     write_row(&servers).await;
 
-    let second = Servers::start(&options).await;
-    assert!(matches!(second, Err(ServersError::DataInUse(_))), "{second:?}");
+    let second = Servers::start(&options).await.unwrap_err();
+    assert!(second.to_string().contains("in use by another process"), "{second}");
 
     servers.stop_all().await.unwrap();
     drop(servers);
@@ -178,8 +178,8 @@ async fn a_server_that_cannot_start_shows_its_log() {
 
     let error = Servers::start(&options).await.unwrap_err();
 
-    assert!(matches!(error, ServersError::NotReady { .. }), "{error}");
-    assert!(error.to_string().contains("pg_control"), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("its last log lines") && error.contains("pg_control"), "{error}");
 }
 
 #[tokio::test]

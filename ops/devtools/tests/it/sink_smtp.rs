@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::smtp_client::{Client, http, start};
-use devtools::sink::{FailureOutcome, FailureReply, Match, Sink, SinkOptions, SinkRule, TransactionStage};
+use devtools::sink::{Sink, SinkOptions, SinkRule};
 use rstest::rstest;
 use smtp::SmtpCredentials;
 
@@ -221,10 +221,8 @@ async fn credentials_are_required_when_set() {
 #[tokio::test]
 async fn rules_come_before_scripts_and_can_be_limited() {
     let sink = start().await;
-    let reply = FailureReply::parse("451 4.7.0 Later").unwrap();
-    let domain = Match::Domain("rules.example".to_owned());
-    let rule = SinkRule::new(domain, TransactionStage::Dot, FailureOutcome::Reply(reply)).unwrap();
-    sink.inbox().set_rules(vec![rule.times(1)]);
+    let rules = r#"[{"match": {"domain": "rules.example"}, "stage": "dot", "reply": "451 4.7.0 Later", "times": 1}]"#;
+    sink.inbox().set_rules(SinkRule::parse_list(rules).unwrap());
 
     let mut client = Client::connect(&sink).await;
     for (to, outcome) in [

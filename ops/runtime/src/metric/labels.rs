@@ -4,7 +4,7 @@ use schemas::{
     DirectKind, EventType, ExitReason, Lane, ProviderKind, RequestKind, SendState, SkipReason, StepType, answers::Class,
 };
 
-use crate::pause_switches::StageName;
+use crate::StageName;
 
 /// A label of a metric.
 #[derive(Debug, Clone, Copy)]

@@ -6,15 +6,20 @@
 
 mod labels;
 mod list;
-mod recorder;
+
+use std::time::Duration;
 
 use metrics::{SharedString, Unit};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use self::{
     labels::{Emitter, Label, Values},
     list::{Counter, Gauge, Histogram},
-    recorder::start,
 };
+use crate::StageName;
+
+/// Samples of histograms are sorted into their buckets so often; until then each takes room.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// What the three kinds of metric have in common.
 #[derive(Debug, Clone, Copy)]
@@ -42,35 +47,35 @@ pub fn all() -> Vec<Metric> {
 
 type Labels = Vec<(&'static str, SharedString)>;
 
-fn labels<const N: usize>(pairs: [(&'static str, SharedString); N]) -> Labels {
-    Vec::from(pairs)
+fn fixed<const N: usize>(pairs: [(&'static str, &'static str); N]) -> Labels {
+    pairs.map(|(key, value)| (key, SharedString::const_str(value))).into()
+}
+
+fn owned<const N: usize>(pairs: [(&'static str, String); N]) -> Labels {
+    pairs.map(|(key, value)| (key, SharedString::from_owned(value))).into()
 }
 
 impl Counter {
     /// Adds.
     pub fn add<const N: usize>(self, count: u64, pairs: [(&'static str, &'static str); N]) {
-        metrics::counter!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
-            .increment(count);
+        metrics::counter!(self.name(), &fixed(pairs)).increment(count);
     }
 
     /// Adds, with a label made at run time from a bounded set (an HTTP status, a route).
     pub fn add_owned<const N: usize>(self, count: u64, pairs: [(&'static str, String); N]) {
-        metrics::counter!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::from_owned(value)))))
-            .increment(count);
+        metrics::counter!(self.name(), &owned(pairs)).increment(count);
     }
 }
 
 impl Gauge {
     /// Sets the level.
     pub fn set<const N: usize>(self, level: f64, pairs: [(&'static str, &'static str); N]) {
-        metrics::gauge!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
-            .set(level);
+        metrics::gauge!(self.name(), &fixed(pairs)).set(level);
     }
 
     /// Sets the level, with a label made at run time from a bounded set.
     pub fn set_owned<const N: usize>(self, level: f64, pairs: [(&'static str, String); N]) {
-        metrics::gauge!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::from_owned(value)))))
-            .set(level);
+        metrics::gauge!(self.name(), &owned(pairs)).set(level);
     }
 
     /// Raises the level by one until the answer is dropped, however that comes about.
@@ -82,8 +87,7 @@ impl Gauge {
 
     /// Moves the level.
     pub fn add<const N: usize>(self, by: f64, pairs: [(&'static str, &'static str); N]) {
-        metrics::gauge!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
-            .increment(by);
+        metrics::gauge!(self.name(), &fixed(pairs)).increment(by);
     }
 }
 
@@ -100,25 +104,59 @@ impl Drop for GaugeGuard {
 impl Histogram {
     /// Records one value, in seconds.
     pub fn record<const N: usize>(self, seconds: f64, pairs: [(&'static str, &'static str); N]) {
-        metrics::histogram!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
-            .record(seconds);
+        metrics::histogram!(self.name(), &fixed(pairs)).record(seconds);
     }
 
     /// Begins without a value.
     pub fn begin<const N: usize>(self, pairs: [(&'static str, &'static str); N]) {
-        let _ =
-            metrics::histogram!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))));
+        let _ = metrics::histogram!(self.name(), &fixed(pairs));
     }
 
     /// Records one value, in seconds, with a label made at run time from a bounded set.
     pub fn record_owned<const N: usize>(self, seconds: f64, pairs: [(&'static str, String); N]) {
-        metrics::histogram!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::from_owned(value)))))
-            .record(seconds);
+        metrics::histogram!(self.name(), &owned(pairs)).record(seconds);
     }
 }
 
-/// Tells the recorder every metric's unit and meaning.
-pub fn describe() {
+/// Starts to keep metrics, with everything this process will count at zero. Call inside a runtime, once per process.
+///
+/// `processes` is what the process was started as: `all`, `ingress`, or stages joined by `+`. With `kept` false nothing is kept
+/// and `/metrics` is empty: for measuring what metrics cost.
+///
+/// # Errors
+/// When a recorder is installed already.
+pub fn start(processes: &str, kept: bool) -> Result<PrometheusHandle, BuildError> {
+    let mut builder = PrometheusBuilder::new();
+    for histogram in Histogram::ALL {
+        builder =
+            builder.set_buckets_for_metric(Matcher::Full(histogram.name().to_owned()), histogram.metric().buckets)?;
+    }
+    if !kept {
+        return Ok(builder.build_recorder().handle());
+    }
+    let handle = builder.install_recorder()?;
+    describe();
+    open(&parts(processes));
+    Gauge::BuildInfo
+        .set_owned(1.0, [("version", env!("CARGO_PKG_VERSION").to_owned()), ("processes", processes.to_owned())]);
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP_EVERY).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
+
+/// What a process runs, by what it was started as.
+fn parts(processes: &str) -> Vec<&'static str> {
+    let known = StageName::NAMES.iter().copied().chain(["ingress"]);
+    known.filter(|part| processes == "all" || processes.split('+').any(|named| named == *part)).collect()
+}
+
+/// Gives the recorder every metric's unit and meaning.
+fn describe() {
     for counter in Counter::ALL {
         metrics::describe_counter!(counter.name(), Unit::Count, counter.metric().help);
     }
@@ -132,7 +170,7 @@ pub fn describe() {
 
 /// Makes every series a process that runs these parts (`ingress`, stages) will count in, at zero. The runner opens its own series of each
 /// stage and lane.
-pub fn open(parts: &[&'static str]) {
+fn open(parts: &[&'static str]) {
     for counter in Counter::ALL {
         for pairs in series(&counter.metric(), parts) {
             metrics::counter!(counter.name(), &pairs).increment(0);
@@ -247,5 +285,12 @@ mod tests {
         let count: usize =
             all().iter().map(|metric| series(metric, &everything).len() * (metric.buckets.len() + 1)).sum();
         assert!(count < 1_500, "{count} lines of every scrape would be zeros");
+    }
+
+    #[test]
+    fn a_process_is_known_by_what_it_was_started_as() {
+        assert_eq!(parts("all").len(), StageName::NAMES.len() + 1);
+        assert_eq!(parts("delivery+audience"), ["audience", "delivery"]);
+        assert_eq!(parts("ingress"), ["ingress"]);
     }
 }

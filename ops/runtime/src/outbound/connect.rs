@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use hickory_resolver::TokioResolver;
 use http::Uri;
 use hyper_util::{
     client::legacy::connect::{Connected, Connection},
@@ -26,7 +27,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::either::Either;
 use tower_service::Service;
 
-use super::{OwnListeners, error::OutboundError, resolve::Resolver, target::TargetRules};
+use super::{OwnListeners, dns, error::OutboundError, target::TargetRules};
 
 /// The most addresses of one name that are tried.
 const DIALS_MAX: usize = 4;
@@ -41,7 +42,7 @@ pub(super) struct Connector(pub(super) Arc<ConnectorSettings>);
 pub(super) struct ConnectorSettings {
     pub(super) rules: TargetRules,
     pub(super) own_listeners: OwnListeners,
-    pub(super) resolver: Resolver,
+    pub(super) resolver: TokioResolver,
     pub(super) tls: TlsConnector,
     /// Timeout for DNS, TCP and TLS together.
     pub(super) connect_timeout: Duration,
@@ -74,7 +75,7 @@ impl ConnectorSettings {
         let port = uri.port_u16().unwrap_or(if is_plain { 80 } else { 443 });
         let found = match host.parse::<IpAddr>() {
             Ok(literal) => vec![literal],
-            Err(_) => self.resolver.addresses(host).await?,
+            Err(_) => dns::host_addresses(&self.resolver, host).await?,
         };
         let targets: Vec<SocketAddr> = found
             .into_iter()

@@ -56,16 +56,6 @@ impl OutboundError {
     /// may change.
     #[must_use]
     pub fn is_retryable(self) -> bool {
-        match self {
-            Self::Target(_) => false,
-            Self::AddressNotAllowed
-            | Self::DnsFailed
-            | Self::ConnectFailed
-            | Self::TlsFailed
-            | Self::TimedOut
-            | Self::ConnectionLost
-            | Self::AnswerTooLarge
-            | Self::AnswerMalformed => true,
-        }
+        !matches!(self, Self::Target(_))
     }
 }

@@ -9,7 +9,6 @@ mod address;
 mod connect;
 pub mod dns;
 mod error;
-mod resolve;
 mod settings;
 mod target;
 pub mod tls;
@@ -36,7 +35,6 @@ pub use target::{TargetFault, TargetRules, URL_MAX_BYTES};
 
 use crate::trace::TraceContext;
 use connect::{Connector, ConnectorSettings, Proven};
-use resolve::Resolver;
 
 /// Idle connections kept per host, and for how long.
 const IDLE_PER_HOST: usize = 8;
@@ -86,10 +84,8 @@ pub struct OutboundAnswer {
     pub status: StatusCode,
     /// Its headers.
     pub headers: HeaderMap,
-    /// The body, or its beginning.
+    /// The body, or its beginning if it is longer or did not arrive in time.
     pub body: Bytes,
-    /// True if the body is longer, or did not arrive in time.
-    pub is_cut: bool,
 }
 
 impl OutboundAnswer {
@@ -133,7 +129,7 @@ impl Outbound {
         let connector = Arc::new(ConnectorSettings {
             rules: settings.rules(),
             own_listeners: settings.own_listeners.clone(),
-            resolver: Resolver::new(&settings.dns_servers)?,
+            resolver: dns::host_resolver(&settings.dns_servers).map_err(|_| SetupError::Resolver)?,
             tls: TlsConnector::from(Arc::new(tls::config(settings.webhook_ca_file.as_deref())?)),
             connect_timeout: CONNECT_TIMEOUT,
         });
@@ -205,34 +201,31 @@ impl Outbound {
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
         let deadline = Instant::now() + limits.timeout;
-        let response = tokio::time::timeout_at(deadline, self.request(request))
-            .await
-            .map_err(|_| OutboundError::TimedOut)
-            .flatten()?;
+        let response = tokio::time::timeout_at(deadline, self.request(request));
+        let response = response.await.unwrap_or(Err(OutboundError::TimedOut))?;
         Ok(read(response, deadline, limits.body_max_bytes).await)
     }
 
     async fn request(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, OutboundError> {
         let mut repeats = 0;
         loop {
-            let error = match self.client.request(request.clone()).await {
+            match self.client.request(request.clone()).await {
                 Ok(response) => {
                     if let Some(proven) = response.extensions().get::<Proven>() {
                         proven.prove();
                     }
                     return Ok(response);
                 }
-                Err(error) => error,
-            };
-            let classify_error = classify_error(&error);
-            // Receivers close idle connections at any time (Node's after 5 s): that is not a failed attempt.
-            if classify_error != OutboundError::ConnectionLost
-                || repeats == REPEATS_MAX
-                || !was_on_proven_connection(&error)
-            {
-                return Err(classify_error);
+                // Receivers close idle connections at any time (Node's after 5 s): that is not a failed attempt.
+                Err(error)
+                    if repeats < REPEATS_MAX
+                        && classify_error(&error) == OutboundError::ConnectionLost
+                        && was_on_proven_connection(&error) =>
+                {
+                    repeats += 1;
+                }
+                Err(error) => return Err(classify_error(&error)),
             }
-            repeats += 1;
         }
     }
 }
@@ -251,26 +244,15 @@ fn was_on_proven_connection(error: &hyper_util::client::legacy::Error) -> bool {
 async fn read(response: Response<Incoming>, deadline: Instant, most: usize) -> OutboundAnswer {
     let (head, mut body) = response.into_parts();
     let mut read = BytesMut::new();
-    let mut is_cut = false;
-    loop {
-        match tokio::time::timeout_at(deadline, body.frame()).await {
-            Ok(None) => break,
-            Ok(Some(Ok(frame))) => {
-                let Ok(data) = frame.into_data() else { continue };
-                let room = most - read.len();
-                read.extend_from_slice(&data[..data.len().min(room)]);
-                if data.len() > room {
-                    is_cut = true;
-                    break;
-                }
-            }
-            Ok(Some(Err(_))) | Err(_) => {
-                is_cut = true;
-                break;
-            }
+    while let Ok(Some(Ok(frame))) = tokio::time::timeout_at(deadline, body.frame()).await {
+        let Ok(data) = frame.into_data() else { continue };
+        let room = most - read.len();
+        read.extend_from_slice(&data[..data.len().min(room)]);
+        if data.len() > room {
+            break;
         }
     }
-    OutboundAnswer { status: head.status, headers: head.headers, body: read.freeze(), is_cut }
+    OutboundAnswer { status: head.status, headers: head.headers, body: read.freeze() }
 }
 
 /// What the client's error says: ours from the connector, or hyper's.

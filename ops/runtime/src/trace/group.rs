@@ -112,8 +112,9 @@ fn say(span: &Span, about: About) {
     }
 }
 
-/// See [`super::of_work`].
-pub(super) fn of_work(id: Uuid) -> Option<Context> {
+/// What to carry out a part of a group's work in: the trace that this work is of. `None` when it is the one in hand anyway.
+#[must_use]
+pub fn of_work(id: Uuid) -> Option<Context> {
     Context::map_current(|ambient| {
         let of_it = ambient.get::<Works>()?.0.get(&id)?;
         let in_hand = ambient.span().span_context() == of_it.span().span_context();

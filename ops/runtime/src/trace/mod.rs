@@ -22,13 +22,11 @@ mod settings;
 mod span;
 
 pub use context::TraceContext;
-pub use group::{Group, TracedMessage};
+pub use group::{Group, TracedMessage, of_work};
 pub use kept::{KEPT_FOR_DAYS, TracedWork, keep, keep_all, keep_each, kept};
 pub use opentelemetry::{Context as Ambient, trace::SpanKind};
 pub use settings::TraceSettings;
 pub use span::{Span, Within, inherit, install, scope, within};
-
-use uuid::Uuid;
 
 /// Trace and step in hand, for log lines.
 pub(crate) fn ids() -> Option<(String, String)> {
@@ -37,10 +35,4 @@ pub(crate) fn ids() -> Option<(String, String)> {
         let found = ambient.span().span_context().clone();
         found.is_valid().then(|| (found.trace_id().to_string(), found.span_id().to_string()))
     })
-}
-
-/// What to carry out a part of a group's work in: the trace that this work is of. `None` when it is the one in hand anyway.
-#[must_use]
-pub fn of_work(id: Uuid) -> Option<Ambient> {
-    group::of_work(id)
 }

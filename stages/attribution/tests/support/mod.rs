@@ -1,9 +1,11 @@
 //! A tenant with people, mail to them, and what they did.
 #![allow(clippy::unwrap_used, dead_code)]
 
-use attribution::Policy;
 use chrono::{DateTime, TimeDelta, Utc};
-use ledger::outcomes::{NewOutcome, Premium};
+use ledger::{
+    attribution::Policy,
+    outcomes::{NewOutcome, Premium},
+};
 use schemas::{Address, AttributionModel, OutcomeType, SendId, month_of, new_id};
 use serde_json::{Value, json};
 use sqlx::Row;

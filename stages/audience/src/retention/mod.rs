@@ -109,18 +109,15 @@ impl Keep {
 }
 
 /// Removes rows that are older than their setting. Any number of processes may run it.
+#[derive(Debug)]
 pub struct Retention {
-    pool: PgPool,
-    settings: RetentionSettings,
+    /// In the stages' role.
+    pub pool: PgPool,
+    /// How long rows are kept.
+    pub settings: RetentionSettings,
 }
 
 impl Retention {
-    /// The sweep.
-    #[must_use]
-    pub fn new(pool: PgPool, settings: RetentionSettings) -> Self {
-        Self { pool, settings }
-    }
-
     /// Detaches and drops the months that are too old. Answers how many steps that took.
     async fn drop_months(&self) -> sqlx::Result<u64> {
         let Some(before) = older_than(self.settings.keep_ledger) else { return Ok(0) };

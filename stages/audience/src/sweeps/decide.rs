@@ -14,7 +14,7 @@ use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::audit;
+use super::audit_decision;
 use ledger::variants;
 use ledger::variants::VariantResult;
 
@@ -50,7 +50,7 @@ impl DecideTests {
         .await?;
         let released = variants::release_remainder(&mut tx, due.tenant_id, due.id, variant).await?;
         let detail = json!({"winner": variant, "reason": reason, "batches": released});
-        audit::write(&mut tx, due.tenant_id, "campaign.winner", due.id, detail).await?;
+        audit_decision(&mut tx, due.tenant_id, "campaign.winner", due.id, detail).await?;
         tx.commit().await?;
         tracing::info!(
             stage = "audience", tenant_id = %due.tenant_id, campaign_id = %due.id, winner = variant, reason = reason.as_str(),

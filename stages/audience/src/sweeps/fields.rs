@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::db::BEGIN_BRIEFLY;
+use runtime::db::{BEGIN_BRIEFLY, is_lock_timeout};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 /// Contacts that one slice looks at.
 pub(super) const SLICE: i64 = 5_000;
-/// SQLSTATE of a lock that was not to be had in time.
-const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// The sweep. It goes over all contacts of the tenant in slices, in id order, until a look at all of them finds no value. Contacts that
-/// another transaction has locked are left to the next pass.
-pub(super) struct RemoveFields {
-    pub(super) pool: PgPool,
-    pub(super) slice: i64,
+/// The sweep that takes the values of removed fields out of contacts. It goes over all contacts of the tenant in slices, in id order, until
+/// a look at all of them finds no value. Contacts that another transaction has locked are left to the next pass.
+#[derive(Debug)]
+pub struct RemoveFields {
+    /// In the stages' role.
+    pub pool: PgPool,
+    /// Contacts that one slice looks at.
+    pub slice: i64,
 }
 
 impl RemoveFields {
@@ -27,10 +28,8 @@ impl RemoveFields {
         let mut tx = self.pool.begin_with(BEGIN_BRIEFLY).await?;
         match sqlx::query!("select wait_for_field_writers($1)", tenant).fetch_one(&mut *tx).await {
             Ok(_) => tx.commit().await.map(|()| true),
-            Err(error) => {
-                let code = error.as_database_error().and_then(|error| error.code());
-                if code.as_deref() == Some(LOCK_NOT_AVAILABLE) { Ok(false) } else { Err(error) }
-            }
+            Err(error) if is_lock_timeout(&error) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 }

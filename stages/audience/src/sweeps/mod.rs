@@ -1,21 +1,21 @@
 //! The audience stage's sweeps. Each may run in any number of processes at once: rows are taken with `skip locked`, and a
 //! statement changes only rows that are still as they were found.
 
-mod audit;
 mod complete;
 mod decide;
 mod fields;
-mod partitions;
 mod quota;
 mod tripwire;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use runner::{Deps, Sweep};
-use runtime::Notifier;
-use sqlx::PgPool;
+use async_trait::async_trait;
+use runner::{Deps, StageError, Sweep, SweepSchedule};
+use runtime::{AuditRecord, Notifier, audit};
+use serde_json::Value;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
 
-use ledger::quota::QuotaDefaults;
 use ledger::{
     confirmations::SendConfirmations,
     dispatch::{AnnounceRequests, Dispatch, DispatchLimits, ReannounceBatches, ResumeTenants},
@@ -25,17 +25,7 @@ use ledger::{
 
 use crate::{Settings, retention::Retention};
 
-/// The sweep that warns tenants of a quota that is nearly used up.
-#[must_use]
-pub fn warn_quotas(pool: PgPool, defaults: QuotaDefaults) -> impl Sweep {
-    quota::WarnQuotas { pool, defaults }
-}
-
-/// The sweep that takes the values of removed fields out of contacts, so many contacts at a time.
-#[must_use]
-pub fn remove_fields(pool: PgPool, slice: i64) -> impl Sweep {
-    fields::RemoveFields { pool, slice }
-}
+pub use self::{fields::RemoveFields, quota::WarnQuotas};
 
 /// Starts all of them, in the name of the stage.
 pub(crate) fn start(
@@ -47,8 +37,8 @@ pub(crate) fn start(
 ) {
     let (pool, bus) = (&deps.pool, &deps.bus);
     let limits = DispatchLimits {
-        backlog: settings.audience_backlog,
-        connection_backlog: settings.audience_connection_backlog,
+        backlog: settings.audience_backlog.into(),
+        connection_backlog: settings.audience_connection_backlog.into(),
         reannounce: settings.audience_reannounce,
     };
     let sweeps: [Arc<dyn Sweep>; 14] = [
@@ -59,20 +49,58 @@ pub(crate) fn start(
             bus.clone(),
             settings.audience_reannounce,
         )),
-        Arc::new(AnnounceRequests::new(pool.clone(), bus.clone()).after(launch_handled.clone())),
+        Arc::new(AnnounceRequests::new(pool.clone(), bus.clone(), launch_handled.clone())),
         Arc::new(EndStopped(pool.clone())),
         Arc::new(ResumeTenants(pool.clone())),
         Arc::new(tripwire::Tripwire(pool.clone())),
         Arc::new(decide::DecideTests(pool.clone())),
         Arc::new(complete::CompleteCampaigns(pool.clone())),
-        Arc::new(warn_quotas(pool.clone(), settings.quota)),
-        Arc::new(partitions::CreatePartitions(pool.clone())),
-        Arc::new(Retention::new(pool.clone(), settings.retention.clone())),
-        Arc::new(remove_fields(pool.clone(), fields::SLICE)),
+        Arc::new(WarnQuotas { pool: pool.clone(), defaults: settings.quota }),
+        Arc::new(CreatePartitions(pool.clone())),
+        Arc::new(Retention { pool: pool.clone(), settings: settings.retention.clone() }),
+        Arc::new(RemoveFields { pool: pool.clone(), slice: fields::SLICE }),
         Arc::new(Erasures(deps.by_key.bulk(stage))),
         Arc::new(SendConfirmations::new(pool.clone(), settings.confirmations)),
     ];
     for sweep in sweeps {
         deps.runner.start_sweep(stage, sweep);
     }
+}
+
+/// Months that are there before they are needed.
+const MONTHS_AHEAD: i32 = 3;
+
+/// The sweep that makes the month partitions of `sends` and `events` ahead of time.
+struct CreatePartitions(PgPool);
+
+#[async_trait]
+impl Sweep for CreatePartitions {
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("create_partitions", Duration::from_secs(60 * 60)).also_when_paused()
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let made =
+            sqlx::query_scalar!(r#"select ensure_partitions($1) as "made!""#, MONTHS_AHEAD).fetch_one(&self.0).await?;
+        Ok(u64::try_from(made).unwrap_or(0))
+    }
+}
+
+/// Writes a decision of the engine about a campaign into the audit log, like those of callers. `detail` has ids, codes and numbers only.
+async fn audit_decision(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    action: &str,
+    campaign: Uuid,
+    detail: Value,
+) -> sqlx::Result<()> {
+    let record = AuditRecord {
+        tenant: Some(tenant),
+        actor: "stage:audience",
+        action,
+        subject: campaign.to_string(),
+        detail,
+        ..AuditRecord::default()
+    };
+    audit::write(db, &[record]).await
 }

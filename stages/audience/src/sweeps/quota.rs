@@ -10,9 +10,13 @@ use sqlx::PgPool;
 /// The part of a quota that counts as near, in percent.
 const NEAR_PERCENT: i64 = 80;
 
-pub(super) struct WarnQuotas {
-    pub(super) pool: PgPool,
-    pub(super) defaults: QuotaDefaults,
+/// The sweep that warns tenants of a quota that is nearly used up.
+#[derive(Debug)]
+pub struct WarnQuotas {
+    /// In the stages' role.
+    pub pool: PgPool,
+    /// The quotas of tenants that have none of their own.
+    pub defaults: QuotaDefaults,
 }
 
 #[async_trait]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::audit;
+use super::audit_decision;
 use ledger::{
     end_stopped::HAS_UNFINISHED_CAMPAIGNS,
     tripwire::{Tally, TripwireLimits, decide},
@@ -89,7 +89,7 @@ impl Tripwire {
             == 1;
         if paused {
             stop.detail["reason"] = json!(stop.reason);
-            audit::write(&mut tx, stop.tenant_id, "campaign.paused", stop.id, stop.detail).await?;
+            audit_decision(&mut tx, stop.tenant_id, "campaign.paused", stop.id, stop.detail).await?;
             tx.commit().await?;
             tracing::warn!(
                 stage = "audience", tenant_id = %stop.tenant_id, campaign_id = %stop.id, reason = stop.reason.as_str(),

@@ -130,7 +130,7 @@ async fn the_count_is_what_the_gate_will_decide() {
 async fn yielding(rig: &Rig, tenant: &Tenant, people: &[Person], urgency: Urgency) -> i64 {
     let mut db = rig.pool.acquire().await.unwrap();
     let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
-    let known = gate::load_eligibility(&mut db, tenant.id, &ids).await.unwrap();
+    let known = gate::load_eligibility(&mut db, &vec![tenant.id; ids.len()], &ids).await.unwrap();
     let mail = |(tenant_id, contact_id), cap_left| CappedMail { tenant_id, contact_id, urgency, cap_left };
     let owed = OwedMail::load(&mut db, known.iter().map(|(key, known)| mail(*key, known.cap_left))).await.unwrap();
     let mail = (MessageKind::Campaign, Classification::Marketing);

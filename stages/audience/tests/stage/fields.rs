@@ -8,7 +8,7 @@ const SLICE: i64 = 3;
 
 /// The sweep of a process of its own.
 async fn sweep(rig: &Rig) -> u64 {
-    audience::remove_fields(rig.process().pool, SLICE).sweep().await.unwrap()
+    audience::RemoveFields { pool: rig.process().pool, slice: SLICE }.sweep().await.unwrap()
 }
 
 async fn sweep_all(rig: &Rig) {

@@ -24,7 +24,7 @@ use stage_rig::{Rig, settings, until};
 /// Starts the stage as one process would.
 async fn start(rig: &Rig, arguments: &[&str]) -> Deps {
     let deps = rig.process();
-    audience::start(&deps, &settings::<Settings>(arguments)).await.unwrap();
+    audience::start(&deps, &settings::<Settings>(arguments));
     deps
 }
 

@@ -1,7 +1,7 @@
 //! A large audience is written to the ledger in ranges.
 
 use chrono::{DateTime, Utc};
-use ledger::requeue::RequeueScope;
+use ledger::requeue::{RequeueScope, RequeuedWork};
 use schemas::{LaunchId, RequestAnnounced};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
@@ -101,7 +101,7 @@ async fn a_launch_of_which_a_range_could_not_be_written_goes_on_when_it_is_reque
     until("it is rejected", async || rig.number("select count(*) from requests where state = 'rejected'").await == 1)
         .await;
     sqlx::raw_sql("alter table sends drop constraint poison").execute(&mut owner).await.unwrap();
-    let scope = RequeueScope::Campaign { tenant: tenant.id, id: campaign };
+    let scope = RequeueScope { tenant: tenant.id, work: RequeuedWork::Campaign(campaign) };
     assert_eq!(ledger::requeue::requeue(&rig.pool, &scope, false).await.unwrap().requests, 1);
     materialized(&rig).await;
     assert_eq!(rig.number("select count(distinct contact_id) from sends").await, 30);

@@ -10,7 +10,7 @@ use stage_rig::{Rig, Tenant, rows_in_vain, settings};
 use uuid::Uuid;
 
 fn sweep(rig: &Rig, arguments: &[&str]) -> Retention {
-    Retention::new(rig.pool.clone(), settings::<RetentionSettings>(arguments))
+    Retention { pool: rig.pool.clone(), settings: settings::<RetentionSettings>(arguments) }
 }
 
 /// Runs until there is nothing more to do.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use chrono::{TimeDelta, Utc};
 use ledger::{dispatch::AnnounceRequests, quota::QuotaDefaults};
 use runner::Sweep;
+use runtime::Notifier;
 use schemas::{Classification, RequestKind, Resolved, new_batch_id, subjects::stream};
 use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
@@ -100,7 +101,7 @@ async fn what_is_announced_at_its_time_was_not_lost() {
     let run = async |statement: &'static str| {
         sqlx::query(statement).bind(request).execute(&rig.pool).await.unwrap();
     };
-    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone());
+    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default());
     run("update requests set announce_after = now() where id = $1").await;
     assert_eq!(sweep.sweep().await.unwrap(), 1, "it was to be announced when it was accepted");
     run("update requests set announce_after = now(), due_at = now(), received_at = now() - interval '1 day', announcements = 0
@@ -316,7 +317,7 @@ async fn a_quota_that_is_nearly_used_up_is_told_once_in_each_period() {
             .await
             .unwrap();
     }
-    let sweep = audience::warn_quotas(rig.pool.clone(), QuotaDefaults::default());
+    let sweep = audience::WarnQuotas { pool: rig.pool.clone(), defaults: QuotaDefaults::default() };
     let (one, other) = tokio::join!(sweep.sweep(), sweep.sweep());
     assert_eq!(one.unwrap() + other.unwrap(), 1, "of two processes one tells it");
     assert_eq!(sweep.sweep().await.unwrap(), 0, "told once");

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use ledger::dispatch::AnnounceRequests;
 use runner::Sweep;
+use runtime::Notifier;
 use schemas::{Cleared, Lane, Resolved, SendId, messages::ERASED_COPY, new_batch_id, subjects::stream};
 use serde_json::json;
 use stage_rig::{Rig, until};
@@ -272,7 +273,7 @@ async fn scheduled_mails_of_large_arrays_wait_in_no_prompt_queue() {
     .execute(&rig.pool)
     .await
     .unwrap();
-    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone());
+    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default());
     assert_eq!(sweep.sweep().await.unwrap(), 61);
     let accepted = rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::ACCEPTED)).await.unwrap();
     let mut arrays = 0;

@@ -13,41 +13,23 @@ mod share;
 mod throttles;
 
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
 
-use self::{
-    rate::ReducedRate,
-    throttles::{StartDecision, Throttles},
-};
+use self::throttles::Throttles;
 use ledger::schedule::RetryDeadline;
 
-pub(crate) use self::share::PaceShare;
-pub use self::{
-    rate::{FLOOR, FREE, PacePriority},
-    throttles::{Feedback, MAX_THROTTLES, ThrottleKey, ThrottleLevel},
+pub(crate) use self::{
+    rate::{FLOOR, PacePriority},
+    share::PaceShare,
+    throttles::{Feedback, PaceRefusal, ThrottleKey},
 };
 
 /// How long a mail waits for another transaction with the same receiver to end.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
-
-/// Why a mail may not go now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PaceRefusal {
-    /// The mail has a slot after this time.
-    #[error("its slot comes later")]
-    Throttled(Duration),
-    /// All slots within this time are taken.
-    #[error("all slots for some time are taken")]
-    QueueFull(Duration),
-    /// The receiver has accepted nothing until the mail's retry deadline.
-    #[error("its receiver accepts nothing")]
-    RetryDeadlinePassed,
-}
 
 /// Paces the mail of the process; shared by all its tasks.
 #[derive(Debug, Clone)]
@@ -63,14 +45,13 @@ struct SharedThrottles {
 
 impl Pacer {
     /// A pacer with at most `limit` transactions of campaigns at once to one receiver, and `ceiling` mails a second for one throttle key.
-    #[must_use]
     pub fn new(limit: usize, ceiling: Option<f64>) -> Self {
         let throttles = Mutex::new(Throttles::new(limit, ceiling, RetryDeadline::Bulk.limit()));
         Self { shared: Arc::new(SharedThrottles { throttles, freed: Notify::new() }) }
     }
 
     /// True if a throttle key has a rate limit now.
-    #[must_use]
+    #[cfg(test)]
     pub fn is_limited(&self, key: &ThrottleKey) -> bool {
         self.shared.lock().is_limited(key)
     }
@@ -91,31 +72,9 @@ impl Pacer {
         if !throttles.is_limited(key) {
             return Ok(None);
         }
-        let answer = throttles.start(key, turn, was_tried, now);
+        let started = throttles.start(key, turn, was_tried, now)?;
         drop(throttles);
-        match answer {
-            StartDecision::Start => Ok(Some(self.permit(key.clone(), now))),
-            StartDecision::Busy => Ok(None),
-            StartDecision::Throttled(wait) => Err(PaceRefusal::Throttled(wait)),
-            StartDecision::QueueFull(wait) => Err(PaceRefusal::QueueFull(wait)),
-            StartDecision::RetryDeadlinePassed => Err(PaceRefusal::RetryDeadlinePassed),
-        }
-    }
-
-    /// Adopts the reduced rates that other processes found.
-    fn adopt(&self, reported: impl Iterator<Item = (ThrottleKey, ReducedRate)>, now: Instant) {
-        let mut throttles = self.shared.lock();
-        for (key, reduced) in reported {
-            throttles.adopt(&key, reduced, now);
-        }
-    }
-
-    /// Removes idle throttle keys and returns the levels by family.
-    fn evict_idle(&self) -> HashMap<&'static str, ThrottleLevel> {
-        let now = Instant::now();
-        let mut throttles = self.shared.lock();
-        throttles.evict_idle(now);
-        throttles.levels(now)
+        Ok(started.then(|| self.permit(key.clone(), now)))
     }
 
     fn permit(&self, key: ThrottleKey, began: Instant) -> PacePermit {
@@ -139,17 +98,14 @@ impl Pacer {
             tokio::pin!(freed);
             freed.as_mut().enable();
             let now = Instant::now();
-            let answer = self.shared.lock().start(&key, turn, was_tried, now);
-            match answer {
-                StartDecision::Start => return Ok(self.permit(key, now)),
-                StartDecision::Throttled(wait) => return Err(PaceRefusal::Throttled(wait)),
-                StartDecision::QueueFull(wait) => return Err(PaceRefusal::QueueFull(wait)),
-                StartDecision::RetryDeadlinePassed => return Err(PaceRefusal::RetryDeadlinePassed),
-                StartDecision::Busy if tokio::time::Instant::now() >= give_up => {
-                    return Err(PaceRefusal::Throttled(BUSY_WAIT));
-                }
-                StartDecision::Busy => drop(tokio::time::timeout_at(give_up, freed).await),
+            let started = self.shared.lock().start(&key, turn, was_tried, now)?;
+            if started {
+                return Ok(self.permit(key, now));
             }
+            if tokio::time::Instant::now() >= give_up {
+                return Err(PaceRefusal::Throttled(BUSY_WAIT));
+            }
+            drop(tokio::time::timeout_at(give_up, freed).await);
         }
     }
 }
@@ -177,7 +133,6 @@ impl PacePermit {
     }
 
     /// The receiver's family, for metrics.
-    #[must_use]
     pub fn family(&self) -> &'static str {
         self.key.receiver.family
     }

@@ -93,7 +93,8 @@ impl PaceShare {
         db.put_back();
         let now = Instant::now();
         let at = |age: f64| now.checked_sub(Duration::try_from_secs_f64(age).unwrap_or_default()).unwrap_or(now);
-        let published = rows.into_iter().map(|row| {
+        let mut throttles = self.pacer.shared.lock();
+        for row in rows {
             let reduced = ReducedRate {
                 limit: row.rate,
                 threshold: row.threshold,
@@ -102,16 +103,21 @@ impl PaceShare {
                 good_at: row.good_age.map(at),
             };
             let receiver = Receiver::named(&row.receiver);
-            (ThrottleKey { tenant: row.tenant_id, sending_domain: row.sending_domain.into(), receiver }, reduced)
-        });
-        self.pacer.adopt(published, now);
+            let key = ThrottleKey { tenant: row.tenant_id, sending_domain: row.sending_domain.into(), receiver };
+            throttles.adopt(&key, reduced, now);
+        }
+        drop(throttles);
         *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked_at);
         Ok(())
     }
 
     /// Removes idle throttle keys and sets the gauges.
     fn report_levels(&self) {
-        let levels = self.pacer.evict_idle();
+        let now = Instant::now();
+        let mut throttles = self.pacer.shared.lock();
+        throttles.evict_idle(now);
+        let levels = throttles.levels(now);
+        drop(throttles);
         for family in families() {
             let level = levels.get(family).copied().unwrap_or_default();
             Gauge::PaceKeysThrottled.set(level.reduced as f64, [("receiver", family)]);

@@ -21,34 +21,26 @@ const UNLIMITED_LIFE: Duration = Duration::from_secs(60);
 /// What mail is throttled by: the tenant, the sending domain, and the receiver.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ThrottleKey {
-    /// The tenant.
     pub tenant: Uuid,
-    /// The domain mail is sent from.
     pub sending_domain: Arc<str>,
-    /// The receiver.
     pub receiver: Receiver,
 }
 
 impl ThrottleKey {
     /// The throttle key of mail from a sending domain to addresses of a recipient domain.
-    #[must_use]
     pub fn new(tenant: Uuid, sending_domain: &str, recipient_domain: &str) -> Self {
         Self { tenant, sending_domain: Arc::from(sending_domain), receiver: Receiver::of(recipient_domain) }
     }
 }
 
-/// Whether a transaction may start.
+/// Why a mail may not go now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartDecision {
-    /// It may start, and counts as in flight until [`Throttles::finish`].
-    Start,
-    /// As many as allowed are in flight to the receiver.
-    Busy,
-    /// The rate is limited, and this mail has its slot after this time.
+pub enum PaceRefusal {
+    /// The mail has a slot after this time.
     Throttled(Duration),
-    /// The rate is limited, and all slots within this time are taken.
+    /// All slots within this time are taken.
     QueueFull(Duration),
-    /// The receiver has accepted nothing until the retry deadline of mail that was tried before.
+    /// The receiver has accepted nothing until the mail's retry deadline.
     RetryDeadlinePassed,
 }
 
@@ -124,25 +116,35 @@ impl Throttles {
         self.ceiling.is_some() || self.throttles.get(key).is_some_and(|entry| entry.rate.limit().is_some())
     }
 
-    /// Starts a transaction if it may start now. `was_tried`: the mail was deferred before.
-    pub fn start(&mut self, key: &ThrottleKey, turn: PacePriority, was_tried: bool, now: Instant) -> StartDecision {
+    /// Starts a transaction if it may start now: it counts as in flight until [`Self::finish`]. `false`: as many as allowed are in flight
+    /// to the receiver. `was_tried`: the mail was deferred before.
+    ///
+    /// # Errors
+    /// [`PaceRefusal`]: the rate is limited.
+    pub fn start(
+        &mut self,
+        key: &ThrottleKey,
+        turn: PacePriority,
+        was_tried: bool,
+        now: Instant,
+    ) -> Result<bool, PaceRefusal> {
         let in_flight = self.in_flight.get(&key.receiver.name).copied().unwrap_or(0);
         // Prompt mail has few connections of its own, and must not wait for campaigns that wait for theirs.
         if turn != PacePriority::Prompt && in_flight >= self.limit {
-            return StartDecision::Busy;
+            return Ok(false);
         }
         let retry_deadline = self.retry_deadline;
         let entry = self.entry(key, now);
         entry.used_at = now;
         if !entry.rate.admit(turn, now) {
             if turn != PacePriority::Prompt && was_tried && entry.rate.refused_for(now) >= retry_deadline {
-                return StartDecision::RetryDeadlinePassed;
+                return Err(PaceRefusal::RetryDeadlinePassed);
             }
-            return entry.rate.slot(now).map_or_else(StartDecision::QueueFull, StartDecision::Throttled);
+            return Err(entry.rate.slot(now).map_or_else(PaceRefusal::QueueFull, PaceRefusal::Throttled));
         }
         entry.in_flight += 1;
         *self.in_flight.entry(key.receiver.name.clone()).or_default() += 1;
-        StartDecision::Start
+        Ok(true)
     }
 
     /// Ends a transaction. True if its answer cut the rate.

@@ -6,7 +6,6 @@
 //! provider translates its answers to a [`ReplyDecision`]: the caller does not know which provider it was.
 
 mod http;
-mod open;
 mod rate_limit;
 mod relay;
 
@@ -16,17 +15,18 @@ pub(crate) mod tests;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use secrecy::ExposeSecret;
 use uuid::Uuid;
 
-pub use open::open;
-pub(crate) use relay::{SmtpProvider, answer as smtp_answer};
+use self::http::HttpProvider;
+pub(crate) use self::{rate_limit::SlotLimiter, relay::answer as smtp_answer};
 
 pub use ledger::fence::Answer;
 pub use providers::{
     Connection, ConnectionFault, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, PingFault, ProviderKind,
 };
 use smtp::classify::{Class, ReplyDecision};
-use smtp::{Envelope, SmtpMessage};
+use smtp::{Envelope, Pool, Relay, SmtpMessage, SmtpSettings};
 
 /// Which DKIM signature of ours the provider needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,7 +49,7 @@ pub struct ClientSettings {
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
     /// The settings that tenants' SMTP connections share with the platform's relay: EHLO name, timeouts.
-    pub smtp: smtp::SmtpSettings,
+    pub smtp: SmtpSettings,
 }
 
 /// One mail that is about to be sent.
@@ -109,28 +109,17 @@ pub trait Provider: Send + Sync + 'static {
     /// Which DKIM signature of ours the provider needs.
     fn signing(&self) -> Signing;
 
-    /// Waits until the next mail may begin, if the account has a rate limit.
-    ///
-    /// # Errors
-    /// The wait, if it is longer than a mail may wait.
-    async fn wait_for_slot(&self) -> Result<(), Duration> {
-        Ok(())
-    }
-
     /// Brings the send to the last point before anything about the mail leaves.
     ///
     /// # Errors
     /// [`Refused`], never with the outcome `Unknown`.
-    async fn prepare(&self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused>;
+    async fn prepare<'a>(&'a self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend + 'a>, Refused>;
 
     /// Connects and authenticates without sending anything.
     ///
     /// # Errors
     /// [`PingFault`].
     async fn ping(&self) -> Result<(), PingFault>;
-
-    /// Closes idle connections, at shutdown.
-    async fn close_idle(&self) {}
 }
 
 /// A send that only waits for the fence. It holds its connection or permit until it is dropped.
@@ -141,6 +130,32 @@ pub trait PreparedSend: Send {
     /// # Errors
     /// [`Refused`]; with the outcome `Unknown` if the provider may have accepted the mail.
     async fn send(&mut self, outgoing: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused>;
+}
+
+/// Checks a connection's settings and makes the provider of one lane. Does no network access.
+///
+/// # Errors
+/// [`ConnectionFault`].
+pub fn open(
+    connection: &Connection,
+    client: &ClientSettings,
+    host_policy: &HostPolicy,
+) -> Result<Box<dyn Provider>, ConnectionFault> {
+    let Connection { kind, settings, secret } = connection;
+    let base = connection.check(host_policy)?;
+    let api: Box<dyn http::Api> = match kind {
+        ProviderKind::Smtp => {
+            let relay: Relay = secret.expose_secret().parse().map_err(|_| ConnectionFault::Invalid("secret"))?;
+            let settings = SmtpSettings { relay, max_connections: client.connections, ..client.smtp.clone() };
+            return Ok(Box::new(Pool::new(settings).map_err(|_| ConnectionFault::Setup)?));
+        }
+        ProviderKind::Ses => Box::new(http::Ses::new(settings, secret)?),
+        ProviderKind::Postmark => Box::new(http::Postmark::new(settings, secret.clone())),
+        ProviderKind::Sendgrid => Box::new(http::Sendgrid::new(secret.clone())),
+        ProviderKind::Mailgun => Box::new(http::Mailgun::new(settings, secret.clone())?),
+        ProviderKind::Resend => Box::new(http::Resend::new(secret.clone())),
+    };
+    Ok(Box::new(HttpProvider::new(*kind, api, base.ok_or(ConnectionFault::Setup)?, client)?))
 }
 
 /// A connection whose settings cannot work. Its mail waits until an operator corrects them.
@@ -157,7 +172,7 @@ impl Provider for BrokenConnection {
         Signing::None
     }
 
-    async fn prepare(&self, _: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
+    async fn prepare<'a>(&'a self, _: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend + 'a>, Refused> {
         Err(Refused::of(ReplyDecision::defer(Class::Configuration, smtp::classify::Scope::Relay)))
     }
 

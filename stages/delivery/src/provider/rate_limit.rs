@@ -2,14 +2,11 @@
 //! reputation and a round through the queue.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use schemas::Lane;
-
-use super::{OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Refused, Signing};
 
 /// The longest wait for a slot, far below a claim's lease. A mail that would wait longer is released instead.
 const SLOT_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -17,7 +14,7 @@ const SLOT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The slots of one account: a number of mails a second, evenly spaced, over both lanes. The limit holds for this process: an
 /// operator divides the account's rate by the number of delivery processes.
 #[derive(Debug)]
-pub(super) struct SlotLimiter {
+pub(crate) struct SlotLimiter {
     interval: Duration,
     next: Mutex<NextSlots>,
 }
@@ -36,6 +33,15 @@ impl SlotLimiter {
             interval: Duration::from_secs(1) / per_second.max(1),
             next: Mutex::new(NextSlots { bulk: now, priority: now }),
         }
+    }
+
+    /// Waits until the lane's next mail may begin.
+    ///
+    /// # Errors
+    /// The wait, if it is longer than a mail may wait.
+    pub async fn wait_for_slot(&self, lane: Lane) -> Result<(), Duration> {
+        tokio::time::sleep(self.reserve(lane, Instant::now())?).await;
+        Ok(())
     }
 
     /// Reserves the lane's next slot and returns the time until then. A priority mail never waits for bulk mail: its slot is taken from
@@ -59,47 +65,6 @@ impl SlotLimiter {
             next.priority = slot.max(now) + self.interval;
         }
         Ok(wait)
-    }
-}
-
-/// A provider that begins no more mails a second than its limiter allows.
-pub(super) struct RateLimited {
-    inner: Box<dyn Provider>,
-    limiter: Arc<SlotLimiter>,
-    lane: Lane,
-}
-
-impl RateLimited {
-    pub fn new(inner: Box<dyn Provider>, limiter: Arc<SlotLimiter>, lane: Lane) -> Self {
-        Self { inner, limiter, lane }
-    }
-}
-
-#[async_trait]
-impl Provider for RateLimited {
-    fn kind(&self) -> ProviderKind {
-        self.inner.kind()
-    }
-
-    fn signing(&self) -> Signing {
-        self.inner.signing()
-    }
-
-    async fn wait_for_slot(&self) -> Result<(), Duration> {
-        tokio::time::sleep(self.limiter.reserve(self.lane, Instant::now())?).await;
-        Ok(())
-    }
-
-    async fn prepare(&self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
-        self.inner.prepare(outgoing).await
-    }
-
-    async fn ping(&self) -> Result<(), PingFault> {
-        self.inner.ping().await
-    }
-
-    async fn close_idle(&self) {
-        self.inner.close_idle().await;
     }
 }
 

@@ -9,24 +9,8 @@ use super::{Answer, OutgoingMessage, PingFault, PreparedSend, Provider, Provider
 use smtp::classify::classify;
 use smtp::{Cause, Pool, PooledConnection, Reply, SmtpFailure, SmtpMessage};
 
-/// A relay behind a pool.
-pub(crate) struct SmtpProvider {
-    pool: Pool,
-}
-
-impl SmtpProvider {
-    pub fn new(pool: Pool) -> Self {
-        Self { pool }
-    }
-
-    /// The connection pool, for the metrics.
-    pub fn pool(&self) -> &Pool {
-        &self.pool
-    }
-}
-
 #[async_trait]
-impl Provider for SmtpProvider {
+impl Provider for Pool {
     fn kind(&self) -> ProviderKind {
         ProviderKind::Smtp
     }
@@ -35,33 +19,26 @@ impl Provider for SmtpProvider {
         Signing::Whole
     }
 
-    async fn prepare(&self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
-        match self.pool.take(outgoing.envelope).await {
-            Ok(connection) => Ok(Box::new(SmtpTransaction(connection))),
+    async fn prepare<'a>(&'a self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend + 'a>, Refused> {
+        match self.take(outgoing.envelope).await {
+            Ok(connection) => Ok(Box::new(connection)),
             Err(failure) => Err(refused(&failure)),
         }
     }
 
     async fn ping(&self) -> Result<(), PingFault> {
-        self.pool.ping().await.map_err(|failure| PingFault::of_smtp(&failure))
-    }
-
-    async fn close_idle(&self) {
-        self.pool.close_idle().await;
+        Pool::ping(self).await.map_err(|failure| PingFault::of_smtp(&failure))
     }
 }
 
-/// An SMTP connection for one transaction.
-struct SmtpTransaction(PooledConnection);
-
 #[async_trait]
-impl PreparedSend for SmtpTransaction {
+impl PreparedSend for PooledConnection {
     async fn send(&mut self, outgoing: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
-        match self.0.send(outgoing.envelope, outgoing.signature, outgoing.message, begin_by).await {
-            Ok(accepted) => Ok(SendResult::Accepted {
-                provider_message_id: message_id(outgoing.message),
-                answer: answer(Some(&accepted.reply)),
-            }),
+        let OutgoingMessage { envelope, signature, message, .. } = *outgoing;
+        match PooledConnection::send(self, envelope, signature, message, begin_by).await {
+            Ok(reply) => {
+                Ok(SendResult::Accepted { provider_message_id: message_id(message), answer: answer(Some(&reply)) })
+            }
             Err(SmtpFailure { cause: Cause::FenceTooOld | Cause::ChunkingRefused, .. }) => Ok(SendResult::NotBegun),
             Err(failure) => Err(refused(&failure)),
         }

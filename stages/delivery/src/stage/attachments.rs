@@ -30,12 +30,6 @@ const UNIT: usize = 1024;
 /// The attachments of one message, in order.
 type LoadedAttachments = Arc<Vec<Vec<u8>>>;
 
-/// Memory reserved for one message, released on drop.
-#[derive(Debug)]
-pub(crate) struct MemoryPermit {
-    _permit: OwnedSemaphorePermit,
-}
-
 /// Loads attachments and limits the memory they use.
 pub(crate) struct Attachments {
     pool: PgPool,
@@ -56,11 +50,10 @@ impl Attachments {
     }
 
     /// Waits for memory for a message of this size that goes through such a provider. First come, first served.
-    pub async fn reserve_memory(&self, message_bytes: usize, over: ProviderKind) -> Option<MemoryPermit> {
+    pub async fn reserve_memory(&self, message_bytes: usize, over: ProviderKind) -> Option<OwnedSemaphorePermit> {
         let copies = if over == ProviderKind::Smtp { SMTP_COPIES } else { HTTP_COPIES };
         let units = (message_bytes * copies).min(IN_FLIGHT_BYTES) / UNIT;
-        let permit = self.memory.clone().acquire_many_owned(u32::try_from(units).ok()?).await.ok()?;
-        Some(MemoryPermit { _permit: permit })
+        self.memory.clone().acquire_many_owned(u32::try_from(units).ok()?).await.ok()
     }
 
     /// Returns the attachments of a message; `None` if they are gone or the process stops before Postgres is back.

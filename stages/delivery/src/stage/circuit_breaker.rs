@@ -134,13 +134,8 @@ impl CircuitBreaker {
     /// Records that the provider failed. Failures of transactions that ran at the same time count once.
     /// `asked` is the wait the provider asked for.
     pub fn record_failure(&self, class: Class, asked: Option<Duration>) -> Duration {
-        let (wait, is_new) = self.record_failure_at(Instant::now(), asked);
+        let (wait, is_new) = self.record_failure_at(Instant::now(), class, asked);
         if is_new {
-            let mut state = self.lock();
-            let now = Utc::now();
-            state.report.open_until = Some(now + wait);
-            state.report.failure = Some((class.as_str(), now));
-            drop(state);
             tracing::error!(
                 stage = "delivery",
                 class = class.as_str(),
@@ -152,7 +147,7 @@ impl CircuitBreaker {
         wait
     }
 
-    fn record_failure_at(&self, now: Instant, asked: Option<Duration>) -> (Duration, bool) {
+    fn record_failure_at(&self, now: Instant, class: Class, asked: Option<Duration>) -> (Duration, bool) {
         let mut state = self.lock();
         // That a transaction tries the provider has been counted as a failure.
         let is_trial = std::mem::take(&mut state.is_trial);
@@ -166,6 +161,10 @@ impl CircuitBreaker {
             None => BACKOFF.pause(state.failures),
         };
         (state.open_until, state.is_asked) = (Some(now + wait), asked.is_some());
+        // With the circuit: a success that comes in between would leave a closed one reported as open.
+        let failed_at = Utc::now();
+        state.report.open_until = Some(failed_at + wait);
+        state.report.failure = Some((class.as_str(), failed_at));
         (wait, true)
     }
 
@@ -234,9 +233,9 @@ mod tests {
     fn simultaneous_failures_count_once_and_pauses_double() {
         let (breaker, mut now, mut pauses) = (CircuitBreaker::default(), Instant::now(), Vec::new());
         for _ in 0..7 {
-            let (wait, is_new) = breaker.record_failure_at(now, None);
+            let (wait, is_new) = breaker.record_failure_at(now, Class::Unreachable, None);
             assert!(is_new);
-            assert!(!breaker.record_failure_at(now, None).1);
+            assert!(!breaker.record_failure_at(now, Class::Unreachable, None).1);
             assert_eq!(breaker.remaining_at(now), Some(wait));
             pauses.push(wait.as_secs());
             now += wait;
@@ -277,7 +276,7 @@ mod tests {
         let (breaker, now) = (CircuitBreaker::default(), Instant::now());
         let wait = |now| breaker.enter_at(now).err();
         assert!(breaker.enter_at(now).is_ok_and(|_first| wait(now).is_none()), "it has not failed");
-        let (first, _) = breaker.record_failure_at(now, None);
+        let (first, _) = breaker.record_failure_at(now, Class::Unreachable, None);
         let now = now + first;
         let trial = breaker.enter_at(now).unwrap();
         assert_eq!(wait(now), Some(TRIAL_WAIT), "its answer may come soon");
@@ -288,9 +287,9 @@ mod tests {
         drop(trial);
         assert_eq!(wait(now), Some(TRIAL_WAIT), "an old trial ends no newer one");
         // It fails, and counts once.
-        assert_eq!(breaker.record_failure_at(now, None), (BACKOFF.pause(3), true));
+        assert_eq!(breaker.record_failure_at(now, Class::Unreachable, None), (BACKOFF.pause(3), true));
         drop(next);
-        assert!(!breaker.record_failure_at(now, None).1);
+        assert!(!breaker.record_failure_at(now, Class::Unreachable, None).1);
         assert_eq!(wait(now), Some(BACKOFF.pause(3)));
         let now = now + BACKOFF.pause(3);
         let trial = breaker.enter_at(now).unwrap();
@@ -302,14 +301,18 @@ mod tests {
     #[test]
     fn a_trial_without_an_answer_lets_the_next_one_try_at_once() {
         let (breaker, now) = (CircuitBreaker::default(), Instant::now());
-        let (first, _) = breaker.record_failure_at(now, None);
+        let (first, _) = breaker.record_failure_at(now, Class::Unreachable, None);
         let now = now + first;
         for _ in 0..3 {
             // The fence did not let its mail pass.
             drop(breaker.enter_at(now).unwrap());
         }
         let _trial = breaker.enter_at(now).unwrap();
-        assert_eq!(breaker.record_failure_at(now, None), (BACKOFF.pause(2), true), "only answers count");
+        assert_eq!(
+            breaker.record_failure_at(now, Class::Unreachable, None),
+            (BACKOFF.pause(2), true),
+            "only answers count"
+        );
     }
 
     #[test]
@@ -326,7 +329,13 @@ mod tests {
     fn the_wait_a_provider_asks_for_is_kept_within_limits() {
         for (asked, waited) in [(0, 1), (7, 7), (86_400, 300)] {
             let breaker = CircuitBreaker::default();
-            assert_eq!(breaker.record_failure_at(Instant::now(), Some(Duration::from_secs(asked))).0.as_secs(), waited);
+            assert_eq!(
+                breaker
+                    .record_failure_at(Instant::now(), Class::Throttled, Some(Duration::from_secs(asked)))
+                    .0
+                    .as_secs(),
+                waited
+            );
         }
     }
 
@@ -352,9 +361,9 @@ mod tests {
     #[test]
     fn a_success_closes_the_circuit_breaker() {
         let (breaker, now) = (CircuitBreaker::default(), Instant::now());
-        breaker.record_failure_at(now, None);
+        breaker.record_failure_at(now, Class::Unreachable, None);
         breaker.record_success();
         assert_eq!(breaker.remaining_at(now), None);
-        assert_eq!(breaker.record_failure_at(now, None).0, BACKOFF.pause(1));
+        assert_eq!(breaker.record_failure_at(now, Class::Unreachable, None).0, BACKOFF.pause(1));
     }
 }

@@ -6,15 +6,11 @@
 //! passes the fence.
 
 mod attachments;
-mod checks;
 mod circuit_breaker;
 mod health;
 mod notifier;
 mod on_bus;
-mod outcome;
-mod ping;
 mod prepare;
-mod return_path;
 mod routes;
 mod sandbox;
 mod settings;
@@ -45,18 +41,14 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    health::{CheckConnections, RelayPing, ReportHealth},
     notifier::OutcomeNotifier,
     routes::{AdmittedMessages, ProviderRoute, ProviderRoutes},
     sandbox::Capture,
     sources::SourceCache,
     throttling::Sendable,
-    transmit::Transmitter,
 };
-use crate::{
-    pace::PaceShare,
-    provider::{Provider, SmtpProvider},
-};
-use dkim::SigningThreads;
+use crate::pace::{PaceShare, Pacer};
 use ledger::{
     fence::{Ledger, Recorded},
     leases::{ExpireLeases, SERVED_BEFORE},
@@ -65,7 +57,6 @@ use ledger::{
 };
 use smtp::{Pool, PoolCounts, SmtpSettingsError};
 
-pub use return_path::return_path;
 pub use settings::Settings;
 
 /// Sends of one message in flight per connection. More than one, so that connections stay busy while sends wait for the ledger.
@@ -77,14 +68,15 @@ pub struct Delivery {
     sources: SourceCache,
     ledger: Ledger,
     routes: Arc<ProviderRoutes>,
-    transmitter: Transmitter,
+    pacer: Pacer,
     /// The share of the daily warm-up caps that this process holds.
     warm: WarmupPermits,
     /// Sends of one message in flight at once, by lane.
     bulk_in_flight: usize,
     priority_in_flight: usize,
-    relay: [Arc<SmtpProvider>; 2],
+    relay: [Pool; 2],
     shutdown: CancellationToken,
+    /// Gets a notification when the sends of an awaited batch are decided.
     bus: Option<Bus>,
 }
 
@@ -93,13 +85,19 @@ pub struct Delivery {
 /// # Errors
 /// If the settings cannot work. Nothing is started then.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
-    let (pool, vault, shutdown) = (deps.pool.clone(), deps.vault.clone(), deps.shutdown.clone());
-    let stage = Delivery::new(pool, &deps.by_key, vault, &deps.tokens, shutdown, settings)?.with_bus(deps.bus.clone());
+    let (vault, shutdown) = (deps.vault.clone(), deps.shutdown.clone());
+    let mut stage = Delivery::new(deps.pool.clone(), &deps.by_key, vault, &deps.tokens, shutdown, settings)?;
+    stage.bus = Some(deps.bus.clone());
     let relay = stage.relay.clone();
-    let share = PaceShare::new(&deps.by_key, stage.transmitter.pacer.clone());
-    let pings = ping::RelayPing::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
-    let health = health::ReportHealth::new(deps.pool.clone(), stage.routes.clone());
-    let checks = checks::CheckConnections::new(deps.pool.clone(), stage.routes.clone());
+    let share = PaceShare::new(&deps.by_key, stage.pacer.clone());
+    let pool = &deps.pool;
+    let pings = RelayPing {
+        pool: pool.clone(),
+        provider: Arc::new(relay[1].clone()),
+        interval: settings.provider_ping_interval,
+    };
+    let health = ReportHealth { pool: pool.clone(), routes: stage.routes.clone() };
+    let checks = CheckConnections { pool: pool.clone(), routes: stage.routes.clone() };
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
         stream: streams::RENDERED,
@@ -124,10 +122,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
 /// How often the connection gauges are updated.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-async fn report_connections(relay: [Arc<SmtpProvider>; 2], shutdown: CancellationToken) {
-    let pools: [&Pool; 2] = relay.each_ref().map(|provider| provider.pool());
+async fn report_connections(relay: [Pool; 2], shutdown: CancellationToken) {
     while !shutdown.is_cancelled() {
-        let counts = pools.map(Pool::counts);
+        let counts = relay.each_ref().map(Pool::counts);
         let sum = |count: fn(&PoolCounts) -> usize| counts.iter().map(count).sum::<usize>() as f64;
         Gauge::SmtpConnectionsOpen.set(sum(|counts| counts.in_use), [("state", "busy")]);
         Gauge::SmtpConnectionsOpen.set(sum(|counts| counts.idle), [("state", "idle")]);
@@ -136,7 +133,7 @@ async fn report_connections(relay: [Arc<SmtpProvider>; 2], shutdown: Cancellatio
             () = tokio::time::sleep(REPORT_INTERVAL) => {}
         }
     }
-    futures::future::join_all(relay.iter().map(|provider| provider.close_idle())).await;
+    futures::future::join_all(relay.iter().map(Pool::close_idle)).await;
 }
 
 #[async_trait]
@@ -160,7 +157,7 @@ impl Stage for Delivery {
         let AdmittedMessages { inputs, routes, workers } = admitted;
         let (inputs, routes) = (inputs.as_ref(), routes.as_slice());
         // The sends keep the permits to use this worker, each until it is done.
-        let with_permit = |due: DueAttempt| Sendable { worker: workers[due.input].clone(), ..Sendable::from(due) };
+        let with_permit = |due: DueAttempt| Sendable { _worker: workers[due.input].clone(), due, pending_permit: None };
         let sendable: Vec<Sendable> = sendable.into_iter().map(with_permit).collect();
         drop(workers);
         let outcomes = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
@@ -195,28 +192,17 @@ impl Delivery {
         let invalid = |error: SmtpSettingsError| StageError::rejected("settings", error);
         settings.check().map_err(invalid)?;
         let ledger = Ledger::start(&pool, settings.ledger()).map_err(|error| StageError::rejected("ledger", error))?;
-        let relay = |connections: usize| -> Result<Arc<SmtpProvider>, SmtpSettingsError> {
-            Ok(Arc::new(SmtpProvider::new(Pool::new(settings.smtp(connections)?)?)))
-        };
-        let relay = [
-            relay(settings.smtp_connections).map_err(invalid)?,
-            relay(settings.smtp_priority_connections).map_err(invalid)?,
-        ];
+        let relay = |connections| settings.smtp(connections).and_then(Pool::new).map_err(invalid);
+        let relay = [relay(settings.smtp_connections)?, relay(settings.smtp_priority_connections)?];
         let route_settings = settings.route_settings().map_err(invalid)?;
-        let transmitter = Transmitter {
-            pacer: settings.pacer(),
-            ledger: ledger.clone(),
-            tokens: tokens.clone(),
-            shutdown: shutdown.clone(),
-        };
         Ok(Self {
             routes: Arc::new(ProviderRoutes::new(pool.clone(), vault.clone(), relay.clone(), route_settings)),
-            transmitter,
+            pacer: settings.pacer(),
             warm: WarmupPermits::default(),
             bulk_in_flight: settings.smtp_connections * IN_FLIGHT_PER_CONNECTION,
             priority_in_flight: settings.smtp_priority_connections * IN_FLIGHT_PER_CONNECTION,
             relay,
-            sources: SourceCache::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new(), tokens.clone()),
+            sources: SourceCache::new(pool, vault, settings.dkim_sign, tokens.clone()),
             ledger,
             shutdown,
             by_key: by_key.clone(),
@@ -224,23 +210,10 @@ impl Delivery {
         })
     }
 
-    /// Makes the stage publish a notification when the sends of an awaited batch are decided.
-    #[must_use]
-    pub fn with_bus(mut self, bus: Bus) -> Self {
-        self.bus = Some(bus);
-        self
-    }
-
-    /// The pacer, for tests.
-    #[cfg(test)]
-    pub(crate) fn pacer(&self) -> &crate::pace::Pacer {
-        &self.transmitter.pacer
-    }
-
     /// Prepares the sends in chunks and transmits many at once. Returns when every result has been given to the ledger writer.
     async fn send_all(&self, context: &SendContext<'_>, sendable: Vec<Sendable>) -> Vec<Recorded> {
         let in_flight = if has_priority(context.inputs) { self.priority_in_flight } else { self.bulk_in_flight };
-        let (sendable, throttled) = throttling::throttle_sends(&self.transmitter.pacer, context.inputs, sendable);
+        let (sendable, throttled) = throttling::throttle_sends(&self.pacer, context.inputs, sendable);
         let mut recorded = Vec::with_capacity(sendable.len() + throttled.len());
         for change in throttled {
             let batch = change.send.batch.batch_id;
@@ -251,10 +224,9 @@ impl Delivery {
             .buffered(prepare::AHEAD)
             .flat_map(stream::iter);
         let results = prepared.map(|ready| async {
-            let (batch, route) = (ready.send.batch.batch_id, &context.routes[ready.input]);
+            let batch = ready.sendable.due.send.batch.batch_id;
             // Messages that are handled together have traces of their own: each call of a provider carries its own.
-            let recorded =
-                trace::within(trace::of_work(batch), self.transmitter.transmit(ready, route, context.capture)).await;
+            let recorded = trace::within(trace::of_work(batch), self.transmit(ready, context)).await;
             context.outcomes.after(batch, recorded).await
         });
         recorded.extend(results.buffer_unordered(in_flight).filter_map(std::future::ready).collect::<Vec<_>>().await);

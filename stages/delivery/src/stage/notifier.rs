@@ -36,7 +36,7 @@ impl<'a> OutcomeNotifier<'a> {
             }
         }
         for send in sendable {
-            if let Some(pending) = batches.get_mut(&send.send.batch.batch_id) {
+            if let Some(pending) = batches.get_mut(&send.due.send.batch.batch_id) {
                 *pending.open.get_mut() += 1;
             }
         }

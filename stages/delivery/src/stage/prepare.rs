@@ -1,6 +1,6 @@
 //! From placeholder values to bytes: splice, check, sign.
 
-use std::{sync::Arc, time::SystemTime};
+use std::time::SystemTime;
 
 use runtime::panics::caught_here;
 use schemas::{Lane, PlaceholderValues};
@@ -9,13 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     SendContext,
-    attachments::MemoryPermit,
-    routes::WorkerPermit,
     sources::{MessageSource, SourceCache},
-    throttling::{PendingPermit, Sendable},
+    throttling::Sendable,
 };
 use crate::provider::ProviderKind;
-use ledger::fence::SendAttempt;
+use ledger::owed::DueAttempt;
 use smtp::SmtpMessage;
 
 /// Sends prepared together: one job on a signing thread, a few milliseconds long.
@@ -26,17 +24,9 @@ pub(crate) const AHEAD: usize = 3;
 /// A send whose message is ready.
 #[derive(Debug)]
 pub(crate) struct ReadySend {
-    pub send: SendAttempt,
-    /// Index of the message.
-    pub input: usize,
-    pub address: String,
-    pub return_path_domain: Arc<str>,
-    /// Its permit to start. `None`: the sandbox captures the mail.
-    pub pending_permit: Option<PendingPermit>,
+    pub sendable: Sendable,
     /// `Err`: the failure class of a message that cannot be sent.
     pub message: Result<SignedMessage, &'static str>,
-    /// The permit of its connection to use the worker, until it is dropped.
-    pub _worker: Option<Arc<WorkerPermit>>,
     /// Its share of the campaign mails that may be in memory, until it is dropped.
     pub _in_memory: Option<OwnedSemaphorePermit>,
 }
@@ -47,13 +37,13 @@ pub(crate) struct SignedMessage {
     pub message: SmtpMessage,
     pub signature: String,
     /// Memory reserved for a message with attachments, until the message is dropped.
-    pub _memory: Option<MemoryPermit>,
+    pub _memory: Option<OwnedSemaphorePermit>,
 }
 
 /// Cuts sends into chunks. A send with attachments is prepared alone: it waits for memory and must not delay others.
 pub(crate) fn chunks(parts: &[MessageSource], sendable: Vec<Sendable>) -> Vec<Vec<Sendable>> {
     let (heavy, light): (Vec<Sendable>, Vec<Sendable>) =
-        sendable.into_iter().partition(|send| parts[send.input].skeleton.attachment_bytes() > 0);
+        sendable.into_iter().partition(|send| parts[send.due.input].skeleton.attachment_bytes() > 0);
     // Small messages first: they are done before the large ones have loaded their attachments.
     let mut light = light.into_iter();
     let next = || Some(light.by_ref().take(CHUNK).collect::<Vec<_>>()).filter(|chunk| !chunk.is_empty());
@@ -73,26 +63,21 @@ pub(crate) async fn prepare(
     let mut ready = Vec::with_capacity(chunk.len());
     let mut urgent = false;
     let mut signers = Vec::with_capacity(chunk.len());
-    for Sendable { send, input, recipient, pending_permit, worker } in chunk {
-        let (rendered, part) = (&context.inputs[input], &context.parts[input]);
-        let recipient = &rendered.recipients[recipient];
+    for sendable in chunk {
+        let DueAttempt { send, input, recipient } = &sendable.due;
+        let (rendered, part) = (&context.inputs[*input], &context.parts[*input]);
         urgent |= rendered.lane == Lane::Priority;
-        let values = PlaceholderValues { due_at: send.due_at, ..rendered.values(recipient) };
-        let over = context.routes[input].provider.kind();
+        let values = PlaceholderValues { due_at: send.due_at, ..rendered.values(&rendered.recipients[*recipient]) };
+        let over = context.routes[*input].provider.kind();
         let message = if stopping { Err("stopping") } else { splice(sources, part, values, over, shutdown).await };
         signers.push(part.signer.clone());
         ready.push(ReadySend {
-            send,
-            input,
-            address: recipient.address().to_owned(),
-            return_path_domain: Arc::from(rendered.return_path_domain.as_str()),
-            pending_permit,
+            sendable,
             message: message.map(|(message, memory)| SignedMessage {
                 message,
                 signature: String::new(),
                 _memory: memory,
             }),
-            _worker: worker,
             _in_memory: in_memory.as_mut().and_then(|permits| permits.split(1)),
         });
     }
@@ -104,8 +89,8 @@ pub(crate) async fn prepare(
         for (ready, signer) in ready.iter_mut().zip(signers) {
             let (Ok(signed), Some(signer)) = (&mut ready.message, signer) else { continue };
             match caught_here("delivery", "handler", || signer.sign(&signed.message, now)) {
-                Ok(Ok(signature)) => signed.signature = signature,
-                Ok(Err(_)) | Err(_) => ready.message = Err("render"),
+                Ok(Some(signature)) => signed.signature = signature,
+                Ok(None) | Err(_) => ready.message = Err("render"),
             }
         }
         ready
@@ -117,7 +102,7 @@ pub(crate) async fn prepare(
 /// Waits until the mails of a chunk may be in memory: for all of them at once, so that no two chunks wait for each other. Campaign mails
 /// that are handled together have one route.
 async fn reserve_chunk(context: &SendContext<'_>, chunk: &[Sendable]) -> Option<OwnedSemaphorePermit> {
-    let limit = context.routes[chunk.first()?.input].in_memory.as_ref()?;
+    let limit = context.routes[chunk.first()?.due.input].in_memory.as_ref()?;
     limit.clone().acquire_many_owned(u32::try_from(chunk.len()).ok()?).await.ok()
 }
 
@@ -129,11 +114,11 @@ async fn splice(
     values: PlaceholderValues,
     over: ProviderKind,
     shutdown: &CancellationToken,
-) -> Result<(SmtpMessage, Option<MemoryPermit>), &'static str> {
+) -> Result<(SmtpMessage, Option<OwnedSemaphorePermit>), &'static str> {
     let attachment_bytes = part.skeleton.attachment_bytes();
     if attachment_bytes == 0 {
         let spliced = part.skeleton.splice(&values, &sources.tokens, &[]);
-        let message = spliced.and_then(|octets| SmtpMessage::new(octets).ok()).ok_or("render")?;
+        let message = spliced.and_then(SmtpMessage::new).ok_or("render")?;
         return Ok((message, None));
     }
     let bytes = part.skeleton.static_bytes() + attachment_bytes;
@@ -142,9 +127,8 @@ async fn splice(
         sources.attachments.load_attachments(values.tenant_id, values.batch_id, shutdown).await.ok_or("render")?;
     let (skeleton, tokens) = (part.skeleton.clone(), sources.tokens.clone());
     // Copying and checking twenty megabytes would block the reactor.
-    let spliced = tokio::task::spawn_blocking(move || {
-        skeleton.splice(&values, &tokens, &loaded).and_then(|octets| SmtpMessage::new(octets).ok())
-    });
+    let spliced =
+        tokio::task::spawn_blocking(move || skeleton.splice(&values, &tokens, &loaded).and_then(SmtpMessage::new));
     let message = spliced.await.ok().flatten().ok_or("render")?;
     Ok((message, Some(memory)))
 }

@@ -26,9 +26,10 @@ use super::{
     prepare,
 };
 use crate::provider::{
-    self, BrokenConnection, ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, PingFault,
-    Provider, ProviderKind, SmtpProvider,
+    self, BrokenConnection, ClientSettings, Connection, ConnectionFault, ConnectionSettings, HostPolicy,
+    PROVIDER_PURPOSE, PingFault, Provider, ProviderKind, SlotLimiter,
 };
+use smtp::Pool;
 
 /// How long a tenant's route is cached. A disabled connection takes no more mail after this time.
 const CHOICE_LIFE: Duration = Duration::from_secs(5);
@@ -54,6 +55,8 @@ pub(crate) struct ProviderRoute {
     pub id: Option<Uuid>,
     /// A tenant's connection; `None` for the platform's.
     connection: Option<Uuid>,
+    /// The rate limit of the account, over both lanes, if it has one.
+    pub limiter: Option<Arc<SlotLimiter>>,
     /// Limits the workers that use the route at once; `None`: no limit.
     worker_limits: Option<WorkerLimits>,
     /// Limits the campaign mails that are in memory as a whole, over all workers: from splicing until they are transmitted. `None` in the
@@ -61,15 +64,6 @@ pub(crate) struct ProviderRoute {
     pub in_memory: Option<Arc<Semaphore>>,
     /// The circuit breakers of the tenant's other routes.
     others: Arc<[Arc<CircuitBreaker>]>,
-}
-
-impl LaneRoutes {
-    /// One route, with its concurrency limits, for both lanes.
-    fn new(bulk: ProviderRoute, priority: ProviderRoute, in_memory: usize) -> Self {
-        // A chunk of mails waits until all of it may be there.
-        let limit = Semaphore::new(in_memory.max(prepare::CHUNK));
-        Self { bulk: ProviderRoute { in_memory: Some(Arc::new(limit)), ..bulk }, priority }
-    }
 }
 
 /// The workers of a lane that tenants' routes may use at once.
@@ -113,6 +107,13 @@ struct LaneRoutes {
 }
 
 impl LaneRoutes {
+    /// One route, with its concurrency limits, for both lanes.
+    fn new(bulk: ProviderRoute, priority: ProviderRoute, in_memory: usize) -> Self {
+        // A chunk of mails waits until all of it may be there.
+        let limit = Semaphore::new(in_memory.max(prepare::CHUNK));
+        Self { bulk: ProviderRoute { in_memory: Some(Arc::new(limit)), ..bulk }, priority }
+    }
+
     fn of(&self, lane: Lane) -> &ProviderRoute {
         match lane {
             Lane::Bulk => &self.bulk,
@@ -173,27 +174,13 @@ pub(crate) struct AdmittedMessages<'a> {
 }
 
 impl ProviderRoutes {
-    pub fn new(
-        pool: PgPool,
-        vault: Arc<Vault>,
-        platform: [Arc<SmtpProvider>; 2],
-        route_settings: RouteSettings,
-    ) -> Self {
+    pub fn new(pool: PgPool, vault: Arc<Vault>, platform: [Pool; 2], route_settings: RouteSettings) -> Self {
         let breaker = Arc::new(CircuitBreaker::default());
-        let route = |provider: Arc<dyn Provider>, breaker: &Arc<CircuitBreaker>| ProviderRoute {
-            provider,
-            breaker: breaker.clone(),
-            id: None,
-            connection: None,
-            worker_limits: None,
-            in_memory: None,
-            others: Arc::default(),
-        };
-        let [bulk, priority] = platform;
+        let [bulk, priority] = platform.map(|relay| ProviderRoute::new(Arc::new(relay), breaker.clone()));
         // A sandbox tenant's mail never reaches a provider. This one refuses everything, in case it does.
-        let nowhere = route(Arc::new(BrokenConnection(ProviderKind::Smtp)), &Arc::new(CircuitBreaker::default()));
+        let nowhere = ProviderRoute::new(Arc::new(BrokenConnection(ProviderKind::Smtp)), Arc::default());
         Self {
-            platform: LaneRoutes::new(route(bulk, &breaker), route(priority, &breaker), route_settings.in_memory),
+            platform: LaneRoutes::new(bulk, priority, route_settings.in_memory),
             sandbox: LaneRoutes::new(nowhere.clone(), nowhere, route_settings.in_memory),
             pool,
             vault,
@@ -333,15 +320,36 @@ impl ProviderRoutes {
         let kind = ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp);
         // A relay's host stands in the secret, and so does the account with a provider. Sealed, it says nothing to others.
         let version = [row.settings.to_string().as_bytes(), &row.secret].concat();
-        let names = RouteNames { connection: id, route: Uuid::new_v5(&id, &version) };
-        let providers = match self.connection(tenant, kind, row.settings, &row.secret) {
-            Some(connection) => self.open(&connection, id),
-            None => {
-                tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
-                broken(kind)
+        let connection = self.connection(tenant, kind, row.settings, &row.secret);
+        if connection.is_none() {
+            tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
+        }
+        let open = || {
+            let RouteSettings { client, host_policy, .. } = &self.route_settings;
+            Some(provider::open(connection.as_ref()?, client, host_policy))
+        };
+        // Both have the same settings, so neither can be opened if one cannot.
+        let [bulk, priority] = [open(), open()];
+        if let Some(Err(fault)) = &bulk {
+            tracing::error!(stage = "delivery", connection = %id, error = %fault, "the connection cannot be opened");
+        }
+        let max_per_second = connection.as_ref().and_then(|connection| connection.settings.max_per_second);
+        let limiter = max_per_second.map(|rate| Arc::new(SlotLimiter::new(rate)));
+        let route = |lane: usize, opened: Option<Result<Box<dyn Provider>, ConnectionFault>>| {
+            let opened = opened.and_then(Result::ok);
+            // One that cannot be opened refuses at once.
+            let limiter = limiter.clone().filter(|_| opened.is_some());
+            let provider = opened.unwrap_or_else(|| Box::new(BrokenConnection(kind)));
+            let own = Arc::new(Semaphore::new(self.route_settings.workers[lane].max(1)));
+            ProviderRoute {
+                id: Some(Uuid::new_v5(&id, &version)),
+                connection: Some(id),
+                limiter,
+                worker_limits: Some(WorkerLimits { own, all: self.all_connections[lane].clone() }),
+                ..ProviderRoute::new(Arc::from(provider), breaker.clone())
             }
         };
-        let lanes = Arc::new(self.lanes(providers, names, breaker));
+        let lanes = Arc::new(LaneRoutes::new(route(0, bulk), route(1, priority), self.route_settings.in_memory));
         self.connections.insert(key, lanes.clone()).await;
         Ok(lanes)
     }
@@ -390,57 +398,6 @@ impl ProviderRoutes {
         let secret = self.vault.open(tenant, PROVIDER_PURPOSE, sealed).ok()?;
         Some(Connection { kind, settings, secret: SecretString::from(String::from_utf8(secret).ok()?) })
     }
-
-    fn open(&self, connection: &Connection, id: Uuid) -> [Box<dyn Provider>; 2] {
-        let opened = provider::open(connection, &self.route_settings.client, &self.route_settings.host_policy);
-        opened.unwrap_or_else(|fault| {
-            tracing::error!(stage = "delivery", connection = %id, error = %fault, "the connection cannot be opened");
-            broken(connection.kind)
-        })
-    }
-
-    fn lanes(
-        &self,
-        [bulk, priority]: [Box<dyn Provider>; 2],
-        names: RouteNames,
-        breaker: &Arc<CircuitBreaker>,
-    ) -> LaneRoutes {
-        let route = |provider: Box<dyn Provider>, lane: usize| {
-            let own = Arc::new(Semaphore::new(self.route_settings.workers[lane].max(1)));
-            let limits = WorkerLimits { own, all: self.all_connections[lane].clone() };
-            tenant_route(Arc::from(provider), names, breaker, limits)
-        };
-        LaneRoutes::new(route(bulk, 0), route(priority, 1), self.route_settings.in_memory)
-    }
-}
-
-/// The ids of a tenant's route.
-#[derive(Debug, Clone, Copy)]
-struct RouteNames {
-    connection: Uuid,
-    route: Uuid,
-}
-
-/// The providers of a connection that cannot be used.
-fn broken(kind: ProviderKind) -> [Box<dyn Provider>; 2] {
-    [Box::new(BrokenConnection(kind)), Box::new(BrokenConnection(kind))]
-}
-
-fn tenant_route(
-    provider: Arc<dyn Provider>,
-    names: RouteNames,
-    breaker: &Arc<CircuitBreaker>,
-    limits: WorkerLimits,
-) -> ProviderRoute {
-    ProviderRoute {
-        provider,
-        breaker: breaker.clone(),
-        id: Some(names.route),
-        connection: Some(names.connection),
-        worker_limits: Some(limits),
-        in_memory: None,
-        others: Arc::default(),
-    }
 }
 
 /// Which of a tenant's routes takes new attempts: the first whose circuit is closed (`None`). While all are open, the one that is tried
@@ -451,6 +408,20 @@ fn choose_route(waits: &[Option<Duration>]) -> Option<usize> {
 }
 
 impl ProviderRoute {
+    /// A route without an id or limits, as the platform's.
+    fn new(provider: Arc<dyn Provider>, breaker: Arc<CircuitBreaker>) -> Self {
+        Self {
+            provider,
+            breaker,
+            id: None,
+            connection: None,
+            limiter: None,
+            worker_limits: None,
+            in_memory: None,
+            others: Arc::default(),
+        }
+    }
+
     /// True for the platform's relay.
     pub fn is_platform(&self) -> bool {
         self.connection.is_none()

@@ -42,7 +42,7 @@ pub(crate) struct SourceCache {
 }
 
 impl SourceCache {
-    pub fn new(pool: PgPool, vault: Arc<Vault>, sign: bool, threads: SigningThreads, tokens: Arc<TokenKeys>) -> Self {
+    pub fn new(pool: PgPool, vault: Arc<Vault>, sign: bool, tokens: Arc<TokenKeys>) -> Self {
         let weight = |_: &(Uuid, SkeletonId), skeleton: &Arc<Skeleton>| {
             u32::try_from(skeleton.memory_bytes()).unwrap_or(u32::MAX)
         };
@@ -51,7 +51,7 @@ impl SourceCache {
             pool,
             vault,
             sign,
-            threads,
+            threads: SigningThreads::start(),
             tokens,
             skeletons: Cache::builder().max_capacity(SKELETON_BYTES).weigher(weight).build(),
             signers: Cache::builder().max_capacity(SIGNERS).time_to_live(SIGNER_LIFE).build(),

@@ -12,24 +12,14 @@ use ledger::owed::DueAttempt;
 use ledger::schedule::fraction;
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
-/// An owed send, and where its message and recipient are.
+/// An owed send, and its permits.
 #[derive(Debug)]
 pub(crate) struct Sendable {
-    pub send: SendAttempt,
-    /// Index of the message.
-    pub input: usize,
-    /// Index of the recipient in it.
-    pub recipient: usize,
+    pub due: DueAttempt,
     /// Its permit to start. `None`: the sandbox captures the mail.
     pub pending_permit: Option<PendingPermit>,
     /// The permit of its connection to use the worker, until it is dropped.
-    pub worker: Option<Arc<WorkerPermit>>,
-}
-
-impl From<DueAttempt> for Sendable {
-    fn from(DueAttempt { send, input, recipient }: DueAttempt) -> Self {
-        Self { send, input, recipient, pending_permit: None, worker: None }
-    }
+    pub _worker: Option<Arc<WorkerPermit>>,
 }
 
 /// A mail's throttle key, and its pace permit if it was granted early.
@@ -65,17 +55,18 @@ pub(crate) fn throttle_sends(
 ) -> (Vec<Sendable>, Vec<Change>) {
     let (mut going, mut throttled) = (Vec::with_capacity(sendable.len()), Vec::new());
     for sendable in sendable {
-        if sendable.send.batch.sandbox {
+        let DueAttempt { send, input, recipient } = &sendable.due;
+        if send.batch.sandbox {
             going.push(sendable);
             continue;
         }
-        let input = &inputs[sendable.input];
-        let address = input.recipients[sendable.recipient].address();
+        let input = &inputs[*input];
+        let address = input.recipients[*recipient].address();
         let domain = address.rsplit_once('@').map_or("", |(_, domain)| domain);
         let key = ThrottleKey::new(input.tenant_id, &input.sending_domain, domain);
-        match pacer.try_acquire(&key, pace_priority(&sendable.send), was_attempted(&sendable.send)) {
+        match pacer.try_acquire(&key, pace_priority(send), was_attempted(send)) {
             Ok(permit) => going.push(Sendable { pending_permit: Some(PendingPermit { key, permit }), ..sendable }),
-            Err(wait) => throttled.push(throttled_change(sendable.send, wait, key.receiver.family)),
+            Err(wait) => throttled.push(throttled_change(sendable.due.send, wait, key.receiver.family)),
         }
     }
     (going, throttled)

@@ -1,27 +1,25 @@
 //! One send through one route: pace, prepare, fence, send, record.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use runtime::{Counter, Histogram};
 use schemas::token::TokenKeys;
-use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::{
-    outcome,
+    Delivery, SendContext,
     prepare::{ReadySend, SignedMessage},
-    return_path::return_path,
     routes::ProviderRoute,
     sandbox::{self, Capture},
-    throttling,
+    throttling::{self, Sendable},
 };
 use crate::{
-    pace::{Feedback, PacePermit, Pacer},
+    pace::{Feedback, PacePermit},
     provider::{OutgoingMessage, Refused, SendResult},
 };
-use ledger::fence::{Answer, Change, Fence, Ledger, POISON, Recorded, SendAttempt};
+use ledger::fence::{Answer, Change, Fence, POISON, Recorded, SendAttempt};
+use ledger::owed::{DueAttempt, retry_deadline};
+use ledger::schedule::{RetryDeadline, attempt_in_round, elapsed_before, next_attempt};
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 use smtp::{Envelope, EnvelopeAddress};
 
@@ -30,18 +28,13 @@ const FENCE_LIFE: Duration = Duration::from_secs(2);
 /// When a send that was released without a fault of the route is announced again.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Sends single mails.
-pub(crate) struct Transmitter {
-    pub pacer: Pacer,
-    pub ledger: Ledger,
-    pub tokens: Arc<TokenKeys>,
-    pub shutdown: CancellationToken,
-}
-
-impl Transmitter {
+impl Delivery {
     /// Sends one mail and records its result. `None`: the ledger has the result already.
-    pub async fn transmit(&self, ready: ReadySend, route: &ProviderRoute, capture: &Capture) -> Option<Recorded> {
-        let ReadySend { send, address, return_path_domain, pending_permit, message, .. } = ready;
+    pub(super) async fn transmit(&self, ready: ReadySend, context: &SendContext<'_>) -> Option<Recorded> {
+        // Its permits are held until it is done.
+        let Sendable { due: DueAttempt { send, input, recipient }, pending_permit, .. } = ready.sendable;
+        let (input, route) = (&context.inputs[input], &context.routes[input]);
+        let address = input.recipients[recipient].address();
         if self.shutdown.is_cancelled() {
             return self.record(Change::released(send, SOON)).await;
         }
@@ -54,14 +47,16 @@ impl Transmitter {
             return self.record(Change::still_unknown(send)).await;
         }
         let send = SendAttempt { route: route.id, ..send };
-        let signed = match message {
+        let signed = match ready.message {
             Ok(signed) => signed,
             Err(class) => {
                 return self.record(Change::failed(send, class, Answer::default(), None)).await;
             }
         };
-        let Some(pending_permit) = pending_permit else { return self.capture(send, &address, &signed, capture).await };
-        let Some(envelope) = self.envelope(&send, &address, &return_path_domain, &signed) else {
+        let Some(pending_permit) = pending_permit else {
+            return self.capture(send, address, &signed, context.capture).await;
+        };
+        let Some(envelope) = self.envelope(&send, address, &input.return_path_domain, &signed) else {
             return self.record(Change::failed(send, "invalid_address", Answer::default(), None)).await;
         };
         let family = pending_permit.family();
@@ -73,8 +68,8 @@ impl Transmitter {
 
     fn envelope(&self, send: &SendAttempt, address: &str, domain: &str, signed: &SignedMessage) -> Option<Envelope> {
         Some(Envelope {
-            from: Some(return_path(&self.tokens, send.id, domain).ok()?),
-            to: EnvelopeAddress::parse(address).ok()?,
+            from: Some(return_path(&self.sources.tokens, send.id, domain)?),
+            to: EnvelopeAddress::parse(address)?,
             size: signed.message.as_bytes().len() + signed.signature.len(),
             eight_bit: signed.message.is_eight_bit(),
             international: !signed.message.header().is_ascii(),
@@ -98,10 +93,12 @@ impl Transmitter {
             signature: &signed.signature,
             message: &signed.message,
         };
-        match self.shutdown.run_until_cancelled(route.provider.wait_for_slot()).await {
-            Some(Ok(())) => {}
-            Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
-            None => return self.record(Change::released(send, SOON)).await,
+        if let Some(limiter) = &route.limiter {
+            match self.shutdown.run_until_cancelled(limiter.wait_for_slot(send.batch.lane)).await {
+                Some(Ok(())) => {}
+                Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
+                None => return self.record(Change::released(send, SOON)).await,
+            }
         }
         // Held until the result is queued behind it: of the fences that a crash leaves, no more are in doubt than there are connections.
         let mut prepared = match self.shutdown.run_until_cancelled(route.provider.prepare(&outgoing)).await {
@@ -116,10 +113,9 @@ impl Transmitter {
             Ok(permit) => permit,
             Err(wait) => return self.record(Change::released(send, route.wait_or_fall_back(wait))).await,
         };
-        let (send, fenced_at) = match self.ledger.fence(send.clone()).await {
-            Fence::Passed { at, metered_on } => (send.fenced(Some(metered_on)), at),
-            Fence::Refused => return None,
-            Fence::Failed => return self.release_unknown_fence(&send).await,
+        let (send, fenced_at) = match self.pass_fence(send).await {
+            Ok(passed) => passed,
+            Err(recorded) => return recorded,
         };
         let lane = send.batch.lane.as_str();
         let result = match prepared.send(&outgoing, fenced_at + FENCE_LIFE).await {
@@ -142,10 +138,17 @@ impl Transmitter {
         result
     }
 
-    /// Releases a send whose fence may or may not have been committed.
-    async fn release_unknown_fence(&self, send: &SendAttempt) -> Option<Recorded> {
-        drop(self.ledger.record(Change::released(send.clone(), SOON)).await);
-        self.record(Change::released(send.clone().fenced(None), SOON)).await
+    /// Fences a send. Answers it with the latest time of its fence; if nothing may leave, its result.
+    async fn pass_fence(&self, send: SendAttempt) -> Result<(SendAttempt, Instant), Option<Recorded>> {
+        match self.ledger.fence(send.clone()).await {
+            Fence::Passed { at, metered_on } => Ok((send.fenced(Some(metered_on)), at)),
+            Fence::Refused => Err(None),
+            // The fence may or may not have been committed: the send is released from both.
+            Fence::Failed => {
+                drop(self.ledger.record(Change::released(send.clone(), SOON)).await);
+                Err(self.record(Change::released(send.fenced(None), SOON)).await)
+            }
+        }
     }
 
     /// Captures a sandbox mail: it is fenced like any other, and then nothing leaves.
@@ -156,21 +159,17 @@ impl Transmitter {
         signed: &SignedMessage,
         capture: &Capture,
     ) -> Option<Recorded> {
-        match self.ledger.fence(send.clone()).await {
-            Fence::Passed { metered_on, .. } => {
-                let send = send.fenced(Some(metered_on));
-                let (decision, answer) = sandbox::answer(address, send.attempt);
-                let is_taken = decision.outcome == ReplyOutcome::Sent;
-                if is_taken {
-                    capture.collect_facts(&send, address, &signed.message, &self.tokens);
-                }
-                let change = outcome::outcome_change(send, decision, answer, address, SOON);
-                let change = change.by(sandbox::PROVIDER, None);
-                self.record(if is_taken { change.capturing(signed.message.as_bytes()) } else { change }).await
-            }
-            Fence::Refused => None,
-            Fence::Failed => self.release_unknown_fence(&send).await,
+        let send = match self.pass_fence(send).await {
+            Ok((send, _)) => send,
+            Err(recorded) => return recorded,
+        };
+        let (decision, answer) = sandbox::answer(address, send.attempt);
+        let is_taken = decision.outcome == ReplyOutcome::Sent;
+        if is_taken {
+            capture.collect_facts(&send, address, &signed.message, &self.sources.tokens);
         }
+        let change = outcome_change(send, decision, answer, address, SOON).by(sandbox::PROVIDER, None);
+        self.record(if is_taken { change.capturing(signed.message.as_bytes()) } else { change }).await
     }
 
     async fn record_refusal(
@@ -206,7 +205,7 @@ impl Transmitter {
             (Scope::Connection, _) if answer.code.is_none() => route.breaker.record_unknown(),
             (Scope::Connection, _) => {}
         }
-        let change = outcome::outcome_change(send, decision, answer, envelope.to.as_str(), retry_wait);
+        let change = outcome_change(send, decision, answer, envelope.to.as_str(), retry_wait);
         self.record(change.by(route.provider.kind().as_str(), None)).await
     }
 
@@ -224,5 +223,82 @@ fn class_of(decision: ReplyDecision) -> Option<Class> {
     match decision.outcome {
         ReplyOutcome::Defer(class) | ReplyOutcome::Fail { class, .. } => Some(class),
         ReplyOutcome::Sent | ReplyOutcome::Unknown => None,
+    }
+}
+
+/// The ledger change for a decision about a send. `relay_wait` is how long to wait if the
+/// provider itself is at fault: the send then goes back to the queue and its attempt does not count.
+fn outcome_change(
+    send: SendAttempt,
+    decision: ReplyDecision,
+    answer: Answer,
+    address: &str,
+    relay_wait: Duration,
+) -> Change {
+    match decision.outcome {
+        ReplyOutcome::Sent => Change::sent(send, answer),
+        ReplyOutcome::Unknown => Change::unknown(send, "no_answer"),
+        ReplyOutcome::Fail { class, suppress } => {
+            Change::failed(send, class.as_str(), answer, suppress.then(|| address.to_owned()))
+        }
+        ReplyOutcome::Defer(_) if decision.scope == Scope::Relay => Change::released(send, relay_wait),
+        ReplyOutcome::Defer(class) => match wait_before_retry(&send) {
+            Some(wait) => Change::deferred(send, class.as_str(), answer, wait),
+            None => Change::expired(send, class.as_str(), answer),
+        },
+    }
+}
+
+/// The wait before the next attempt; `None` after the retry deadline.
+fn wait_before_retry(send: &SendAttempt) -> Option<Duration> {
+    let attempt = u32::try_from(send.attempt).unwrap_or(1);
+    let deadline = retry_deadline(send.batch.kind);
+    // A campaign's batch may have waited for days, scheduled or paused, and a sequence's for room under the frequency cap: their deadline
+    // counts from the first attempt.
+    let (attempt, age) = match deadline {
+        RetryDeadline::Bulk => {
+            let attempt = attempt_in_round(attempt);
+            (attempt, elapsed_before(attempt))
+        }
+        RetryDeadline::Prompt => (attempt, send.batch.age()),
+    };
+    next_attempt(attempt, age, deadline, send.id.as_u64_pair().1)
+}
+
+/// The return path of a send on this domain: a signed token that names the send a bounce belongs to. `None`: the domain is not valid.
+fn return_path(tokens: &TokenKeys, send_id: Uuid, domain: &str) -> Option<EnvelopeAddress> {
+    EnvelopeAddress::parse(&format!("{}@{domain}", tokens.return_path_local(send_id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_return_path_leads_back_to_its_send_in_any_case() {
+        let (tokens, send) = (TokenKeys::derive(&[[7; 32]]), Uuid::now_v7());
+        let address = return_path(&tokens, send, "send.example.com").unwrap();
+        let (local, domain) = address.as_str().split_once('@').unwrap();
+        assert!(local.len() <= 64 && domain == "send.example.com");
+        assert_eq!(tokens.returned_send(local), Some(send));
+        assert_eq!(tokens.returned_send(&local.to_ascii_uppercase()), Some(send));
+    }
+
+    #[test]
+    fn a_forged_return_path_leads_nowhere() {
+        let (tokens, send) = (TokenKeys::derive(&[[7; 32]]), Uuid::now_v7());
+        let other = return_path(&TokenKeys::derive(&[[8; 32]]), send, "send.example.com").unwrap();
+        let local = other.as_str().split_once('@').unwrap().0.to_owned();
+        assert_eq!(tokens.returned_send(&local), None);
+        assert_eq!(tokens.returned_send("b-1-2"), None);
+        assert_eq!(tokens.returned_send("postmaster"), None);
+    }
+
+    #[test]
+    fn a_return_path_made_with_an_older_key_still_leads_back() {
+        let send = Uuid::now_v7();
+        let old = return_path(&TokenKeys::derive(&[[7; 32]]), send, "send.example.com").unwrap();
+        let local = old.as_str().split_once('@').unwrap().0.to_owned();
+        assert_eq!(TokenKeys::derive(&[[8; 32], [7; 32]]).returned_send(&local), Some(send));
     }
 }

@@ -1,13 +1,11 @@
 //! Finds the sends of incoming facts and records the facts.
 
-use std::collections::BTreeMap;
-
 use runtime::column;
 use schemas::{SendId, Signal};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{IncomingFact, count_facts, months};
+use super::IncomingFact;
 use ledger::facts::{self, ProviderEvidence};
 
 /// The result of recording a fact.
@@ -21,34 +19,14 @@ pub(super) enum FactOutcome {
     Undecided,
 }
 
-/// The results of recording facts, one for each fact.
-#[derive(Debug)]
-pub(super) struct FactOutcomes {
-    pub each: Vec<FactOutcome>,
-}
-
-impl FactOutcomes {
-    /// Counts the results by provider. `recorded` is the metric's outcome for facts that are in the ledger.
-    pub fn count(&self, recorded: &'static str, items: &[IncomingFact]) {
-        let mut counts: BTreeMap<(&'static str, &'static str), u64> = BTreeMap::new();
-        for (item, outcome) in items.iter().zip(&self.each) {
-            let outcome = match outcome {
-                FactOutcome::Unknown if item.may_wait() => "pending",
-                FactOutcome::Unknown => "ignored",
-                FactOutcome::Recorded | FactOutcome::Undecided => recorded,
-            };
-            *counts.entry((item.provider.unwrap_or("link"), outcome)).or_default() += 1;
-        }
-        for ((provider, outcome), count) in counts {
-            count_facts(provider, outcome, count);
-        }
-    }
-}
-
-/// Finds the sends of these facts and records them. Takes effect when the caller commits.
-pub(super) async fn absorb(db: &mut PgConnection, items: &[IncomingFact], shard: i16) -> sqlx::Result<FactOutcomes> {
+/// Finds the sends of these facts and records them. Takes effect when the caller commits. Returns the result for each fact.
+pub(super) async fn absorb(
+    db: &mut PgConnection,
+    items: &[IncomingFact],
+    shard: i16,
+) -> sqlx::Result<Vec<FactOutcome>> {
     if items.is_empty() {
-        return Ok(FactOutcomes { each: Vec::new() });
+        return Ok(Vec::new());
     }
     let found = find(db, items).await?;
     let mut signals: Vec<Signal> = Vec::new();
@@ -71,7 +49,7 @@ pub(super) async fn absorb(db: &mut PgConnection, items: &[IncomingFact], shard:
         Some(send) if recorded.undecided.contains(&send) && item.carrier().is_some() => FactOutcome::Undecided,
         Some(_) => FactOutcome::Recorded,
     };
-    Ok(FactOutcomes { each: items.iter().zip(&found).map(outcome).collect() })
+    Ok(items.iter().zip(&found).map(outcome).collect())
 }
 
 /// The send of each fact: the one it names, if it is this tenant's and was sent by this provider; else the one with the provider's message
@@ -80,15 +58,14 @@ async fn find(db: &mut PgConnection, items: &[IncomingFact]) -> sqlx::Result<Vec
     let places: Vec<i32> = (0..items.len()).filter_map(|place| i32::try_from(place).ok()).collect();
     // An answer that names its mail may come by any provider; a message id is known to its own provider only.
     let asked = |item: &IncomingFact| if item.send_id.is_some() { item.carrier() } else { item.provider };
-    let sends: Vec<Option<Uuid>> = items.iter().map(|item| item.send_id).collect();
     let rows = sqlx::query_file!(
         "queries/find_sends.sql",
         &places,
         &column(items, |item| item.tenant_id),
-        &column(items, |item| asked(item).map(str::to_owned)) as &[Option<String>],
-        &sends as &[Option<Uuid>],
-        &months(&sends) as &[Option<chrono::NaiveDate>],
-        &column(items, |item| item.message_id.clone()) as &[Option<String>]
+        &column(items, asked) as &[Option<&str>],
+        &column(items, |item| item.send_id) as &[Option<Uuid>],
+        &column(items, |item| item.send_id.map(|send| SendId(send).month())) as &[Option<chrono::NaiveDate>],
+        &column(items, |item| item.message_id.as_deref()) as &[Option<&str>]
     )
     .fetch_all(db)
     .await?;

@@ -10,13 +10,13 @@ mod past_mail;
 mod pending;
 mod sweeps;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
 use runtime::{Counter, Publication, column, plans::PreparedPool};
-use schemas::{Address, InboundAnnounced, ProviderKind, SendId, Signal, SignalKind, token::TokenKeys};
+use schemas::{Address, InboundAnnounced, ProviderKind, Signal, SignalKind, token::TokenKeys};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -111,11 +111,6 @@ pub(crate) struct ReadEvent {
 }
 
 impl Inbound {
-    fn new(deps: &runner::Deps, shard: i16) -> Self {
-        let by_key = deps.by_key.bulk(Self::NAME);
-        Self { pool: deps.pool.clone(), by_key, tokens: deps.tokens.clone(), shard }
-    }
-
     /// Records the due events; answers how many. An event that cannot be recorded costs itself only.
     async fn take_due(&self) -> Result<u64, StageError> {
         let first = self.group(EVENTS, false).await?;
@@ -149,11 +144,20 @@ impl GroupRecorder for Inbound {
         let items = past_mail::apply(&self.by_key, items).await?;
         let mut tx = self.by_key.begin().await?;
         let outcomes = absorb::absorb(&mut tx, &items, self.shard).await?;
-        let waiting: Vec<PendingFact<'_>> = items.iter().zip(&outcomes.each).filter_map(PendingFact::of).collect();
+        let waiting: Vec<PendingFact<'_>> = items.iter().zip(&outcomes).filter_map(PendingFact::of).collect();
         pending::add_pending(&mut tx, &waiting).await?;
         mark_handled(&mut tx, read).await?;
         tx.commit().await?;
-        outcomes.count("recorded", &items);
+        let mut counts: BTreeMap<_, u64> = BTreeMap::new();
+        for (item, outcome) in items.iter().zip(&outcomes) {
+            let outcome = match outcome {
+                FactOutcome::Unknown if item.may_wait() => "pending",
+                FactOutcome::Unknown => "ignored",
+                FactOutcome::Recorded | FactOutcome::Undecided => "recorded",
+            };
+            *counts.entry((item.provider.unwrap_or("link"), outcome)).or_default() += 1;
+        }
+        counts.into_iter().for_each(|((provider, outcome), count)| count_facts(provider, outcome, count));
         for ReadEvent { event, ignored, rejected, .. } in read {
             count_facts(event.provider, "ignored", *ignored);
             if let Some(reason) = rejected {
@@ -304,14 +308,10 @@ fn count_facts(provider: &'static str, outcome: &'static str, count: u64) {
     }
 }
 
-/// The months of sends.
-fn months(sends: &[Option<Uuid>]) -> Vec<Option<chrono::NaiveDate>> {
-    sends.iter().map(|send| send.map(|send| SendId(send).month())).collect()
-}
-
 /// Starts the consumer and the sweeps of provider events.
 pub(crate) fn start(deps: &runner::Deps, shard: i16) {
-    let inbound = Inbound::new(deps, shard);
+    let by_key = deps.by_key.bulk(Inbound::NAME);
+    let inbound = Inbound { pool: deps.pool.clone(), by_key: by_key.clone(), tokens: deps.tokens.clone(), shard };
     let intake = runner::Intake {
         lane: schemas::Lane::Bulk,
         stream: schemas::subjects::stream::SIGNALS,
@@ -322,6 +322,5 @@ pub(crate) fn start(deps: &runner::Deps, shard: i16) {
     };
     deps.runner.start(Arc::new(inbound.clone()), vec![intake]);
     deps.runner.start_sweep(Inbound::NAME, Arc::new(ProcessInbound(inbound)));
-    deps.runner
-        .start_sweep(Inbound::NAME, Arc::new(RetryPendingFacts { by_key: deps.by_key.bulk(Inbound::NAME), shard }));
+    deps.runner.start_sweep(Inbound::NAME, Arc::new(RetryPendingFacts { by_key, shard }));
 }

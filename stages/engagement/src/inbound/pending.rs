@@ -45,23 +45,16 @@ pub(super) async fn add_pending(db: &mut PgConnection, waiting: &[PendingFact<'_
     if waiting.is_empty() {
         return Ok(());
     }
-    let items = || waiting.iter().map(|waits| waits.item);
-    let tenants: Vec<Uuid> = items().map(|item| item.tenant_id).collect();
-    let ids: Vec<Uuid> = items().map(|item| item.id).collect();
-    let sends: Vec<Option<Uuid>> = items().map(|item| item.send_id).collect();
-    let providers: Vec<Option<String>> = items().map(|item| item.provider.map(str::to_owned)).collect();
-    let message_ids: Vec<Option<String>> = items().map(|item| item.message_id.clone()).collect();
-    let at: Vec<chrono::DateTime<chrono::Utc>> = items().map(|item| item.at).collect();
     sqlx::query_file!(
         "queries/add_pending.sql",
-        &tenants,
-        &ids,
+        &column(waiting, |waits| waits.item.tenant_id),
+        &column(waiting, |waits| waits.item.id),
         &column(waiting, |waits| waits.reason.to_owned()),
-        &sends as &[Option<Uuid>],
-        &providers as &[Option<String>],
-        &message_ids as &[Option<String>],
+        &column(waiting, |waits| waits.item.send_id) as &[Option<Uuid>],
+        &column(waiting, |waits| waits.item.provider) as &[Option<&str>],
+        &column(waiting, |waits| waits.item.message_id.as_deref()) as &[Option<&str>],
         &column(waiting, PendingFact::signal) as &[Option<Value>],
-        &at
+        &column(waiting, |waits| waits.item.at)
     )
     .execute(db)
     .await

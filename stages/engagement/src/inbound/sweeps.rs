@@ -1,6 +1,6 @@
 //! The sweeps: raw events whose notification was lost, and pending facts that are due again.
 
-use std::{slice, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -11,9 +11,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    FactOutcome, Inbound, IncomingFact,
-    absorb::{self, FactOutcomes},
-    count_facts,
+    FactOutcome, Inbound, IncomingFact, absorb, count_facts,
     pending::{self, PendingFact, UNDECIDED, UNKNOWN},
     provider_name,
 };
@@ -53,8 +51,8 @@ pub(crate) struct PendingKey {
 
 /// A row of `pending_facts`.
 struct PendingRow {
+    key: PendingKey,
     item: IncomingFact,
-    reason: String,
     pending_since: DateTime<Utc>,
 }
 
@@ -85,18 +83,25 @@ impl GroupRecorder for RetryPendingFacts {
 
     async fn record(&self, due: &[PendingKey]) -> sqlx::Result<()> {
         let mut tx = self.by_key.begin().await?;
-        let rows = lock(&mut tx, due).await?;
+        let (rows, unread) = lock(&mut tx, due).await?;
         let items: Vec<IncomingFact> = rows.iter().map(|row| row.item.clone()).collect();
         let outcomes = absorb::absorb(&mut tx, &items, self.shard).await?;
         // Its send is found and its outcome open: the fact stays pending, as evidence.
         let changed: Vec<PendingFact<'_>> = rows
             .iter()
-            .zip(&outcomes.each)
-            .filter(|(row, outcome)| row.reason == UNKNOWN && **outcome == FactOutcome::Undecided)
+            .zip(&outcomes)
+            .filter(|(row, outcome)| row.key.reason == UNKNOWN && **outcome == FactOutcome::Undecided)
             .map(|(row, _)| PendingFact { item: &row.item, reason: UNDECIDED })
             .collect();
         pending::add_pending(&mut tx, &changed).await?;
-        let dropped = update_pending(&mut tx, &rows, &outcomes).await?;
+        let keys: Vec<&PendingKey> = rows.iter().map(|row| &row.key).chain(&unread).collect();
+        let waits = |(row, outcome): (&PendingRow, &FactOutcome)| match outcome {
+            FactOutcome::Recorded => false,
+            FactOutcome::Unknown => true,
+            FactOutcome::Undecided => row.key.reason == UNDECIDED,
+        };
+        let waiting: Vec<bool> = rows.iter().zip(&outcomes).map(waits).chain(unread.iter().map(|_| true)).collect();
+        let dropped = update_pending(&mut tx, &keys, &waiting).await?;
         tx.commit().await?;
         count(&rows, &outcomes);
         for fact in dropped {
@@ -142,7 +147,7 @@ impl GroupRecorder for RetryPendingFacts {
         // Its pauses grow, and it is dropped, as if its send was not known.
         let update = async {
             let mut tx = self.by_key.begin().await?;
-            update_by_key(&mut tx, slice::from_ref(key), &[true]).await?;
+            update_pending(&mut tx, &[key], &[true]).await?;
             tx.commit().await
         };
         if let Err(error) = update.await {
@@ -158,8 +163,9 @@ struct DroppedFact {
     names_its_send: bool,
 }
 
-/// Locks facts that were taken.
-async fn lock(db: &mut PgConnection, due: &[PendingKey]) -> sqlx::Result<Vec<PendingRow>> {
+/// Locks facts that were taken. Those of a kind that this version does not know are answered apart: they wait for the newer one that wrote
+/// them, as long as facts wait for their sends.
+async fn lock(db: &mut PgConnection, due: &[PendingKey]) -> sqlx::Result<(Vec<PendingRow>, Vec<PendingKey>)> {
     let rows = sqlx::query!(
         "select p.tenant_id, p.id, p.reason, p.send_id, p.provider, p.provider_message_id, p.signal, p.occurred_at, p.pending_since
          from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, reason)
@@ -171,44 +177,34 @@ async fn lock(db: &mut PgConnection, due: &[PendingKey]) -> sqlx::Result<Vec<Pen
     )
     .fetch_all(db)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| PendingRow {
-            item: IncomingFact {
-                id: row.id,
-                tenant_id: row.tenant_id,
-                send_id: row.send_id,
-                provider: row.provider.as_deref().map(provider_name),
-                message_id: row.provider_message_id,
-                at: row.occurred_at,
-                signal: row.signal.and_then(|signal| serde_json::from_value::<Signal>(signal).ok()),
-                recipients: Vec::new(),
-            },
-            reason: row.reason,
-            pending_since: row.pending_since,
-        })
-        .collect())
+    let (mut known, mut unread) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        let key = PendingKey { tenant_id: row.tenant_id, id: row.id, reason: row.reason };
+        let Ok(signal) = row.signal.map(serde_json::from_value::<Signal>).transpose() else {
+            unread.push(key);
+            continue;
+        };
+        let item = IncomingFact {
+            id: row.id,
+            tenant_id: row.tenant_id,
+            send_id: row.send_id,
+            provider: row.provider.as_deref().map(provider_name),
+            message_id: row.provider_message_id,
+            at: row.occurred_at,
+            signal,
+            recipients: Vec::new(),
+        };
+        known.push(PendingRow { key, item, pending_since: row.pending_since });
+    }
+    Ok((known, unread))
 }
 
 /// Deletes pending facts that found their send, postpones the others, and drops those that waited too long. Answers the dropped ones.
 async fn update_pending(
     db: &mut PgConnection,
-    rows: &[PendingRow],
-    outcomes: &FactOutcomes,
+    keys: &[&PendingKey],
+    waiting: &[bool],
 ) -> sqlx::Result<Vec<DroppedFact>> {
-    let waits = |row: &PendingRow, outcome: &FactOutcome| match outcome {
-        FactOutcome::Recorded => false,
-        FactOutcome::Unknown => true,
-        FactOutcome::Undecided => row.reason == UNDECIDED,
-    };
-    let key =
-        |row: &PendingRow| PendingKey { tenant_id: row.item.tenant_id, id: row.item.id, reason: row.reason.clone() };
-    let keys: Vec<PendingKey> = rows.iter().map(key).collect();
-    let waiting: Vec<bool> = rows.iter().zip(&outcomes.each).map(|(row, outcome)| waits(row, outcome)).collect();
-    update_by_key(db, &keys, &waiting).await
-}
-
-async fn update_by_key(db: &mut PgConnection, keys: &[PendingKey], waiting: &[bool]) -> sqlx::Result<Vec<DroppedFact>> {
     sqlx::query_file_as!(
         DroppedFact,
         "queries/update_pending.sql",
@@ -221,9 +217,9 @@ async fn update_by_key(db: &mut PgConnection, keys: &[PendingKey], waiting: &[bo
     .await
 }
 
-fn count(rows: &[PendingRow], outcomes: &FactOutcomes) {
-    for (row, outcome) in rows.iter().zip(&outcomes.each) {
-        if row.reason == UNKNOWN && *outcome != FactOutcome::Unknown {
+fn count(rows: &[PendingRow], outcomes: &[FactOutcome]) {
+    for (row, outcome) in rows.iter().zip(outcomes) {
+        if row.key.reason == UNKNOWN && *outcome != FactOutcome::Unknown {
             let provider = row.item.provider.unwrap_or("link");
             count_facts(provider, "joined", 1);
             let waited_s = (Utc::now() - row.pending_since).num_seconds();

@@ -6,21 +6,19 @@
 //! itself is deleted.
 
 mod reader;
-mod settings;
 mod store;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use feedback::report::HEAD_BYTES;
 use runner::Deps;
 use runtime::Counter;
 use smtp::server::{
-    BareLineEnds, MailFault, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServerSettings, SmtpServerTls,
+    BareLineEnds, MailFault, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServerSettings, tls_acceptor,
 };
 use tokio::net::TcpListener;
 
 pub(crate) use self::reader::ReadInboundMail;
-pub use self::settings::InboundSmtpSettings;
 use self::store::{InboundStore, MailTarget, StoreFault};
 
 /// The largest mail that is taken; of all but its head only the length is kept.
@@ -37,6 +35,39 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 const DATA_TIMEOUT: Duration = Duration::from_secs(30);
 const DATA_RATE_MIN: u64 = 4 * 1024;
 
+/// Settings of the inbound SMTP server.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Inbound mail")]
+#[group(skip)]
+pub struct InboundSmtpSettings {
+    /// Where mail to return paths is taken: bounces, complaints, answers. Not given: nowhere.
+    #[arg(long, env = "POSTRIDER_INBOUND_ADDR")]
+    pub inbound_addr: Option<SocketAddr>,
+    /// What is spoken there: `smtp` as a mail exchanger, `lmtp` behind a mail server.
+    #[arg(long, env = "POSTRIDER_INBOUND_PROTOCOL", value_enum, default_value = "smtp")]
+    pub inbound_protocol: MailProtocol,
+    /// The name it greets with: that of the mail exchanger record.
+    #[arg(long, env = "POSTRIDER_INBOUND_HOSTNAME", default_value = "localhost")]
+    pub inbound_hostname: String,
+    /// The address that feedback loops report complaints to. Their reports count when they carry a return path or a link to
+    /// leave by that we signed.
+    #[arg(long, env = "POSTRIDER_INBOUND_FEEDBACK_ADDRESS")]
+    pub inbound_feedback_address: Option<String>,
+    /// The certificate for STARTTLS, with its chain, as PEM. Not given: STARTTLS is not offered.
+    #[arg(long, env = "POSTRIDER_INBOUND_TLS_CERT", requires = "inbound_tls_key")]
+    pub inbound_tls_cert: Option<PathBuf>,
+    /// Its private key, as PEM.
+    #[arg(long, env = "POSTRIDER_INBOUND_TLS_KEY", requires = "inbound_tls_cert")]
+    pub inbound_tls_key: Option<PathBuf>,
+    /// Connections served at once; others wait.
+    #[arg(long, env = "POSTRIDER_INBOUND_CONNECTIONS", default_value_t = 100)]
+    pub inbound_connections: usize,
+    /// Connections served at once for one client address (an IPv6 network of 64 bits); more are answered 421. 0: no limit. Not counted
+    /// with `lmtp`. Behind a proxy that hides the clients' addresses, set 0.
+    #[arg(long, env = "POSTRIDER_INBOUND_CONNECTIONS_PER_ADDRESS", default_value_t = 10)]
+    pub inbound_connections_per_address: usize,
+}
+
 /// Starts the server, and answers its address. It runs until the process stops.
 ///
 /// # Errors
@@ -48,13 +79,13 @@ pub async fn listen(deps: &Deps, settings: &InboundSmtpSettings) -> io::Result<O
     let store = InboundStore::new(deps, settings.inbound_feedback_address.as_deref());
     let server = server_settings(settings)?;
     tracing::info!(stage = "engagement", address = %bound, protocol = ?server.protocol, "inbound SMTP server listens");
-    tokio::spawn(smtp::server::serve(listener, server, InboundMailHandler(store), deps.shutdown.clone()));
+    tokio::spawn(smtp::server::serve(listener, server, store, deps.shutdown.clone()));
     Ok(Some(bound))
 }
 
 fn server_settings(settings: &InboundSmtpSettings) -> io::Result<SmtpServerSettings> {
     let tls = match (&settings.inbound_tls_cert, &settings.inbound_tls_key) {
-        (Some(certificate), Some(key)) => Some(SmtpServerTls::from_files(certificate, key)?),
+        (Some(certificate), Some(key)) => Some(tls_acceptor(certificate, key)?),
         _ => None,
     };
     Ok(SmtpServerSettings {
@@ -81,9 +112,6 @@ fn server_settings(settings: &InboundSmtpSettings) -> io::Result<SmtpServerSetti
     })
 }
 
-/// Accepts mail to addresses that name a send, and commits it before it is answered.
-struct InboundMailHandler(InboundStore);
-
 /// The envelope of the mail in progress.
 #[derive(Debug, Default)]
 struct InboundEnvelope {
@@ -91,7 +119,8 @@ struct InboundEnvelope {
     targets: Vec<MailTarget>,
 }
 
-impl MailHandler for InboundMailHandler {
+/// Accepts mail to addresses that name a send, and commits it before it is answered.
+impl MailHandler for InboundStore {
     type Envelope = InboundEnvelope;
 
     fn mail_refused(&self, fault: MailFault) {
@@ -107,7 +136,7 @@ impl MailHandler for InboundMailHandler {
     }
 
     async fn recipient(&self, envelope: &mut InboundEnvelope, address: &str) -> SmtpAnswer {
-        match self.0.target(address).await {
+        match self.target(address).await {
             Ok(target) => {
                 envelope.targets.push(target);
                 SmtpAnswer::reply("250 2.1.5 Ok")
@@ -121,7 +150,7 @@ impl MailHandler for InboundMailHandler {
     }
 
     async fn mail(&self, envelope: InboundEnvelope, mail: ReceivedMail) -> SmtpAnswer {
-        match self.0.keep(&envelope.targets, envelope.null_sender, mail).await {
+        match self.keep(&envelope.targets, envelope.null_sender, mail).await {
             Ok(()) => SmtpAnswer::reply("250 2.0.0 Taken"),
             Err(StoreFault::Full) => SmtpAnswer::reply("452 4.2.2 Too much mail for one message; come again"),
             Err(_) => SmtpAnswer::reply("451 4.3.0 Not now; come again"),

@@ -163,7 +163,7 @@ impl GroupRecorder for ReadInboundMail {
         for read in read {
             Counter::InboundMailsTotal.add(1, [("outcome", read.reading.label())]);
         }
-        for (kind, count) in recorded.fresh.by_kind() {
+        for (kind, count) in recorded.fresh {
             Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
         }
         Ok(())

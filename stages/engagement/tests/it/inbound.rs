@@ -775,6 +775,33 @@ async fn no_tenant_waits_for_the_pending_facts_of_another() {
     assert_eq!(before, 0, "it is in the first group");
 }
 
+#[tokio::test]
+async fn a_pending_fact_of_a_newer_version_waits_for_that_version() {
+    let mailed = Mailed::new(1).await;
+    mailed.in_state("sent").await;
+    // The second one only proves that the mail has left: it is done at once, with the first in its group.
+    sqlx::query(
+        "insert into pending_facts (tenant_id, id, reason, send_id, provider, signal, occurred_at, due_at)
+         select $1, gen_random_uuid(), 'unknown_send', $2, 'postmark', s.signal, now(), now()
+         from (values ($3::jsonb), (null)) as s (signal)",
+    )
+    .bind(mailed.tenant.id)
+    .bind(SendId::of(mailed.batch, 0).0)
+    .bind(json!({"kind": "of_a_newer_version"}))
+    .execute(&mailed.rig.pool)
+    .await
+    .unwrap();
+    start(&mailed.rig).await;
+    until("one is done", async || mailed.number("select count(*) from pending_facts").await == 1).await;
+    assert_eq!(mailed.number("select count(*) from pending_facts where signal is not null").await, 1);
+    sqlx::query("update pending_facts set pending_since = now() - interval '73 hours', due_at = now()")
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    let dropped = "select count(*) from pending_facts where dropped_at is not null and due_at is null";
+    until("it is dropped, as others are", async || mailed.number(dropped).await == 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_names_no_send_waits_only_where_events_may_come_without() {
     let mailed = Mailed::new(1).await;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use templates::{
     Attached, CompiledMessage, FaultCode, LinkBases, MessageOptions, Named, Sender, TemplateFault, TemplateKind,
-    TemplateLimits, TemplateSource, Written, compile, compile_written,
+    TemplateSource, Written, compile, compile_written,
 };
 
 /// How long a compiled message is cached: a change to a sender, a campaign's name or a field's fallback shows in mail after this time.
@@ -57,19 +57,6 @@ struct ContentKey {
     shape: MailShape,
 }
 
-impl ContentKey {
-    fn of(batch: &Cleared, shape: MailShape) -> Self {
-        Self {
-            tenant_id: batch.tenant_id,
-            content_id: batch.content_id,
-            sender_id: batch.sender_id,
-            campaign_id: batch.campaign_id,
-            classification: batch.classification,
-            shape,
-        }
-    }
-}
-
 /// A message that can be rendered.
 #[derive(Debug)]
 pub(super) struct RenderableMessage {
@@ -80,16 +67,6 @@ pub(super) struct RenderableMessage {
     pub(super) sending_domain: String,
     pub(super) return_path_domain: String,
     pub(super) bases: LinkBases,
-}
-
-impl RenderableMessage {
-    /// `own`: the id of a skeleton that no other mail uses.
-    fn new(compiled: CompiledMessage, own: Option<SkeletonId>, sending_domain: String, bases: LinkBases) -> Self {
-        let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-        let owns_skeleton = own.is_some();
-        let skeleton = own.unwrap_or_else(|| compiled.skeleton().id());
-        Self { compiled, skeleton, owns_skeleton, sending_domain, return_path_domain, bases }
-    }
 }
 
 /// A content: ready, or one that does not compile. That one is final for everybody it was meant for.
@@ -107,7 +84,7 @@ async fn compiled(
             Err(StageError::Deferred { reason: "compile_timeout" })
         }
         Ok(Err(faults)) => {
-            let code = faults.first().map_or("too_large", |fault| fault.code.as_str());
+            let code = faults.first().map_or("unknown", |fault| fault.code.as_str());
             tracing::warn!(tenant_id = %key.tenant_id, content_id = %key.content_id, code, "content does not compile");
             Ok(None)
         }
@@ -158,113 +135,101 @@ impl Contents {
         Self { cache, origins }
     }
 
-    /// The content of a batch's mails of this shape. Its skeleton stands in the ledger when this answers; that of a one-off, or of a mail with
-    /// attachments, is stored with what was rendered.
-    /// A connection is held while a content is loaded and while its skeleton is stored, not while it is compiled.
+    /// The content of a batch's mails of this shape. Its skeleton stands in the ledger when this answers; that of a message its caller
+    /// wrote out, or of a mail with attachments, is stored with what was rendered. These two are compiled for this batch: nobody would ask
+    /// for them again.
     pub(super) async fn of(
         &self,
         by_key: &PreparedPool,
         batch: &Cleared,
         shape: MailShape,
     ) -> Result<Content, StageError> {
-        let key = ContentKey::of(batch, shape);
-        if batch.kind.is_written() {
-            // Rendered once: nobody would ask for it again.
-            return self.make_one_off(by_key, key, batch.batch_id, batch.kind).await;
+        let &Cleared { tenant_id, content_id, sender_id, campaign_id, classification, .. } = batch;
+        let key = ContentKey { tenant_id, content_id, sender_id, campaign_id, classification, shape };
+        if batch.kind.is_written() || shape.has_attachments {
+            return self.make(by_key, key, batch, Some(skeleton_id(batch, shape))).await;
         }
-        if shape.has_attachments {
-            return self.make_with_attachments(by_key, key, batch.batch_id).await;
+        if let Some(cached) = self.cache.get(&key).await {
+            return Ok(cached);
         }
-        if let Some(load_stored) = self.cache.get(&key).await {
-            return Ok(load_stored);
+        let made = self.make(by_key, key, batch, None).await?;
+        if let Some(ready) = &made {
+            store_skeleton(by_key, key.tenant_id, ready).await?;
         }
-        let made = self.make(by_key, key).await?;
         self.cache.insert(key, made.clone()).await;
         Ok(made)
     }
 
-    async fn make(&self, by_key: &PreparedPool, key: ContentKey) -> Result<Content, StageError> {
-        let Loaded { source, options } = load(by_key, key, None, None, &self.origins).await?;
-        let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
-        let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
-        let ready = RenderableMessage::new(compiled, None, sending_domain, bases);
-        let body = serde_json::to_value(ready.compiled.skeleton())?;
-        let mut db = by_key.take().await?;
-        // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again. Where one stands
-        // under this id already it is as good: its slots are the same.
-        sqlx::query!(
-            "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
-            key.tenant_id,
-            ready.skeleton.0,
-            body
-        )
-        .execute(&mut *db)
-        .await?;
-        db.put_back();
-        Ok(Some(Arc::new(ready)))
-    }
-
-    /// A mail from a template with files of its own, alone in its batch but for its copies. Compiled for it: nobody would ask for it again.
-    async fn make_with_attachments(
+    /// Loads and compiles. A connection is held while a content is loaded, not while it is compiled. `own`: the id of a skeleton that no
+    /// other mail uses; the mail is the batch.
+    async fn make(
         &self,
         by_key: &PreparedPool,
         key: ContentKey,
-        batch: Uuid,
+        batch: &Cleared,
+        own: Option<SkeletonId>,
     ) -> Result<Content, StageError> {
-        let Loaded { source, options } = load(by_key, key, None, Some(batch), &self.origins).await?;
-        let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
-        let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
-        let SkeletonId(id) = skeleton_id(batch);
-        // Copies are not tracked.
-        let is_untracked = key.shape.no_open_tracking && key.shape.no_click_tracking;
-        let id = if is_untracked { format!("{id}-untracked") } else { id };
-        Ok(Some(Arc::new(RenderableMessage::new(compiled, Some(SkeletonId(id)), sending_domain, bases))))
-    }
-
-    /// A message that its caller wrote out. The message is the batch.
-    async fn make_one_off(
-        &self,
-        by_key: &PreparedPool,
-        key: ContentKey,
-        message: Uuid,
-        kind: MessageKind,
-    ) -> Result<Content, StageError> {
-        let Loaded { source, options } = load(by_key, key, Some(message), Some(message), &self.origins).await?;
+        let (is_written, is_test) = (batch.kind.is_written(), batch.kind == MessageKind::Test);
+        let message = is_written.then_some(batch.batch_id);
+        let files_of = own.is_some().then_some(batch.batch_id);
+        let (source, options) = load(by_key, key, message, files_of, &self.origins).await?;
         // Erased with the contact that it is about: no message is written without a subject.
-        if source.subject.is_empty() && source.body_html.is_empty() && source.body_text.is_none() {
+        if is_written && source.subject.is_empty() && source.body_html.is_empty() && source.body_text.is_none() {
             return Ok(None);
         }
         let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
-        let written = Written {
-            subject: source.subject,
-            html: source.body_html,
-            text: source.body_text,
-            is_test: kind == MessageKind::Test,
+        let work = move || {
+            if !is_written {
+                return compile(&source, &options);
+            }
+            let (subject, html, text) = (source.subject, source.body_html, source.body_text);
+            compile_written(&Written { subject, html, text, is_test }, &options)
         };
-        let made = compiled(key, move || compile_written(&written, &options)).await?;
-        let Some(compiled) = made else { return Ok(None) };
-        Ok(Some(Arc::new(RenderableMessage::new(compiled, Some(skeleton_id(message)), sending_domain, bases))))
+        let Some(compiled) = compiled(key, work).await? else { return Ok(None) };
+        Ok(Some(Arc::new(RenderableMessage {
+            owns_skeleton: own.is_some(),
+            skeleton: own.unwrap_or_else(|| compiled.skeleton().id()),
+            return_path_domain: format!("{RETURN_PATH_LABEL}.{sending_domain}"),
+            compiled,
+            sending_domain,
+            bases,
+        })))
     }
 }
 
+/// Stores a skeleton that mails share. Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would
+/// store it again. Where one stands under this id already it is as good: its slots are the same.
+async fn store_skeleton(by_key: &PreparedPool, tenant: Uuid, ready: &RenderableMessage) -> Result<(), StageError> {
+    let body = serde_json::to_value(ready.compiled.skeleton())?;
+    let mut db = by_key.take().await?;
+    sqlx::query!(
+        "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
+        tenant,
+        ready.skeleton.0,
+        body
+    )
+    .execute(&mut *db)
+    .await?;
+    db.put_back();
+    Ok(())
+}
+
 /// Where the skeleton of one mail is stored. Only this mail uses it, so it can be purged with its attachments.
-fn skeleton_id(message: Uuid) -> SkeletonId {
-    SkeletonId(format!("message-{}", message.simple()))
+fn skeleton_id(batch: &Cleared, shape: MailShape) -> SkeletonId {
+    // Copies are not tracked; what its caller wrote out never is.
+    let is_untracked = !batch.kind.is_written() && shape.no_open_tracking && shape.no_click_tracking;
+    let suffix = if is_untracked { "-untracked" } else { "" };
+    SkeletonId(format!("message-{}{suffix}", batch.batch_id.simple()))
 }
 
-/// What a content is compiled from.
-struct Loaded {
-    source: TemplateSource,
-    options: MessageOptions,
-}
-
+/// Loads what a content is compiled from.
 async fn load(
     by_key: &PreparedPool,
     key: ContentKey,
     message: Option<Uuid>,
     files_of: Option<Uuid>,
     origins: &LinkOrigins,
-) -> Result<Loaded, StageError> {
+) -> Result<(TemplateSource, MessageOptions), StageError> {
     let ContentKey { tenant_id, content_id, sender_id, campaign_id, classification, shape } = key;
     let mut db = by_key.take().await?;
     let row =
@@ -302,9 +267,8 @@ async fn load(
         track_links: !shape.no_click_tracking,
         track_opens: !shape.no_open_tracking,
         attachments: row.attachments.into_iter().map(|Json(attached)| attached).collect(),
-        limits: TemplateLimits::default(),
     };
-    Ok(Loaded { source, options })
+    Ok((source, options))
 }
 
 #[cfg(test)]

@@ -17,13 +17,12 @@ use async_trait::async_trait;
 use runner::{Stage, StageError};
 use runtime::{Bus, CommitNotifier, Publication, plans::PreparedPool};
 use schemas::{
-    Cleared, Lane, MessageKind, Rendered, RenderedRecipient, TokenIds,
+    Cleared, Lane, Rendered, RenderedRecipient, TokenIds,
     messages::Decided,
     token::{TokenKeyId, TokenKeys},
 };
 use serde_json::json;
 use sqlx::PgPool;
-use uuid::Uuid;
 
 use crate::Settings;
 use content::{Content, Contents, HOST, LinkOrigins, MailShape, RenderableMessage};
@@ -240,33 +239,26 @@ impl Stage for Rendering {
     type Input = Cleared;
 
     async fn handle(&self, inputs: &[Cleared]) -> Result<Vec<Publication>, StageError> {
-        let sends = people::owed(inputs);
-        // This mail may get a second attempt, in either lane.
-        let is_kept = |send: &OwedRecipient| {
-            inputs.get(send.input).is_some_and(|batch| {
-                batch.lane == Lane::Priority || batch.kind == MessageKind::Transactional || batch.kind.is_written()
-            })
-        };
-        let (priority, bulk): (Vec<OwedRecipient>, Vec<OwedRecipient>) = sends.into_iter().partition(is_kept);
+        let (kept, bulk): (Vec<_>, Vec<_>) = people::owed(inputs).into_iter().partition(|send| send.is_kept);
         // At the first announcement nothing is stored. Of two workers that have it, the second one finds the other's rendition when it
         // stores its own.
         let may_be_stored = |send: &&OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.announcement > 1);
-        let again: Vec<OwedRecipient> = priority.iter().filter(may_be_stored).copied().collect();
+        let again: Vec<OwedRecipient> = kept.iter().filter(may_be_stored).copied().collect();
         let mut db = self.by_key(inputs).take().await?;
-        let mut load_stored: HashMap<Uuid, Rendition> =
+        let mut stored =
             if again.is_empty() { HashMap::new() } else { renditions::load_stored(&mut db, &again).await? };
-        let mut all: Vec<(OwedRecipient, Rendition)> = Vec::with_capacity(priority.len() + bulk.len());
+        let mut all: Vec<(OwedRecipient, Rendition)> = Vec::with_capacity(kept.len() + bulk.len());
         let mut fresh = bulk;
-        for send in priority {
-            match load_stored.remove(&send.send_id.0) {
+        for send in kept {
+            match stored.remove(&send.send_id.0) {
                 Some(rendition) => all.push((send, rendition)),
                 None => fresh.push(send),
             }
         }
-        let people = people::load_merge_data(&mut db, inputs, &fresh).await?;
+        let people = people::load_merge_data(&mut db, &fresh).await?;
         db.put_back();
         let outcome = self.render(inputs, fresh, people).await?;
-        let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
+        let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| send.is_kept);
         if !to_keep.is_empty() {
             let mut db = self.by_key(inputs).take().await?;
             renditions::keep(&mut db, &mut to_keep, outcome.skeletons).await?;

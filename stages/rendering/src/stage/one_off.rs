@@ -23,15 +23,7 @@ pub(super) fn skeletons(inputs: &[Cleared], contents: &BatchContents) -> Result<
 }
 
 /// Deletes the attachments and skeletons of old mail. Mail that is still open, as that of a paused tenant, keeps them.
-pub(crate) struct PurgeMessages {
-    pool: PgPool,
-}
-
-impl PurgeMessages {
-    pub(crate) fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-}
+pub(crate) struct PurgeMessages(pub(crate) PgPool);
 
 /// Most messages purged in one transaction: some hundred megabytes of attachments.
 const PURGE_AT_ONCE: i64 = 100;
@@ -48,7 +40,7 @@ impl Sweep for PurgeMessages {
         let mut purged = 0;
         for _ in 0..PURGE_SLICES {
             let slice =
-                sqlx::query_file_scalar!("queries/purge_messages.sql", PURGE_AT_ONCE).fetch_one(&self.pool).await?;
+                sqlx::query_file_scalar!("queries/purge_messages.sql", PURGE_AT_ONCE).fetch_one(&self.0).await?;
             purged += u64::try_from(slice).unwrap_or(0);
             if slice < PURGE_AT_ONCE {
                 break;

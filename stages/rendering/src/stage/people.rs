@@ -4,7 +4,7 @@ use chrono::NaiveDate;
 use runner::StageError;
 use runtime::column;
 use schemas::{
-    Cleared, MessageKind, SendId,
+    Cleared, Lane, MessageKind, SendId,
     messages::{ERASED_COPY, MailCopy, MailOptions, RecipientRole},
     month_of,
 };
@@ -16,9 +16,6 @@ use templates::{Contact, MergeData, OwnHeaders};
 
 use super::content::MailShape;
 
-/// A contact's own fields.
-type Fields = sqlx::types::Json<serde_json::Map<String, Value>>;
-
 /// One send to render.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OwedRecipient {
@@ -27,6 +24,9 @@ pub(super) struct OwedRecipient {
     pub(super) tenant_id: Uuid,
     pub(super) send_id: SendId,
     pub(super) contact_id: Uuid,
+    pub(super) kind: MessageKind,
+    /// True if the mail may get a second attempt, in either lane: its rendition is stored.
+    pub(super) is_kept: bool,
 }
 
 /// What one send is rendered from.
@@ -55,6 +55,10 @@ pub(super) fn owed(inputs: &[Cleared]) -> Vec<OwedRecipient> {
             tenant_id: batch.tenant_id,
             send_id: SendId::of(batch.batch_id, recipient.ordinal),
             contact_id: recipient.contact_id,
+            kind: batch.kind,
+            is_kept: batch.lane == Lane::Priority
+                || batch.kind == MessageKind::Transactional
+                || batch.kind.is_written(),
         })
     });
     sends.collect()
@@ -63,7 +67,6 @@ pub(super) fn owed(inputs: &[Cleared]) -> Vec<OwedRecipient> {
 /// The merge data and the shape of each send, in order. `None`: the contact is gone.
 pub(super) async fn load_merge_data(
     db: &mut PgConnection,
-    inputs: &[Cleared],
     sends: &[OwedRecipient],
 ) -> Result<Vec<Option<RecipientData>>, StageError> {
     if sends.is_empty() {
@@ -74,17 +77,18 @@ pub(super) async fn load_merge_data(
         .map(|send| RecipientKey {
             tenant_id: send.tenant_id,
             contact_id: send.contact_id,
-            request_of: has_request(inputs, send).then_some(send.send_id),
+            // Other mail has no request whose `data` and options it is rendered with.
+            request_of: matches!(send.kind, MessageKind::Transactional | MessageKind::OneOff).then_some(send.send_id),
         })
         .collect();
     let mut people: Vec<Option<RecipientData>> = vec![None; sends.len()];
     let mut copies: Vec<(usize, RecipientKey)> = Vec::new();
     for (at, (send, found)) in sends.iter().zip(load_recipients(db, &keys).await?).enumerate() {
         let Some(found) = found else { continue };
-        let is_copy = found.is_other && found.copy_of.is_some();
-        if let Some(contact_id) = found.copy_of.filter(|_| is_copy) {
+        let is_copy = found.copy_of.is_some();
+        if let Some(contact_id) = found.copy_of {
             copies.push((at, RecipientKey { tenant_id: send.tenant_id, contact_id, request_of: None }));
-        } else if found.is_other && is_transactional(inputs, send) {
+        } else if found.is_other && send.kind == MessageKind::Transactional {
             // A copy of a mail whose recipient was erased.
             continue;
         }
@@ -102,8 +106,8 @@ pub(super) async fn load_merge_data(
         });
     }
     fill_copies(db, copies, &mut people).await?;
-    fill_events(db, inputs, sends, &mut people).await?;
-    fill_names(db, inputs, sends, &mut people).await?;
+    fill_events(db, sends, &mut people).await?;
+    fill_names(db, sends, &mut people).await?;
     Ok(people)
 }
 
@@ -153,7 +157,7 @@ async fn load_recipients(db: &mut PgConnection, keys: &[RecipientKey]) -> sqlx::
             locale: row.locale,
             lifecycle_stage: row.lifecycle_stage,
             dot_number: row.dot_number.map(|number| number.to_string()),
-            fields: row.fields.0,
+            fields: row.fields,
         };
         *slot = Some(FoundRecipient {
             contact,
@@ -185,56 +189,49 @@ async fn fill_copies(
     Ok(())
 }
 
-/// True if the mail may have a request whose `data` and options it is rendered with.
-fn has_request(inputs: &[Cleared], send: &OwedRecipient) -> bool {
-    inputs.get(send.input).is_some_and(|batch| matches!(batch.kind, MessageKind::Transactional | MessageKind::OneOff))
+/// The sends of these kinds whose contact is there, each with its recipient.
+fn of_kind<'a>(
+    sends: &'a [OwedRecipient],
+    people: &'a mut [Option<RecipientData>],
+    is_wanted: impl Fn(MessageKind) -> bool,
+) -> Vec<(&'a OwedRecipient, &'a mut RecipientData)> {
+    let all = sends.iter().zip(people).filter(|(send, _)| is_wanted(send.kind));
+    all.filter_map(|(send, person)| Some((send, person.as_mut()?))).collect()
 }
 
 /// Sets the names of a one-off message's recipients as the caller gave them. The contact's stored name is not used.
 async fn fill_names(
     db: &mut PgConnection,
-    inputs: &[Cleared],
     sends: &[OwedRecipient],
     people: &mut [Option<RecipientData>],
 ) -> Result<(), StageError> {
-    let is_one_off = |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind.is_written());
-    let wanted: Vec<(usize, &OwedRecipient)> = sends.iter().enumerate().filter(|(_, send)| is_one_off(send)).collect();
+    let mut wanted = of_kind(sends, people, MessageKind::is_written);
     if wanted.is_empty() {
         return Ok(());
     }
-    for (at, _) in &wanted {
-        if let Some(Some(person)) = people.get_mut(*at) {
-            (person.data.contact.first_name, person.data.contact.last_name) = (None, None);
-        }
+    for (_, person) in &mut wanted {
+        (person.data.contact.first_name, person.data.contact.last_name) = (None, None);
     }
-    let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
-    let is_copy = |at: usize| people.get(at).is_some_and(|person| person.as_ref().is_some_and(|person| person.is_copy));
     // In To stands the mail's own recipient.
-    let named = |(at, send): &(usize, &OwedRecipient)| {
-        if is_copy(*at) { SendId::of(send.send_id.batch(), 0).0 } else { send.send_id.0 }
+    let named = |send: &OwedRecipient, person: &RecipientData| {
+        if person.is_copy { SendId::of(send.send_id.batch(), 0).0 } else { send.send_id.0 }
     };
-    let ids: Vec<Uuid> = wanted.iter().map(named).collect();
     let rows = sqlx::query!(
         r#"select w.place as "place!", r.name as "name!"
            from unnest($1::uuid[], $2::uuid[]) with ordinality as w (tenant_id, send_id, place)
            join message_recipients r on r.tenant_id = w.tenant_id and r.send_id = w.send_id
            where r.name is not null"#,
-        &tenants,
-        &ids
+        &column(&wanted, |(send, _)| send.tenant_id),
+        &column(&wanted, |(send, person)| named(send, person))
     )
     .fetch_all(db)
     .await?;
     for row in rows {
-        let at = index(row.place).and_then(|place| wanted.get(place)).map(|(at, _)| *at);
-        if let Some(Some(person)) = at.and_then(|at| people.get_mut(at)) {
+        if let Some((_, person)) = index(row.place).and_then(|at| wanted.get_mut(at)) {
             person.data.contact.first_name = Some(row.name);
         }
     }
     Ok(())
-}
-
-fn is_transactional(inputs: &[Cleared], send: &OwedRecipient) -> bool {
-    inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::Transactional)
 }
 
 fn own_headers(options: MailOptions) -> OwnHeaders {
@@ -253,23 +250,18 @@ fn own_headers(options: MailOptions) -> OwnHeaders {
 /// `event` of mail of sequences that an event of a product started.
 async fn fill_events(
     db: &mut PgConnection,
-    inputs: &[Cleared],
     sends: &[OwedRecipient],
     people: &mut [Option<RecipientData>],
 ) -> Result<(), StageError> {
-    let is_of_sequence =
-        |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::Sequence);
-    let wanted: Vec<(usize, &OwedRecipient)> =
-        sends.iter().enumerate().filter(|(_, send)| is_of_sequence(send)).collect();
+    let mut wanted = of_kind(sends, people, |kind| kind == MessageKind::Sequence);
     if wanted.is_empty() {
         return Ok(());
     }
-    let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
-    let ids: Vec<Uuid> = wanted.iter().map(|(_, send)| send.send_id.0).collect();
+    let tenants = column(&wanted, |(send, _)| send.tenant_id);
+    let ids = column(&wanted, |(send, _)| send.send_id.0);
     let rows = sqlx::query_file!("queries/start_events.sql", &tenants, &ids).fetch_all(db).await?;
     for row in rows {
-        let at = index(row.place).and_then(|place| wanted.get(place)).map(|(at, _)| *at);
-        if let Some(Some(person)) = at.and_then(|at| people.get_mut(at)) {
+        if let Some((_, person)) = index(row.place).and_then(|at| wanted.get_mut(at)) {
             person.data.event = json!({"name": row.name, "occurred_at": row.occurred_at, "properties": row.properties});
         }
     }
@@ -277,6 +269,6 @@ async fn fill_events(
 }
 
 /// An array index from a position as `with ordinality` counts it, from 1.
-pub(super) fn index(place: i64) -> Option<usize> {
+fn index(place: i64) -> Option<usize> {
     usize::try_from(place - 1).ok()
 }

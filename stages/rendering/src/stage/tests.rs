@@ -12,6 +12,7 @@ use schemas::{Classification, ClearedRecipient, MessageKind, SendId, Skeleton, m
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Row};
+use uuid::Uuid;
 
 use super::*;
 
@@ -661,7 +662,7 @@ async fn attachments_and_compiled_forms_are_forgotten_some_days_after_the_messag
     let world = World::new().await;
     let contact = world.contact("Contact", json!({})).await;
     world.render(&[one_off_message(&world, contact).await]).await;
-    let sweep = PurgeMessages::new(world.pool.clone());
+    let sweep = PurgeMessages(world.pool.clone());
     let load_stored = "select (select count(*) from message_attachments where tenant_id = $1) + (select count(*) from skeletons where tenant_id = $1)";
     assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (0, 2));
     sqlx::query("update messages set created_at = created_at - interval '5 days', due_at = now() - interval '5 days'")
@@ -705,7 +706,7 @@ async fn open_mail_keeps_its_attachments_however_old_it_is() {
         sqlx::query(AssertSqlSafe(sql)).bind(world.tenant).bind(fresh.batch_id).execute(&mut *tx).await.unwrap();
     }
     tx.commit().await.unwrap();
-    let sweep = PurgeMessages::new(world.pool.clone());
+    let sweep = PurgeMessages(world.pool.clone());
     let purged = async || runner::Sweep::sweep(&sweep).await.unwrap();
     assert_eq!(purged().await, 0);
     let end = |kind: &str| {

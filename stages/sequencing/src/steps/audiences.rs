@@ -16,22 +16,24 @@ use schemas::action::Action;
 /// A contact and an audience of its tenant.
 pub(super) type AudienceMembership = (Uuid, Uuid, Uuid);
 
-pub(super) async fn join(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
+/// Adds contacts to the tags of their steps, or removes them.
+pub(super) async fn change(
+    db: &mut PgConnection,
+    items: &[DueStep<'_>],
+    is_join: bool,
+) -> sqlx::Result<Vec<StepResult>> {
     let locked = lock(&mut *db, items).await?;
-    let added = add(db, &memberships(items, &locked)).await?;
-    Ok(items.iter().map(|item| taken(item, &locked, &added)).collect())
-}
-
-pub(super) async fn leave(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
-    let locked = lock(&mut *db, items).await?;
-    let removed = remove(db, &memberships(items, &locked)).await?;
-    Ok(items.iter().map(|item| taken(item, &locked, &removed)).collect())
-}
-
-/// Those of the contacts that could be locked: an import that keeps a contact for seconds may be adding it to the audience.
-fn memberships(items: &[DueStep<'_>], locked: &HashSet<(Uuid, Uuid)>) -> Vec<AudienceMembership> {
-    let ready = items.iter().filter(|item| is_locked(item, locked));
-    ready.filter_map(|item| Some((item.due.tenant_id, tag(item)?, item.due.contact_id))).collect()
+    let membership = |item: &DueStep<'_>| Some((item.due.tenant_id, tag(item)?, item.due.contact_id));
+    // Those of the contacts that could be locked: an import that keeps a contact for seconds may be adding it to the audience.
+    let ready = items.iter().filter(|item| is_locked(item, &locked));
+    let ready: Vec<AudienceMembership> = ready.filter_map(membership).collect();
+    let changed = if is_join { add(db, &ready).await? } else { remove(db, &ready).await? };
+    let taken = |item: &DueStep<'_>| match membership(item) {
+        None => MALFORMED,
+        Some(_) if !is_locked(item, &locked) => StepResult::Later,
+        Some(of) => StepResult::Took(Effect::changed(changed.contains(&of), json!({ "tag_id": of.1 }))),
+    };
+    Ok(items.iter().map(taken).collect())
 }
 
 fn tag(item: &DueStep<'_>) -> Option<Uuid> {
@@ -39,15 +41,6 @@ fn tag(item: &DueStep<'_>) -> Option<Uuid> {
         Some(Action::ApplyTag(tag) | Action::RemoveTag(tag)) => Some(tag.tag_id),
         _ => None,
     }
-}
-
-fn taken(item: &DueStep<'_>, locked: &HashSet<(Uuid, Uuid)>, changed: &HashSet<AudienceMembership>) -> StepResult {
-    let Some(tag) = tag(item) else { return MALFORMED };
-    if !is_locked(item, locked) {
-        return StepResult::Later;
-    }
-    let is_changed = changed.contains(&(item.due.tenant_id, tag, item.due.contact_id));
-    StepResult::Took(Effect::changed(is_changed, json!({ "tag_id": tag })))
 }
 
 /// Adds members; answers those that were none before. In key order, as all transactions add them.

@@ -7,21 +7,21 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{DueStep, Effect, MALFORMED, StepOutcome, StepResult};
+use super::{DueStep, Effect, MALFORMED, StepResult};
+use crate::due::Due;
 use schemas::action::{Action, CONTACT_FIELDS};
 
 /// Locks the items' contacts in the order of the ledger, and answers which it could lock. A contact that an import keeps locked for seconds
 /// must not delay the others of the group.
 pub(super) async fn lock(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
-    let all: Vec<&DueStep<'_>> = items.iter().collect();
     let rows = sqlx::query!(
         "select c.tenant_id, c.id
          from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
          join contacts c on c.tenant_id = w.tenant_id and c.id = w.id
          order by c.id
          for no key update of c skip locked",
-        &column(&all, |item| item.due.tenant_id),
-        &column(&all, |item| item.due.contact_id),
+        &column(items, |item| item.due.tenant_id),
+        &column(items, |item| item.due.contact_id),
     )
     .fetch_all(db)
     .await?;
@@ -59,17 +59,15 @@ fn change<'a>(item: &DueStep<'a>) -> Option<(&'a str, Value)> {
 pub(super) async fn update(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
     hold_fields(&mut *db, items).await?;
     let locked = lock(db, items).await?;
-    let ready: Vec<&DueStep<'_>> =
-        items.iter().filter(|item| is_locked(item, &locked) && change(item).is_some()).collect();
-    let fields: Vec<String> = ready.iter().filter_map(|item| change(item)).map(|(field, _)| field.to_owned()).collect();
-    let values: Vec<Value> = ready.iter().filter_map(|item| change(item)).map(|(_, value)| value).collect();
+    let ready = items.iter().filter(|item| is_locked(item, &locked));
+    let ready: Vec<(&Due, (&str, Value))> = ready.filter_map(|item| Some((item.due, change(item)?))).collect();
     let rows = sqlx::query_file!(
         "queries/update_contacts.sql",
-        &column(&ready, |item| item.due.tenant_id),
-        &column(&ready, |item| item.due.contact_id),
-        &fields,
-        &values,
-        &column(&fields, |field| is_column(field)),
+        &column(&ready, |(due, _)| due.tenant_id),
+        &column(&ready, |(due, _)| due.contact_id),
+        &column(&ready, |(_, (field, _))| *field) as &[&str],
+        &column(&ready, |(_, (_, value))| value.clone()),
+        &column(&ready, |(_, (field, _))| is_column(field)),
     )
     .fetch_all(db)
     .await?;
@@ -77,10 +75,7 @@ pub(super) async fn update(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx
     let taken = |item: &DueStep<'_>| match change(item) {
         None => MALFORMED,
         Some(_) if !is_locked(item, &locked) => StepResult::Later,
-        Some((field, _)) => {
-            let outcome = if is_locked(item, &changed) { StepOutcome::Done } else { StepOutcome::Unchanged };
-            StepResult::Took(Effect::of(outcome, json!({ "field": field })))
-        }
+        Some((field, _)) => StepResult::Took(Effect::changed(is_locked(item, &changed), json!({ "field": field }))),
     };
     Ok(items.iter().map(taken).collect())
 }

@@ -22,11 +22,8 @@ use super::{Announcements, DueStep, Effect, StepHold, StepOutcome, StepResult};
 /// Wait before a contact is looked at again that is asked to confirm its consent.
 const CONSENT_WAIT: Duration = Duration::from_secs(60 * 60);
 
-/// A batch to be, with the places of its items.
-struct NewBatch {
-    batch: SequenceBatch,
-    items: Vec<usize>,
-}
+/// An item that is mailed, with its place.
+type Mailed<'a> = (usize, &'a DueStep<'a>);
 
 pub(super) async fn send(
     db: &mut PgConnection,
@@ -34,17 +31,31 @@ pub(super) async fn send(
     announce: &mut Announcements,
 ) -> sqlx::Result<Vec<StepResult>> {
     let now = Utc::now();
-    let owed = OwedMail::load(&mut *db, items.iter().map(capped_mail)).await?;
-    let holds: Vec<Option<(StepHold, DateTime<Utc>)>> = items.iter().map(|item| hold(item, &owed, now)).collect();
-    let free = items.iter().enumerate().zip(&holds).filter(|(_, hold)| hold.is_none()).map(|(item, _)| item);
-    let batches = cut(items, free);
-    let prompt = sequence_sends::insert_batches(&mut *db, batches.iter().map(|new| &new.batch)).await?;
-    trace::keep_each(&mut *db, batches.iter().map(|new| (new.batch.tenant_id, new.batch.id))).await?;
-    let mut taken: Vec<StepResult> = holds.into_iter().map(not_sent).collect();
+    let capped = items.iter().map(|item| CappedMail {
+        tenant_id: item.due.tenant_id,
+        contact_id: item.due.contact_id,
+        urgency: Urgency::SEQUENCE,
+        cap_left: item.person.eligibility.cap_left,
+    });
+    let owed = OwedMail::load(&mut *db, capped).await?;
+    let mut taken = Vec::with_capacity(items.len());
+    let mut by_step: BTreeMap<(Uuid, Uuid), Vec<Mailed<'_>>> = BTreeMap::new();
+    for (place, item) in items.iter().enumerate() {
+        taken.push(match hold(item, &owed, now) {
+            Some((hold, until)) => StepResult::Wait(hold, until),
+            None => {
+                by_step.entry((item.due.tenant_id, item.step.id)).or_default().push((place, item));
+                // Unless it is in a batch.
+                StepResult::Failed("sender_required")
+            }
+        });
+    }
+    let batches = cut(&by_step);
+    let prompt = sequence_sends::insert_batches(&mut *db, batches.iter().map(|(batch, _)| batch)).await?;
+    trace::keep_each(&mut *db, batches.iter().map(|(batch, _)| (batch.tenant_id, batch.id))).await?;
     let mut sends = Vec::with_capacity(items.len());
-    for NewBatch { batch, items: places } in &batches {
-        for (ordinal, place) in places.iter().enumerate() {
-            let (Some(item), Some(outcome)) = (items.get(*place), taken.get_mut(*place)) else { continue };
+    for (batch, mailed) in &batches {
+        for (ordinal, (place, item)) in mailed.iter().enumerate() {
             let send = SendId::of(batch.id, u16::try_from(ordinal).unwrap_or(u16::MAX)).0;
             sends.push(SequenceSend {
                 id: send,
@@ -55,7 +66,7 @@ pub(super) async fn send(
                 step_id: item.step.id,
             });
             let effect = Effect::of(StepOutcome::Done, json!({"template_id": batch.template_id}));
-            *outcome = StepResult::Took(Effect { send_id: Some(send), ..effect });
+            taken[*place] = StepResult::Took(Effect { send_id: Some(send), ..effect });
         }
         if prompt.contains(&batch.id) {
             announce.push(publication(batch)?);
@@ -63,15 +74,6 @@ pub(super) async fn send(
     }
     sequence_sends::insert_sends(db, &sends).await?;
     Ok(taken)
-}
-
-fn capped_mail(item: &DueStep<'_>) -> CappedMail {
-    CappedMail {
-        tenant_id: item.due.tenant_id,
-        contact_id: item.due.contact_id,
-        urgency: Urgency::SEQUENCE,
-        cap_left: item.person.eligibility.cap_left,
-    }
 }
 
 /// What the mail to a contact waits for, and when it is looked at again. Mail that is withheld for good does not wait: the gate says so.
@@ -97,25 +99,17 @@ fn hold(item: &DueStep<'_>, owed: &OwedMail, now: DateTime<Utc>) -> Option<(Step
     }
 }
 
-fn not_sent(hold: Option<(StepHold, DateTime<Utc>)>) -> StepResult {
-    hold.map_or(StepResult::Failed("sender_required"), |(hold, until)| StepResult::Wait(hold, until))
-}
-
 /// One batch per step, and per sender and template by that; at most 500 sends each.
-fn cut<'a>(items: &[DueStep<'_>], free: impl Iterator<Item = (usize, &'a DueStep<'a>)>) -> Vec<NewBatch> {
-    let mut by_step: BTreeMap<(Uuid, Uuid), Vec<usize>> = BTreeMap::new();
-    for (place, item) in free {
-        by_step.entry((item.due.tenant_id, item.step.id)).or_default().push(place);
-    }
+fn cut<'a>(by_step: &'a BTreeMap<(Uuid, Uuid), Vec<Mailed<'a>>>) -> Vec<(SequenceBatch, &'a [Mailed<'a>])> {
     let mut batches = Vec::new();
-    for ((tenant_id, _), places) in by_step {
-        let Some(first) = places.first().and_then(|place| items.get(*place)) else { continue };
+    for ((tenant_id, _), mailed) in by_step {
+        let Some((_, first)) = mailed.first() else { continue };
         let (Some(template_id), Some(sender_id)) = (first.step.template_id, first.sequence.sender_profile_id) else {
             continue;
         };
-        for part in places.chunks(BATCH_MAX) {
-            let batch = SequenceBatch { id: new_batch_id(), tenant_id, template_id, sender_id, size: part.len() };
-            batches.push(NewBatch { batch, items: part.to_vec() });
+        for part in mailed.chunks(BATCH_MAX) {
+            let (id, tenant_id) = (new_batch_id(), *tenant_id);
+            batches.push((SequenceBatch { id, tenant_id, template_id, sender_id, size: part.len() }, part));
         }
     }
     batches

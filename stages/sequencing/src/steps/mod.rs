@@ -136,7 +136,21 @@ async fn attempt(
 ) -> sqlx::Result<Vec<StepResult>> {
     let mut savepoint = db.begin().await?;
     let announced = announce.len();
-    let result = take_type(&mut savepoint, kind, items, announce, owner_mails_per_hour).await;
+    let db = &mut *savepoint;
+    let result = match kind {
+        StepType::SendEmail => mail::send(db, items, announce).await,
+        StepType::Wait => Ok(items.iter().map(|_| StepResult::Took(Effect::done())).collect()),
+        StepType::EndSequence => Ok(items.iter().map(end).collect()),
+        StepType::ApplyTag => audiences::change(db, items, true).await,
+        StepType::RemoveTag => audiences::change(db, items, false).await,
+        StepType::UpdateField | StepType::UpdateLifecycleStage => contacts::update(db, items).await,
+        StepType::UpdateSubscription => subscriptions::update(db, items).await,
+        StepType::AddSuppression => suppress::add(db, items).await,
+        StepType::CreateTask | StepType::CreateOpportunity => notices::add_notices(db, items).await,
+        StepType::NotifyOwner => owner::notify(db, items, announce, owner_mails_per_hour).await,
+        // Taken outside of the transaction: see `calls`.
+        StepType::CallProductWebhook => Ok(items.iter().map(|_| StepResult::Later).collect()),
+    };
     match result {
         Ok(taken) => {
             savepoint.commit().await?;
@@ -151,29 +165,6 @@ async fn attempt(
     }
 }
 
-async fn take_type(
-    db: &mut PgConnection,
-    kind: StepType,
-    items: &[DueStep<'_>],
-    announce: &mut Announcements,
-    owner_mails_per_hour: u32,
-) -> sqlx::Result<Vec<StepResult>> {
-    match kind {
-        StepType::SendEmail => mail::send(db, items, announce).await,
-        StepType::Wait => Ok(items.iter().map(|_| StepResult::Took(Effect::done())).collect()),
-        StepType::EndSequence => Ok(items.iter().map(end).collect()),
-        StepType::ApplyTag => audiences::join(db, items).await,
-        StepType::RemoveTag => audiences::leave(db, items).await,
-        StepType::UpdateField | StepType::UpdateLifecycleStage => contacts::update(db, items).await,
-        StepType::UpdateSubscription => subscriptions::update(db, items).await,
-        StepType::AddSuppression => suppress::add(db, items).await,
-        StepType::CreateTask | StepType::CreateOpportunity => notices::add_notices(db, items).await,
-        StepType::NotifyOwner => owner::notify(db, items, announce, owner_mails_per_hour).await,
-        // Taken outside of the transaction: see `calls`.
-        StepType::CallProductWebhook => Ok(items.iter().map(|_| StepResult::Later).collect()),
-    }
-}
-
 fn end(item: &DueStep<'_>) -> StepResult {
     let reason = match &item.step.action {
         Some(Action::EndSequence(end)) => end.reason.clone(),
@@ -184,4 +175,4 @@ fn end(item: &DueStep<'_>) -> StepResult {
 }
 
 /// The code of a step whose stored config cannot be read.
-const MALFORMED: StepResult = StepResult::Failed("malformed_step");
+pub(crate) const MALFORMED: StepResult = StepResult::Failed("malformed_step");

@@ -30,29 +30,26 @@ fn notice_of(item: &DueStep<'_>) -> Option<(EventType, Value)> {
 }
 
 pub(super) async fn add_notices(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
-    let ready: Vec<&DueStep<'_>> = items.iter().filter(|item| notice_of(item).is_some()).collect();
     // The id comes from what it is about: a repeat would be the same event.
-    let (types, data): (Vec<&str>, Vec<Value>) =
-        ready.iter().filter_map(|item| notice_of(item)).map(|(event, data)| (event.as_str(), data)).unzip();
+    let event_id = |item: &DueStep<'_>| Uuid::new_v5(&item.due.id, item.step.id.as_bytes());
+    let ready: Vec<(&DueStep<'_>, (EventType, Value))> =
+        items.iter().filter_map(|item| Some((item, notice_of(item)?))).collect();
     sqlx::query!(
         "insert into notices (tenant_id, id, type, product, contact_id, subject_id, data)
          select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::uuid[], $7::jsonb[])",
-        &column(&ready, |item| item.due.tenant_id),
-        &column(&ready, |item| Uuid::new_v5(&item.due.id, item.step.id.as_bytes())),
-        &types as &[&str],
-        &column(&ready, |item| item.due.product.clone()),
-        &column(&ready, |item| item.due.contact_id),
-        &column(&ready, |item| item.due.id),
-        &data,
+        &column(&ready, |(item, _)| item.due.tenant_id),
+        &column(&ready, |(item, _)| event_id(item)),
+        &column(&ready, |(_, (event, _))| event.as_str()) as &[&str],
+        &column(&ready, |(item, _)| item.due.product.clone()),
+        &column(&ready, |(item, _)| item.due.contact_id),
+        &column(&ready, |(item, _)| item.due.id),
+        &column(&ready, |(_, (_, data))| data.clone()),
     )
     .execute(db)
     .await?;
     let taken = |item: &DueStep<'_>| match notice_of(item) {
         None => MALFORMED,
-        Some(_) => {
-            let event = Uuid::new_v5(&item.due.id, item.step.id.as_bytes());
-            StepResult::Took(Effect::of(StepOutcome::Done, json!({ "event_id": event })))
-        }
+        Some(_) => StepResult::Took(Effect::of(StepOutcome::Done, json!({ "event_id": event_id(item) }))),
     };
     Ok(items.iter().map(taken).collect())
 }

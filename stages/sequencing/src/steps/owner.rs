@@ -140,14 +140,13 @@ async fn capacity(
     let mut tenants: Vec<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
     tenants.sort_unstable();
     tenants.dedup();
-    for tenant in &tenants {
-        sqlx::query!(
-            "select pg_advisory_xact_lock(hashtextextended('postrider owner mail ' || $1::uuid::text, 0)) as locked",
-            tenant
-        )
-        .fetch_one(&mut *db)
-        .await?;
-    }
+    sqlx::query!(
+        "select pg_advisory_xact_lock(hashtextextended('postrider owner mail ' || w.tenant_id, 0)) as locked
+         from unnest($1::uuid[]) as w (tenant_id)",
+        &tenants
+    )
+    .fetch_all(&mut *db)
+    .await?;
     // In a statement of its own, whose snapshot is taken under the locks.
     let rows =
         sqlx::query_file!("queries/owner_capacity.sql", &tenants, i64::from(per_hour)).fetch_all(&mut *db).await?;

@@ -24,9 +24,7 @@ fn asked<'a>(item: &DueStep<'a>) -> Option<&'a AddSuppression> {
 /// locks the same rows.
 pub(super) async fn add(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<Vec<StepResult>> {
     let locked = lock(db, items).await?;
-    let ready: Vec<&DueStep<'_>> =
-        items.iter().filter(|item| is_locked(item, &locked) && asked(item).is_some()).collect();
-    let new = ready.iter().filter_map(|item| {
+    let new = items.iter().filter(|item| is_locked(item, &locked)).filter_map(|item| {
         let add = asked(item)?;
         let (tenant, address) = (item.due.tenant_id, item.person.address.clone());
         let new = NewSuppression::new(tenant, address, SuppressionReason::Manual, "sequence");

@@ -39,6 +39,17 @@ async fn a_failed_call_is_made_again_under_the_same_id_and_then_goes_on() {
 }
 
 #[tokio::test]
+async fn a_call_whose_config_cannot_be_read_fails() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[step("call_product_webhook", json!({}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    let failed = "select count(*) from enrollments where attempts = 1 and last_error = 'malformed_step'";
+    until("an attempt failed", async || world.number(failed).await == 1).await;
+}
+
+#[tokio::test]
 async fn a_call_names_the_tenant_as_its_product_did_first() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;

@@ -53,7 +53,7 @@ impl World {
 
     async fn start_with(&self, settings: &Settings) -> Deps {
         let deps = self.rig.process();
-        sequencing::start(&deps, settings).await.unwrap();
+        sequencing::start(&deps, settings);
         deps
     }
 

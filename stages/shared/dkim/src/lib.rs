@@ -11,5 +11,5 @@ mod sign;
 mod threads;
 
 pub use key::{DkimKey, GeneratedKey, KeyError};
-pub use sign::{DkimSigner, SignError};
-pub use threads::{NotSigned, SigningThreads};
+pub use sign::DkimSigner;
+pub use threads::SigningThreads;

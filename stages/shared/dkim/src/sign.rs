@@ -1,6 +1,6 @@
 //! Writing the DKIM-Signature header field.
 
-use std::{fmt::Write as _, time::SystemTime};
+use std::time::SystemTime;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -27,17 +27,6 @@ const OVERSIGNED: &[&str] = &[
 /// Header fields that are signed as often as they occur.
 const SIGNED: &[&str] =
     &["Sender", "In-Reply-To", "References", "List-Id", "List-Help", "Auto-Submitted", "Feedback-ID"];
-
-/// Why a message was not signed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SignError {
-    /// RFC 6376 §5.4: the From field must be signed, so there must be one. The message does not change: reject.
-    #[error("the message has no From field")]
-    NoFrom,
-    /// The library could not sign with this key.
-    #[error("the key could not sign")]
-    Key,
-}
 
 /// Signs for one domain, with one key or two.
 #[derive(Debug)]
@@ -67,16 +56,16 @@ impl DkimSigner {
         Self { left_out: fields, ..self }
     }
 
-    /// The complete DKIM-Signature fields with their CRLF, one for each key, to precede the message.
+    /// The complete DKIM-Signature fields with their CRLF, one for each key, to precede the message. `None` if the message has no From
+    /// field, or the library could not sign with a key.
     ///
     /// Costs CPU (RSA: some 355 µs): call it on [`super::SigningThreads`], not on the reactor.
-    ///
-    /// # Errors
-    /// [`SignError`].
-    pub fn sign(&self, message: &SmtpMessage, now: SystemTime) -> Result<String, SignError> {
+    #[must_use]
+    pub fn sign(&self, message: &SmtpMessage, now: SystemTime) -> Option<String> {
         let fields = fields(message.header());
+        // RFC 6376 §5.4: the From field must be signed, so there must be one.
         if !fields.iter().any(|field| field.name.eq_ignore_ascii_case(b"From")) {
-            return Err(SignError::NoFrom);
+            return None;
         }
         let mut body_hash = Context::new(&SHA256);
         canonical::body(message.body(), |slice| body_hash.update(slice));
@@ -94,12 +83,12 @@ impl DkimSigner {
             // The signature field itself comes last, with an empty b= and without CRLF (RFC 6376 §3.7). It does not cover the
             // other one: a verifier that does not know the other's algorithm may drop that.
             canonical::header(&mut text, b"DKIM-Signature", &field.as_bytes()["DKIM-Signature:".len()..]);
-            let signature = key.sign(&text).ok_or(SignError::Key)?;
+            let signature = key.sign(&text)?;
             append_folded(&mut field, &STANDARD.encode(signature));
             field.push_str("\r\n");
             signed.push_str(&field);
         }
-        Ok(signed)
+        Some(signed)
     }
 
     /// The signed fields in canonical form, and their names for `h=`.
@@ -145,8 +134,7 @@ fn append_folded(field: &mut String, base64: &str) {
         if number > 0 {
             field.push_str("\r\n\t ");
         }
-        // Base64 is ASCII; writing to a String cannot fail.
-        let _ = write!(field, "{}", String::from_utf8_lossy(line));
+        field.push_str(&String::from_utf8_lossy(line));
     }
 }
 

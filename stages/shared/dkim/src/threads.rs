@@ -16,11 +16,6 @@ use tokio::sync::oneshot;
 #[cfg(target_os = "linux")]
 const BULK_NICENESS: i32 = 10;
 
-/// The job ended without a result: it panicked. Nothing was sent; retry elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the signature was not made")]
-pub struct NotSigned;
-
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs CPU-bound jobs beside the reactor, a bounded number at once: more would only make each slower and the
@@ -32,39 +27,26 @@ pub struct SigningThreads {
 }
 
 impl SigningThreads {
-    /// As many threads for bulk jobs as this machine has cores, and as many for urgent ones.
+    /// Starts as many threads for bulk jobs as this machine has cores, and as many for urgent ones.
     ///
     /// # Panics
     /// When the machine gives no more threads, at start-up.
     #[must_use]
-    pub fn new() -> Self {
-        Self { bulk: start(stand_back), urgent: start(|| {}) }
+    pub fn start() -> Self {
+        Self { bulk: start_threads(stand_back), urgent: start_threads(|| {}) }
     }
 
-    /// Runs a job on a thread that is free.
-    ///
-    /// # Errors
-    /// [`NotSigned`] when the job panicked.
-    pub async fn run<T: Send + 'static>(
-        &self,
-        urgent: bool,
-        job: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NotSigned> {
+    /// Runs a job on a thread that is free. `None`: the job panicked.
+    pub async fn run<T: Send + 'static>(&self, urgent: bool, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (done, result) = oneshot::channel();
         let jobs = if urgent { &self.urgent } else { &self.bulk };
-        jobs.send(Box::new(move || drop(done.send(job())))).map_err(|_| NotSigned)?;
-        result.await.map_err(|_| NotSigned)
-    }
-}
-
-impl Default for SigningThreads {
-    fn default() -> Self {
-        Self::new()
+        jobs.send(Box::new(move || drop(done.send(job())))).ok()?;
+        result.await.ok()
     }
 }
 
 /// Starts threads that end with the last sender.
-fn start(prepare: fn()) -> Sender<Job> {
+fn start_threads(prepare: fn()) -> Sender<Job> {
     let (jobs, queue) = mpsc::channel::<Job>();
     let queue = Arc::new(Mutex::new(queue));
     for _ in 0..thread::available_parallelism().map_or(1, NonZeroUsize::get) {
@@ -102,7 +84,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn no_more_jobs_run_at_once_than_there_are_cores() {
-        let threads = SigningThreads::new();
+        let threads = SigningThreads::start();
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let jobs = (0..64).map(|_| {
             let (running, most) = (running.clone(), most.clone());
@@ -112,13 +94,13 @@ mod tests {
                 running.fetch_sub(1, Ordering::SeqCst);
             })
         });
-        assert!(futures::future::join_all(jobs).await.iter().all(Result::is_ok));
+        assert!(futures::future::join_all(jobs).await.iter().all(Option::is_some));
         assert!(most.load(Ordering::SeqCst) <= thread::available_parallelism().unwrap().get());
     }
 
     #[tokio::test]
     async fn an_urgent_job_does_not_wait_for_bulk_jobs() {
-        let threads = SigningThreads::new();
+        let threads = SigningThreads::start();
         let (release, wait) = mpsc::channel::<()>();
         let wait = Arc::new(Mutex::new(wait));
         let busy = (0..thread::available_parallelism().unwrap().get()).map(|_| {
@@ -128,27 +110,27 @@ mod tests {
         let busy: Vec<_> = busy.collect();
         tokio::task::yield_now().await;
         let urgent = tokio::time::timeout(Duration::from_secs(5), threads.run(true, || 7)).await;
-        assert_eq!(urgent.unwrap(), Ok(7));
+        assert_eq!(urgent.unwrap(), Some(7));
         drop(release);
         futures::future::join_all(busy).await;
     }
 
     #[tokio::test]
     async fn a_job_that_panics_leaves_its_thread_to_the_next() {
-        let threads = SigningThreads::new();
+        let threads = SigningThreads::start();
         for _ in 0..=thread::available_parallelism().unwrap().get() {
-            assert_eq!(threads.run(false, || panic!("test")).await, Err::<(), _>(NotSigned));
+            assert_eq!(threads.run(false, || panic!("test")).await, None::<()>);
         }
-        assert_eq!(threads.run(false, || 7).await, Ok(7));
+        assert_eq!(threads.run(false, || 7).await, Some(7));
     }
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn bulk_jobs_stand_back_and_urgent_ones_do_not() {
-        let threads = SigningThreads::new();
+        let threads = SigningThreads::start();
         let niceness = || rustix::process::getpriority_process(None).unwrap();
         let own = niceness();
-        assert_eq!(threads.run(false, niceness).await, Ok(BULK_NICENESS.max(own)));
-        assert_eq!(threads.run(true, niceness).await, Ok(own));
+        assert_eq!(threads.run(false, niceness).await, Some(BULK_NICENESS.max(own)));
+        assert_eq!(threads.run(true, niceness).await, Some(own));
     }
 }

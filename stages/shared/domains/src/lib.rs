@@ -10,6 +10,6 @@ mod status;
 mod verify;
 
 pub use records::{DnsRecord, DomainSettings, PublishedKey, RecordPurpose, RecordType, records};
-pub use resolver::{DnsResolver, DnsSettings, LookupError, ResolverError};
+pub use resolver::{DnsResolver, DnsSettings, ResolverError};
 pub use status::{DEGRADED_GRACE, status};
-pub use verify::{CheckError, CheckedRecord, Lookup, Validity, verify};
+pub use verify::{CheckError, CheckedRecord, Validity, verify};

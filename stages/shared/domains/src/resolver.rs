@@ -7,9 +7,9 @@ use hickory_resolver::{
     net::{DnsError, NetError},
     proto::rr::{RData, RecordType as WireType},
 };
-use runtime::{Budget, Spent, outbound::dns};
+use runtime::{Budget, outbound::dns};
 
-use super::{answer, verify::Lookup};
+use super::{RecordType, answer};
 
 /// Which servers to ask and how long to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,21 +33,13 @@ impl Default for DnsSettings {
 #[error("the DNS resolver cannot be set up")]
 pub struct ResolverError(#[source] NetError);
 
-/// A question that brought nothing to compare. All but [`LookupError::TooLong`] say nothing about the record: ask again later.
-#[derive(Debug, thiserror::Error)]
-pub enum LookupError {
-    /// No server gave a definite answer.
-    #[error("the DNS gave no definite answer")]
-    Undetermined(#[source] NetError),
-    /// Nothing came within the time for all attempts.
-    #[error("the DNS did not answer in time")]
-    Timeout,
+/// Why a question brought nothing to compare.
+#[derive(Debug)]
+pub(super) enum LookupError {
+    /// No server gave a definite answer in time. It says nothing about the record: ask again later.
+    Undetermined,
     /// The answer is longer than any that is asked for.
-    #[error("the answer is too long")]
-    TooLong(#[source] Spent),
-    /// The name cannot be asked for.
-    #[error("the name is not a DNS name")]
-    Name,
+    TooLong,
 }
 
 /// Asks the DNS.
@@ -74,36 +66,36 @@ impl DnsResolver {
         Ok(Self { resolver, limit: settings.timeout.saturating_mul(tries) })
     }
 
+    /// The records of a name: TXT, each with its strings joined, or the CNAME in lower case without the last dot. None when there is no
+    /// such name or record.
+    pub(super) async fn lookup(&self, type_: RecordType, name: &str) -> Result<Vec<String>, LookupError> {
+        match type_ {
+            RecordType::Txt => {
+                let answers = self.ask(name, WireType::TXT).await?;
+                let records = answers.iter().filter_map(|data| match data {
+                    RData::TXT(txt) => Some(txt.txt_data.iter().map(AsRef::as_ref)),
+                    _ => None,
+                });
+                answer::texts(records, &Budget::new(answer::LIMITS)).map_err(|_| LookupError::TooLong)
+            }
+            RecordType::Cname => {
+                let answers = self.ask(name, WireType::CNAME).await?;
+                let targets = answers.iter().filter_map(|data| match data {
+                    RData::CNAME(target) => Some(target.0.to_ascii().trim_end_matches('.').to_ascii_lowercase()),
+                    _ => None,
+                });
+                Ok(targets.collect())
+            }
+        }
+    }
+
     async fn ask(&self, name: &str, record_type: WireType) -> Result<Vec<RData>, LookupError> {
-        let name = dns::absolute_name(name).map_err(|_| LookupError::Name)?;
+        let name = dns::absolute_name(name).map_err(|_| LookupError::Undetermined)?;
         match tokio::time::timeout(self.limit, self.resolver.lookup(name, record_type)).await {
-            Err(_) => Err(LookupError::Timeout),
             Ok(Ok(lookup)) => Ok(lookup.answers().iter().map(|record| record.data.clone()).collect()),
             // NXDOMAIN and "no such type" are definite: there is no record.
             Ok(Err(NetError::Dns(DnsError::NoRecordsFound(_)))) => Ok(Vec::new()),
-            Ok(Err(error)) => Err(LookupError::Undetermined(error)),
+            Ok(Err(_)) | Err(_) => Err(LookupError::Undetermined),
         }
-    }
-}
-
-impl Lookup for DnsResolver {
-    async fn txt(&self, name: &str) -> Result<Vec<String>, LookupError> {
-        let answers = self.ask(name, WireType::TXT).await?;
-        let records = answers.iter().filter_map(|data| match data {
-            RData::TXT(txt) => Some(txt.txt_data.iter().map(AsRef::as_ref)),
-            _ => None,
-        });
-        answer::texts(records, &Budget::new(answer::LIMITS)).map_err(LookupError::TooLong)
-    }
-
-    async fn cname(&self, name: &str) -> Result<Vec<String>, LookupError> {
-        let answers = self.ask(name, WireType::CNAME).await?;
-        Ok(answers
-            .iter()
-            .filter_map(|data| match data {
-                RData::CNAME(target) => Some(target.0.to_ascii().trim_end_matches('.').to_ascii_lowercase()),
-                _ => None,
-            })
-            .collect())
     }
 }

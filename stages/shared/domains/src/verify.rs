@@ -1,18 +1,8 @@
 //! Verifies a domain's DNS records.
 
-use std::future::Future;
-
 use runtime::{Budget, Spent};
 
-use super::{DnsRecord, LookupError, RecordPurpose, RecordType, answer};
-
-/// The DNS lookups that verification needs.
-pub trait Lookup: Sync {
-    /// The TXT records of a name, each with its strings joined; none when there is no such name or record.
-    fn txt(&self, name: &str) -> impl Future<Output = Result<Vec<String>, LookupError>> + Send;
-    /// The CNAME of a name, lower-case without the last dot.
-    fn cname(&self, name: &str) -> impl Future<Output = Result<Vec<String>, LookupError>> + Send;
-}
+use super::{DnsRecord, DnsResolver, RecordPurpose, RecordType, answer, resolver::LookupError};
 
 /// The result of verifying a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,18 +86,18 @@ impl CheckedRecord {
 }
 
 /// Looks up each record, all at the same time. Never fails as a whole.
-pub async fn verify(domain: &str, records: Vec<DnsRecord>, dns: &impl Lookup) -> Vec<CheckedRecord> {
+pub async fn verify(domain: &str, records: Vec<DnsRecord>, dns: &DnsResolver) -> Vec<CheckedRecord> {
     futures::future::join_all(records.into_iter().map(|record| check(domain, record, dns))).await
 }
 
-async fn check(domain: &str, record: DnsRecord, dns: &impl Lookup) -> CheckedRecord {
-    let observed = match lookup(dns, record.type_, &record.host).await {
+async fn check(domain: &str, record: DnsRecord, dns: &DnsResolver) -> CheckedRecord {
+    let observed = match dns.lookup(record.type_, &record.host).await {
         Ok(observed) => observed,
-        Err(LookupError::TooLong(_)) => {
+        Err(LookupError::TooLong) => {
             let error = Some(CheckError::TooLong { host: record.host.clone() });
             return CheckedRecord { record, validity: Validity::Invalid, observed: Vec::new(), error };
         }
-        Err(_) => {
+        Err(LookupError::Undetermined) => {
             let error = Some(CheckError::NoAnswer);
             return CheckedRecord { record, validity: Validity::Undetermined, observed: Vec::new(), error };
         }
@@ -128,18 +118,11 @@ fn shortened(text: String) -> String {
     }
 }
 
-async fn lookup(dns: &impl Lookup, type_: RecordType, name: &str) -> Result<Vec<String>, LookupError> {
-    match type_ {
-        RecordType::Txt => dns.txt(name).await,
-        RecordType::Cname => dns.cname(name).await,
-    }
-}
-
 /// Many DNS consoles append the zone to whatever is entered, so that `_postrider.example.com` becomes
 /// `_postrider.example.com.example.com`. Saying so saves a support case.
-async fn doubled_zone(domain: &str, record: &DnsRecord, dns: &impl Lookup) -> Option<CheckError> {
+async fn doubled_zone(domain: &str, record: &DnsRecord, dns: &DnsResolver) -> Option<CheckError> {
     let found = format!("{}.{domain}", record.host);
-    let observed = lookup(dns, record.type_, &found).await.ok()?;
+    let observed = dns.lookup(record.type_, &found).await.ok()?;
     compare_record(record, &observed, &Budget::new(answer::LIMITS)).ok()?;
     let enter = record.host.strip_suffix(domain)?.trim_end_matches('.');
     Some(CheckError::DoubledZone { found, enter: if enter.is_empty() { "@".to_owned() } else { enter.to_owned() } })

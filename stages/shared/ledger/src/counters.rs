@@ -10,12 +10,16 @@ use schemas::{SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{fence::NextAnnouncement, hours::BatchKey};
+use crate::{
+    fence::NextAnnouncement,
+    hours::{BatchKey, Hours, batch_of, hour_of},
+};
 
 /// The changes of a batch's counters, announcement and lease.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct CounterDelta {
-    counts: [i32; 9],
+    /// By state.
+    counts: [i32; SendState::ALL.len()],
     bounced: i32,
     delivered: i32,
     announce: Option<f64>,
@@ -31,8 +35,8 @@ impl CounterDelta {
 
     /// Counts so many sends that moved from one state to another.
     pub(crate) fn all_moved(&mut self, from: SendState, to: SendState, sends: i32) {
-        self.counts[index(from)] -= sends;
-        self.counts[index(to)] += sends;
+        self.counts[from as usize] -= sends;
+        self.counts[to as usize] += sends;
     }
 
     /// Counts a hard bounce.
@@ -74,21 +78,6 @@ pub(crate) fn total_of(to: SendState) -> Option<&'static str> {
     }
 }
 
-/// The index of a state's counter: the order of `move_counters.sql`.
-fn index(state: SendState) -> usize {
-    match state {
-        SendState::Queued => 0,
-        SendState::Fenced => 1,
-        SendState::Deferred => 2,
-        SendState::Sent => 3,
-        SendState::Failed => 4,
-        SendState::Unknown => 5,
-        SendState::Skipped => 6,
-        SendState::Cancelled => 7,
-        SendState::Expired => 8,
-    }
-}
-
 /// The index of a row in the arrays of a statement.
 pub(crate) fn index_of(position: i64) -> Option<usize> {
     usize::try_from(position - 1).ok()
@@ -119,7 +108,7 @@ pub(crate) async fn move_counters(
     let total_counts: Vec<i64> = totals.values().copied().collect();
     let usage_counts: Vec<i64> = usage.values().copied().collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = deltas.keys().copied().unzip();
-    let count = |state| deltas.values().map(|delta| delta.counts[index(state)]).collect::<Vec<i32>>();
+    let count = |state: SendState| column(deltas.values(), |delta| delta.counts[state as usize]);
     sqlx::query_file!(
         "queries/counters/move_counters.sql",
         &tenants,
@@ -153,4 +142,41 @@ pub(crate) async fn move_counters(
     .execute(db)
     .await
     .map(drop)
+}
+
+/// A send whose outcome was open or unknown, and is now known by evidence.
+pub(crate) struct ResolvedSend {
+    pub(crate) tenant_id: Uuid,
+    pub(crate) id: Uuid,
+    /// The state it came from.
+    pub(crate) was: SendState,
+    pub(crate) decided_at: DateTime<Utc>,
+    /// Since when its outcome was unknown, if it was.
+    pub(crate) doubted_at: Option<DateTime<Utc>>,
+    /// It counts as delivered.
+    pub(crate) delivered: bool,
+}
+
+/// Counts sends that evidence has brought to a state. Their batches are locked.
+pub(crate) async fn count_resolved(
+    db: &mut PgConnection,
+    resolved: &[ResolvedSend],
+    to: SendState,
+    hours: &mut Hours,
+) -> sqlx::Result<()> {
+    let mut deltas: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
+    for send in resolved {
+        let (batch, hour) = (batch_of((send.tenant_id, send.id)), hour_of(send.decided_at));
+        let delta = deltas.entry(batch).or_default();
+        delta.moved(send.was, to);
+        hours.add(batch, to.as_str(), hour, 1);
+        if send.delivered {
+            delta.delivered();
+            hours.add(batch, "delivered", hour, 1);
+        }
+        if let Some(at) = send.doubted_at {
+            hours.add(batch, "unknown", hour_of(at), -1);
+        }
+    }
+    move_counters(db, &deltas, (&Totals::new(), 0), &UsageTotals::new()).await
 }

@@ -1,9 +1,8 @@
 //! Decides unknown sends by an operator's evidence. They become `sent` or `failed`, never `queued`: a mail that may have left is not sent
 //! again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use chrono::Utc;
 use runtime::{column, plans::PreparedPool};
 use schemas::{SendId, SendState};
 use serde_json::json;
@@ -11,8 +10,8 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
-    counters::{self, CounterDelta, Totals, UsageTotals},
-    hours::{BatchKey, Hours, hour_of},
+    counters::{self, ResolvedSend},
+    hours::{BatchKey, Hours, batch_of},
 };
 
 /// Sends decided in one transaction.
@@ -65,12 +64,12 @@ async fn decide_some(
     decision: OperatorDecision<'_>,
 ) -> sqlx::Result<u64> {
     let sends: BTreeSet<(Uuid, Uuid)> = sends.iter().copied().collect();
-    let batch_of = |tenant, send| (tenant, SendId(send).batch());
-    let batches: BTreeSet<BatchKey> = sends.iter().map(|(tenant, id)| batch_of(*tenant, *id)).collect();
+    let batches: BTreeSet<BatchKey> = sends.iter().copied().map(batch_of).collect();
     counters::lock_batches(&mut *db, &batches.into_iter().collect::<Vec<_>>()).await?;
     let reason = (decision.outcome == OperatorOutcome::Failed).then_some(IN_DOUBT);
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.iter().copied().unzip();
-    let decided = sqlx::query_file!(
+    let decided = sqlx::query_file_as!(
+        ResolvedSend,
         "queries/operator/decide.sql",
         &tenants,
         &ids,
@@ -86,21 +85,8 @@ async fn decide_some(
         OperatorOutcome::Sent => SendState::Sent,
         OperatorOutcome::Failed => SendState::Failed,
     };
-    let (mut deltas, mut hours, this_hour) = (BTreeMap::new(), Hours::default(), hour_of(Utc::now()));
-    for row in &decided {
-        let batch = batch_of(row.tenant_id, row.id);
-        let delta: &mut CounterDelta = deltas.entry(batch).or_default();
-        delta.moved(row.was, to);
-        hours.add(batch, decision.outcome.as_str(), this_hour, 1);
-        if row.delivered {
-            delta.delivered();
-            hours.add(batch, "delivered", this_hour, 1);
-        }
-        if let Some(at) = row.doubted_at {
-            hours.add(batch, "unknown", hour_of(at), -1);
-        }
-    }
-    counters::move_counters(&mut *db, &deltas, (&Totals::new(), 0), &UsageTotals::new()).await?;
+    let mut hours = Hours::default();
+    counters::count_resolved(&mut *db, &decided, to, &mut hours).await?;
     hours.write(db, 0).await?;
     Ok(decided.len() as u64)
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use runtime::column;
+use schemas::SendId;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -23,6 +25,11 @@ pub(crate) fn shard_of(batch: Uuid) -> i16 {
 /// Tenant and batch. Batches are locked in this order.
 pub type BatchKey = (Uuid, Uuid);
 
+/// The batch of a send, which is given as tenant and id.
+pub(crate) fn batch_of((tenant, send): (Uuid, Uuid)) -> BatchKey {
+    (tenant, SendId(send).batch())
+}
+
 /// Changes of the totals of hours, to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Hours(BTreeMap<(BatchKey, &'static str, DateTime<Utc>), i64>);
@@ -38,15 +45,18 @@ impl Hours {
         if self.0.is_empty() {
             return Ok(());
         }
-        let tenants: Vec<Uuid> = self.0.keys().map(|((tenant, _), ..)| *tenant).collect();
-        let batches: Vec<Uuid> = self.0.keys().map(|((_, batch), ..)| *batch).collect();
-        let events: Vec<String> = self.0.keys().map(|(_, event, _)| (*event).to_owned()).collect();
-        let hours: Vec<DateTime<Utc>> = self.0.keys().map(|(.., hour)| *hour).collect();
-        let counts: Vec<i64> = self.0.values().copied().collect();
-        sqlx::query_file!("queries/facts/rollups.sql", &tenants, &batches, &events, &hours, &counts, shard)
-            .execute(db)
-            .await
-            .map(drop)
+        sqlx::query_file!(
+            "queries/facts/rollups.sql",
+            &column(self.0.keys(), |((tenant, _), ..)| *tenant),
+            &column(self.0.keys(), |((_, batch), ..)| *batch),
+            &column(self.0.keys(), |(_, event, _)| *event) as &[&str],
+            &column(self.0.keys(), |(.., hour)| *hour),
+            &column(self.0.values(), |count| *count),
+            shard
+        )
+        .execute(db)
+        .await
+        .map(drop)
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use chrono::NaiveDate;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::plans::PreparedPool;
+use runtime::{column, plans::PreparedPool};
 use schemas::{Classification, MessageKind, SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -98,7 +98,7 @@ impl Sweep for ExpireLeases {
         }
         expired.sort_by_key(|batch| (batch.tenant_id, batch.id));
         expired.dedup_by_key(|batch| (batch.tenant_id, batch.id));
-        let found = end_all(&mut tx, expired, &gone).await?;
+        let found = end_leases(&mut tx, &expired, &gone).await?;
         tx.commit().await?;
         if found > 0 {
             tracing::warn!(
@@ -128,50 +128,25 @@ async fn abandoned(db: &mut PgConnection, gone: &GoneSessions) -> sqlx::Result<(
 }
 
 /// Ends expired leases in these batches, which are locked, and those whose sessions are gone; answers how many.
-async fn end_all(db: &mut PgConnection, batches: Vec<Expired>, gone: &GoneSessions) -> Result<u64, StageError> {
-    let mut months: BTreeMap<NaiveDate, Vec<Expired>> = BTreeMap::new();
-    for batch in batches {
-        months.entry(batch.month).or_default().push(batch);
+async fn end_leases(db: &mut PgConnection, batches: &[Expired], gone: &GoneSessions) -> sqlx::Result<u64> {
+    if batches.is_empty() {
+        return Ok(0);
     }
-    let (mut deltas, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
-    for (month, batches) in &months {
-        found += end_leases(db, *month, batches, gone, &mut deltas, &mut totals).await?;
-    }
-    counters::move_counters(db, &deltas, (&totals, 0), &UsageTotals::new()).await?;
-    for batches in months.values() {
-        let (tenants, ids, last) = keys(batches);
-        sqlx::query_file!("queries/leases/renew_batch_leases.sql", &tenants, &ids, &last).execute(&mut *db).await?;
-    }
-    Ok(found)
-}
-
-/// Ends the leases of one month's batches; answers how many.
-async fn end_leases(
-    db: &mut PgConnection,
-    month: NaiveDate,
-    batches: &[Expired],
-    gone: &GoneSessions,
-    deltas: &mut BTreeMap<BatchKey, CounterDelta>,
-    totals: &mut Totals,
-) -> Result<u64, StageError> {
-    let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();
-    let (tenants, ids, last) = keys(batches);
-    let is_tried_again = |batch: &Expired| is_tried_again(batch.kind, batch.classification, batch.has_fallback);
-    let again: Vec<bool> = batches.iter().map(is_tried_again).collect();
+    let (tenants, ids) = (column(batches, |batch| batch.tenant_id), column(batches, |batch| batch.id));
     let doubted = sqlx::query_file!(
         "queries/leases/doubt_fenced.sql",
         &tenants,
         &ids,
-        &last,
-        month,
-        &again,
+        &column(batches, |batch| batch.month),
+        &column(batches, |batch| is_tried_again(batch.kind, batch.classification, batch.has_fallback)),
         &gone.first,
         &gone.last
     )
     .fetch_all(&mut *db)
     .await?;
-    let mut found = 0;
-    for row in doubted {
+    let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();
+    let (mut deltas, mut totals): (BTreeMap<BatchKey, CounterDelta>, Totals) = Default::default();
+    for row in &doubted {
         let Some(batch) = by_id.get(&SendId(row.id).batch()) else { continue };
         let delta = deltas.entry((batch.tenant_id, batch.id)).or_default();
         delta.moved(SendState::Fenced, row.state);
@@ -180,9 +155,10 @@ async fn end_leases(
         } else {
             *totals.entry((batch.tenant_id, None, batch.kind.as_str(), "unknown")).or_default() += 1;
         }
-        found += 1;
     }
-    Ok(found)
+    counters::move_counters(db, &deltas, (&totals, 0), &UsageTotals::new()).await?;
+    sqlx::query_file!("queries/leases/renew_batch_leases.sql", &tenants, &ids).execute(db).await?;
+    Ok(doubted.len() as u64)
 }
 
 /// The kinds and classifications of mail that is never tried again after an unknown outcome, as columns for `unnest`.
@@ -191,13 +167,6 @@ fn never_again() -> (Vec<String>, Vec<String>) {
     all.filter(|(kind, class)| !is_tried_again(*kind, *class, false))
         .map(|(kind, class)| (kind.to_string(), class.to_string()))
         .unzip()
-}
-
-fn keys(batches: &[Expired]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {
-    let tenants = batches.iter().map(|batch| batch.tenant_id).collect();
-    let ids: Vec<Uuid> = batches.iter().map(|batch| batch.id).collect();
-    let last = ids.iter().map(|id| SendId::last_of(*id)).collect();
-    (tenants, ids, last)
 }
 
 #[cfg(test)]

@@ -157,37 +157,25 @@ impl Note {
         }
         let ids = self.ids.split_off(most);
         let sends = self.sends.as_mut().filter(|sends| !sends.is_empty()).map(|sends| sends.split_off(most));
-        Some(Self {
-            id: self.id,
-            tenant_id: self.tenant_id,
-            source: self.source.clone(),
-            month: self.month,
-            sends,
-            ids,
-            weight: self.weight,
-        })
+        Some(Self { source: self.source.clone(), sends, ids, ..*self })
     }
 }
 
 /// Copies the notes of these tenants, for their feeds: one for each tenant, source and month.
 pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTreeSet<Uuid>) -> sqlx::Result<()> {
-    let mut facts = Facts::default();
-    let events = &noted.events;
-    for (place, tenant) in events.tenants.iter().enumerate().filter(|(_, tenant)| tenants.contains(tenant)) {
-        facts.push(*tenant, "events", Some(events.months[place]), Some(events.sends[place]), events.ids[place]);
-    }
-    for (source, keys) in [("notices", &noted.notices), ("contacts", &noted.contacts)] {
-        for (tenant, id) in keys.tenants.iter().zip(&keys.ids).filter(|(tenant, _)| tenants.contains(tenant)) {
-            facts.push(*tenant, source, None, None, *id);
-        }
-    }
+    let Noted { events, notices, contacts, .. } = noted;
+    let tenants: Vec<Uuid> = tenants.iter().copied().collect();
     sqlx::query_file!(
         "queries/outbox/copy_notes.sql",
-        &facts.tenants,
-        &facts.sources as &[&str],
-        &facts.months as &[Option<NaiveDate>],
-        &facts.sends as &[Option<Uuid>],
-        &facts.ids
+        &tenants,
+        &events.tenants,
+        &events.months,
+        &events.sends,
+        &events.ids,
+        &notices.tenants,
+        &notices.ids,
+        &contacts.tenants,
+        &contacts.ids
     )
     .execute(db)
     .await
@@ -206,47 +194,23 @@ pub async fn delete_for_feed(db: &mut PgConnection, noted: &Noted) -> sqlx::Resu
     sqlx::query!("delete from feed_notes where id = any($1)", &noted.notes).execute(db).await.map(drop)
 }
 
-/// Facts of all sources, as parallel arrays.
-#[derive(Default)]
-struct Facts<'a> {
-    tenants: Vec<Uuid>,
-    sources: Vec<&'a str>,
-    months: Vec<Option<NaiveDate>>,
-    sends: Vec<Option<Uuid>>,
-    ids: Vec<Uuid>,
-}
-
-impl<'a> Facts<'a> {
-    fn push(&mut self, tenant: Uuid, source: &'a str, month: Option<NaiveDate>, send: Option<Uuid>, id: Uuid) {
-        self.tenants.push(tenant);
-        self.sources.push(source);
-        self.months.push(month);
-        self.sends.push(send);
-        self.ids.push(id);
-    }
-}
-
 impl Noted {
     fn of(notes: Vec<Note>) -> Self {
         let mut noted = Self { taken: Taken::of(&notes), ..Self::default() };
         for note in notes {
             noted.notes.push(note.id);
-            noted.add(note);
+            match (note.source.as_str(), note.month) {
+                ("events", Some(month)) => {
+                    for (send, id) in note.sends.into_iter().flatten().zip(note.ids) {
+                        noted.events.push(note.tenant_id, send, id, month);
+                    }
+                }
+                ("notices", _) => note.ids.into_iter().for_each(|id| noted.notices.push(note.tenant_id, id)),
+                ("contacts", _) => note.ids.into_iter().for_each(|id| noted.contacts.push(note.tenant_id, id)),
+                // The table's check allows no other; a fact of a send always has its month.
+                _ => {}
+            }
         }
         noted
-    }
-
-    fn add(&mut self, note: Note) {
-        match (note.source.as_str(), note.month) {
-            ("events", Some(month)) => {
-                for (send, id) in note.sends.into_iter().flatten().zip(note.ids) {
-                    self.events.push(note.tenant_id, send, id, month);
-                }
-            }
-            ("notices", _) => note.ids.into_iter().for_each(|id| self.notices.push(note.tenant_id, id)),
-            ("contacts", _) => note.ids.into_iter().for_each(|id| self.contacts.push(note.tenant_id, id)),
-            // The table's check allows no other; a fact of a send always has its month.
-            _ => {}
-        }
     }
 }

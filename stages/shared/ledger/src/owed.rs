@@ -150,10 +150,8 @@ fn warming(
 /// The change of an owed send that must not be sent. `due_at`: when it was due, if it was deferred.
 fn withheld(send: &SendAttempt, due_at: Option<DateTime<Utc>>, eligibility: &BatchEligibility) -> Option<Change> {
     match eligibility.decide() {
-        GateDecision::Skip(reason) => return Some(Change::skipped(send.clone(), reason)),
-        GateDecision::Paused => return Some(Change::campaign_paused(send.clone())),
-        GateDecision::TenantPaused => return Some(Change::tenant_paused(send.clone())),
-        GateDecision::Pass | GateDecision::Cancel | GateDecision::Wait(_) => {}
+        GateDecision::Pass => {}
+        stopped => return Some(Change::decided(send.clone(), stopped)),
     }
     let deadline = retry_deadline(send.batch.kind);
     let was_due = |at| send.batch.age_at(at) <= deadline.limit() + LAST_ATTEMPT_SLACK;
@@ -227,16 +225,10 @@ async fn find_batches(
     Ok(found.collect())
 }
 
-fn distinct_batches<'a>(inputs: impl Iterator<Item = &'a Rendered>) -> (Vec<Uuid>, Vec<Uuid>) {
-    let mut keys: Vec<BatchKey> = inputs.map(|input| (input.tenant_id, input.batch_id)).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys.into_iter().unzip()
-}
-
 /// Their route cannot be taken now: nothing is read, and the batches are announced again after `wait`.
 pub async fn postpone(pool: &PgPool, inputs: &[&Rendered], wait: Duration) -> Result<(), StageError> {
-    let (tenants, ids) = distinct_batches(inputs.iter().copied());
+    let keys: BTreeSet<BatchKey> = inputs.iter().map(|input| (input.tenant_id, input.batch_id)).collect();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
     sqlx::query_file!("queries/owed/postpone.sql", &tenants, &ids, wait.as_secs_f64()).execute(pool).await?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! People: a contact, and the contact that it was merged into.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use runtime::column;
@@ -87,4 +87,15 @@ pub(crate) async fn lock_people(
 /// Locks one contact with the one that it was merged into. `None`: there is no such contact, or it is erased.
 pub(crate) async fn lock_person(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Option<Person>> {
     Ok(lock_people(db, &[(tenant, contact)]).await?.remove(&(tenant, contact)))
+}
+
+/// Locks those of these contacts that no other transaction has locked, before their suppressions change; answers which they are.
+pub(crate) async fn try_lock_contacts(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<HashSet<Uuid>> {
+    let rows =
+        sqlx::query_file!("queries/fence/try_contacts_for_suppression.sql", tenants, contacts).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
 }

@@ -149,37 +149,27 @@ pub async fn choose(
         topics.iter().filter(|topic| topic.joined == joined && asked(&topic.id)).map(|topic| topic.id).collect()
     };
     let (leaving, joining) = (of(true, false), of(false, true));
-    let detail = evidence.with("method", "preferences");
-    sqlx::query!(
+    let left = sqlx::query_scalar!(
         "with gone as (
              delete from audience_members where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)
-         ),
-         gone_now as (
-             insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
-             select $1, audience_id, $2, $4 from unnest($3::uuid[]) audience_id
-             on conflict do nothing
-             returning audience_id
          )
-         insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
-         select $1, $4, n.event_id, $6, 'topic_left', now(),
-                jsonb_strip_nulls($7::jsonb || jsonb_build_object('topic', g.audience_id))
-         from gone_now g
-         join unnest($3::uuid[], $5::uuid[]) as n (audience_id, event_id) on n.audience_id = g.audience_id
-         where exists (select from sends s where s.tenant_id = $1 and s.id = $4 and s.month = $6)
-         limit greatest(0, $8::bigint - (
-             select count(*) from events e
-             where e.tenant_id = $1 and e.send_id = $4 and e.month = $6 and e.type = 'topic_left'))",
+         insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
+         select $1, audience_id, $2, $4 from unnest($3::uuid[]) audience_id
+         on conflict do nothing
+         returning audience_id",
         tenant,
         contact,
         &leaving,
         send_id,
-        &leaving.iter().map(|_| schemas::new_id()).collect::<Vec<_>>(),
-        SendId(send_id).month(),
-        detail,
-        STORED_MAX,
     )
-    .execute(&mut *db)
+    .fetch_all(&mut *db)
     .await?;
+    let details = column(left, |topic| {
+        let mut detail = evidence.with("method", "preferences");
+        detail["topic"] = json!(topic);
+        detail
+    });
+    store_facts(&mut *db, tenant, send_id, "topic_left", &details).await?;
     // In two statements: a trigger removes members that have opted out of the topic.
     sqlx::query!(
         "delete from topic_opt_outs where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)",
@@ -239,22 +229,37 @@ pub async fn opt_in(
     )
     .execute(&mut *db)
     .await?;
-    let detail = evidence.with("method", "preferences");
+    store_facts(db, tenant, send_id, "resubscribed", &[evidence.with("method", "preferences")]).await?;
+    Ok(true)
+}
+
+/// Stores facts of the mail: as many of a type as are stored at all, and none of a mail that the ledger does not keep any more.
+async fn store_facts(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    send_id: Uuid,
+    event_type: &str,
+    details: &[Value],
+) -> sqlx::Result<()> {
+    if details.is_empty() {
+        return Ok(());
+    }
     sqlx::query!(
         "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
-         select $1::uuid, $2::uuid, $3::uuid, $4::date, 'resubscribed', now(), jsonb_strip_nulls($5::jsonb)
-         where exists (select from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $4)
-           and $6::bigint > (
-               select count(*) from events e
-               where e.tenant_id = $1 and e.send_id = $2 and e.month = $4 and e.type = 'resubscribed')",
+         select $1::uuid, $2::uuid, n.id, $3::date, $4::text, now(), n.detail
+         from unnest($5::uuid[], $6::jsonb[]) as n (id, detail)
+         where exists (select from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $3)
+         limit greatest(0, $7::bigint - (
+             select count(*) from events e where e.tenant_id = $1 and e.send_id = $2 and e.month = $3 and e.type = $4))",
         tenant,
         send_id,
-        schemas::new_id(),
         SendId(send_id).month(),
-        detail,
+        event_type,
+        &column(details, |_| schemas::new_id()),
+        details,
         STORED_MAX,
     )
     .execute(db)
-    .await?;
-    Ok(true)
+    .await
+    .map(drop)
 }

@@ -10,7 +10,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
-    fence,
+    people,
     suppressions::{self, NewSuppression, SuppressionReason},
 };
 
@@ -93,7 +93,7 @@ impl SoftBounces {
         let (tenants, contacts) =
             (column(&failing, |mailbox| mailbox.tenant_id), column(&failing, |mailbox| mailbox.contact_id));
         // Every writer of suppressions locks the contacts first, and reads about them in a later statement.
-        let locked = fence::try_lock_for_suppression(&mut *db, &tenants, &contacts).await?;
+        let locked = people::try_lock_contacts(&mut *db, &tenants, &contacts).await?;
         let (failing, left): (Vec<FailingMailbox>, Vec<FailingMailbox>) =
             failing.into_iter().partition(|mailbox| locked.contains(&mailbox.contact_id));
         let rows = sqlx::query_file!(

@@ -176,7 +176,8 @@ async fn write(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Res
         is_same
     });
     let ids: Vec<Uuid> = new.iter().map(|_| new_id()).collect();
-    let rows = sqlx::query_file!(
+    sqlx::query_file_as!(
+        Suppressed,
         "queries/suppressions/suppress.sql",
         &column(&new, |new| new.tenant_id),
         &ids,
@@ -189,15 +190,7 @@ async fn write(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Res
         &column(&new, |new| new.expires_at) as &[Option<DateTime<Utc>>],
     )
     .fetch_all(db)
-    .await?;
-    let suppressed = rows.into_iter().map(|row| Suppressed {
-        already_existed: !row.is_new,
-        tenant_id: row.tenant_id,
-        id: row.id,
-        address: row.address,
-        reason: row.reason,
-    });
-    Ok(suppressed.collect())
+    .await
 }
 
 /// Locks the contacts of a tenant's addresses, and those that they were merged into, in id order, before their suppressions change.

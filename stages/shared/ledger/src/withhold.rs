@@ -1,6 +1,6 @@
 //! Writes the gate's decisions: a withheld send becomes `skipped` with its reason, and the batch's counters move in the same transaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use runtime::{Counter, column};
@@ -12,6 +12,7 @@ use crate::{
     counters::{self, CounterDelta, Totals, UsageTotals},
     endings::{Ending, end_sends},
     gate::{BatchFacts, Hold},
+    hours::BatchKey,
 };
 
 /// Skips these sends, unless a worker has fenced them by now. Mail in doubt stays unknown.
@@ -120,20 +121,10 @@ pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()
 /// seen by it, so no batch is set aside that nothing would bring back. A batch with fenced sends is left to its worker, and comes
 /// here again.
 pub async fn put_aside(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
-    let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
+    let keys: BTreeSet<BatchKey> = batches.iter().map(|batch| (batch.tenant_id, batch.batch_id)).collect();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
     let mut tx = pool.begin().await?;
-    sqlx::query!(
-        "select b.id
-         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-         join batches b on b.tenant_id = w.tenant_id and b.id = w.id
-         order by b.tenant_id, b.id
-         for update of b",
-        &tenants,
-        &ids
-    )
-    .fetch_all(&mut *tx)
-    .await?;
+    counters::lock_batches(&mut tx, &keys.into_iter().collect::<Vec<_>>()).await?;
     sqlx::query!("select id from tenants where id = any($1) order by id for share", &tenants)
         .fetch_all(&mut *tx)
         .await?;

@@ -33,20 +33,25 @@ impl HostPolicy {
     }
 }
 
-fn is_own(kind: ProviderKind, host: &str) -> bool {
+/// The hosts of a provider's API, each with its region, if it has any; the first is the default. Those of SES are made of their region.
+fn hosts(kind: ProviderKind) -> &'static [(&'static str, &'static str)] {
     match kind {
-        ProviderKind::Smtp => false,
-        ProviderKind::Ses => {
-            let region = host.strip_prefix("email.").and_then(|rest| {
-                rest.strip_suffix(".amazonaws.com").or_else(|| rest.strip_suffix(".amazonaws.com.cn"))
-            });
-            region.is_some_and(is_region)
-        }
-        ProviderKind::Postmark => host == "api.postmarkapp.com",
-        ProviderKind::Sendgrid => matches!(host, "api.sendgrid.com" | "api.eu.sendgrid.com"),
-        ProviderKind::Mailgun => matches!(host, "api.mailgun.net" | "api.eu.mailgun.net"),
-        ProviderKind::Resend => host == "api.resend.com",
+        ProviderKind::Smtp | ProviderKind::Ses => &[],
+        ProviderKind::Postmark => &[("", "api.postmarkapp.com")],
+        ProviderKind::Sendgrid => &[("us", "api.sendgrid.com"), ("eu", "api.eu.sendgrid.com")],
+        ProviderKind::Mailgun => &[("us", "api.mailgun.net"), ("eu", "api.eu.mailgun.net")],
+        ProviderKind::Resend => &[("", "api.resend.com")],
     }
+}
+
+fn is_own(kind: ProviderKind, host: &str) -> bool {
+    if kind != ProviderKind::Ses {
+        return hosts(kind).iter().any(|(_, own)| *own == host);
+    }
+    let region = host
+        .strip_prefix("email.")
+        .and_then(|rest| rest.strip_suffix(".amazonaws.com").or_else(|| rest.strip_suffix(".amazonaws.com.cn")));
+    region.is_some_and(is_region)
 }
 
 /// True for an AWS region such as `eu-central-1`. The region becomes part of a host name and of a signature.
@@ -60,20 +65,13 @@ pub(super) fn is_region(text: &str) -> bool {
 
 /// The URL of a provider's API for these settings. `None`: the kind has no API, or the region is not one of its regions.
 pub(super) fn own_url(kind: ProviderKind, settings: &ConnectionSettings) -> Option<Url> {
-    let region = settings.region.as_deref();
-    let host = match (kind, region) {
-        (ProviderKind::Smtp, _) => return None,
+    let host = match (kind, settings.region.as_deref()) {
         (ProviderKind::Ses, Some(region)) if is_region(region) => {
             let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
             format!("email.{region}.{suffix}")
         }
-        (ProviderKind::Postmark, None) => "api.postmarkapp.com".to_owned(),
-        (ProviderKind::Sendgrid, None | Some("us")) => "api.sendgrid.com".to_owned(),
-        (ProviderKind::Sendgrid, Some("eu")) => "api.eu.sendgrid.com".to_owned(),
-        (ProviderKind::Mailgun, None | Some("us")) => "api.mailgun.net".to_owned(),
-        (ProviderKind::Mailgun, Some("eu")) => "api.eu.mailgun.net".to_owned(),
-        (ProviderKind::Resend, None) => "api.resend.com".to_owned(),
-        _ => return None,
+        (_, None) => hosts(kind).first()?.1.to_owned(),
+        (_, Some(region)) => hosts(kind).iter().find(|(of, _)| *of == region)?.1.to_owned(),
     };
     Url::parse(&format!("https://{host}/")).ok()
 }

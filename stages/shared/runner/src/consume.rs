@@ -5,6 +5,8 @@
 //! pull is a request of its own with an end, so a subscription that lost its server cannot block: an empty pull is followed by the next one,
 //! a failed one by a new consumer and subscription.
 
+mod pull;
+
 use std::{
     pin::pin,
     sync::{
@@ -14,35 +16,22 @@ use std::{
     time::Duration,
 };
 
-use async_nats::{
-    StatusCode, Subject, Subscriber,
-    jetstream::{self, AckKind, consumer::pull},
-};
+use async_nats::jetstream::{self, AckKind};
 use futures::{StreamExt, future};
 use runtime::{
-    Backoff, Bus, BusError, CommitNotifier, Counter, Gauge, Histogram,
+    Backoff, BusError, Counter, Gauge, Histogram,
     panics::{caught, caught_here},
     trace::{self, TraceContext},
 };
-use tokio::{
-    sync::{Mutex, MutexGuard, watch},
-    time::Instant,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::MutexGuard, time::Instant};
 
+pub(crate) use self::pull::PullTurn;
+use self::pull::{MadeConsumer, PULL_EXPIRES, PULL_GRACE};
 use crate::{
-    DeadLetter, Incoming, Intake, MAX_ACK_PENDING, MAX_ATTEMPTS, PauseGate, Stage, StageError, StageInput,
-    failures::Failures,
-    in_time,
-    starts::{self, StartKey, Starts},
+    DeadLetter, Incoming, Intake, MAX_ATTEMPTS, Runner, Stage, StageError, StageInput, in_time,
+    starts::{self, StartKey},
 };
 
-type Consumer = jetstream::consumer::Consumer<pull::Config>;
-
-/// How long one pull waits at the server.
-const PULL_EXPIRES: Duration = Duration::from_secs(15);
-/// A pull that is overdue by this much is given up: the server lost it or is gone.
-const PULL_GRACE: Duration = Duration::from_secs(3);
 /// Delay until a message is delivered again that reached a stage just after it was paused.
 const PAUSED_DELAY: Duration = Duration::from_secs(1);
 /// The pauses before a message is delivered again.
@@ -53,60 +42,11 @@ const PULL_BACKOFF: Duration = Duration::from_millis(500);
 /// The code of a message whose handling started several times and never finished.
 const NEVER_FINISHED: &str = "never_finished";
 
-/// State shared by the workers of a runner. Cheap to clone.
-#[derive(Debug, Clone)]
-pub(crate) struct Shared {
-    pub(crate) bus: Bus,
-    pub(crate) facts: CommitNotifier,
-    pub(crate) pause_gate: PauseGate,
-    pub(crate) starts: Starts,
-    pub(crate) ack_wait: Duration,
-    pub(crate) alone_max: Duration,
-    pub(crate) failures: Failures,
-    pub(crate) shutdown: CancellationToken,
-}
-
-/// The consumer of an intake, once it is made; held by the worker that pulls.
-pub(crate) type PullTurn = Arc<Mutex<Option<MadeConsumer>>>;
-
-/// A consumer, and where its messages arrive: each pull is answered by one message or a status, so the subscription serves all of them.
-pub(crate) struct MadeConsumer {
-    consumer: Consumer,
-    inbox: Subject,
-    replies: Subscriber,
-    /// Whether a connection to a server was made since: that server may not know the consumer.
-    connects: watch::Receiver<()>,
-}
-
-impl MadeConsumer {
-    async fn make(shared: &Shared, intake: &Intake) -> Result<Self, BusError> {
-        let (client, connects) = (shared.bus.client(), shared.bus.connects());
-        let consumer = ensure_consumer(shared, intake).await?;
-        let inbox = Subject::from(client.new_inbox());
-        let replies = client.subscribe(inbox.clone()).await.map_err(BusError::refused)?;
-        Ok(Self { consumer, inbox, replies, connects })
-    }
-
-    /// The next message; `None` if there was none in time.
-    async fn pull_one(&mut self, bus: &Bus) -> Result<Option<jetstream::Message>, BusError> {
-        let one = pull::BatchConfig { batch: 1, expires: Some(PULL_EXPIRES), ..pull::BatchConfig::default() };
-        self.consumer.request_batch(one, self.inbox.clone()).await.map_err(BusError::refused)?;
-        let message = self.replies.next().await.ok_or(BusError::Timeout)?;
-        match message.status {
-            None | Some(StatusCode::OK) => Ok(Some(jetstream::Message { message, context: bus.jetstream().clone() })),
-            Some(StatusCode::TIMEOUT) => Ok(None),
-            Some(status) => {
-                Err(BusError::refused(format!("{status} {}", message.description.as_deref().unwrap_or_default())))
-            }
-        }
-    }
-}
-
 pub(crate) struct Worker<S> {
     stage: Arc<S>,
     intake: Arc<Intake>,
     turn: PullTurn,
-    shared: Shared,
+    runner: Runner,
 }
 
 /// A message that this worker has pulled and not yet answered.
@@ -127,13 +67,13 @@ struct Work<'a, I> {
 }
 
 impl<S: Stage> Worker<S> {
-    pub(crate) fn new(stage: Arc<S>, intake: Arc<Intake>, turn: PullTurn, shared: Shared) -> Self {
-        Self { stage, intake, turn, shared }
+    pub(crate) fn new(stage: Arc<S>, intake: Arc<Intake>, turn: PullTurn, runner: Runner) -> Self {
+        Self { stage, intake, turn, runner }
     }
 
     /// Works until shut down. After an error or a panic, the next pull follows.
     pub(crate) async fn run(self) {
-        let shutdown = &self.shared.shutdown;
+        let shutdown = &self.runner.shutdown;
         while let Some(mut turn) = shutdown.run_until_cancelled(self.turn()).await {
             let pulled = caught(S::NAME, "worker", self.pull_once(&mut turn)).await;
             if let Ok(Ok(messages)) = pulled {
@@ -145,17 +85,14 @@ impl<S: Stage> Worker<S> {
             if let Ok(Err(error)) = &pulled {
                 tracing::warn!(stage = S::NAME, lane = %self.intake.lane, %error, "pull failed, trying again");
             }
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                () = tokio::time::sleep(PULL_BACKOFF) => {}
-            }
+            shutdown.run_until_cancelled(tokio::time::sleep(PULL_BACKOFF)).await;
         }
     }
 
     /// Waits until the other workers have pulled, and the stage is not paused.
     async fn turn(&self) -> MutexGuard<'_, Option<MadeConsumer>> {
         let turn = self.turn.lock().await;
-        self.shared.pause_gate.until_running(S::NAME).await;
+        self.runner.pause_gate.until_running(S::NAME).await;
         turn
     }
 
@@ -163,7 +100,7 @@ impl<S: Stage> Worker<S> {
     async fn pull_once(&self, turn: &mut Option<MadeConsumer>) -> Result<Vec<jetstream::Message>, BusError> {
         let mut made = match turn.take() {
             Some(made) => made,
-            None => Box::pin(MadeConsumer::make(&self.shared, &self.intake)).await?,
+            None => Box::pin(MadeConsumer::make(&self.runner, &self.intake)).await?,
         };
         let mut connects = made.connects.clone();
         let messages = tokio::select! {
@@ -171,7 +108,7 @@ impl<S: Stage> Worker<S> {
             _ = connects.changed() => return Ok(Vec::new()),
         };
         // While others of this process finish, a pull that is still open would take the next message, and nobody would handle it.
-        if !self.shared.shutdown.is_cancelled() {
+        if !self.runner.shutdown.is_cancelled() {
             *turn = Some(made);
         }
         Ok(messages)
@@ -179,7 +116,7 @@ impl<S: Stage> Worker<S> {
 
     /// Processes pulled messages, unless the stage was paused meanwhile.
     async fn start(&self, messages: Vec<jetstream::Message>) {
-        match self.shared.pause_gate.start(S::NAME, messages.len()) {
+        match self.runner.pause_gate.start(S::NAME, messages.len()) {
             Some(_in_hand) if !messages.is_empty() => self.process(messages).await,
             Some(_) => {}
             None => put_back(&messages).await,
@@ -187,11 +124,11 @@ impl<S: Stage> Worker<S> {
     }
 
     async fn pull(&self, made: &mut MadeConsumer) -> Result<Vec<jetstream::Message>, BusError> {
-        let first = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, made.pull_one(&self.shared.bus));
+        let first = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, made.pull_one(&self.runner.bus));
         let first = tokio::select! {
             biased;
             first = first => first.map_err(|_| BusError::Timeout)??,
-            () = self.shared.shutdown.cancelled() => None,
+            () = self.runner.shutdown.cancelled() => None,
         };
         let Some(first) = first else { return Ok(Vec::new()) };
         // The server says with each message how many more there were: asking for none would cost every idle stage a round trip.
@@ -230,16 +167,16 @@ impl<S: Stage> Worker<S> {
     }
 
     fn pulled(&self, message: jetstream::Message) -> PulledMessage {
-        let incoming = Incoming::of(&self.shared.bus, &message);
+        let incoming = Incoming::of(&self.runner.bus, &message);
         let (deliveries, key) = (incoming.deliveries, StartKey::of(&incoming, &self.intake.durable));
-        let attempts = 1 + self.shared.failures.of(&key);
+        let attempts = 1 + self.runner.failures.of(&key);
         PulledMessage { message, deliveries, attempts, key, is_answered: AtomicBool::new(false) }
     }
 
     /// Sends JetStream signs of life for all unanswered messages, for as long as it is polled.
     async fn keep_alive(&self, pulled: &[PulledMessage]) {
         loop {
-            tokio::time::sleep(self.shared.ack_wait / 3).await;
+            tokio::time::sleep(self.runner.ack_wait / 3).await;
             for pulled in pulled.iter().filter(|pulled| !pulled.is_answered.load(Ordering::Relaxed)) {
                 // If this fails, the message is delivered again, which is harmless.
                 let _ = pulled.message.ack_with(AckKind::Progress).await;
@@ -251,7 +188,7 @@ impl<S: Stage> Worker<S> {
         let work = self.decode(pulled).await;
         let (together, suspects) = self.begin(work).await;
         if !together.is_empty() {
-            let _beside_others = self.shared.starts.beside_others().await;
+            let _beside_others = self.runner.starts.beside_others().await;
             self.handle(together).await;
         }
         for suspect in suspects {
@@ -266,7 +203,7 @@ impl<S: Stage> Worker<S> {
             if pulled.deliveries > 1 {
                 Counter::StageRedeliveredTotal.add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str())]);
             }
-            let incoming = Incoming { attempts: pulled.attempts, ..Incoming::of(&self.shared.bus, &pulled.message) };
+            let incoming = Incoming { attempts: pulled.attempts, ..Incoming::of(&self.runner.bus, &pulled.message) };
             let decoded = caught_here(S::NAME, "handler", || S::Input::decode(&incoming))
                 .unwrap_or_else(|panicked| Err(panicked.into()));
             match decoded {
@@ -281,7 +218,7 @@ impl<S: Stage> Worker<S> {
     async fn begin<'a>(&self, work: Vec<Work<'a, S::Input>>) -> (Vec<Work<'a, S::Input>>, Vec<Work<'a, S::Input>>) {
         let (again, mut together): (Vec<_>, Vec<_>) = work.into_iter().partition(|work| work.pulled.deliveries > 1);
         let keys: Vec<StartKey> = again.iter().map(|work| work.pulled.key.clone()).collect();
-        match self.shared.starts.begin(&keys, starts::TOGETHER).await {
+        match self.runner.starts.begin(&keys, starts::TOGETHER).await {
             Ok(begun) => {
                 let mut suspects = Vec::new();
                 for (work, may_begin) in again.into_iter().zip(begun) {
@@ -302,19 +239,19 @@ impl<S: Stage> Worker<S> {
     /// other message suffers. A message that was handled alone before is set aside.
     async fn handle_alone(&self, work: Work<'_, S::Input>) {
         let pulled = work.pulled;
-        let Some(alone) = self.shared.starts.alone().await else {
+        let Some(alone) = self.runner.starts.alone().await else {
             tracing::warn!(stage = S::NAME, lane = %self.intake.lane, "a message that is to be handled alone waits for others");
             self.give_back(pulled, backoff(pulled.deliveries), "retried").await;
             return;
         };
-        match self.shared.starts.begin(std::slice::from_ref(&pulled.key), starts::ALONE).await.as_deref() {
+        match self.runner.starts.begin(std::slice::from_ref(&pulled.key), starts::ALONE).await.as_deref() {
             Ok([true]) => {
                 tracing::warn!(
                     stage = S::NAME, lane = %self.intake.lane, deliveries = pulled.deliveries,
                     "begun several times and never finished: handled alone"
                 );
                 let mut handled = pin!(self.handle(vec![work]));
-                if tokio::time::timeout(self.shared.alone_max, &mut handled).await.is_err() {
+                if tokio::time::timeout(self.runner.alone_max, &mut handled).await.is_err() {
                     let _beside_others = alone.downgrade();
                     handled.await;
                 }
@@ -326,7 +263,7 @@ impl<S: Stage> Worker<S> {
                 );
                 trace::within(trace_of(&pulled.message), self.set_aside(pulled, &error)).await;
                 if pulled.is_answered.load(Ordering::Relaxed) {
-                    self.shared.starts.end(vec![pulled.key.clone()]).await;
+                    self.runner.starts.end(vec![pulled.key.clone()]).await;
                 }
             }
             Err(error) => self.give_back_uncounted(pulled, error).await,
@@ -337,36 +274,32 @@ impl<S: Stage> Worker<S> {
         let (pulled, inputs): (Vec<&PulledMessage>, Vec<S::Input>) =
             work.into_iter().map(|work| (work.pulled, work.input)).unzip();
         match self.attempt(&pulled, &inputs).await {
+            // One of several is poison: handling them one by one finds it.
+            Err(error) if !error.is_transient() && inputs.len() > 1 => {
+                for (pulled, input) in pulled.iter().zip(&inputs) {
+                    let pulled = std::slice::from_ref(pulled);
+                    let attempted = self.attempt(pulled, std::slice::from_ref(input)).await;
+                    self.answer(pulled, attempted).await;
+                }
+            }
+            attempted => self.answer(&pulled, attempted).await,
+        }
+    }
+
+    /// Records that the handling of these messages has ended, and acknowledges them or gives them back.
+    async fn answer(&self, pulled: &[&PulledMessage], attempted: Result<(), StageError>) {
+        let again = pulled.iter().filter(|pulled| pulled.deliveries > 1);
+        self.runner.starts.end(again.map(|pulled| pulled.key.clone()).collect()).await;
+        match attempted {
             Ok(()) => {
-                self.end(&pulled).await;
                 future::join_all(pulled.iter().map(|pulled| self.acknowledge(pulled))).await;
             }
-            Err(error) if error.is_transient() || inputs.len() == 1 => {
-                self.end(&pulled).await;
+            Err(error) => {
                 for pulled in pulled {
                     trace::within(trace_of(&pulled.message), self.answer_failure(pulled, &error)).await;
                 }
             }
-            // One of several is poison: handling them one by one finds it.
-            Err(_) => {
-                for (pulled, input) in pulled.iter().zip(&inputs) {
-                    let attempted = self.attempt(std::slice::from_ref(pulled), std::slice::from_ref(input)).await;
-                    self.end(std::slice::from_ref(pulled)).await;
-                    match attempted {
-                        Ok(()) => self.acknowledge(pulled).await,
-                        Err(error) => {
-                            trace::within(trace_of(&pulled.message), self.answer_failure(pulled, &error)).await;
-                        }
-                    }
-                }
-            }
         }
-    }
-
-    /// Records that the handling of these messages has ended, well or not.
-    async fn end(&self, pulled: &[&PulledMessage]) {
-        let again = pulled.iter().filter(|pulled| pulled.deliveries > 1);
-        self.shared.starts.end(again.map(|pulled| pulled.key.clone()).collect()).await;
     }
 
     /// Handles and publishes. A panic is a rejection.
@@ -376,10 +309,10 @@ impl<S: Stage> Worker<S> {
         let work = async {
             let outputs = in_time(S::TIMEOUT, self.stage.handle(inputs)).await?;
             if self.stage.commits_facts(inputs) {
-                self.shared.facts.notify();
+                self.runner.facts.notify();
             }
             let count = outputs.len() as u64;
-            self.shared.bus.publish_all(outputs).await?;
+            self.runner.bus.publish_all(outputs).await?;
             Counter::StagePublishedTotal.add(count, labels);
             Ok(())
         };
@@ -421,7 +354,7 @@ impl<S: Stage> Worker<S> {
     fn finish(&self, pulled: &PulledMessage) {
         pulled.is_answered.store(true, Ordering::Relaxed);
         if pulled.attempts > 1 {
-            self.shared.failures.remove(&pulled.key);
+            self.runner.failures.remove(&pulled.key);
         }
     }
 
@@ -434,7 +367,7 @@ impl<S: Stage> Worker<S> {
             let delay = if error.is_infrastructure() {
                 backoff(deliveries)
             } else {
-                self.shared.failures.add(&pulled.key);
+                self.runner.failures.add(&pulled.key);
                 backoff(attempts)
             };
             tracing::warn!(
@@ -466,9 +399,9 @@ impl<S: Stage> Worker<S> {
     /// Publishes the dead letter with its reason, awaits the store's answer, then terminates the original.
     async fn set_aside(&self, pulled: &PulledMessage, error: &StageError) {
         let (message, deliveries) = (&pulled.message, pulled.deliveries);
-        let origin = Incoming::of(&self.shared.bus, message).origin();
-        let dead = DeadLetter::of(S::NAME, &origin, message.payload.clone(), error);
-        match self.shared.bus.publish_all(vec![dead.into_publication()]).await {
+        let origin = Incoming::of(&self.runner.bus, message).origin();
+        let dead = DeadLetter::new(S::NAME, &origin, message.payload.clone(), error.code(), &error.chain());
+        match self.runner.bus.publish_all(vec![dead.into_publication()]).await {
             Ok(()) => {
                 self.count("dead_lettered");
                 Counter::StageDeadLetteredTotal
@@ -499,29 +432,6 @@ async fn put_back(messages: &[jetstream::Message]) {
     for message in messages {
         // If this fails, the message is only delivered again later.
         let _ = message.ack_with(AckKind::Nak(Some(PAUSED_DELAY))).await;
-    }
-}
-
-/// Creates the durable consumer, or finds it with the same configuration.
-async fn ensure_consumer(shared: &Shared, intake: &Intake) -> Result<Consumer, BusError> {
-    let bus = &shared.bus;
-    let config = pull::Config {
-        durable_name: Some(intake.durable.clone()),
-        filter_subjects: intake.subjects.iter().map(|subject| bus.prefixed(subject)).collect(),
-        ack_policy: jetstream::consumer::AckPolicy::Explicit,
-        ack_wait: shared.ack_wait,
-        max_deliver: -1,
-        max_ack_pending: MAX_ACK_PENDING,
-        ..pull::Config::default()
-    };
-    let stream = bus.prefixed(intake.stream);
-    match bus.jetstream().create_consumer_on_stream(config.clone(), &stream).await {
-        Ok(consumer) => Ok(consumer),
-        Err(error) => {
-            // The store may have been emptied: create the streams again, and the ledger refills them.
-            bus.ensure_streams().await.map_err(|_| BusError::refused(error))?;
-            bus.jetstream().create_consumer_on_stream(config, &stream).await.map_err(BusError::refused)
-        }
     }
 }
 

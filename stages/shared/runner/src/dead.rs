@@ -4,7 +4,7 @@ use bytes::Bytes;
 use runtime::{Publication, trace::TraceContext};
 use schemas::subjects::{self, header};
 
-use crate::{Origin, StageError};
+use crate::Origin;
 
 /// Longest detail in a header, in characters.
 const DETAIL_MAX: usize = 500;
@@ -55,11 +55,6 @@ impl DeadLetter {
             self.headers.push((header::DEAD_FIELDS, header_text(fields, FIELDS_MAX)));
         }
         self
-    }
-
-    /// Describes a message that cannot be handled.
-    pub(crate) fn of(stage: &'static str, origin: &Origin, body: Bytes, error: &StageError) -> Self {
-        Self::new(stage, origin, body, error.code(), &error.chain())
     }
 
     /// As it is published.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream::consumer::{Consumer, pull};
-use runtime::{Beat, Bus, Counter, Gauge, Histogram};
+use runtime::{Bus, Counter, Gauge, Histogram};
 use schemas::Lane;
 use tokio_util::sync::CancellationToken;
 
@@ -25,20 +25,6 @@ pub(crate) fn begin(stage: &'static str, lane: Lane) {
     Histogram::StageProcessingSeconds.begin(labels);
 }
 
-/// Sets the counters of a sweep to zero, so that they are exported from the start.
-pub(crate) fn begin_sweep(stage: &'static str, sweep: &'static str) {
-    let labels = [("stage", stage), ("sweep", sweep)];
-    Counter::SweepFoundTotal.add(0, labels);
-    Counter::SweepFailedTotal.add(0, labels);
-}
-
-/// Exports which stages this process runs.
-pub(crate) fn running(beats: &[Beat]) {
-    for beat in beats {
-        Gauge::StageRunning.set(1.0, [("stage", beat.stage)]);
-    }
-}
-
 /// Exports the gauges of one lane until shut down: messages summed over its intakes, and the age of the oldest of all.
 pub(crate) async fn export(
     stage: &'static str,
@@ -48,12 +34,8 @@ pub(crate) async fn export(
     shutdown: CancellationToken,
 ) {
     let labels = [("stage", stage), ("lane", lane.as_str())];
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => {}
-        }
-        if let Some((pending, ack_pending, age)) = measure_all(&intakes, &bus).await {
+    while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+        if let Some((pending, ack_pending, age)) = measure(&intakes, &bus).await {
             Gauge::StagePending.set(pending as f64, labels);
             Gauge::StageAckPending.set(ack_pending as f64, labels);
             Gauge::StageOldestMessageAgeSeconds.set(age, labels);
@@ -61,31 +43,23 @@ pub(crate) async fn export(
     }
 }
 
-async fn measure_all(intakes: &[Arc<Intake>], bus: &Bus) -> Option<(u64, usize, f64)> {
+/// `None` while JetStream is away: the gauges keep their last values, and the health check reports the bus.
+async fn measure(intakes: &[Arc<Intake>], bus: &Bus) -> Option<(u64, usize, f64)> {
     let (mut pending, mut ack_pending, mut age) = (0, 0, 0.0_f64);
     for intake in intakes {
-        let measured = measure(intake, bus).await?;
-        pending += measured.0;
-        ack_pending += measured.1;
-        age = age.max(measured.2);
-    }
-    Some((pending, ack_pending, age))
-}
-
-/// `None` while JetStream is away: the gauges keep their last values, and the health check reports the bus.
-async fn measure(intake: &Intake, bus: &Bus) -> Option<(u64, usize, f64)> {
-    let stream = bus.prefixed(intake.stream);
-    let consumer: Consumer<pull::Config> =
-        bus.jetstream().get_consumer_from_stream(&intake.durable, &stream).await.ok()?;
-    let info = consumer.cached_info();
-    let (pending, ack_pending) = (info.num_pending, info.num_ack_pending);
-    let mut age: f64 = 0.0;
-    if pending > 0 || ack_pending > 0 {
-        let stream = bus.jetstream().get_stream_no_info(&stream).await.ok()?;
-        for subject in &intake.subjects {
-            if let Ok(message) = stream.get_first_raw_message_by_subject(bus.prefixed(subject), 1).await {
-                let seconds = chrono::Utc::now().timestamp() - message.time.unix_timestamp();
-                age = age.max(seconds as f64);
+        let stream = bus.prefixed(intake.stream);
+        let consumer: Consumer<pull::Config> =
+            bus.jetstream().get_consumer_from_stream(&intake.durable, &stream).await.ok()?;
+        let info = consumer.cached_info();
+        pending += info.num_pending;
+        ack_pending += info.num_ack_pending;
+        if info.num_pending > 0 || info.num_ack_pending > 0 {
+            let stream = bus.jetstream().get_stream_no_info(&stream).await.ok()?;
+            for subject in &intake.subjects {
+                if let Ok(message) = stream.get_first_raw_message_by_subject(bus.prefixed(subject), 1).await {
+                    let seconds = chrono::Utc::now().timestamp() - message.time.unix_timestamp();
+                    age = age.max(seconds as f64);
+                }
             }
         }
     }

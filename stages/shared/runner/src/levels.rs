@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::Info;
 use futures::TryStreamExt;
-use runtime::{Bus, Gauge, streams::STREAMS};
+use runtime::{Bus, Gauge, db, streams::STREAMS};
 use schemas::{Lane, RequestKind, subjects::stream};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -18,16 +18,10 @@ const MEASURE_MAX: Duration = Duration::from_secs(5);
 pub(crate) async fn export(pool: PgPool, bus: Bus, shutdown: CancellationToken) {
     loop {
         let measured = async {
-            let (ledger, streams) = tokio::join!(
-                tokio::time::timeout(MEASURE_MAX, ledger(&pool)),
-                tokio::time::timeout(MEASURE_MAX, streams(&bus))
-            );
-            match ledger {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(error = runtime::db::describe(&error), "the ledger's levels are not known")
-                }
-                Err(_) => tracing::debug!("the ledger's levels took too long to measure"),
+            let (ledger, streams) =
+                tokio::join!(db::within(MEASURE_MAX, ledger(&pool)), tokio::time::timeout(MEASURE_MAX, streams(&bus)));
+            if let Err(error) = ledger {
+                tracing::debug!(error = db::describe(&error), "the ledger's levels are not known");
             }
             if !matches!(streams, Ok(Some(()))) {
                 tracing::debug!("the streams' levels are not known");

@@ -8,7 +8,6 @@ mod consume;
 mod dead;
 mod decode;
 mod error;
-mod failures;
 mod gauges;
 mod levels;
 mod pause_gate;
@@ -20,7 +19,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runtime::{
-    Beat, Bus, CommitNotifier, Heartbeat, PauseSwitches, Publication,
+    Beat, Bus, CommitNotifier, Counter, Gauge, Heartbeat, PauseSwitches, Publication,
     panics::{caught, supervise},
     plans::PreparedPool,
 };
@@ -33,10 +32,8 @@ pub use error::StageError;
 pub use pause_gate::{PauseGate, WorkInProgress};
 pub use sweep::{Sweep, SweepSchedule};
 
-use consume::Shared;
-use failures::Failures;
 use schedule::Scheduler;
-use starts::Starts;
+use starts::{Failures, Starts};
 
 /// One intake of a stage: a durable consumer with workers of its own.
 #[derive(Debug, Clone)]
@@ -124,7 +121,7 @@ pub struct Deps {
 }
 
 /// Runs stages until the process is to stop.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Runner {
     bus: Bus,
     facts: CommitNotifier,
@@ -132,7 +129,6 @@ pub struct Runner {
     tasks: TaskTracker,
     failing: sweep::Failing,
     pause_gate: PauseGate,
-    switches: PauseSwitches,
     starts: Starts,
     /// `None`: every sweep looks for its work by itself.
     scheduler: Option<Scheduler>,
@@ -141,25 +137,17 @@ pub struct Runner {
     failures: Failures,
 }
 
-impl std::fmt::Debug for Runner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runner").finish_non_exhaustive()
-    }
-}
-
 impl Runner {
     /// A runner that stops taking work when `shutdown` is cancelled, and notifies `facts` after handlers that commit facts.
     #[must_use]
     pub fn new(bus: Bus, facts: CommitNotifier, shutdown: CancellationToken) -> Self {
-        let switches = PauseSwitches::released();
         Self {
             bus,
             facts,
             shutdown,
             tasks: TaskTracker::new(),
             failing: sweep::Failing::default(),
-            pause_gate: PauseGate::new(switches.clone()),
-            switches,
+            pause_gate: PauseGate::new(PauseSwitches::released()),
             starts: Starts::new(None),
             scheduler: None,
             ack_wait: ACK_WAIT,
@@ -171,7 +159,7 @@ impl Runner {
     /// Obeys these pause switches: a paused stage starts no work.
     #[must_use]
     pub fn with_switches(self, switches: PauseSwitches) -> Self {
-        Self { pause_gate: PauseGate::new(switches.clone()), switches, ..self }
+        Self { pause_gate: PauseGate::new(switches), ..self }
     }
 
     /// On this ledger, in the stages' role. `pool` counts how often the handling of a message starts, so that one that ends its process each
@@ -205,20 +193,10 @@ impl Runner {
     /// Starts a stage's workers on each intake, and its gauges. Answers at once; the consumers are made when JetStream is there.
     pub fn start<S: Stage>(&self, stage: Arc<S>, intakes: Vec<Intake>) {
         let intakes: Vec<Arc<Intake>> = intakes.into_iter().map(Arc::new).collect();
-        let shared = Shared {
-            bus: self.bus.clone(),
-            facts: self.facts.clone(),
-            pause_gate: self.pause_gate.clone(),
-            starts: self.starts.clone(),
-            ack_wait: self.ack_wait,
-            alone_max: self.alone_max,
-            failures: self.failures.clone(),
-            shutdown: self.shutdown.clone(),
-        };
         for intake in &intakes {
             let turn = consume::PullTurn::default();
             for _ in 0..intake.workers.max(1) {
-                let worker = consume::Worker::new(stage.clone(), intake.clone(), turn.clone(), shared.clone());
+                let worker = consume::Worker::new(stage.clone(), intake.clone(), turn.clone(), self.clone());
                 self.tasks.spawn(worker.run());
             }
         }
@@ -247,7 +225,10 @@ impl Runner {
             }
             work
         });
-        gauges::begin_sweep(stage, schedule.name);
+        // Exported from the start.
+        let labels = [("stage", stage), ("sweep", schedule.name)];
+        Counter::SweepFoundTotal.add(0, labels);
+        Counter::SweepFailedTotal.add(0, labels);
         let run = move || {
             let (failing, facts, pause_gate) = (failing.clone(), facts.clone(), pause_gate.clone());
             sweep::run(stage, sweep.clone(), failing, facts, pause_gate, work.clone(), shutdown.clone())
@@ -293,14 +274,16 @@ impl Runner {
                 in_hand: pause_gate.in_progress(stage),
             };
             let beats: Vec<Beat> = stages.iter().map(beat).collect();
-            gauges::running(&beats);
+            for beat in &beats {
+                Gauge::StageRunning.set(1.0, [("stage", beat.stage)]);
+            }
             beats
         };
         let (bus, shutdown) = (self.bus.clone(), self.shutdown.clone());
         let export = move || levels::export(pool.clone(), bus.clone(), shutdown.clone());
         self.tasks.spawn(supervise(counted_under, "gauges", export));
         let heartbeat = Heartbeat::new(by_key.priority("heartbeat"), name, settings);
-        let (switches, shutdown) = (self.switches.clone(), self.shutdown.clone());
+        let (switches, shutdown) = (self.pause_gate.switches.clone(), self.shutdown.clone());
         let beat = move || heartbeat.clone().run(beats.clone(), switches.clone(), shutdown.clone());
         self.tasks.spawn(supervise(counted_under, "heartbeat", beat));
     }

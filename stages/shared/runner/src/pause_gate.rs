@@ -10,7 +10,7 @@ use runtime::PauseSwitches;
 /// The pause switches, and the work in progress of this process's stages. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PauseGate {
-    switches: PauseSwitches,
+    pub(crate) switches: PauseSwitches,
     in_progress: Arc<Mutex<BTreeMap<&'static str, u32>>>,
 }
 

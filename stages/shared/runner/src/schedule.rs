@@ -34,14 +34,6 @@ struct Waiting {
     found: Notifier,
 }
 
-impl Waiting {
-    /// A sweep with this interval is asked about no more often than it would run.
-    fn new(has_work: &'static str, interval: Duration) -> Self {
-        let every = [1, 2, 4].into_iter().find(|every| interval <= ASK_EVERY * *every).unwrap_or(LONGEST);
-        Self { has_work, every, found: Notifier::default() }
-    }
-}
-
 impl Scheduler {
     /// On this ledger, in the stages' role.
     pub(crate) fn new(by_key: &PreparedPool) -> Self {
@@ -50,10 +42,11 @@ impl Scheduler {
 
     /// Answers what is notified whenever this expression is true, and whether it is the first one: then the caller starts [`Self::run`].
     pub(crate) fn watch(&self, has_work: &'static str, interval: Duration) -> (Notifier, bool) {
-        let waiting = Waiting::new(has_work, interval);
-        let found = waiting.found.clone();
+        // A sweep with this interval is asked about no more often than it would run.
+        let every = [1, 2, 4].into_iter().find(|every| interval <= ASK_EVERY * *every).unwrap_or(LONGEST);
+        let found = Notifier::default();
         let mut sweeps = self.sweeps();
-        sweeps.push(waiting);
+        sweeps.push(Waiting { has_work, every, found: found.clone() });
         (found, sweeps.len() == 1)
     }
 
@@ -67,19 +60,13 @@ impl Scheduler {
             if waiting.is_empty() {
                 continue;
             }
-            let answers = match tokio::time::timeout(ASK_MAX, ask(&self.pool, &waiting)).await {
-                Ok(Ok(answers)) => answers,
-                Ok(Err(error)) => {
-                    tracing::debug!(error = db::describe(&error), "the ledger does not say which sweeps have work");
-                    vec![true; waiting.len()]
-                }
-                Err(_) => vec![true; waiting.len()],
-            };
-            waiting
-                .iter()
-                .zip(answers)
-                .filter(|(_, has_work)| *has_work)
-                .for_each(|(waiting, _)| waiting.found.notify());
+            let answers = db::within(ASK_MAX, ask(&self.pool, &waiting)).await.unwrap_or_else(|error| {
+                tracing::debug!(error = db::describe(&error), "the ledger does not say which sweeps have work");
+                vec![true; waiting.len()]
+            });
+            for (waiting, _) in waiting.iter().zip(answers).filter(|(_, has_work)| *has_work) {
+                waiting.found.notify();
+            }
         }
     }
 

@@ -6,8 +6,8 @@
 //! go after two days (`audience::retention`).
 
 use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -108,11 +108,7 @@ impl Starts {
         if keys.is_empty() {
             return;
         }
-        {
-            let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-            let room = OWED_MAX.saturating_sub(owed.len());
-            owed.extend(keys.into_iter().take(room));
-        }
+        self.owe(keys);
         if let Err(error) = self.delete_owed(pool).await {
             tracing::debug!(error = runtime::db::describe(&error), "ends of messages are recorded later");
         }
@@ -133,11 +129,15 @@ impl Starts {
         );
         let deleted = within(ANSWER_TIMEOUT, delete.execute(pool)).await;
         if deleted.is_err() {
-            let mut kept = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-            let room = OWED_MAX.saturating_sub(kept.len());
-            kept.extend(owed.into_iter().take(room));
+            self.owe(owed);
         }
         deleted.map(drop)
+    }
+
+    fn owe(&self, keys: Vec<StartKey>) {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        let capacity = OWED_MAX.saturating_sub(owed.len());
+        owed.extend(keys.into_iter().take(capacity));
     }
 
     /// A place for a group of messages beside others.
@@ -161,6 +161,41 @@ impl Starts {
             // The lock is fair: nothing else begins while this waits for it.
             Err(_) => timeout(ALONE_NEXT, lock().write_owned()).await.ok(),
         }
+    }
+}
+
+/// Messages counted at a time, far more than fail together. Those that other processes finished stay until there are so many: then all
+/// counts begin anew.
+const COUNTED_MAX: usize = 50_000;
+
+/// How often each message failed in this process, by its own fault. JetStream's count of deliveries is not that: it also rises while
+/// Postgres is away, and while a stage is busy or paused. None of that uses up a message's attempts. Each process counts for itself, so a
+/// message that several of them try is set aside later; one that starts again counts anew. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Failures(Arc<Mutex<HashMap<StartKey, i64>>>);
+
+impl Failures {
+    /// How often this message failed.
+    pub(crate) fn of(&self, key: &StartKey) -> i64 {
+        self.counts().get(key).copied().unwrap_or(0)
+    }
+
+    /// Counts a failure.
+    pub(crate) fn add(&self, key: &StartKey) {
+        let mut counts = self.counts();
+        if counts.len() >= COUNTED_MAX && !counts.contains_key(key) {
+            counts.clear();
+        }
+        *counts.entry(key.clone()).or_default() += 1;
+    }
+
+    /// The message is finished.
+    pub(crate) fn remove(&self, key: &StartKey) {
+        self.counts().remove(key);
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<StartKey, i64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -136,10 +136,7 @@ pub(crate) async fn run(
                 interval.max(FAILED_PAUSE)
             }
         };
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = tokio::time::sleep(pause) => {}
-        }
+        shutdown.run_until_cancelled(tokio::time::sleep(pause)).await;
     }
 }
 

@@ -222,10 +222,7 @@ fn push_product_events(query: &mut Query, tenant: Uuid, events: &ProductEvents) 
     if let Some(properties) = &events.properties {
         query.push(" and f.properties @> ").push_bind(properties.clone());
     }
-    if let Some(days) = events.within_days {
-        query.push(" and f.occurred_at >= ");
-        push_days_ago(query, days);
-    }
+    push_since(query, "f.occurred_at", events.within_days);
 }
 
 /// Rare facts: `contact_facts_by_time` and `contact_facts_by_human`, or the key where a campaign is named.
@@ -235,10 +232,7 @@ fn push_facts(query: &mut Query, tenant: Uuid, fact: &'static str, events: &Mail
     if events.human_only {
         query.push(" and f.human_at is not null");
     }
-    if let Some(days) = events.within_days {
-        query.push(format_args!(" and {time} >= "));
-        push_days_ago(query, days);
-    }
+    push_since(query, time, events.within_days);
     if let Some(campaign) = events.campaign_id {
         push_campaign(query, tenant, campaign, "f.send_id");
     }
@@ -268,9 +262,8 @@ fn push_sends(query: &mut Query, tenant: Uuid, events: &MailEvents) {
     if delivered {
         query.push(format_args!(" and {time} is not null"));
     }
+    push_since(query, time, events.within_days);
     if let Some(days) = events.within_days {
-        query.push(format_args!(" and {time} >= "));
-        push_days_ago(query, days);
         push_floor(query, tenant, days.saturating_add(LATE_DAYS));
     }
     if let Some(campaign) = events.campaign_id {
@@ -321,6 +314,13 @@ fn push_campaign(query: &mut Query, tenant: Uuid, campaign: Uuid, id: &str) {
             " and {id} {comparison} (select rpad(k.launch_prefix, 32, '{filler}')::uuid from campaigns k where k.tenant_id = "
         ));
         query.push_bind(tenant).push(" and k.id = ").push_bind(campaign).push(")");
+    }
+}
+
+fn push_since(query: &mut Query, time: &str, within_days: Option<i32>) {
+    if let Some(days) = within_days {
+        query.push(format_args!(" and {time} >= "));
+        push_days_ago(query, days);
     }
 }
 

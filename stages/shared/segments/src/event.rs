@@ -4,7 +4,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 /// The events a rule may ask for, as callers write them.
-pub const EVENTS: [&str; EventKind::ALL.len()] = names!(EventKind);
+pub const EVENTS: &[&str] = EventKind::NAMES;
 
 /// How often, as callers write it.
 pub const EVENT_OPS: [&str; 3] = ["at_least", "at_most", "exactly"];

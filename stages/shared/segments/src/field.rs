@@ -54,7 +54,7 @@ schemas::named_enum! {
 }
 
 /// Every operator, as callers write it.
-pub const OPS: [&str; Op::ALL.len()] = names!(Op);
+pub const OPS: &[&str] = Op::NAMES;
 
 impl Op {
     pub(crate) fn takes_no_value(self) -> bool {
@@ -79,35 +79,18 @@ impl ValueKind {
         }
     }
 
-    /// The operators that apply to it.
-    pub(crate) fn ops(self) -> &'static [Op] {
-        use Op::*;
-        match self {
-            Self::Text | Self::Email => {
-                &[Eq, Neq, In, NotIn, Contains, NotContains, StartsWith, EndsWith, Exists, NotExists]
+    /// True if the operator applies to it.
+    pub(crate) fn takes(self, op: Op) -> bool {
+        match op {
+            Op::Exists | Op::NotExists => true,
+            Op::Eq | Op::Neq => !matches!(self, Self::Instant | Self::TextList),
+            Op::In | Op::NotIn => !matches!(self, Self::Boolean | Self::Instant | Self::TextList),
+            Op::Contains | Op::NotContains | Op::StartsWith | Op::EndsWith => matches!(self, Self::Text | Self::Email),
+            Op::Gt | Op::Gte | Op::Lt | Op::Lte | Op::Between => {
+                matches!(self, Self::Number | Self::Date | Self::Instant)
             }
-            Self::Word(_) => &[Eq, Neq, In, NotIn, Exists, NotExists],
-            Self::Number => &[Eq, Neq, In, NotIn, Gt, Gte, Lt, Lte, Between, Exists, NotExists],
-            Self::Boolean => &[Eq, Neq, Exists, NotExists],
-            Self::Date => &[
-                Eq,
-                Neq,
-                In,
-                NotIn,
-                Gt,
-                Gte,
-                Lt,
-                Lte,
-                Between,
-                Before,
-                After,
-                WithinDays,
-                OlderThanDays,
-                Exists,
-                NotExists,
-            ],
-            Self::Instant => &[Gt, Gte, Lt, Lte, Between, Before, After, WithinDays, OlderThanDays, Exists, NotExists],
-            Self::TextList => &[Includes, Exists, NotExists],
+            Op::Before | Op::After | Op::WithinDays | Op::OlderThanDays => matches!(self, Self::Date | Self::Instant),
+            Op::Includes => self == Self::TextList,
         }
     }
 

@@ -18,19 +18,6 @@
 //! - An event of a product (`product_event`) is counted each time it was recorded, and may be asked for with properties it has.
 //! - Archived and erased contacts are in no segment.
 
-/// The names of a `named_enum`, in order.
-macro_rules! names {
-    ($enum:ident) => {{
-        let mut names = [""; $enum::ALL.len()];
-        let mut at = 0;
-        while at < names.len() {
-            names[at] = $enum::ALL[at].as_str();
-            at += 1;
-        }
-        names
-    }};
-}
-
 mod compile;
 mod event;
 mod field;

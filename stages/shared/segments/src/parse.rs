@@ -170,6 +170,16 @@ impl RuleReader<'_> {
         }
     }
 
+    /// A value that may be left out; the inner `None` if it is.
+    fn optional<T>(
+        &mut self,
+        node: &Node<'_>,
+        key: &str,
+        read: impl FnOnce(&mut Self, &Value, &str) -> Option<T>,
+    ) -> Option<Option<T>> {
+        node.get(key).map_or(Some(None), |value| read(self, value, &node.at(key)).map(Some))
+    }
+
     /// A word that must be there, of a closed set.
     fn word<T>(&mut self, node: &Node<'_>, key: &str, description: &[&str], parse: fn(&str) -> Option<T>) -> Option<T> {
         let path = node.at(key);
@@ -184,7 +194,7 @@ impl RuleReader<'_> {
     }
 
     fn field(&mut self, node: &Node<'_>) -> Option<FieldTest> {
-        let op = self.word(node, "op", &OPS, Op::parse);
+        let op = self.word(node, "op", OPS, Op::parse);
         let path = node.at("field");
         let Value::String(name) = &node.object["field"] else {
             return self.fault(path, "wrong_type", "must be the name of a field");
@@ -198,8 +208,9 @@ impl RuleReader<'_> {
             );
         };
         let op = op?;
-        if !field.kind.ops().contains(&op) {
-            let ops: Vec<&str> = field.kind.ops().iter().map(|op| op.as_str()).collect();
+        if !field.kind.takes(op) {
+            let applies = Op::ALL.iter().filter(|op| field.kind.takes(**op));
+            let ops: Vec<&str> = applies.map(|op| op.as_str()).collect();
             return self.fault(
                 node.at("op"),
                 "not_allowed",
@@ -317,21 +328,18 @@ impl RuleReader<'_> {
     }
 
     fn event(&mut self, node: &Node<'_>) -> Option<EventTest> {
-        let kind = self.word(node, "event", &EVENTS, EventKind::parse);
-        let within_days = node.get("within_days").map(|value| self.days(value, &node.at("within_days"), 1));
-        let campaign_id = node.get("campaign_id").map(|value| self.id(value, &node.at("campaign_id")));
-        let human_only = match node.get("human_only") {
-            None => Some(false),
-            Some(Value::Bool(human_only)) => Some(*human_only),
-            Some(_) => self.fault(node.at("human_only"), "wrong_type", "must be true or false"),
-        };
+        let kind = self.word(node, "event", EVENTS, EventKind::parse);
+        let within_days = self.optional(node, "within_days", |reader, value, path| reader.days(value, path, 1));
+        let campaign_id = self.optional(node, "campaign_id", Self::id);
+        let human_only = self.optional(node, "human_only", |reader, value, path| {
+            value.as_bool().or_else(|| reader.fault(path, "wrong_type", "must be true or false"))
+        });
         let times = self.times(node);
-        let (kind, human_only) = (kind?, human_only?);
+        let (kind, human_only) = (kind?, human_only?.unwrap_or(false));
         if human_only && !kind.has_humans() {
             return self.fault(node.at("human_only"), "not_allowed", "applies to email.opened and email.clicked only");
         }
-        let within_days = within_days.map_or(Some(None), |days| days.map(Some))?;
-        let campaign_id = campaign_id.map_or(Some(None), |id| id.map(Some))?;
+        let (within_days, campaign_id) = (within_days?, campaign_id?);
         let source = EventSource::Mail(MailEvents { kind, within_days, campaign_id, human_only });
         Some(EventTest { source, times: times? })
     }
@@ -342,11 +350,10 @@ impl RuleReader<'_> {
             Value::String(name) if is_event_name(name) => Some(name.clone()),
             _ => self.fault(path, "invalid", "must be 1 to 100 of a-z, 0-9, _ and ., beginning with a letter"),
         };
-        let within_days = node.get("within_days").map(|value| self.days(value, &node.at("within_days"), 1));
-        let properties = node.get("properties").map(|value| self.properties(value, &node.at("properties")));
+        let within_days = self.optional(node, "within_days", |reader, value, path| reader.days(value, path, 1));
+        let properties = self.optional(node, "properties", Self::properties);
         let times = self.times(node);
-        let within_days = within_days.map_or(Some(None), |days| days.map(Some))?;
-        let properties = properties.map_or(Some(None), |properties| properties.map(Some))?;
+        let (within_days, properties) = (within_days?, properties?);
         let source = EventSource::Product(ProductEvents { name: name?, within_days, properties });
         Some(EventTest { source, times: times? })
     }
@@ -377,18 +384,14 @@ impl RuleReader<'_> {
             None => "at_least",
             Some(_) => self.word(node, "op", &EVENT_OPS, |text| EVENT_OPS.into_iter().find(|op| *op == text))?,
         };
-        let path = node.at("count");
-        let count = match node.get("count") {
-            None => 1,
-            Some(value) => match value.as_i64() {
-                Some(count) => count,
-                None => return self.fault(path, "wrong_type", "must be a whole number"),
-            },
-        };
+        let count = self.optional(node, "count", |reader, value, path| {
+            value.as_i64().or_else(|| reader.fault(path, "wrong_type", "must be a whole number"))
+        });
+        let count = count?.unwrap_or(1);
         // "At least never" would be every contact.
         let fewest = i64::from(least == "at_least");
         if !(fewest..=TIMES_MAX).contains(&count) {
-            return self.fault(path, "out_of_range", format!("must be from {fewest} to {TIMES_MAX}"));
+            return self.fault(node.at("count"), "out_of_range", format!("must be from {fewest} to {TIMES_MAX}"));
         }
         Some(match least {
             "at_most" => Times::AtMost(count),

@@ -152,18 +152,9 @@ impl<'a> Expansion<'a> {
             Rule::Any(parts) => Rule::Any(self.each(parts)?),
             Rule::Not(part) => Rule::Not(Box::new(self.expand(part)?)),
             Rule::Segment(named) => self.named(named)?,
-            Rule::Field(test) => {
-                self.count(false)?;
-                Rule::Field(test.clone())
-            }
-            Rule::Member(membership) => {
-                self.count(false)?;
-                Rule::Member(*membership)
-            }
-            Rule::Event(event) => {
-                self.count(true)?;
-                Rule::Event(event.clone())
-            }
+            Rule::Field(test) => Rule::Field(self.counted(test, false)?),
+            Rule::Member(membership) => Rule::Member(self.counted(membership, false)?),
+            Rule::Event(event) => Rule::Event(self.counted(event, true)?),
         })
     }
 
@@ -192,7 +183,7 @@ impl<'a> Expansion<'a> {
         Ok(expanded)
     }
 
-    fn count(&mut self, is_event: bool) -> Result<(), SegmentError> {
+    fn counted<T: Clone>(&mut self, leaf: &T, is_event: bool) -> Result<T, SegmentError> {
         self.leaves += 1;
         self.events += usize::from(is_event);
         if self.leaves > EXPANDED_LEAVES_MAX {
@@ -202,7 +193,7 @@ impl<'a> Expansion<'a> {
             let detail = format!("has more than {EVENTS_MAX} events with those of the segments it names");
             return Err(self.fault("too_many", detail));
         }
-        Ok(())
+        Ok(leaf.clone())
     }
 
     fn fault(&self, code: &'static str, detail: impl Into<String>) -> SegmentError {

@@ -1,44 +1,26 @@
 //! AUTH (RFC 4954): which mechanism, and what is said.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use secrecy::ExposeSecret;
 
 use super::{AuthMechanism, SmtpCredentials};
 
-/// The mechanisms a server offers that we speak.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Offered {
-    plain: bool,
-    login: bool,
-    xoauth2: bool,
+/// The mechanisms that we speak, of an `AUTH` line in an EHLO reply.
+pub(super) fn offered(mechanisms: &str) -> impl Iterator<Item = AuthMechanism> {
+    mechanisms.split_ascii_whitespace().filter_map(|name| AuthMechanism::parse(&name.to_ascii_uppercase()))
 }
 
-impl Offered {
-    /// Adds the mechanisms of an `AUTH` line in an EHLO reply; some servers write `AUTH=`.
-    pub(super) fn add(&mut self, mechanisms: &str) {
-        for mechanism in mechanisms.split_ascii_whitespace() {
-            self.plain |= mechanism.eq_ignore_ascii_case("PLAIN");
-            self.login |= mechanism.eq_ignore_ascii_case("LOGIN");
-            self.xoauth2 |= mechanism.eq_ignore_ascii_case("XOAUTH2");
-        }
-    }
-
-    /// The mechanism to use: the one the settings name if it is offered, else PLAIN, else LOGIN.
-    pub(super) fn choose(self, wanted: Option<AuthMechanism>) -> Option<AuthMechanism> {
-        let offers = |mechanism| match mechanism {
-            AuthMechanism::Plain => self.plain,
-            AuthMechanism::Login => self.login,
-            AuthMechanism::XOAuth2 => self.xoauth2,
-        };
-        match wanted {
-            Some(mechanism) => Some(mechanism).filter(|mechanism| offers(*mechanism)),
-            None => [AuthMechanism::Plain, AuthMechanism::Login].into_iter().find(|mechanism| offers(*mechanism)),
-        }
+/// The mechanism to use: the one the settings name if it is offered, else PLAIN, else LOGIN.
+pub(super) fn choose(offered: &[AuthMechanism], wanted: Option<AuthMechanism>) -> Option<AuthMechanism> {
+    match wanted {
+        Some(mechanism) => Some(mechanism).filter(|mechanism| offered.contains(mechanism)),
+        None => [AuthMechanism::Plain, AuthMechanism::Login].into_iter().find(|mechanism| offered.contains(mechanism)),
     }
 }
 
 /// The lines the client sends, the first at once and each further one after a 334.
 pub(super) fn lines(mechanism: AuthMechanism, credentials: &SmtpCredentials) -> Vec<String> {
-    let (user, password) = (&credentials.user, credentials.secret());
+    let (user, password) = (&credentials.user, credentials.password.expose_secret());
     match mechanism {
         AuthMechanism::Plain => vec![format!("AUTH PLAIN {}\r\n", STANDARD.encode(format!("\0{user}\0{password}")))],
         AuthMechanism::Login => vec![
@@ -67,13 +49,12 @@ mod tests {
     #[case::nothing_we_speak("GSSAPI NTLM", None, None)]
     #[case::a_token_is_not_a_password("XOAUTH2", None, None)]
     fn the_mechanism_is_one_that_is_offered(
-        #[case] offered: &str,
+        #[case] line: &str,
         #[case] wanted: Option<AuthMechanism>,
         #[case] chosen: Option<AuthMechanism>,
     ) {
-        let mut mechanisms = Offered::default();
-        mechanisms.add(offered);
-        assert_eq!(mechanisms.choose(wanted), chosen);
+        let mechanisms: Vec<AuthMechanism> = offered(line).collect();
+        assert_eq!(choose(&mechanisms, wanted), chosen);
     }
 
     #[test]

@@ -13,12 +13,12 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Cause, Envelope, Phase, Reply, SmtpFailure, SmtpMessage, SmtpSettings, TlsMode, auth, message::append_data,
-    stream::SmtpStream,
+    AuthMechanism, Cause, Envelope, Phase, Reply, SmtpFailure, SmtpMessage, SmtpSettings, TlsMode, auth,
+    message::append_data, stream::SmtpStream,
 };
 
 /// The extensions of the server's EHLO reply.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Extensions {
     pipelining: bool,
     chunking: bool,
@@ -27,7 +27,7 @@ struct Extensions {
     starttls: bool,
     /// The largest accepted message if SIZE is offered (0: no limit).
     size: Option<usize>,
-    auth: auth::Offered,
+    auth: Vec<AuthMechanism>,
 }
 
 impl Extensions {
@@ -42,7 +42,8 @@ impl Extensions {
                 "SMTPUTF8" => extensions.international = true,
                 "STARTTLS" => extensions.starttls = true,
                 "SIZE" => extensions.size = Some(rest.trim().parse().unwrap_or(0)),
-                "AUTH" => extensions.auth.add(rest),
+                // Some servers write `AUTH=`.
+                "AUTH" => extensions.auth.extend(auth::offered(rest)),
                 _ => {}
             }
         }
@@ -101,14 +102,10 @@ impl SmtpConnection {
             broken: false,
             messages: 0,
         };
-        connection.greet().await?;
+        connection.expect(Phase::Greeting, 220).await?;
+        connection.hello().await?;
         let connection = connection.secure(tls).await?;
         connection.authenticate().await
-    }
-
-    async fn greet(&mut self) -> Result<(), SmtpFailure> {
-        self.expect(Phase::Greeting, 220..221).await?;
-        self.hello().await
     }
 
     /// EHLO, or HELO for a server that does not know it (RFC 5321 §3.2).
@@ -125,7 +122,7 @@ impl SmtpConnection {
         }
         self.extensions = Extensions::default();
         self.command(Phase::Greeting, &format!("HELO {name}\r\n")).await?;
-        self.expect(Phase::Greeting, 250..251).await.map(drop)
+        self.expect(Phase::Greeting, 250).await
     }
 
     /// STARTTLS as the settings say, and EHLO again: what was said in clear does not count (RFC 3207 §4.2).
@@ -142,7 +139,7 @@ impl SmtpConnection {
             return Err(SmtpFailure::not_sent(Phase::Tls, Cause::TlsNotOffered));
         }
         self.command(Phase::Tls, "STARTTLS\r\n").await?;
-        self.expect(Phase::Tls, 220..221).await?;
+        self.expect(Phase::Tls, 220).await?;
         // Bytes after the 220 could be injected by an attacker and read as if they were encrypted.
         if !self.input.is_empty() {
             return Err(SmtpFailure::not_sent(Phase::Tls, Cause::Unreadable));
@@ -162,7 +159,7 @@ impl SmtpConnection {
         };
         // A password leaves in clear only where the operator wrote `tls=none`.
         let safe = self.stream.is_encrypted() || settings.relay.tls == TlsMode::None;
-        let mechanism = self.extensions.auth.choose(credentials.mechanism).filter(|_| safe);
+        let mechanism = auth::choose(&self.extensions.auth, credentials.mechanism).filter(|_| safe);
         let Some(mechanism) = mechanism else {
             return Err(SmtpFailure::not_sent(Phase::Auth, Cause::AuthNotOffered));
         };
@@ -402,7 +399,7 @@ impl SmtpConnection {
     /// Sends NOOP to check that the server answers.
     pub(super) async fn noop(&mut self) -> Result<(), SmtpFailure> {
         self.command(Phase::Mail, "NOOP\r\n").await?;
-        self.expect(Phase::Mail, 250..251).await.map(drop)
+        self.expect(Phase::Mail, 250).await
     }
 
     /// Sends QUIT if the session is open, and waits briefly for the answer, which has no effect.
@@ -445,9 +442,9 @@ impl SmtpConnection {
         self.reply(phase, Instant::now() + self.settings.timeouts.command).await
     }
 
-    async fn expect(&mut self, phase: Phase, codes: Range<u16>) -> Result<Reply, SmtpFailure> {
+    async fn expect(&mut self, phase: Phase, code: u16) -> Result<(), SmtpFailure> {
         let reply = self.next_answer(phase).await?;
-        if codes.contains(&reply.code) { Ok(reply) } else { Err(SmtpFailure::not_sent(phase, Cause::Refused(reply))) }
+        if reply.code == code { Ok(()) } else { Err(SmtpFailure::not_sent(phase, Cause::Refused(reply))) }
     }
 
     async fn read_reply(&mut self, answer_by: Instant) -> Result<Reply, Cause> {

@@ -22,11 +22,11 @@ pub mod server;
 mod settings;
 mod stream;
 
-pub use address::{Envelope, EnvelopeAddress, EnvelopeAddressError};
+pub use address::{Envelope, EnvelopeAddress};
 pub use failure::{Cause, Certainty, Phase, SmtpFailure};
-pub use message::{MalformedMessage, SmtpMessage};
-pub use pool::{AcceptedMessage, Pool, PoolCounts, PooledConnection};
-pub use reply::{EnhancedCode, Reply};
+pub use message::SmtpMessage;
+pub use pool::{Pool, PoolCounts, PooledConnection};
+pub use reply::Reply;
 pub use settings::{AuthMechanism, Relay, SmtpCredentials, SmtpSettings, SmtpSettingsError, SmtpTimeouts, TlsMode};
 
 #[cfg(test)]

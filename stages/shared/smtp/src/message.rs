@@ -1,26 +1,9 @@
 //! A message that is safe to put after DATA.
 
-use memchr::{memmem, memrchr};
+use memchr::{memchr, memmem, memrchr};
 
 /// The longest line RFC 5322 §2.1.1 allows, without its CRLF.
 const MAX_LINE: usize = 998;
-
-/// Why octets are not a message. Never retried: the octets do not change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum MalformedMessage {
-    /// A CR or LF that is not part of a CRLF. Servers differ in how they read one, which lets a body smuggle commands.
-    #[error("the message has a bare CR or LF")]
-    BareLineEnd,
-    /// A line of more than 998 octets.
-    #[error("the message has a line that is too long")]
-    LongLine,
-    /// A NUL octet.
-    #[error("the message has a NUL octet")]
-    Nul,
-    /// No empty line ends the header, or the header is empty.
-    #[error("the message has no header")]
-    NoHeader,
-}
 
 /// A complete RFC 5322 message: CRLF line ends only, a header, lines within 998 octets, no NUL. Not dot-stuffed.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,24 +21,17 @@ impl std::fmt::Debug for SmtpMessage {
 }
 
 impl SmtpMessage {
-    /// Checks octets and takes them as a message; a missing last CRLF is added.
-    ///
-    /// # Errors
-    /// [`MalformedMessage`] says which rule they break.
-    pub fn new(mut bytes: Vec<u8>) -> Result<Self, MalformedMessage> {
-        let octets = Octets::of(&bytes);
-        if octets.has_bare_line_end {
-            return Err(MalformedMessage::BareLineEnd);
+    /// Checks octets and takes them as a message; a missing last CRLF is added. `None` is never retried: the octets do not change.
+    #[must_use]
+    pub fn new(mut bytes: Vec<u8>) -> Option<Self> {
+        if has_bare_line_end(&bytes) || memchr(0, &bytes).is_some() {
+            return None;
         }
-        let line_start = last_line_start(&bytes)?;
-        if octets.has_nul {
-            return Err(MalformedMessage::Nul);
-        }
-        if line_start != bytes.len() {
+        if last_line_start(&bytes)? != bytes.len() {
             bytes.extend_from_slice(b"\r\n");
         }
-        let header_length = memmem::find(&bytes, b"\r\n\r\n").ok_or(MalformedMessage::NoHeader)? + 2;
-        Ok(Self { bytes, header_length, is_eight_bit: octets.is_eight_bit })
+        let header_length = memmem::find(&bytes, b"\r\n\r\n")? + 2;
+        Some(Self { is_eight_bit: !bytes.is_ascii(), bytes, header_length })
     }
 
     /// The header fields, each with its CRLF, without the empty line.
@@ -83,35 +59,25 @@ impl SmtpMessage {
     }
 }
 
-/// What single octets, and pairs of neighbours, say of a message.
-struct Octets {
-    has_bare_line_end: bool,
-    has_nul: bool,
-    is_eight_bit: bool,
-}
-
-impl Octets {
-    /// Looks at all octets at once, without a branch for each: the compiler makes vectors of it.
-    fn of(bytes: &[u8]) -> Self {
-        let ends_bare = bytes.first() == Some(&b'\n') || bytes.last() == Some(&b'\r');
-        let pairs = std::iter::zip(bytes, bytes.get(1..).unwrap_or_default());
-        let unequal =
-            pairs.fold(0, |bare, (&octet, &next)| bare | (u8::from(octet == b'\r') ^ u8::from(next == b'\n')));
-        let nul = bytes.iter().fold(0, |nul, &octet| nul | u8::from(octet == 0));
-        Self { has_bare_line_end: ends_bare || unequal != 0, has_nul: nul != 0, is_eight_bit: !bytes.is_ascii() }
-    }
+/// A CR or LF that is not part of a CRLF: servers differ in how they read one, which lets a body smuggle commands. Looks at all pairs of
+/// neighbours at once, without a branch for each: the compiler makes vectors of it.
+fn has_bare_line_end(bytes: &[u8]) -> bool {
+    let ends_bare = bytes.first() == Some(&b'\n') || bytes.last() == Some(&b'\r');
+    let pairs = std::iter::zip(bytes, bytes.get(1..).unwrap_or_default());
+    let unequal = pairs.fold(0, |bare, (&octet, &next)| bare | (u8::from(octet == b'\r') ^ u8::from(next == b'\n')));
+    ends_bare || unequal != 0
 }
 
 /// Where the last line begins, if no line is too long. A line that is not must end within the reach of its limit, and all before that are
 /// shorter still: so the last end in reach is looked for, not each.
-fn last_line_start(bytes: &[u8]) -> Result<usize, MalformedMessage> {
+fn last_line_start(bytes: &[u8]) -> Option<usize> {
     const REACH: usize = MAX_LINE + 2;
     let mut start = 0;
     while bytes.len() - start > MAX_LINE {
         let reach = &bytes[start..bytes.len().min(start + REACH)];
-        start += memrchr(b'\n', reach).ok_or(MalformedMessage::LongLine)? + 1;
+        start += memrchr(b'\n', reach)? + 1;
     }
-    Ok(start + memrchr(b'\n', &bytes[start..]).map_or(0, |end| end + 1))
+    Some(start + memrchr(b'\n', &bytes[start..]).map_or(0, |end| end + 1))
 }
 
 /// Appends `prefix` (further header fields, complete with CRLFs) and the message to `out`, dot-stuffed (RFC 5321 §4.5.2),
@@ -144,14 +110,14 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case::bare_lf(b"Subject: a\r\n\r\nx\n.\r\n", MalformedMessage::BareLineEnd)]
-    #[case::bare_cr(b"Subject: a\r\n\r\nx\r.\r\n", MalformedMessage::BareLineEnd)]
-    #[case::leading_lf(b"\nSubject: a\r\n\r\nx\r\n", MalformedMessage::BareLineEnd)]
-    #[case::doubled_cr(b"Subject: a\r\n\r\nx\r\r\n", MalformedMessage::BareLineEnd)]
-    #[case::nul(b"Subject: a\r\n\r\n\0\r\n", MalformedMessage::Nul)]
-    #[case::no_empty_line(b"Subject: a\r\n", MalformedMessage::NoHeader)]
-    fn a_malformed_message_is_refused(#[case] bytes: &[u8], #[case] error: MalformedMessage) {
-        assert_eq!(SmtpMessage::new(bytes.to_vec()).unwrap_err(), error);
+    #[case::bare_lf(b"Subject: a\r\n\r\nx\n.\r\n")]
+    #[case::bare_cr(b"Subject: a\r\n\r\nx\r.\r\n")]
+    #[case::leading_lf(b"\nSubject: a\r\n\r\nx\r\n")]
+    #[case::doubled_cr(b"Subject: a\r\n\r\nx\r\r\n")]
+    #[case::nul(b"Subject: a\r\n\r\n\0\r\n")]
+    #[case::no_empty_line(b"Subject: a\r\n")]
+    fn a_malformed_message_is_refused(#[case] bytes: &[u8]) {
+        assert_eq!(SmtpMessage::new(bytes.to_vec()), None);
     }
 
     #[rstest]
@@ -159,9 +125,9 @@ mod tests {
     #[case::beyond(999, false)]
     fn a_line_has_at_most_998_octets(#[case] length: usize, #[case] accepted: bool) {
         let with_end = format!("Subject: a\r\n\r\n{}\r\n", "x".repeat(length));
-        assert_eq!(SmtpMessage::new(with_end.into_bytes()).is_ok(), accepted);
+        assert_eq!(SmtpMessage::new(with_end.into_bytes()).is_some(), accepted);
         let without = format!("Subject: a\r\n\r\n{}", "x".repeat(length));
-        assert_eq!(SmtpMessage::new(without.into_bytes()).is_ok(), accepted);
+        assert_eq!(SmtpMessage::new(without.into_bytes()).is_some(), accepted);
     }
 
     #[test]
@@ -195,7 +161,7 @@ mod tests {
             ),
         ) {
             let text = format!("S: x\r\n\r\n{}", parts.concat());
-            prop_assert_eq!(SmtpMessage::new(text.clone().into_bytes()).is_ok(), is_well_formed(&text));
+            prop_assert_eq!(SmtpMessage::new(text.clone().into_bytes()).is_some(), is_well_formed(&text));
         }
 
         #[test]

@@ -63,16 +63,11 @@ impl Pool {
         Ok(Self { shared })
     }
 
-    /// The most transactions at once.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.shared.settings.max_connections
-    }
-
     /// How many connections there are now.
     #[must_use]
     pub fn counts(&self) -> PoolCounts {
-        PoolCounts { in_use: self.capacity() - self.shared.slots.available_permits(), idle: self.shared.idle().len() }
+        let in_use = self.shared.settings.max_connections - self.shared.slots.available_permits();
+        PoolCounts { in_use, idle: self.shared.idle().len() }
     }
 
     /// Waits for a free connection, or opens one, to a server that takes this envelope.
@@ -144,11 +139,6 @@ impl SharedPool {
         }
     }
 
-    fn take_expired(&self) -> Vec<SmtpConnection> {
-        let limit = self.settings.idle_timeout;
-        self.idle().extract_if(.., |connection| connection.idle_time() >= limit).collect()
-    }
-
     async fn connect(&self) -> Result<SmtpConnection, SmtpFailure> {
         let connected = SmtpConnection::connect(&self.settings, &self.tls).await;
         let outcome = connected.as_ref().map_or_else(|failure| failure.phase.as_str(), |_| "open");
@@ -182,7 +172,8 @@ async fn retire_idle(shared: Weak<SharedPool>, idle_timeout: std::time::Duration
     loop {
         tick.tick().await;
         let Some(shared) = shared.upgrade() else { return };
-        let expired = shared.take_expired();
+        let expired: Vec<SmtpConnection> =
+            shared.idle().extract_if(.., |connection| connection.idle_time() >= idle_timeout).collect();
         drop(shared);
         futures::future::join_all(expired.into_iter().map(SmtpConnection::quit)).await;
     }
@@ -210,19 +201,12 @@ impl Drop for PooledConnection {
     }
 }
 
-/// The server accepted the message.
-#[derive(Debug, Clone)]
-pub struct AcceptedMessage {
-    /// The server's final reply; its text often names the queue id.
-    pub reply: Reply,
-}
-
 impl PooledConnection {
     /// Sends a message: `header` (further header fields such as DKIM-Signature, each complete with CRLF), then the message.
     /// If `begin_by` passes before the transaction begins, nothing is sent: the fence is too old, and another worker may already treat
     /// the send as unknown. A connection that the server has given up is replaced by a new one, once, if none of the message has left.
     ///
-    /// The connection is free for others when `self` is dropped, not before.
+    /// The connection is free for others when `self` is dropped, not before. The server's final reply often names the queue id.
     ///
     /// # Errors
     /// [`SmtpFailure`]; [`super::Certainty::Unknown`] as soon as octets of the message may have left without a final answer.
@@ -232,7 +216,7 @@ impl PooledConnection {
         header: &str,
         message: &SmtpMessage,
         begin_by: Instant,
-    ) -> Result<AcceptedMessage, SmtpFailure> {
+    ) -> Result<Reply, SmtpFailure> {
         let pool = self.pool.clone();
         let taken = self.connection.take().and_then(|mut taken| (!taken.is_gone()).then_some(taken));
         let mut connection = match taken {
@@ -256,6 +240,6 @@ impl PooledConnection {
         {
             tracing::warn!("the relay offers CHUNKING and does not know BDAT; it gets DATA from now on");
         }
-        sent.map(|reply| AcceptedMessage { reply })
+        sent
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub use schemas::answers::EnhancedCode;
+use schemas::answers::EnhancedCode;
 
 /// The most octets one reply may have; RFC 5321 lines are at most 512, and no honest server sends more than a screenful.
 const MAX_REPLY_BYTES: usize = 16 * 1024;
@@ -73,14 +73,14 @@ impl Reply {
             let line = &input[start..start + length];
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let (code, last, text) = split_line(line)?;
-            let reply = reply.get_or_insert_with(|| Self { code, enhanced: None, text: String::new() });
-            if reply.code != code {
+            let lines = reply.get_or_insert_with(|| Self::new(code, ""));
+            if lines.code != code {
                 return Err(UnreadableReply);
             }
-            reply.add_line(&String::from_utf8_lossy(text));
+            lines.add_line(&String::from_utf8_lossy(text));
             start += length + 1;
             if last {
-                return Ok(Some((std::mem::replace(reply, Self { code, enhanced: None, text: String::new() }), start)));
+                return Ok(reply.map(|reply| (reply, start)));
             }
         }
         if input.len() > MAX_REPLY_BYTES { Err(UnreadableReply) } else { Ok(None) }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use runtime::outbound::SetupError;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use url::Url;
 
 /// Whether a connection is encrypted.
@@ -19,15 +19,17 @@ pub enum TlsMode {
     Implicit,
 }
 
-/// An authentication mechanism (RFC 4954).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthMechanism {
-    /// PLAIN (RFC 4616).
-    Plain,
-    /// LOGIN, for servers that know no other.
-    Login,
-    /// XOAUTH2: the password is an access token.
-    XOAuth2,
+schemas::named_enum! {
+    /// An authentication mechanism (RFC 4954).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AuthMechanism {
+        /// PLAIN (RFC 4616).
+        Plain = "PLAIN",
+        /// LOGIN, for servers that know no other.
+        Login = "LOGIN",
+        /// XOAUTH2: the password is an access token.
+        XOAuth2 = "XOAUTH2",
+    }
 }
 
 /// User and password for AUTH. The password does not print.
@@ -231,17 +233,11 @@ impl SmtpSettings {
     }
 }
 
-impl SmtpCredentials {
-    /// The secret text, for the one place that puts it on the wire.
-    pub(super) fn secret(&self) -> &str {
-        self.password.expose_secret()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rstest::rstest;
+    use secrecy::ExposeSecret;
 
     #[rstest]
     #[case::plain("smtp://127.0.0.1:2525", "127.0.0.1", 2525, TlsMode::Opportunistic)]
@@ -274,7 +270,7 @@ mod tests {
     fn credentials_are_percent_decoded_and_do_not_print() {
         let relay: Relay = "smtp://ann%40example.com:p%40ss%3Aword@relay?auth=xoauth2".parse().unwrap();
         let credentials = relay.credentials.as_ref().unwrap();
-        assert_eq!((credentials.user.as_str(), credentials.secret()), ("ann@example.com", "p@ss:word"));
+        assert_eq!((credentials.user.as_str(), credentials.password.expose_secret()), ("ann@example.com", "p@ss:word"));
         assert_eq!(credentials.mechanism, Some(AuthMechanism::XOAuth2));
         assert!(!format!("{relay:?}").contains("p@ss"));
     }

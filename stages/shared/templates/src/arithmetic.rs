@@ -4,7 +4,7 @@
 use liquid::model::{Value, ValueCow, ValueView};
 
 use super::fault::RenderFault;
-use super::values::{FilterResult, Run};
+use super::filters::{FilterResult, Run};
 
 /// How many operands the filter of this name takes, and what it does.
 pub(super) fn find(name: &str) -> Option<(usize, Run)> {

@@ -3,21 +3,23 @@
 use lettre::message::header::{ContentDisposition, Headers};
 
 use super::escape;
+use super::fault::{Part, TemplateFault};
 use super::message::Draft;
-use super::options::Attached;
+use super::options::{Attached, MessageOptions};
+use super::parts::Prepared;
 
 /// The MIME body of a message: the two texts as alternatives, the images that the HTML shows beside it, and what is attached. A calendar
 /// invite is a third alternative, which mail programs act on (RFC 6047), and a file for those that do not. `hash` makes boundaries that
 /// quoted-printable text cannot contain.
-pub(super) fn multipart<E>(
+pub(super) fn multipart(
     draft: &mut Draft,
-    attachments: &[Attached],
+    options: &MessageOptions,
     hash: &str,
-    text: impl FnOnce(&mut Draft) -> Result<(), E>,
-    html: impl FnOnce(&mut Draft) -> Result<(), E>,
-) -> Result<(), E> {
+    text: Prepared,
+    html: Prepared,
+) -> Result<(), TemplateFault> {
     let [mixed, alternative, related] = ["m", "a", "r"].map(|kind| format!("=_{kind}{hash}"));
-    let places = (0..).zip(attachments);
+    let places = (0..).zip(&options.attachments);
     let (inline, attached): (Vec<_>, Vec<_>) = places.partition(|(_, attached)| attached.content_id.is_some());
     draft.text("MIME-Version: 1.0\r\n");
     if !attached.is_empty() {
@@ -26,12 +28,12 @@ pub(super) fn multipart<E>(
     draft.text(&format!(
         "Content-Type: multipart/alternative;\r\n boundary=\"{alternative}\"\r\n\r\n--{alternative}\r\n"
     ));
-    text(draft)?;
+    draft.body(Part::BodyText, text, &options.bases)?;
     draft.text(&format!("\r\n--{alternative}\r\n"));
     if !inline.is_empty() {
         draft.text(&format!("Content-Type: multipart/related;\r\n boundary=\"{related}\"\r\n\r\n--{related}\r\n"));
     }
-    html(draft)?;
+    draft.body(Part::BodyHtml, html, &options.bases)?;
     files(draft, &related, &inline);
     for (place, invite) in attached.iter().filter(|(_, attached)| attached.is_calendar()) {
         let media_type = escape::header(&invite.media_type);

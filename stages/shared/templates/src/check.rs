@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use runtime::Budget;
 
+use super::TemplateSource;
 use super::fault::TemplateFault;
-use super::limits::{FAULTS, TemplateLimits};
+use super::limits::{FAULTS, READING};
 use super::message::compile;
 use super::names::{KnownFields, NameCheck};
 use super::options::{MessageOptions, Named, Sender};
 use super::parts::Scanned;
 use super::program::{Builder, Context};
 use super::warnings::{TemplateWarning, warnings};
-use super::{Part, TemplateSource};
 
 /// What a check found out about a sound template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct CheckedTemplate {
 /// Every fault, up to a limit, with its place. A template without faults compiles.
 pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<CheckedTemplate, Vec<TemplateFault>> {
     let variables = check_liquid(source, known)?;
-    compile(source, &placeholder_options(TemplateLimits::default()))?;
+    compile(source, &placeholder_options())?;
     Ok(CheckedTemplate { variables, warnings: warnings(source) })
 }
 
@@ -38,19 +38,14 @@ pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<CheckedTemp
 /// # Errors
 /// Every fault, up to a limit, with its place.
 pub fn check_liquid(source: &TemplateSource, known: &KnownFields) -> Result<Vec<String>, Vec<TemplateFault>> {
-    let limits = TemplateLimits::default();
-    let scanned = Scanned::of(source, &limits, &Budget::new(limits.reading()))?;
+    let scanned = Scanned::of(source, &Budget::new(READING))?;
     let mut variables = BTreeSet::new();
     let mut faults = Vec::new();
     for (part, items) in scanned.parts() {
         let locals = scanned.locals(part);
         NameCheck { part, kind: source.kind, known, locals: &locals, variables: &mut variables, faults: &mut faults }
             .run(items);
-        let context = match part {
-            Part::Preheader | Part::BodyHtml => Context::Html,
-            Part::Subject | Part::BodyText => Context::Plain,
-        };
-        let builder = Builder { part, context, locals: &locals };
+        let builder = Builder { part, context: Context::of(part), locals: &locals };
         faults.extend(items.iter().filter_map(|item| builder.fault(item)).take(FAULTS));
     }
     if faults.is_empty() {
@@ -61,7 +56,7 @@ pub fn check_liquid(source: &TemplateSource, known: &KnownFields) -> Result<Vec<
 }
 
 /// Options that make every optional piece appear, so that what compiles here compiles for any sender.
-fn placeholder_options(limits: TemplateLimits) -> MessageOptions {
+fn placeholder_options() -> MessageOptions {
     MessageOptions {
         tenant: Named { id: String::new(), name: String::new() },
         campaign: None,
@@ -75,6 +70,5 @@ fn placeholder_options(limits: TemplateLimits) -> MessageOptions {
         track_links: true,
         track_opens: true,
         attachments: Vec::new(),
-        limits,
     }
 }

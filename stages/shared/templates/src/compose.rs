@@ -8,7 +8,7 @@ use std::rc::Rc;
 use runtime::Budget;
 
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
-use super::limits::{FAULTS, INCLUDE_DEPTH, INCLUDES, TemplateLimits, text_steps};
+use super::limits::{FAULTS, INCLUDE_DEPTH, INCLUDES, READING, SOURCE_BYTES, text_steps};
 use super::names::{Locals, SAVED_NAME};
 use super::program::{Builder, Context};
 use super::scan::{Insertion, ScannedSource, SourceKind, plain_lines, scan_source};
@@ -72,14 +72,12 @@ pub fn mentioned_snippets(source: &str) -> BTreeSet<String> {
 /// # Errors
 /// Every fault, up to a limit.
 pub fn check_snippet(part: Part, is_layout: bool, source: &str) -> Result<(), Vec<TemplateFault>> {
-    let limits = TemplateLimits::default();
-    let budget = Budget::new(limits.reading());
+    let budget = Budget::new(READING);
     let kind = if is_layout { SourceKind::Layout } else { SourceKind::Fragment };
-    let ScannedSource { items, insertions, .. } = scan_source(part, kind, source, &limits, &budget)?;
-    let mut faults = structure::faults(part, &items, &limits);
-    let context = if part == Part::BodyHtml { Context::Html } else { Context::Plain };
+    let ScannedSource { items, insertions, .. } = scan_source(part, kind, source, &budget)?;
+    let mut faults = structure::faults(part, &items);
     let locals = Locals::collect(&items);
-    let builder = Builder { part, context, locals: &locals };
+    let builder = Builder { part, context: Context::of(part), locals: &locals };
     faults.extend(items.iter().filter_map(|item| builder.fault(item)));
     let places = insertions.iter().filter(|insertion| insertion.include.is_none());
     match (is_layout, places.collect::<Vec<_>>().as_slice()) {
@@ -105,8 +103,7 @@ pub fn compose(
     layout: Option<Layout<'_>>,
     snippets: &HashMap<String, Option<String>>,
 ) -> Result<Composed, Vec<TemplateFault>> {
-    let limits = TemplateLimits::default();
-    compose_within(part, source, name, layout, snippets, &Budget::new(limits.reading()))
+    compose_within(part, source, name, layout, snippets, &Budget::new(READING))
 }
 
 pub(super) fn compose_within(
@@ -117,10 +114,8 @@ pub(super) fn compose_within(
     snippets: &HashMap<String, Option<String>>,
     budget: &Budget,
 ) -> Result<Composed, Vec<TemplateFault>> {
-    let limits = TemplateLimits::default();
     let mut composer = PartComposer {
         part,
-        limits: &limits,
         budget,
         snippets,
         composed: Composed { text: String::new(), used: BTreeSet::new(), pieces: Vec::new(), sources: Vec::new() },
@@ -157,12 +152,10 @@ impl Composed {
         let index = self.pieces.partition_point(|piece| piece.start <= offset).saturating_sub(1);
         let Some(piece) = self.pieces.get(index) else { return (at, detail) };
         let Some(source) = self.sources.get(piece.source) else { return (at, detail) };
-        let inside = position_of(&source.text, piece.offset + (offset - piece.start.min(offset)));
+        let at = position_of(&source.text, piece.offset + (offset - piece.start.min(offset)));
         match &source.name {
-            None => (inside, detail),
-            Some(name) => {
-                (piece.put_in_at, format!("in {name}, line {} column {}: {detail}", inside.line, inside.column))
-            }
+            None => (at, detail),
+            Some(name) => (piece.put_in_at, inside(name, at, &detail)),
         }
     }
 }
@@ -182,16 +175,16 @@ pub(super) fn offset_of(text: &str, at: Position) -> usize {
 }
 
 pub(super) fn position_of(text: &str, offset: usize) -> Position {
-    let before = text.get(..offset.min(text.len())).unwrap_or_default();
-    let line = before.bytes().filter(|byte| *byte == b'\n').count();
-    let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
-    let count = |number: usize| u32::try_from(number + 1).unwrap_or(u32::MAX);
-    Position { line: count(line), column: count(column) }
+    Position::START.after(text.get(..offset.min(text.len())).unwrap_or_default())
+}
+
+/// What is wrong at a place that is not in the template itself.
+fn inside(name: &str, at: Position, detail: &str) -> String {
+    format!("in {name}, line {} column {}: {detail}", at.line, at.column)
 }
 
 struct PartComposer<'a> {
     part: Part,
-    limits: &'a TemplateLimits,
     budget: &'a Budget,
     snippets: &'a HashMap<String, Option<String>>,
     composed: Composed,
@@ -220,7 +213,7 @@ impl PartComposer<'_> {
     /// Reads a source.
     fn add(&mut self, name: Option<String>, kind: SourceKind, source: &str) -> Result<usize, TemplateFault> {
         let text = plain_lines(source);
-        let scanned = scan_source(self.part, kind, &text, self.limits, self.budget)
+        let scanned = scan_source(self.part, kind, &text, self.budget)
             .map_err(|faults| self.first_of(faults, name.as_deref()))?;
         self.composed.sources.push(PieceSource { name, text });
         self.insertions.push(scanned.insertions.into());
@@ -231,7 +224,7 @@ impl PartComposer<'_> {
     fn first_of(&mut self, mut faults: Vec<TemplateFault>, name: Option<&str>) -> TemplateFault {
         let last = faults.pop().unwrap_or_else(|| Problem::syntax("cannot be read").at(self.part, Position::START));
         if let Some(name) = name {
-            let detail = format!("in {name}, line {} column {}: {}", last.line, last.column, last.detail);
+            let detail = inside(name, Position { line: last.line, column: last.column }, &last.detail);
             return TemplateFault { line: 1, column: 1, detail, ..last };
         }
         self.faults.append(&mut faults);
@@ -280,8 +273,8 @@ impl PartComposer<'_> {
         self.copy(index, from..end, put_in_at.unwrap_or(Position::START))
     }
 
-    /// Puts in a snippet. `inside` is the place of the tag in the source where it stands, `at` that of the template's tag.
-    fn include(&mut self, name: &str, index: usize, inside: Position, at: Position) -> Result<(), TemplateFault> {
+    /// Puts in a snippet. `place` is that of the tag in the source where it stands, `at` that of the template's tag.
+    fn include(&mut self, name: &str, index: usize, place: Position, at: Position) -> Result<(), TemplateFault> {
         if self.open.iter().any(|open| open == name) {
             let path = self.open.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("` > `");
             return Err(self.fault(FaultCode::IncludeCycle, format!("a snippet includes itself: `{path}`"), at));
@@ -301,7 +294,7 @@ impl PartComposer<'_> {
                 let origin = self.composed.sources.get(index).and_then(|source| source.name.as_ref());
                 let detail = match origin {
                     None => why,
-                    Some(origin) => format!("in {origin}, line {} column {}: {why}", inside.line, inside.column),
+                    Some(origin) => inside(origin, place, &why),
                 };
                 let fault = self.fault(FaultCode::UnknownSnippet, detail, at);
                 if self.faults.len() + 1 >= FAULTS {
@@ -342,9 +335,8 @@ impl PartComposer<'_> {
             return Ok(());
         }
         // Before it is written: what snippets make of a short source has no end.
-        if self.composed.text.len() + text.len() > self.limits.source_bytes {
-            let detail =
-                format!("with its snippets and its layout; at most {} bytes are allowed", self.limits.source_bytes);
+        if self.composed.text.len() + text.len() > SOURCE_BYTES {
+            let detail = format!("with its snippets and its layout; at most {SOURCE_BYTES} bytes are allowed");
             return Err(self.fault(FaultCode::SourceTooLarge, detail, put_in_at));
         }
         self.budget

@@ -370,7 +370,7 @@ fn is_special(name: &str) -> bool {
 pub(super) fn is_plain(name: &str, value: Option<&str>) -> bool {
     match name {
         "" | "title" | "alt" | "target" | "rel" | "lang" | "dir" | "align" | "valign" | "role" | "id" | "class"
-        | "name" | "border" | "cellpadding" | "cellspacing" | "href" | "xmlns" => true,
+        | "name" | "border" | "cellpadding" | "cellspacing" | "href" | "xmlns" | "data-no-track" => true,
         "bgcolor" => value.is_some_and(|value| brightness(value.trim()).is_some_and(|brightness| brightness > 240)),
         "width" => value.is_some_and(is_wide),
         "style" => value.is_some_and(|style| htmlize::unescape_attribute(style).split(';').all(is_plain_declaration)),
@@ -397,11 +397,10 @@ fn is_plain_declaration(declaration: &str) -> bool {
     let value = value.strip_suffix("!important").unwrap_or(&value).trim();
     let is_simple = !value.contains(['\\', '(', '/', '-', '"', '\'']);
     match property.trim().to_ascii_lowercase().as_str() {
-        "font-family" => !value.contains(['\\', '(', '/']),
+        "font-family" | "text-decoration" => !value.contains(['\\', '(', '/']),
         "font-weight" | "font-style" | "text-align" | "vertical-align" | "border-collapse" | "border-spacing" => {
             is_simple
         }
-        "text-decoration" => !value.contains(['\\', '(', '/']),
         "margin" | "margin-top" | "margin-right" | "margin-bottom" | "margin-left" | "padding" | "padding-top"
         | "padding-right" | "padding-bottom" | "padding-left" => {
             // Not so far that text is moved out of sight.

@@ -8,18 +8,18 @@ use runtime::Budget;
 
 use super::escape;
 use super::fault::RenderFault;
-use super::fixed::Fixed;
+use super::filters::weigh;
 use super::footer;
 use super::html;
 use super::lexer::Comparison;
-use super::limits::{TemplateLimits, text_steps};
+use super::limits::text_steps;
 use super::merge::{Links, MergeData};
+use super::options::MessageOptions;
 use super::program::{BranchTest, Escape, Instruction, Loop};
 use super::scan::{AddressKind, Shown};
 use super::scope::{Frame, RenderScope};
 use super::sheet::RootStyles;
 use super::syntax::{ConditionTest, Operand, Over};
-use super::values::weigh;
 
 /// Steps for sealing the token of a link: about the time of so many comparisons.
 pub(super) const LINK_STEPS: u64 = 64;
@@ -34,8 +34,8 @@ enum Flow {
 /// One rendering of one message: all its parts share the budget.
 pub(super) struct Engine<'a> {
     pub(super) scope: RenderScope<'a>,
-    unsubscribe_shown: bool,
-    address_shown: bool,
+    /// The fields that the part showed.
+    shown: Vec<Shown>,
     /// A printed value may hide what was shown.
     is_doubtful: bool,
     /// The styles of the template, and of the values that were printed as HTML.
@@ -43,22 +43,26 @@ pub(super) struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links, limits: &TemplateLimits) -> Self {
-        let budget = Budget::new(limits.rendering());
+    /// `styles`: those of the template that values printed as HTML are checked with.
+    pub(super) fn new(
+        options: &'a MessageOptions,
+        styles: Option<&'a RootStyles>,
+        data: &'a MergeData,
+        links: &'a dyn Links,
+        budget: Budget,
+    ) -> Self {
         Self {
-            scope: RenderScope::new(fixed, data, links, budget),
-            unsubscribe_shown: false,
-            address_shown: false,
+            scope: RenderScope::new(options, data, links, budget),
+            shown: Vec::new(),
             is_doubtful: false,
-            styles: fixed.styles.as_ref().map(Cow::Borrowed),
+            styles: styles.map(Cow::Borrowed),
         }
     }
 
     /// Forgets what the last part set and showed. The budget stays.
     pub(super) fn next_part(&mut self) {
         self.scope.locals.clear();
-        self.unsubscribe_shown = false;
-        self.address_shown = false;
+        self.shown.clear();
         self.is_doubtful = false;
     }
 
@@ -83,8 +87,10 @@ impl<'a> Engine<'a> {
         match op {
             Instruction::Text(text) => out.push_str(text),
             Instruction::Output { chain, escape, breaks, shows } => {
-                if let Some(shown) = shows {
-                    self.note(*shown);
+                if let Some(shown) = shows
+                    && !self.shown.contains(shown)
+                {
+                    self.shown.push(*shown);
                 }
                 let value = chain.evaluate(&self.scope)?;
                 weigh(value.as_view(), &self.scope.budget)?;
@@ -110,17 +116,11 @@ impl<'a> Engine<'a> {
                 }
             }
             Instruction::OpenPixel => escape::html(&self.scope.links.open_pixel(), out),
-            Instruction::Unsubscribe { escape: true } => escape::html(self.scope.unsubscribe(), out),
-            Instruction::Unsubscribe { escape: false } => out.push_str(self.scope.unsubscribe()),
-            Instruction::UnsubscribeWord => {
-                out.push_str(footer::unsubscribe_word(self.scope.locale()));
-            }
+            Instruction::Unsubscribe(escape) => escape.push(self.scope.unsubscribe(), out),
+            Instruction::UnsubscribeWord => out.push_str(footer::unsubscribe_word(self.scope.locale())),
             Instruction::UnlessShown { field, body } => {
-                let shown = match field {
-                    Shown::Unsubscribe => self.unsubscribe_shown,
-                    Shown::PhysicalAddress => self.address_shown,
-                };
-                return if shown && !self.is_doubtful { Ok(Flow::Next) } else { self.run(body, out) };
+                let is_shown = self.shown.contains(field) && !self.is_doubtful;
+                return if is_shown { Ok(Flow::Next) } else { self.run(body, out) };
             }
             Instruction::Choose { branches, otherwise } => {
                 let mut chosen = otherwise;
@@ -142,16 +142,16 @@ impl<'a> Engine<'a> {
                 let bytes = weigh(value.as_view(), &self.scope.budget)?;
                 self.scope.budget.hold(bytes)?;
                 let value = value.into_owned();
-                self.scope.set(name, value);
+                self.scope.locals.insert(name.clone(), value);
                 return Ok(Flow::Next);
             }
             Instruction::Capture { name, body } => {
                 let mut captured = String::new();
                 // What is captured may never be printed.
-                let shown = (self.unsubscribe_shown, self.address_shown);
+                let shown = self.shown.len();
                 let flow = self.run(body, &mut captured)?;
-                (self.unsubscribe_shown, self.address_shown) = shown;
-                self.scope.set(name, Value::scalar(captured));
+                self.shown.truncate(shown);
+                self.scope.locals.insert(name.clone(), Value::scalar(captured));
                 return Ok(flow);
             }
             Instruction::Break => return Ok(Flow::Break),
@@ -283,22 +283,22 @@ impl<'a> Engine<'a> {
     }
 
     fn holds(&self, test: &BranchTest) -> Result<bool, RenderFault> {
-        let mut holds = false;
         for all in &test.any_of {
-            let mut every = true;
-            for compare in all {
-                self.take(1)?;
-                if !self.compares(compare)? {
-                    every = false;
-                    break;
-                }
-            }
-            if every {
-                holds = true;
-                break;
+            if self.all_hold(all)? {
+                return Ok(!test.negated);
             }
         }
-        Ok(holds != test.negated)
+        Ok(test.negated)
+    }
+
+    fn all_hold(&self, tests: &[ConditionTest]) -> Result<bool, RenderFault> {
+        for test in tests {
+            self.take(1)?;
+            if !self.compares(test)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn compares(&self, compare: &ConditionTest) -> Result<bool, RenderFault> {
@@ -320,13 +320,6 @@ impl<'a> Engine<'a> {
             Comparison::Greater => a > b,
             Comparison::GreaterOrEqual => a >= b,
         })
-    }
-
-    fn note(&mut self, shown: Shown) {
-        match shown {
-            Shown::Unsubscribe => self.unsubscribe_shown = true,
-            Shown::PhysicalAddress => self.address_shown = true,
-        }
     }
 
     fn take(&self, steps: u64) -> Result<(), RenderFault> {

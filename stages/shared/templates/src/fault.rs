@@ -37,6 +37,14 @@ pub struct Position {
 impl Position {
     /// The start of a source.
     pub(super) const START: Self = Self { line: 1, column: 1 };
+
+    /// The place behind this text, which begins here.
+    pub(super) fn after(self, text: &str) -> Self {
+        text.chars().fold(self, |at, character| match character {
+            '\n' => Self { line: at.line + 1, column: 1 },
+            _ => Self { column: at.column + 1, ..at },
+        })
+    }
 }
 
 schemas::named_enum! {

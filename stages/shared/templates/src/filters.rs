@@ -11,14 +11,13 @@ use std::sync::LazyLock;
 
 use liquid::model::{KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, ValueViewCmp};
 use liquid::{Object, Parser, ParserBuilder, Template};
-use runtime::Spent;
+use runtime::{Budget, Spent};
 
 use super::arithmetic;
 use super::fault::{FaultCode, Problem, RenderFault};
-use super::limits::{VALUE_BYTES, VALUE_ITEMS};
+use super::limits::{VALUE_BYTES, VALUE_DEPTH, VALUE_ITEMS, text_steps};
 use super::scope::RenderScope;
 use super::syntax::{FilterCall, Operand};
-use super::values::{FilterResult, Run, weigh};
 
 /// Names that change how an output is escaped; they are settled when a template is compiled.
 pub(super) const RAW: &str = "raw";
@@ -46,6 +45,43 @@ pub(super) const LIQUID: [&str; 17] = [
     "url_encode",
 ];
 
+/// What a filter makes of a value. It fails with [`RenderFault::Filter`].
+pub(super) type FilterResult = Result<Value, RenderFault>;
+
+/// A filter's work: the input and its evaluated arguments.
+pub(super) type Run = fn(&dyn ValueView, &[ValueCow<'_>]) -> FilterResult;
+
+/// Bytes an item takes beside its text.
+const ITEM_BYTES: usize = 16;
+
+/// Charges for looking at a whole value. Answers roughly how many bytes it holds.
+pub(super) fn weigh(value: &dyn ValueView, budget: &Budget) -> Result<usize, Spent> {
+    weigh_at(value, budget, 0)
+}
+
+fn weigh_at(value: &dyn ValueView, budget: &Budget, depth: u32) -> Result<usize, Spent> {
+    if depth > VALUE_DEPTH {
+        return Err(Spent::Depth);
+    }
+    let mut bytes = 0;
+    if let Some(array) = value.as_array() {
+        budget.take_steps(1)?;
+        for item in array.values() {
+            bytes += ITEM_BYTES + weigh_at(item, budget, depth + 1)?;
+        }
+    } else if let Some(object) = value.as_object() {
+        budget.take_steps(1)?;
+        for (key, item) in object.iter() {
+            budget.take_steps(text_steps(key.len()))?;
+            bytes += ITEM_BYTES + key.len() + weigh_at(item, budget, depth + 1)?;
+        }
+    } else {
+        bytes = value.to_kstr().len();
+        budget.take_steps(text_steps(bytes))?;
+    }
+    Ok(bytes)
+}
+
 static PARSER: LazyLock<Option<Parser>> = LazyLock::new(|| ParserBuilder::with_stdlib().build().ok());
 
 /// A value and the filters it goes through.
@@ -56,8 +92,11 @@ pub(super) struct CompiledChain {
 }
 
 impl CompiledChain {
-    pub(super) fn new(entry: Operand, calls: Vec<CompiledFilter>) -> Self {
-        Self { entry, calls }
+    /// # Errors
+    /// An unknown filter, or wrong arguments.
+    pub(super) fn build(entry: &Operand, filters: &[FilterCall]) -> Result<Self, Problem> {
+        let calls = filters.iter().map(CompiledFilter::build).collect::<Result<_, _>>()?;
+        Ok(Self { entry: entry.clone(), calls })
     }
 
     /// The value after all filters.
@@ -72,7 +111,7 @@ impl CompiledChain {
 
 /// A filter with its arguments.
 #[derive(Debug)]
-pub(super) struct CompiledFilter {
+struct CompiledFilter {
     work: Work,
     arguments: Vec<Operand>,
 }
@@ -96,7 +135,7 @@ impl CompiledFilter {
     ///
     /// # Errors
     /// There is no such filter, or it takes other arguments.
-    pub(super) fn build(call: &FilterCall) -> Result<Self, Problem> {
+    fn build(call: &FilterCall) -> Result<Self, Problem> {
         let FilterCall { name, arguments } = call;
         let work = if let Some((fewest, most, run)) = ours(name) {
             (fewest..=most).contains(&arguments.len()).then_some(Work::Ours(run))
@@ -349,14 +388,8 @@ fn date(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
         return Ok(input.to_value());
     }
     // `%999999999d` asks for a gigabyte of padding.
-    let mut digits = 0;
-    for byte in format.bytes() {
-        digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
-        if digits > 4 {
-            return Err(RenderFault::Filter);
-        }
-    }
-    if format.len() > 256 {
+    let is_padding = |digits: &str| digits.len() > 4;
+    if format.len() > 256 || format.split(|character: char| !character.is_ascii_digit()).any(is_padding) {
         return Err(RenderFault::Filter);
     }
     text(date.format(&format).map_err(|_| RenderFault::Filter)?)

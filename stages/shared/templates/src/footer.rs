@@ -3,10 +3,10 @@
 //! seen as the message renders. No style sheet of the template can hide the footer: its own styles are important ones.
 
 use super::escape;
-use super::program::{prints_markup, shown};
+use super::program::prints_markup;
 use super::scan::{Item, ItemKind, Shown, Special};
 use super::structure::{closes, opens};
-use super::syntax::{Block, LiquidTag};
+use super::syntax::Block;
 
 /// Whether a part shows a field itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +28,7 @@ fn shows(items: &[Item], field: Shown) -> Shows {
             open.pop();
         }
         let shows = match &item.kind {
-            ItemKind::Output(chain) => shown(chain),
-            ItemKind::Placed { shows, .. } => *shows,
+            ItemKind::Output { shows, .. } => *shows,
             _ => None,
         };
         // What is captured may never be printed.
@@ -43,17 +42,12 @@ fn shows(items: &[Item], field: Shown) -> Shows {
     found
 }
 
-/// Wraps what is shown only if the template does not show the field.
-fn unless_shown(shows: Shows, field: Shown, items: Vec<Item>) -> Vec<Item> {
-    match shows {
+/// What shows a field, for a part that does not certainly show it itself.
+fn unless_shown(part: &[Item], field: Shown, added: Vec<Item>) -> Vec<Item> {
+    match shows(part, field) {
         Shows::Always => Vec::new(),
-        Shows::Never => items,
-        Shows::Sometimes => {
-            let mut wrapped = vec![Item::special(Special::UnlessShown(field))];
-            wrapped.extend(items);
-            wrapped.push(Item::tag(LiquidTag::End(Block::UnlessShown)));
-            wrapped
-        }
+        Shows::Never => added,
+        Shows::Sometimes => vec![Item::special(Special::UnlessShown { field, body: added })],
     }
 }
 
@@ -68,8 +62,8 @@ pub(super) fn unsubscribe_word(locale: Option<&str>) -> &'static str {
     }
 }
 
-/// Puts the footer where the HTML part's footer goes.
-pub(super) fn expand_html(items: Vec<Item>, address: Option<&str>) -> Vec<Item> {
+/// Puts the footer where the HTML part's footer goes. `address`: lines, none of them blank.
+pub(super) fn expand_html(items: Vec<Item>, address: &str) -> Vec<Item> {
     let footer = html(&items, address);
     items
         .into_iter()
@@ -98,15 +92,12 @@ const ADDRESS: &str = "display:inline;display:inline!important;margin:0!importan
 const LINK: &str = "display:inline;display:inline!important;margin:0!important;text-decoration:underline!important;\
     cursor:pointer!important";
 
-fn html(items: &[Item], address: Option<&str>) -> Vec<Item> {
-    let address: Vec<Item> = address
-        .map(|address| {
-            let lines: Vec<String> =
-                address.lines().map(str::trim).filter(|line| !line.is_empty()).map(escape::to_html).collect();
-            Item::text(format!("<span style=\"{SHOWN};{ADDRESS}\">{}<br></span>", lines.join("<br>")))
-        })
-        .into_iter()
-        .collect();
+fn html(items: &[Item], address: &str) -> Vec<Item> {
+    let lines = escape::to_html(address).replace('\n', "<br>");
+    let address = match lines.as_str() {
+        "" => Vec::new(),
+        lines => vec![Item::text(format!("<span style=\"{SHOWN};{ADDRESS}\">{lines}<br></span>"))],
+    };
     let leave = vec![
         Item::text("<a href=\""),
         Item::special(Special::Unsubscribe),
@@ -114,8 +105,8 @@ fn html(items: &[Item], address: Option<&str>) -> Vec<Item> {
         Item::special(Special::UnsubscribeWord),
         Item::text("</a>"),
     ];
-    let mut inner = unless_shown(shows(items, Shown::PhysicalAddress), Shown::PhysicalAddress, address);
-    inner.extend(unless_shown(shows(items, Shown::Unsubscribe), Shown::Unsubscribe, leave));
+    let mut inner = unless_shown(items, Shown::PhysicalAddress, address);
+    inner.extend(unless_shown(items, Shown::Unsubscribe, leave));
     if inner.is_empty() {
         return inner;
     }
@@ -125,22 +116,16 @@ fn html(items: &[Item], address: Option<&str>) -> Vec<Item> {
     footer
 }
 
-/// The footer of the text part, to stand at its end.
-pub(super) fn text(items: &[Item], address: Option<&str>) -> Vec<Item> {
-    let address = address
-        .map(|address| {
-            let lines: Vec<&str> = address.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            Item::text(format!("\n\n{}", lines.join("\n")))
-        })
-        .into_iter()
-        .collect();
+/// The footer of the text part, to stand at its end. `address`: lines, none of them blank.
+pub(super) fn text(items: &[Item], address: &str) -> Vec<Item> {
+    let address = if address.is_empty() { Vec::new() } else { vec![Item::text(format!("\n\n{address}"))] };
     let leave = vec![
         Item::text("\n\n"),
         Item::special(Special::UnsubscribeWord),
         Item::text(": "),
         Item::special(Special::Unsubscribe),
     ];
-    let mut footer = unless_shown(shows(items, Shown::PhysicalAddress), Shown::PhysicalAddress, address);
-    footer.extend(unless_shown(shows(items, Shown::Unsubscribe), Shown::Unsubscribe, leave));
+    let mut footer = unless_shown(items, Shown::PhysicalAddress, address);
+    footer.extend(unless_shown(items, Shown::Unsubscribe, leave));
     footer
 }

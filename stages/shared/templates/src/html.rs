@@ -6,16 +6,14 @@ mod styles;
 mod tags;
 mod targets;
 
-use std::ops::Range;
-
 use runtime::Budget;
 
 use super::conditional;
 use super::elements::Elements;
 use super::escape::has_prefix;
-use super::fault::{FaultCode, Part, Position, Problem, RenderFault, TemplateFault};
+use super::fault::{FaultCode, Part, Problem, RenderFault, TemplateFault};
 use super::limits::{OPEN_ELEMENTS, text_steps};
-use super::markup::{Broken, HtmlToken, MarkupFaultReason, MarkupReader};
+use super::markup::{Broken, DocumentSpan, HtmlToken, MarkupFaultReason, MarkupReader};
 use super::parts::too_complex;
 use super::placeholder::{DocumentSegment, Placeholders};
 use super::scan::{Item, ItemKind, Place, Shown};
@@ -36,7 +34,7 @@ pub(super) struct Inserts {
 
 /// An HTML part with everything in it.
 pub(super) struct Rewritten {
-    /// Every Liquid tag is still there, in its order.
+    /// Every Liquid tag is still there, in its order; those of a link or an address stand in its target.
     pub(super) items: Vec<Item>,
     /// What the styles of printed values are checked with.
     pub(super) styles: RootStyles,
@@ -52,10 +50,7 @@ pub(super) fn rewrite(items: &[Item], inserts: Inserts, budget: &Budget) -> Resu
     let end_word = if inserts.end.is_empty() { String::new() } else { placeholders.add(inserts.end) };
     let mut rewriter = Rewriter::new(&document, placeholders, Some(RootStyles::default()), budget);
     rewriter.track_links = inserts.track_links;
-    if let Err(fault) = rewriter.read(MarkupReader::strict(&document, budget)) {
-        let at = fault.at.position(&rewriter.placeholders, &document);
-        return Err(fault.problem.at(Part::BodyHtml, at));
-    }
+    rewriter.read(MarkupReader::strict(&document, budget))?;
     let styles = rewriter.styles.take().unwrap_or_default();
     Ok(Rewritten { items: rewriter.finish(&start_word, &end_word), styles })
 }
@@ -80,55 +75,13 @@ pub(super) fn close(html: &str, styles: Option<RootStyles>, budget: &Budget) -> 
     budget.take_steps(text_steps(html.len()))?;
     let mut rewriter = Rewriter::new(html, Placeholders::absent_from(html), styles, budget);
     rewriter.is_fragment = true;
-    rewriter.read(MarkupReader::fragment(html, budget)).map_err(|fault| match fault.problem.code {
+    rewriter.read(MarkupReader::fragment(html, budget)).map_err(|fault| match fault.code {
         FaultCode::TooComplex => RenderFault::StepsExceeded,
         FaultCode::TimedOut => RenderFault::DeadlineExceeded,
         _ => RenderFault::HtmlUnclosed,
     })?;
     let Rewriter { elements, is_doubtful, styles, .. } = rewriter;
     Ok(Closed { end_tags: elements.end_tags(), is_doubtful, styles })
-}
-
-/// A fault, and where in the document or the source it is.
-struct Fault {
-    problem: Problem,
-    at: At,
-}
-
-#[derive(Clone, Copy)]
-enum At {
-    Document(usize),
-    Source(Position),
-}
-
-impl At {
-    fn position(self, placeholders: &Placeholders, document: &str) -> Position {
-        match self {
-            Self::Document(at) => placeholders.position(document, at),
-            Self::Source(position) => position,
-        }
-    }
-}
-
-impl Fault {
-    /// HTML that is refused, at this byte of the document.
-    fn refused(at: usize, detail: impl Into<String>) -> Self {
-        Self { problem: invalid(detail), at: At::Document(at) }
-    }
-}
-
-impl From<Broken> for Fault {
-    fn from(broken: Broken) -> Self {
-        let problem = match broken.why {
-            MarkupFaultReason::Spent(spent) => spent.into(),
-            why => invalid(why.to_string()),
-        };
-        Self { problem, at: At::Document(broken.at) }
-    }
-}
-
-fn invalid(detail: impl Into<String>) -> Problem {
-    Problem::new(FaultCode::HtmlInvalid, detail)
 }
 
 /// A place in the HTML as its tokenizer sees it: text, or inside a certain tag, attribute, comment or style sheet. A block of
@@ -240,33 +193,42 @@ impl<'d> Rewriter<'d> {
         }
     }
 
-    fn read(&mut self, mut reader: MarkupReader<'d, 'd>) -> Result<(), Fault> {
-        let document = self.document;
-        while let Some(token) = reader.next()? {
+    /// HTML that is refused, at this byte of the document.
+    fn refused(&self, at: usize, detail: impl Into<String>) -> TemplateFault {
+        self.fault(at, Problem::new(FaultCode::HtmlInvalid, detail))
+    }
+
+    fn fault(&self, at: usize, problem: Problem) -> TemplateFault {
+        problem.at(Part::BodyHtml, self.placeholders.position(self.document, at))
+    }
+
+    fn unread(&self, Broken { at, why }: Broken) -> TemplateFault {
+        match why {
+            MarkupFaultReason::Spent(spent) => self.fault(at, spent.into()),
+            why => self.refused(at, why.to_string()),
+        }
+    }
+
+    fn read(&mut self, mut reader: MarkupReader<'d, 'd>) -> Result<(), TemplateFault> {
+        while let Some(token) = reader.next().map_err(|broken| self.unread(broken))? {
             self.tokens += 1;
-            let start = match &token {
-                HtmlToken::Text { span, .. } | HtmlToken::Comment { span } | HtmlToken::End { span, .. } => span.start,
-                HtmlToken::Start(tag) => tag.span.start,
-            };
+            let start = token.span().start;
             self.look(&reader, start)?;
             match token {
                 HtmlToken::Text { span, is_raw } => self.text(span, is_raw)?,
                 HtmlToken::Comment { span } => {
                     let spot = Spot { token: self.tokens, attribute: 0 };
-                    let text = document.get(span.clone()).unwrap_or_default();
+                    let text = span.text;
                     let is_conditional = self.view.hidden == Some(self.tokens) || conditional::read(text) != Ok(None);
                     let is_first = text.get(4..).is_some_and(|inner| self.placeholders.word(inner).is_some());
                     if (is_conditional || is_first) && self.placeholders.occur_in(text) {
-                        return Err(Fault::refused(
-                            span.start,
-                            "a value or a block cannot decide what a comment means",
-                        ));
+                        return Err(self.refused(span.start, "a value or a block cannot decide what a comment means"));
                     }
                     for id in self.placeholders.ids(text) {
                         self.item(id, spot, Place::Inert)?;
                     }
                     if has_prefix(text, "<!doctype") && !self.starts.prologue_ended {
-                        self.copy(span.end);
+                        self.copy(span.end());
                         self.starts.prologue = self.out.len();
                     }
                 }
@@ -275,24 +237,23 @@ impl<'d> Rewriter<'d> {
                     self.start_tag(&tag)?;
                 }
                 HtmlToken::End { name, span } => {
-                    if self.placeholders.occur_in(document.get(span.clone()).unwrap_or_default()) {
+                    if self.placeholders.occur_in(span.text) {
                         return Err(self.misplaced(span.start));
                     }
-                    self.end_tag(&name.to_ascii_lowercase(), span.start, span.end)?;
+                    self.end_tag(&name.to_ascii_lowercase(), span)?;
                 }
             }
             if self.elements.count() > OPEN_ELEMENTS {
                 let detail = format!("more than {OPEN_ELEMENTS} elements are open or are never closed");
-                let problem = Problem::new(FaultCode::NestingTooDeep, detail);
-                return Err(Fault { problem, at: At::Document(start) });
+                return Err(self.fault(start, Problem::new(FaultCode::NestingTooDeep, detail)));
             }
         }
-        self.copy(document.len());
+        self.copy(self.document.len());
         self.check_suspects()
     }
 
     /// Takes note of who sees the piece that was just read.
-    fn look(&mut self, reader: &MarkupReader<'_, '_>, at: usize) -> Result<(), Fault> {
+    fn look(&mut self, reader: &MarkupReader<'_, '_>, at: usize) -> Result<(), TemplateFault> {
         let before = self.view.region;
         let branch = self.branch();
         self.view.label = reader.label();
@@ -301,13 +262,13 @@ impl<'d> Rewriter<'d> {
             self.view.region = (self.view.label != 0).then(|| before.unwrap_or(branch));
         }
         if self.view.region.is_none() && before.is_some_and(|began| began != branch) {
-            return Err(Fault::refused(at, "a conditional comment must begin and end in the same branch"));
+            return Err(self.refused(at, "a conditional comment must begin and end in the same branch"));
         }
         Ok(())
     }
 
-    fn misplaced(&self, at: usize) -> Fault {
-        Fault::refused(at, "a value or a block cannot stand here in a tag: put values into the quotes of an attribute")
+    fn misplaced(&self, at: usize) -> TemplateFault {
+        self.refused(at, "a value or a block cannot stand here in a tag: put values into the quotes of an attribute")
     }
 
     fn copy(&mut self, to: usize) {
@@ -315,8 +276,7 @@ impl<'d> Rewriter<'d> {
         self.copied = self.copied.max(to);
     }
 
-    fn text(&mut self, span: Range<usize>, is_raw: bool) -> Result<(), Fault> {
-        let text = self.document.get(span.clone()).unwrap_or_default();
+    fn text(&mut self, DocumentSpan { text, start }: DocumentSpan<'_>, is_raw: bool) -> Result<(), TemplateFault> {
         let is_blank = text.trim().is_empty();
         if !is_blank && self.view.hidden.is_none() {
             self.end = None;
@@ -330,32 +290,19 @@ impl<'d> Rewriter<'d> {
         };
         let is_style = is_raw && self.elements.is_in("style");
         if is_style {
-            self.check_sheet(text, span.start)?;
+            self.check_sheet(text, start)?;
         }
-        let mut ids = Vec::new();
-        let mut is_readable = false;
         for segment in self.placeholders.segments(text) {
             match segment {
-                DocumentSegment::Text(text) if !is_raw => is_readable |= is_readable_text(text),
+                DocumentSegment::Text(text) if !is_raw && is_readable_text(text) => self.readable(),
                 DocumentSegment::Text(_) => {}
                 DocumentSegment::Id(id) => {
-                    // What stands before a block is text outside of it.
-                    ids.push((id, is_readable));
-                    is_readable = false;
+                    self.item(id, spot, place)?;
+                    if is_style {
+                        self.guard(id);
+                    }
                 }
             }
-        }
-        for (id, was_readable) in ids {
-            if was_readable {
-                self.readable();
-            }
-            self.item(id, spot, place)?;
-            if is_style {
-                self.guard(id);
-            }
-        }
-        if is_readable {
-            self.readable();
         }
         Ok(())
     }
@@ -396,7 +343,7 @@ impl<'d> Rewriter<'d> {
         if !self.is_doubtful {
             for (id, shown) in std::mem::take(&mut self.shown) {
                 for item in self.placeholders.get_mut(id).into_iter().flatten() {
-                    if let ItemKind::Placed { shows, .. } = &mut item.kind {
+                    if let ItemKind::Output { shows, .. } = &mut item.kind {
                         *shows = Some(shown);
                     }
                 }

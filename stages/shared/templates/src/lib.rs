@@ -27,7 +27,6 @@ mod engine;
 mod escape;
 mod fault;
 mod filters;
-mod fixed;
 mod footer;
 mod header;
 mod html;
@@ -53,14 +52,13 @@ mod structure;
 mod syntax;
 #[cfg(test)]
 mod tests;
-mod values;
 mod warnings;
 mod written;
 
 pub use check::{CheckedTemplate, check, check_liquid};
 pub use compose::{Composed, Layout, check_snippet, compose, mentioned_snippets};
 pub use fault::{FaultCode, Part, Position, RenderFault, TemplateFault};
-pub use limits::{INCLUDE_DEPTH, INCLUDES, SNIPPET_NAME_MAX, TemplateLimits};
+pub use limits::{INCLUDES, SNIPPET_NAME_MAX};
 pub use links::{LinkBases, SendLinks};
 pub use merge::{Contact, DataFault, DataLimits, Links, MergeData, OwnHeaders};
 pub use message::{CompiledMessage, MessagePreview, PreviewFault, compile, preview};

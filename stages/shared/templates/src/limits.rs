@@ -2,82 +2,47 @@
 
 use std::time::Duration;
 
+use runtime::Limits;
+
 /// Longest name of a snippet or a layout, in characters.
 pub const SNIPPET_NAME_MAX: usize = 64;
 
-/// Bounds on a template. The defaults suit mail: Gmail clips messages at 102 KB of HTML.
-#[derive(Debug, Clone)]
-pub struct TemplateLimits {
-    /// Longest source of one part, in bytes.
-    pub source_bytes: usize,
-    /// Deepest nesting of blocks (`if` in `for` in `if` …).
-    pub depth: usize,
-    /// Most Liquid tags and outputs in one part.
-    pub tags: usize,
-    /// Longest markup of a single tag or output, in bytes.
-    pub markup_bytes: usize,
-    /// Most items a literal range such as `(1..10)` may have.
-    pub range_items: i64,
-    /// How deep `for` loops may nest.
-    pub loop_depth: usize,
-    /// Most bytes one message may produce, captured text and assigned values included.
-    pub output_bytes: usize,
-    /// Most steps one message may take to render: values visited, pieces of text touched.
-    pub steps: u64,
-    /// Longest one message may render.
-    pub deadline: Duration,
-}
+/// Longest source of one part, in bytes. Gmail clips messages at 102 KB of HTML.
+pub(crate) const SOURCE_BYTES: usize = 512 * 1024;
+/// Deepest nesting of blocks (`if` in `for` in `if` …).
+pub(crate) const BLOCK_DEPTH: usize = 20;
+/// How deep `for` loops may nest.
+pub(crate) const LOOP_DEPTH: usize = 2;
+/// Most Liquid tags and outputs in one part.
+pub(crate) const TAGS: usize = 2_000;
+/// Longest markup of a single tag or output, in bytes.
+pub(crate) const MARKUP_BYTES: usize = 4 * 1024;
+/// Most items a literal range such as `(1..10)` may have.
+pub(crate) const RANGE_ITEMS: i64 = 1_000;
 
-impl TemplateLimits {
-    /// The budget for rendering one message.
-    pub(super) fn rendering(&self) -> runtime::Limits {
-        runtime::Limits {
-            input_bytes: usize::MAX,
-            held_bytes: self.output_bytes,
-            depth: VALUE_DEPTH,
-            steps: self.steps,
-            time: self.deadline,
-        }
-    }
-
-    /// The budget for reading the parts of one template.
-    pub(super) fn reading(&self) -> runtime::Limits {
-        runtime::Limits {
-            input_bytes: self.source_bytes.saturating_mul(PARTS),
-            held_bytes: READING_BYTES,
-            depth: u32::try_from(self.depth).unwrap_or(u32::MAX),
-            steps: READING_STEPS,
-            time: READING_TIME,
-        }
-    }
-}
-
-impl Default for TemplateLimits {
-    fn default() -> Self {
-        Self {
-            source_bytes: 512 * 1024,
-            depth: 20,
-            tags: 2_000,
-            markup_bytes: 4 * 1024,
-            range_items: 1_000,
-            loop_depth: 2,
-            output_bytes: 1024 * 1024,
-            steps: 2_000_000,
-            deadline: Duration::from_millis(200),
-        }
-    }
-}
+/// What rendering one message may take.
+pub(crate) const RENDERING: Limits = Limits {
+    input_bytes: usize::MAX,
+    // Captured text and assigned values included.
+    held_bytes: 1024 * 1024,
+    depth: VALUE_DEPTH,
+    // Values visited, pieces of text touched.
+    steps: 2_000_000,
+    time: Duration::from_millis(200),
+};
+/// What reading the parts of one template may take: subject, preheader and both bodies.
+pub(crate) const READING: Limits = Limits {
+    input_bytes: 4 * SOURCE_BYTES,
+    held_bytes: 64 * 1024 * 1024,
+    depth: BLOCK_DEPTH as u32,
+    // A template of the greatest length that is not hostile takes a twentieth.
+    steps: 10_000_000,
+    // The steps end it long before; this is for a machine that stands still.
+    time: Duration::from_secs(30),
+};
 
 /// Deepest value. Merge data that is accepted is not as deep ([`super::DataLimits`]).
 pub(crate) const VALUE_DEPTH: u32 = 64;
-/// Parts of a template: subject, preheader and both bodies.
-const PARTS: usize = 4;
-/// Most bytes that are held while a template is read.
-const READING_BYTES: usize = 64 * 1024 * 1024;
-/// Most steps for reading a template. A template of the greatest length that is not hostile takes a twentieth.
-const READING_STEPS: u64 = 10_000_000;
-/// Longest reading of a template. The steps end it long before; this is for a machine that stands still.
-const READING_TIME: Duration = Duration::from_secs(30);
 /// Bytes of text that one step touches.
 pub(crate) const STEP_BYTES: usize = 16;
 /// Most alternatives of one `when`.
@@ -105,7 +70,7 @@ pub(crate) const INDEX_DEPTH: usize = 3;
 /// Most faults a check reports; more would not help anyone.
 pub(crate) const FAULTS: usize = 50;
 /// How deep snippets may include snippets.
-pub const INCLUDE_DEPTH: usize = 5;
+pub(crate) const INCLUDE_DEPTH: usize = 5;
 /// Most snippets in one part, each counted as often as it is put in.
 pub const INCLUDES: usize = 100;
 /// How deep elements of MJML may nest: its compiler calls itself for each.

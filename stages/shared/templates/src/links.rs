@@ -29,11 +29,6 @@ impl LinkBases {
         };
         format!("{}{path}", self.own)
     }
-
-    /// What stands before the token in `List-Unsubscribe`.
-    pub(super) fn before_list_unsubscribe(&self) -> String {
-        format!("{}/u/", self.public)
-    }
 }
 
 /// The token of a tracked link. `None`: the target is too long for one, and an uncounted click is better than a broken one.

@@ -1,6 +1,6 @@
 //! Reads HTML as a browser's tokenizer does (WHATWG HTML §13.2.5), once and in order, charging for each piece.
 //!
-//! A [strict](Reader::strict) reader refuses what browsers could read in more than one way, or to the end of the document: then what
+//! A [strict](MarkupReader::strict) reader refuses what browsers could read in more than one way, or to the end of the document: then what
 //! is put into a document later stands where it was put. A lenient one reads on, for text that only has to be readable.
 
 mod tags;
@@ -19,33 +19,64 @@ const VOID: [&str; 19] = [
     "link", "meta", "param", "source", "track", "wbr",
 ];
 
-/// A piece of a document. The ranges are bytes of the document.
+/// A text of a document, and the byte at which it begins there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DocumentSpan<'d> {
+    pub(super) text: &'d str,
+    pub(super) start: usize,
+}
+
+impl DocumentSpan<'_> {
+    pub(super) fn end(self) -> usize {
+        self.start + self.text.len()
+    }
+}
+
+/// A piece of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HtmlToken<'d> {
     /// Text; `is_raw` in elements such as `style` and `title`.
-    Text { span: Range<usize>, is_raw: bool },
+    Text { span: DocumentSpan<'d>, is_raw: bool },
     /// A comment, a document type, anything a browser drops.
-    Comment { span: Range<usize> },
+    Comment { span: DocumentSpan<'d> },
     /// A start tag.
     Start(HtmlTag<'d>),
     /// An end tag.
-    End { name: &'d str, span: Range<usize> },
+    End { name: &'d str, span: DocumentSpan<'d> },
+}
+
+impl<'d> HtmlToken<'d> {
+    /// All of it.
+    pub(super) fn span(&self) -> DocumentSpan<'d> {
+        match self {
+            Self::Text { span, .. } | Self::Comment { span } | Self::End { span, .. } => *span,
+            Self::Start(tag) => tag.span,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HtmlTag<'d> {
     /// As written: in any case.
     pub(super) name: &'d str,
-    pub(super) span: Range<usize>,
-    pub(super) attributes: Vec<Attribute>,
+    pub(super) span: DocumentSpan<'d>,
+    pub(super) attributes: Vec<Attribute<'d>>,
     pub(super) is_self_closing: bool,
 }
 
+impl<'d> HtmlTag<'d> {
+    /// The value of the first attribute with this name.
+    pub(super) fn attribute(&self, name: &str) -> Option<&'d str> {
+        let found = self.attributes.iter().find(|attribute| attribute.name.text.eq_ignore_ascii_case(name));
+        found.map(|attribute| attribute.value.text)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Attribute {
-    pub(super) name: Range<usize>,
+pub(super) struct Attribute<'d> {
+    pub(super) name: DocumentSpan<'d>,
     /// Without its quotes. Empty where there is none.
-    pub(super) value: Range<usize>,
+    pub(super) value: DocumentSpan<'d>,
     /// The byte around the value, if it is quoted.
     pub(super) quote: Option<u8>,
 }
@@ -137,7 +168,7 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
                 (self.document, self.svg_or_select, self.noscript) =
                     (hidden.document, hidden.svg_or_select, hidden.noscript);
                 self.at = start + HIDDEN_END.len();
-                return Ok(Some(HtmlToken::Comment { span: start..self.at }));
+                return Ok(Some(HtmlToken::Comment { span: self.span(start..self.at) }));
             }
             return match &self.region {
                 Some((.., at)) => Err(Broken { at: *at, why: MarkupFaultReason::Condition }),
@@ -169,6 +200,10 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
     /// Whether the last piece stands in a conditional comment: browsers do not see it.
     pub(super) fn is_hidden(&self) -> bool {
         self.hidden.is_some()
+    }
+
+    fn span(&self, range: Range<usize>) -> DocumentSpan<'d> {
+        DocumentSpan { start: range.start, text: self.document.get(range).unwrap_or_default() }
     }
 
     fn rest(&self, from: usize) -> &'d str {
@@ -211,7 +246,7 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
             }
             if open > start {
                 self.at = open;
-                return Ok(HtmlToken::Text { span: start..open, is_raw: false });
+                return Ok(HtmlToken::Text { span: self.span(start..open), is_raw: false });
             }
             return match (next, after) {
                 (Some(b'/'), Some(letter)) if letter.is_ascii_alphabetic() => self.end_tag(open),
@@ -220,7 +255,7 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
             };
         }
         self.at = self.document.len();
-        Ok(HtmlToken::Text { span: start..self.at, is_raw: false })
+        Ok(HtmlToken::Text { span: self.span(start..self.at), is_raw: false })
     }
 
     /// The text up to the end tag of an element of raw text. `None`: there is none.
@@ -242,27 +277,27 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
         let Some(end) = end else {
             self.broken(tag, MarkupFaultReason::RawText)?;
             self.at = self.document.len();
-            let span = start..self.at;
-            return Ok((!span.is_empty()).then_some(HtmlToken::Text { span, is_raw: true }));
+            let span = self.span(start..self.at);
+            return Ok((!span.text.is_empty()).then_some(HtmlToken::Text { span, is_raw: true }));
         };
         self.at = end;
-        let text = self.document.get(start..end).unwrap_or_default();
-        if (self.svg_or_select > 0 && text.contains(['<', '&'])) || (name == "script" && text.contains("<!--")) {
+        let span = self.span(start..end);
+        if (self.svg_or_select > 0 && span.text.contains(['<', '&']))
+            || (name == "script" && span.text.contains("<!--"))
+        {
             self.refuse(tag, MarkupFaultReason::Ambiguous)?;
         }
-        self.check_noscript(start..end)?;
-        Ok((end > start).then_some(HtmlToken::Text { span: start..end, is_raw: true }))
+        self.check_noscript(span)?;
+        Ok((end > start).then_some(HtmlToken::Text { span, is_raw: true }))
     }
 
     /// With scripts, `noscript` is an element of raw text; without, it is not. Its end must be the same either way.
-    fn check_noscript(&self, span: Range<usize>) -> Result<(), Broken> {
-        let at = span.start;
-        let text = self.document.get(span).unwrap_or_default();
+    fn check_noscript(&self, DocumentSpan { text, start }: DocumentSpan<'_>) -> Result<(), Broken> {
         let ends = |(open, _): (usize, &str)| {
             text.get(open + 2..open + 10).is_some_and(|word| word.eq_ignore_ascii_case("noscript"))
         };
         if self.noscript > 0 && text.match_indices("</").any(ends) {
-            self.refuse(at, MarkupFaultReason::Ambiguous)
+            self.refuse(start, MarkupFaultReason::Ambiguous)
         } else {
             Ok(())
         }
@@ -297,18 +332,17 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
             Some(end) => self.at = open + end,
             None => self.broken(open, MarkupFaultReason::Comment)?,
         }
-        self.check_noscript(open..self.at)?;
+        self.check_noscript(self.span(open..self.at))?;
         if self.is_strict {
             self.condition(open)?;
         }
-        Ok(HtmlToken::Comment { span: open..self.at })
+        Ok(HtmlToken::Comment { span: self.span(open..self.at) })
     }
 
     /// Takes note of a conditional comment that was just read. What Outlook reads of it is read next.
     fn condition(&mut self, open: usize) -> Result<(), Broken> {
         let unclear = Broken { at: open, why: MarkupFaultReason::Condition };
-        let comment = self.document.get(open..self.at).unwrap_or_default();
-        match conditional::read(comment).map_err(|_| unclear)? {
+        match conditional::read(self.span(open..self.at).text).map_err(|_| unclear)? {
             None => {}
             Some(_) if self.hidden.is_some() => return Err(unclear),
             Some(Conditional::End) if self.is_fragment && self.region.is_none() => return Err(unclear),
@@ -370,16 +404,15 @@ mod tests {
             if strict { MarkupReader::strict(html, &budget) } else { MarkupReader::lenient(html, &budget) };
         let mut pieces = Vec::new();
         while let Some(token) = reader.next().map_err(|broken| broken.why)? {
-            let of = |span: Range<usize>| html.get(span).unwrap_or_default().to_owned();
             pieces.push(match token {
-                HtmlToken::Text { span, is_raw } => format!("{}:{}", if is_raw { "raw" } else { "text" }, of(span)),
-                HtmlToken::Comment { span } => format!("comment:{}", of(span)),
+                HtmlToken::Text { span, is_raw } => format!("{}:{}", if is_raw { "raw" } else { "text" }, span.text),
+                HtmlToken::Comment { span } => format!("comment:{}", span.text),
                 HtmlToken::End { name, .. } => format!("end:{name}"),
                 HtmlToken::Start(tag) => {
                     let attributes: Vec<String> = tag
                         .attributes
                         .into_iter()
-                        .map(|attribute| format!(" {}={}", of(attribute.name), of(attribute.value)))
+                        .map(|attribute| format!(" {}={}", attribute.name.text, attribute.value.text))
                         .collect();
                     format!("start:{}{}", tag.name, attributes.concat())
                 }

@@ -26,8 +26,8 @@ pub struct Contact {
     pub lifecycle_stage: Option<String>,
     /// US DOT number.
     pub dot_number: Option<String>,
-    /// The tenant's own fields, by key.
-    pub fields: Map<String, Value>,
+    /// The tenant's own fields: an object.
+    pub fields: Value,
 }
 
 /// One recipient's data.
@@ -75,49 +75,20 @@ impl Default for DataLimits {
     }
 }
 
-/// Why merge data is refused. The path is that of the value where a limit was passed, such as `.order.items[3]`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DataFault {
-    /// More bytes than allowed.
-    #[error("may have at most {max} bytes in all")]
-    TooLong {
-        /// The limit.
-        max: usize,
-    },
-    /// More values than allowed.
-    #[error("may have at most {max} values in all")]
-    TooMany {
-        /// The limit.
-        max: usize,
-    },
-    /// Nested more deeply than allowed.
-    #[error("objects and lists may nest at most {max} deep")]
-    TooDeep {
-        /// The limit.
-        max: usize,
-        /// Where.
-        path: String,
-    },
+/// Why merge data is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFault {
+    /// Where in the data a limit was passed, such as `.order.items[3]`; empty for the data as a whole.
+    pub path: String,
+    /// The code as callers see it.
+    pub code: &'static str,
+    /// In words.
+    pub detail: String,
 }
 
 impl DataFault {
-    /// The code as callers see it.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::TooLong { .. } => "too_long",
-            Self::TooMany { .. } => "too_many",
-            Self::TooDeep { .. } => "nested_too_deep",
-        }
-    }
-
-    /// Where in the data the fault is; empty for the data as a whole.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        match self {
-            Self::TooDeep { path, .. } => path,
-            Self::TooLong { .. } | Self::TooMany { .. } => "",
-        }
+    fn of_whole(code: &'static str, detail: String) -> Self {
+        Self { path: String::new(), code, detail }
     }
 }
 
@@ -154,13 +125,15 @@ impl Counted {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), DataFault> {
         self.values += 1;
         if self.values > self.limits.values {
-            return Err(DataFault::TooMany { max: self.limits.values });
+            let detail = format!("may have at most {} values in all", self.limits.values);
+            return Err(DataFault::of_whole("too_many", detail));
         }
         match value {
             Value::String(text) => self.take(text.len()),
             Value::Null | Value::Bool(_) | Value::Number(_) => self.take(8),
             Value::Array(_) | Value::Object(_) if depth >= self.limits.depth => {
-                Err(DataFault::TooDeep { max: self.limits.depth, path: self.path.clone() })
+                let detail = format!("objects and lists may nest at most {} deep", self.limits.depth);
+                Err(DataFault { path: self.path.clone(), code: "nested_too_deep", detail })
             }
             Value::Array(items) => items.iter().enumerate().try_for_each(|(index, item)| {
                 let length = self.path.len();
@@ -175,7 +148,11 @@ impl Counted {
 
     fn take(&mut self, bytes: usize) -> Result<(), DataFault> {
         self.bytes += bytes;
-        if self.bytes > self.limits.bytes { Err(DataFault::TooLong { max: self.limits.bytes }) } else { Ok(()) }
+        if self.bytes > self.limits.bytes {
+            let detail = format!("may have at most {} bytes in all", self.limits.bytes);
+            return Err(DataFault::of_whole("too_long", detail));
+        }
+        Ok(())
     }
 }
 
@@ -200,10 +177,7 @@ mod tests {
 
     fn fault(data: Value) -> Option<(&'static str, String)> {
         let Value::Object(data) = data else { unreachable!() };
-        DataLimits { bytes: 100, values: 10, depth: 3 }
-            .check(&data)
-            .err()
-            .map(|fault| (fault.code(), fault.path().to_owned()))
+        DataLimits { bytes: 100, values: 10, depth: 3 }.check(&data).err().map(|fault| (fault.code, fault.path))
     }
 
     #[test]

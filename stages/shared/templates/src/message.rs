@@ -2,18 +2,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use runtime::Budget;
+use runtime::{Budget, Limits};
 use schemas::{LinkToken, Piece, Skeleton};
 use sha2::{Digest, Sha256};
 
 use super::attachment::multipart;
 use super::engine::{Engine, LINK_STEPS};
 use super::fault::{Part, RenderFault, TemplateFault};
-use super::fixed::Fixed;
-use super::limits::{SUBJECT_BYTES, TemplateLimits, text_steps};
+use super::limits::{READING, RENDERING, SUBJECT_BYTES, text_steps};
 use super::links::{LinkBases, click_token};
 use super::merge::{Links, MergeData};
-use super::options::MessageOptions;
+use super::options::{MessageOptions, Sender};
 use super::parts::{Prepared, PreparedMessage, Scanned, prepare};
 use super::program::{Builder, Context, Instruction, own_page};
 use super::scan::{Item, ItemKind, Shown, Special};
@@ -36,8 +35,9 @@ enum Program {
 pub struct CompiledMessage {
     skeleton: Skeleton,
     programs: Vec<Program>,
-    fixed: Fixed,
-    limits: TemplateLimits,
+    options: MessageOptions,
+    /// The styles of the template that values printed as HTML are checked with.
+    styles: Option<RootStyles>,
     /// What the tokens of the skeleton take of the budget of a rendering: steps and bytes.
     tokens: (u64, usize),
 }
@@ -48,32 +48,21 @@ pub struct CompiledMessage {
 /// The faults of the template, as [`super::check`] reports them. Names are not checked again: a field that was deleted since
 /// the template was saved prints as nothing.
 pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<CompiledMessage, Vec<TemplateFault>> {
-    let budget = Budget::new(options.limits.reading());
-    let message = prepare(Scanned::of(source, &options.limits, &budget)?, options, &budget)?;
+    let budget = Budget::new(READING);
+    let PreparedMessage { subject, text, html, styles } = prepare(Scanned::of(source, &budget)?, options, &budget)?;
     let mut draft = Draft::default();
-    draft.headers(options, |draft| draft.subject(&message.subject)).map_err(|fault| vec![fault])?;
-    let PreparedMessage { text, html, .. } = message;
-    multipart(
-        &mut draft,
-        &options.attachments,
-        &boundary(source),
-        |draft| draft.body("text/plain", Part::BodyText, text, &options.bases),
-        |draft| draft.body("text/html", Part::BodyHtml, html, &options.bases),
-    )
-    .map_err(|fault| vec![fault])?;
-    draft.finish(options, message.styles)
+    draft.headers_to_subject(options);
+    draft.subject(&subject).map_err(|fault| vec![fault])?;
+    draft.headers_after_subject(options);
+    let hash = boundary(&source.subject, &source.body_html, source.body_text.as_deref());
+    multipart(&mut draft, options, &hash, text, html).map_err(|fault| vec![fault])?;
+    Ok(draft.finish(options, styles))
 }
 
-/// Part of a boundary, the same for the same template.
-fn boundary(source: &TemplateSource) -> String {
-    let text = source.body_text.as_ref().unwrap_or(&source.subject);
-    digest(&[&source.subject, &source.body_html, text])
-}
-
-/// 24 hex digits that differ for every source.
-pub(super) fn digest(parts: &[&str]) -> String {
+/// Part of a boundary: 24 hex digits, the same for the same texts.
+pub(super) fn boundary(subject: &str, html: &str, text: Option<&str>) -> String {
     let mut hash = Sha256::new();
-    for part in parts {
+    for part in [subject, html, text.unwrap_or(subject)] {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
@@ -101,20 +90,25 @@ impl CompiledMessage {
     /// The recipient's own fault; it will be the same next time.
     pub fn render(&self, data: &MergeData, links: &dyn Links) -> Result<Vec<String>, RenderFault> {
         // A panic in the template library must cost one recipient, not the batch.
-        catch_unwind(AssertUnwindSafe(|| self.slots(&mut self.engine(data, links), data)))
+        catch_unwind(AssertUnwindSafe(|| self.slots(&mut self.engine(data, links, RENDERING), data)))
             .unwrap_or(Err(RenderFault::Engine))
     }
 
-    /// What a rendering takes, whether it succeeds or not.
+    /// A rendering within other limits, and what it takes.
     #[cfg(test)]
-    pub(super) fn used(&self, data: &MergeData, links: &dyn Links) -> runtime::Used {
-        let mut engine = self.engine(data, links);
-        let _ = self.slots(&mut engine, data);
-        engine.used()
+    pub(super) fn render_within(
+        &self,
+        limits: Limits,
+        data: &MergeData,
+        links: &dyn Links,
+    ) -> (Result<Vec<String>, RenderFault>, runtime::Used) {
+        let mut engine = self.engine(data, links, limits);
+        let slots = self.slots(&mut engine, data);
+        (slots, engine.used())
     }
 
-    fn engine<'a>(&'a self, data: &'a MergeData, links: &'a dyn Links) -> Engine<'a> {
-        Engine::new(&self.fixed, data, links, &self.limits)
+    fn engine<'a>(&'a self, data: &'a MergeData, links: &'a dyn Links, limits: Limits) -> Engine<'a> {
+        Engine::new(&self.options, self.styles.as_ref(), data, links, Budget::new(limits))
     }
 
     fn slots(&self, engine: &mut Engine<'_>, data: &MergeData) -> Result<Vec<String>, RenderFault> {
@@ -127,8 +121,8 @@ impl CompiledMessage {
         for program in &self.programs {
             written.clear();
             let slot = match program {
-                Program::From => from(&self.fixed, data),
-                Program::Own => own_headers(&self.fixed, data),
+                Program::From => from(&self.options.sender, data),
+                Program::Own => own_headers(&self.options.sender, data),
                 Program::To => to(data),
                 Program::Subject(ops) => {
                     engine.render(ops, &mut written)?;
@@ -149,13 +143,13 @@ impl CompiledMessage {
     }
 }
 
-fn from(fixed: &Fixed, data: &MergeData) -> String {
-    header::mailbox(data.headers.from_name.as_ref().unwrap_or(&fixed.sender_name), &fixed.sender_email)
+fn from(sender: &Sender, data: &MergeData) -> String {
+    header::mailbox(data.headers.from_name.as_ref().unwrap_or(&sender.name), &sender.email)
 }
 
 /// The fields between From and To, each with its CRLF.
-fn own_headers(fixed: &Fixed, data: &MergeData) -> String {
-    let reply_to = data.headers.reply_to.as_ref().or(fixed.reply_to.as_ref());
+fn own_headers(sender: &Sender, data: &MergeData) -> String {
+    let reply_to = data.headers.reply_to.as_ref().or(sender.reply_to.as_ref());
     let reply_to = reply_to.map(|address| format!("Reply-To: {}\r\n", header::mailbox("", address)));
     let cc = (!data.headers.cc.is_empty()).then(|| format!("Cc: {}\r\n", header::mailboxes(&data.headers.cc)));
     let custom = data.headers.custom.iter().map(|(name, value)| header::field(name, value));
@@ -187,24 +181,25 @@ pub(super) struct Draft {
 
 impl Draft {
     /// The message, when everything is in it.
-    pub(super) fn finish(
-        self,
-        options: &MessageOptions,
-        styles: Option<RootStyles>,
-    ) -> Result<CompiledMessage, Vec<TemplateFault>> {
-        let slots = u16::try_from(self.programs.len()).map_err(|_| Vec::new())?;
+    pub(super) fn finish(self, options: &MessageOptions, styles: Option<RootStyles>) -> CompiledMessage {
+        let slots = self.slots();
         let tokens = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Token { token, .. } => Some(token.size()),
             _ => None,
         });
         let tokens = tokens.fold((0, 0), |(steps, bytes), size| (steps + LINK_STEPS + text_steps(size), bytes + size));
-        Ok(CompiledMessage {
+        CompiledMessage {
             skeleton: Skeleton { pieces: self.pieces, slots },
             programs: self.programs,
-            fixed: Fixed::of(options, styles),
-            limits: options.limits.clone(),
+            options: options.clone(),
+            styles,
             tokens,
-        })
+        }
+    }
+
+    /// How many slots there are: far fewer than a u16 counts, since nearly each needs a tag of the template.
+    fn slots(&self) -> u16 {
+        u16::try_from(self.programs.len()).unwrap_or(u16::MAX)
     }
 
     /// A stored attachment goes here.
@@ -221,17 +216,13 @@ impl Draft {
     }
 
     fn slot(&mut self, program: Program) {
-        // More slots than a u16 counts are refused when the message is finished.
-        self.pieces.push(Piece::Slot(u16::try_from(self.programs.len()).unwrap_or(u16::MAX)));
+        let slot = self.slots();
+        self.pieces.push(Piece::Slot(slot));
         self.programs.push(program);
     }
 
-    /// Everything up to the MIME headers; `subject` writes the subject's text.
-    pub(super) fn headers<E>(
-        &mut self,
-        options: &MessageOptions,
-        subject: impl FnOnce(&mut Self) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// Everything up to the text of the subject.
+    pub(super) fn headers_to_subject(&mut self, options: &MessageOptions) {
         let domain = escape::url(&options.sending_domain);
         self.text("Message-ID: <");
         self.pieces.push(Piece::MessageId);
@@ -253,10 +244,6 @@ impl Draft {
         self.text("To: ");
         self.slot(Program::To);
         self.text("\r\nSubject: ");
-        subject(self)?;
-        self.text("\r\n");
-        self.list_headers(&domain, options);
-        Ok(())
     }
 
     fn subject(&mut self, subject: &Prepared) -> Result<(), TemplateFault> {
@@ -264,21 +251,22 @@ impl Draft {
         match ops.as_slice() {
             [] => {}
             [Instruction::Text(text)] if text.len() <= SUBJECT_BYTES => self.text(&header::subject(text)),
-            _ => {
-                self.slot(Program::Subject(ops));
-            }
+            _ => self.slot(Program::Subject(ops)),
         }
         Ok(())
     }
 
-    /// RFC 2919 and RFC 8058 headers, and the id by which Gmail's postmaster tools group complaints.
-    fn list_headers(&mut self, domain: &str, options: &MessageOptions) {
+    /// What follows the text of the subject, up to the MIME headers: RFC 2919 and RFC 8058 headers, and the id by which Gmail's
+    /// postmaster tools group complaints.
+    pub(super) fn headers_after_subject(&mut self, options: &MessageOptions) {
+        self.text("\r\n");
+        let domain = escape::url(&options.sending_domain);
         let tenant = escape::url(&options.tenant.id);
         let campaign =
             options.campaign.as_ref().map_or_else(|| "none".to_owned(), |campaign| escape::url(&campaign.id));
         if options.opt_out {
-            let before = escape::url(&options.bases.before_list_unsubscribe());
-            self.text(&format!("List-Unsubscribe:\r\n <{before}"));
+            let before = escape::url(&options.bases.public);
+            self.text(&format!("List-Unsubscribe:\r\n <{before}/u/"));
             self.pieces.push(Piece::Token { token: LinkToken::Unsubscribe, column: None });
             self.text(&format!(
                 ">\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\nList-Id: <{tenant}.{domain}>\r\n"
@@ -288,13 +276,8 @@ impl Draft {
         self.text(&format!("Feedback-ID: {campaign}:{tenant}:{class}:postrider\r\n"));
     }
 
-    fn body(
-        &mut self,
-        media_type: &str,
-        part: Part,
-        prepared: Prepared,
-        bases: &LinkBases,
-    ) -> Result<(), TemplateFault> {
+    pub(super) fn body(&mut self, part: Part, prepared: Prepared, bases: &LinkBases) -> Result<(), TemplateFault> {
+        let media_type = if part == Part::BodyHtml { "text/html" } else { "text/plain" };
         self.text(&format!(
             "Content-Type: {media_type}; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
         ));
@@ -302,8 +285,9 @@ impl Draft {
         let builder = Builder { part: source, context, locals: &locals };
         let mut encoder = qp::Encoder::default();
         // A footer that depends on what was shown has to see it printed.
-        let is_watched =
-            items.iter().any(|item| item.kind == ItemKind::Special(Special::UnlessShown(Shown::Unsubscribe)));
+        let is_watched = items
+            .iter()
+            .any(|item| matches!(item.kind, ItemKind::Special(Special::UnlessShown { field: Shown::Unsubscribe, .. })));
         let address = |item: &Item| match &item.kind {
             ItemKind::Special(Special::Click { link, url }) => click_token(*link, url),
             ItemKind::Special(Special::OpenPixel) => Some(LinkToken::Open),
@@ -372,16 +356,15 @@ pub fn preview(
     data: &MergeData,
     links: &dyn Links,
 ) -> Result<MessagePreview, PreviewFault> {
-    let budget = Budget::new(options.limits.reading());
-    let message = Scanned::of(source, &options.limits, &budget)
+    let budget = Budget::new(READING);
+    let message = Scanned::of(source, &budget)
         .and_then(|scanned| prepare(scanned, options, &budget))
         .map_err(PreviewFault::Template)?;
     let PreparedMessage { subject, text, html, styles } = message;
-    let fixed = Fixed::of(options, styles);
     let whole = |part: Prepared| build(&part).map_err(|fault| PreviewFault::Template(vec![fault]));
     let parts = [whole(subject)?, whole(text)?, whole(html)?];
     let rendered = catch_unwind(AssertUnwindSafe(|| {
-        let mut engine = Engine::new(&fixed, data, links, &options.limits);
+        let mut engine = Engine::new(options, styles.as_ref(), data, links, Budget::new(RENDERING));
         let mut rendered = [String::new(), String::new(), String::new()];
         for (ops, out) in parts.iter().zip(&mut rendered) {
             engine.render(ops, out)?;

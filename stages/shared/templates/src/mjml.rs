@@ -12,8 +12,8 @@ use runtime::Budget;
 use super::compose::{offset_of, position_of};
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::lexer::brief;
-use super::limits::{MJML_COPIED_BYTES, MJML_DEPTH, MJML_ELEMENTS, TemplateLimits};
-use super::message::digest;
+use super::limits::{MJML_COPIED_BYTES, MJML_DEPTH, MJML_ELEMENTS, READING, SOURCE_BYTES};
+use super::placeholder::unused_prefix;
 use super::scan::{SourceKind, plain_lines, scan_source};
 
 /// HTML elements without an end tag.
@@ -61,17 +61,16 @@ const ELEMENTS: [&str; 33] = [
 /// # Errors
 /// Faults of the Liquid markup, or the first of the MJML, with its place in the source.
 pub fn compile_mjml(source: &str) -> Result<String, Vec<TemplateFault>> {
-    let limits = TemplateLimits::default();
     let source = plain_lines(source);
-    let budget = Budget::new(limits.reading());
-    let scanned = scan_source(Part::BodyHtml, SourceKind::Whole, &source, &limits, &budget)?;
+    let budget = Budget::new(READING);
+    let scanned = scan_source(Part::BodyHtml, SourceKind::Whole, &source, &budget)?;
     let liquid: Vec<_> = scanned.markups.into_iter().map(|(span, at)| (span, Some(at))).collect();
     // htmlparser 0.2 panics on a malformed conditional comment.
     catch_unwind(AssertUnwindSafe(|| {
         let escaped = MjmlDocument::new(&source, &liquid).escaped_characters();
         let mut spans = [liquid, escaped.into_iter().map(|span| (span, None)).collect()].concat();
         spans.sort_unstable_by_key(|(span, _)| span.start);
-        MjmlDocument::new(&source, &spans).compile(&limits)
+        MjmlDocument::new(&source, &spans).compile()
     }))
     .unwrap_or_else(|_| {
         Err(Problem::new(FaultCode::HtmlInvalid, "markup that cannot be read").at(Part::BodyHtml, Position::START))
@@ -94,11 +93,8 @@ struct MjmlDocument<'s> {
 impl<'s> MjmlDocument<'s> {
     /// The document with a word for each of these spans, which are in order. Liquid has a position.
     fn new(source: &'s str, spans: &[(Range<usize>, Option<Position>)]) -> Self {
-        let mut prefix = format!("q{}", digest(&[source]).get(..8).unwrap_or("liquid"));
-        while source.contains(&prefix) {
-            prefix.push('q');
-        }
-        let mut document = Self { source, prefix, text: String::new(), words: Vec::new(), start: 0 };
+        let mut document =
+            Self { source, prefix: unused_prefix(source), text: String::new(), words: Vec::new(), start: 0 };
         let mut from = 0;
         for (span, at) in spans {
             document.copy(from..span.start);
@@ -167,7 +163,7 @@ impl<'s> MjmlDocument<'s> {
         format!("{}{number}x", self.prefix)
     }
 
-    fn compile(&self, limits: &TemplateLimits) -> Result<String, TemplateFault> {
+    fn compile(&self) -> Result<String, TemplateFault> {
         let text = self.text.get(self.start..).unwrap_or_default();
         MjmlShape { document: self, open: Vec::new(), elements: 0, head_bytes: 0, copied_bytes: 0 }.check(text)?;
         let parsed = mrml::parse(text).map_err(|error| self.refusal(&error))?;
@@ -177,16 +173,16 @@ impl<'s> MjmlDocument<'s> {
             .element
             .render(&options)
             .map_err(|error| self.fault(self.start, format!("the MJML cannot be compiled: {error}")))?;
-        self.restore(&html, limits)
+        self.restore(&html)
     }
 
     /// Puts the Liquid and the characters back.
-    fn restore(&self, html: &str, limits: &TemplateLimits) -> Result<String, TemplateFault> {
+    fn restore(&self, html: &str) -> Result<String, TemplateFault> {
         let mut restored = self.source.get(..self.in_source(self.start)).unwrap_or_default().to_owned();
         let mut seen: Vec<bool> =
             self.words.iter().map(|(_, at, offset)| at.is_none() || *offset < self.start).collect();
-        let too_large = |bytes: usize| {
-            let detail = format!("the HTML has more than {bytes} bytes; at most {} are allowed", limits.source_bytes);
+        let too_large = || {
+            let detail = format!("the HTML has more than {SOURCE_BYTES} bytes; at most {SOURCE_BYTES} are allowed");
             Problem::new(FaultCode::SourceTooLarge, detail).at(Part::BodyHtml, Position::START)
         };
         let mut pieces = html.split(self.prefix.as_str());
@@ -206,12 +202,12 @@ impl<'s> MjmlDocument<'s> {
             }
             restored.push_str(rest);
             // A word may stand for much, and MJML may repeat it.
-            if restored.len() > limits.source_bytes {
-                return Err(too_large(limits.source_bytes));
+            if restored.len() > SOURCE_BYTES {
+                return Err(too_large());
             }
         }
-        if restored.len() > limits.source_bytes {
-            return Err(too_large(limits.source_bytes));
+        if restored.len() > SOURCE_BYTES {
+            return Err(too_large());
         }
         match self.words.iter().zip(&seen).find_map(|((span, at, _), seen)| at.filter(|_| !seen).map(|at| (span, at))) {
             None => Ok(restored),

@@ -89,7 +89,7 @@ impl NameCheck<'_> {
         for item in items {
             let mut paths = Vec::new();
             match &item.kind {
-                ItemKind::Output(chain) | ItemKind::Placed { chain, .. } => chain_paths(chain, &mut paths),
+                ItemKind::Output { chain, .. } => chain_paths(chain, &mut paths),
                 // Keeping a value uses no field.
                 ItemKind::Tag(LiquidTag::Assign(name, _)) if name.starts_with(SAVED_NAME) => {}
                 ItemKind::Tag(tag) => tag_paths(tag, &mut paths),
@@ -149,54 +149,27 @@ impl NameCheck<'_> {
     }
 
     fn merge_field(&self, path: &Path) -> Result<(), &'static str> {
-        let keys: Option<Vec<&str>> = path
-            .rest
-            .iter()
-            .map(|index| match index {
-                Index::Key(key) => Some(key.as_str()),
-                Index::Number(_) | Index::Computed(_) => None,
-            })
-            .collect();
-        if path.root == "data" {
-            return match (self.kind, path.rest.is_empty()) {
-                (TemplateKind::Transactional, false) => Ok(()),
-                (TemplateKind::Transactional, true) => Err("needs a key, as in `data.order_id`"),
-                _ => Err("exists only in transactional templates"),
-            };
+        let keys = path.rest.iter().map(|index| match index {
+            Index::Key(key) => Some(key.as_str()),
+            Index::Number(_) | Index::Computed(_) => None,
+        });
+        let keys: Vec<Option<&str>> = keys.collect();
+        match (path.root.as_str(), keys.as_slice()) {
+            ("data", _) if self.kind != TemplateKind::Transactional => Err("exists only in transactional templates"),
+            ("data", []) => Err("needs a key, as in `data.order_id`"),
+            ("data", _) => Ok(()),
+            ("event", _) if self.kind != TemplateKind::Sequence => Err("exists only in templates of sequences"),
+            ("event", [Some("name" | "occurred_at")] | [Some("properties"), _, ..]) => Ok(()),
+            ("event", _) => Err("is not `event.name`, `event.occurred_at` or `event.properties.<key>`"),
+            ("contact", [Some("fields"), Some(key), ..]) if self.known.custom.contains(*key) => Ok(()),
+            ("contact", [Some("fields"), Some(_), ..]) => Err("is not a field this tenant has defined"),
+            (_, keys) if keys.contains(&None) => Err("cannot be indexed"),
+            ("contact", [Some(field)] | [Some(field), Some("size")]) if CONTACT_FIELDS.contains(field) => Ok(()),
+            ("sender", [Some("name" | "email" | "reply_to")]) => Ok(()),
+            ("campaign" | "tenant", [Some("id" | "name")]) => Ok(()),
+            (bare, [] | [Some("size")]) if BARE_FIELDS.contains(&bare) || BARE_OTHERS.contains(&bare) => Ok(()),
+            _ => Err("is not a merge field and is not set in the template"),
         }
-        if path.root == "event" {
-            let is_field = match path.rest.as_slice() {
-                [Index::Key(field)] => ["name", "occurred_at"].contains(&field.as_str()),
-                [Index::Key(field), _, ..] => field == "properties",
-                _ => false,
-            };
-            return match (self.kind, is_field) {
-                (TemplateKind::Sequence, true) => Ok(()),
-                (TemplateKind::Sequence, false) => {
-                    Err("is not `event.name`, `event.occurred_at` or `event.properties.<key>`")
-                }
-                _ => Err("exists only in templates of sequences"),
-            };
-        }
-        if path.root == "contact"
-            && let [Index::Key(fields), Index::Key(key), ..] = path.rest.as_slice()
-            && fields == "fields"
-        {
-            return if self.known.custom.contains(key) {
-                Ok(())
-            } else {
-                Err("is not a field this tenant has defined")
-            };
-        }
-        let keys = keys.ok_or("cannot be indexed")?;
-        let is_known = match (path.root.as_str(), keys.as_slice()) {
-            ("contact", [field] | [field, "size"]) => CONTACT_FIELDS.contains(field),
-            ("sender", [field]) => ["name", "email", "reply_to"].contains(field),
-            ("campaign" | "tenant", [field]) => ["id", "name"].contains(field),
-            (bare, [] | ["size"]) => BARE_FIELDS.contains(&bare) || BARE_OTHERS.contains(&bare),
-            _ => false,
-        };
-        if is_known { Ok(()) } else { Err("is not a merge field and is not set in the template") }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::limits::TemplateLimits;
 use super::links::LinkBases;
 
 /// An id and a name, as `campaign.id` and `campaign.name`.
@@ -83,6 +82,4 @@ pub struct MessageOptions {
     pub track_opens: bool,
     /// What is attached, in order; the content itself is spliced in when it is sent.
     pub attachments: Vec<Attached>,
-    /// Bounds on the template.
-    pub limits: TemplateLimits,
 }

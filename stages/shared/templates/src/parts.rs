@@ -7,12 +7,11 @@ use super::escape;
 use super::fault::{Part, Position, Problem, TemplateFault};
 use super::footer;
 use super::html::{self, Inserts};
-use super::limits::TemplateLimits;
 use super::names::Locals;
 use super::options::MessageOptions;
 use super::plain;
 use super::program::Context;
-use super::scan::{Item, ItemKind, Place, Special, scan};
+use super::scan::{Item, ItemKind, Special, scan};
 use super::sheet::RootStyles;
 use super::structure;
 
@@ -26,18 +25,14 @@ pub(super) struct Scanned {
 
 impl Scanned {
     /// Scans all parts and checks their structure.
-    pub(super) fn of(
-        source: &TemplateSource,
-        limits: &TemplateLimits,
-        budget: &Budget,
-    ) -> Result<Self, Vec<TemplateFault>> {
+    pub(super) fn of(source: &TemplateSource, budget: &Budget) -> Result<Self, Vec<TemplateFault>> {
         let mut faults = Vec::new();
         let mut read = |part, text: &str| {
-            let items = scan(part, text, limits, budget).unwrap_or_else(|found| {
+            let items = scan(part, text, budget).unwrap_or_else(|found| {
                 faults.extend(found);
                 Vec::new()
             });
-            faults.extend(structure::faults(part, &items, limits));
+            faults.extend(structure::faults(part, &items));
             items
         };
         let subject = read(Part::Subject, &source.subject);
@@ -90,12 +85,13 @@ pub(super) fn prepare(
     budget: &Budget,
 ) -> Result<PreparedMessage, Vec<TemplateFault>> {
     let html_locals = scanned.locals(Part::BodyHtml);
-    let address = options.physical_address.as_deref().filter(|address| !address.trim().is_empty());
-    let text = prepare_text(&scanned, options, address, budget)?;
+    let lines = options.physical_address.iter().flat_map(|address| address.lines()).map(str::trim);
+    let address = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
+    let text = prepare_text(&scanned, options, &address, budget)?;
     let inserts =
         Inserts { start: preheader(&scanned.preheader), end: html_end(options), track_links: options.track_links };
     let html = html::rewrite(&scanned.html, inserts, budget).map_err(|fault| vec![fault])?;
-    let items = footer::expand_html(html.items, address);
+    let items = footer::expand_html(html.items, &address);
     let subject_locals = scanned.locals(Part::Subject);
     Ok(PreparedMessage {
         subject: Prepared {
@@ -117,7 +113,7 @@ pub(super) fn too_complex(spent: Spent) -> TemplateFault {
 fn prepare_text(
     scanned: &Scanned,
     options: &MessageOptions,
-    address: Option<&str>,
+    address: &str,
     budget: &Budget,
 ) -> Result<Prepared, Vec<TemplateFault>> {
     let (part, context, mut items) = match &scanned.text {
@@ -146,8 +142,8 @@ fn preheader(items: &[Item]) -> Vec<Item> {
     // The preheader is text, not HTML, and what it prints shows nothing: it is hidden.
     hidden.extend(items.iter().map(|item| match &item.kind {
         ItemKind::Text(text) => Item::text(escape::to_html(text)),
-        ItemKind::Output(chain) => {
-            Item { kind: ItemKind::Placed { chain: chain.clone(), place: Place::Text, shows: None }, at: item.at }
+        ItemKind::Output { chain, place, .. } => {
+            Item { kind: ItemKind::Output { chain: chain.clone(), place: *place, shows: None }, at: item.at }
         }
         _ => item.clone(),
     }));

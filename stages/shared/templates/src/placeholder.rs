@@ -50,10 +50,7 @@ impl Placeholders {
 
     /// No words yet, and none that occurs in this text.
     pub(super) fn absent_from(text: &str) -> Self {
-        let highest = highest_prefix(text);
-        // `q` stands only at the start, so that no text before a word can overlap with it.
-        let prefix = format!("qz{}x", highest.map_or(0, |highest| highest + 1));
-        Self { prefix, table: Vec::new(), places: Vec::new() }
+        Self { prefix: unused_prefix(text), table: Vec::new(), places: Vec::new() }
     }
 
     /// A word for these items.
@@ -68,11 +65,7 @@ impl Placeholders {
         let Some((start, place, is_text)) = after.checked_sub(1).and_then(|index| self.places.get(index)) else {
             return Position::START;
         };
-        let text = if *is_text { document.get(*start..at).unwrap_or_default() } else { "" };
-        text.chars().fold(*place, |place, character| match character {
-            '\n' => Position { line: place.line + 1, column: 1 },
-            _ => Position { column: place.column + 1, ..place },
-        })
+        place.after(if *is_text { document.get(*start..at).unwrap_or_default() } else { "" })
     }
 
     pub(super) fn occur_in(&self, text: &str) -> bool {
@@ -98,17 +91,14 @@ impl Placeholders {
     pub(super) fn segments<'d>(&self, document: &'d str) -> Vec<DocumentSegment<'d>> {
         let mut segments = Vec::new();
         let mut rest = document;
-        while let Some(start) = rest.find(&self.prefix) {
-            let (before, from) = rest.split_at(start);
-            if !before.is_empty() {
-                segments.push(DocumentSegment::Text(before));
+        while let Some(start) = rest.find(&self.prefix)
+            && let Some((id, length)) = rest.get(start..).and_then(|from| self.word(from))
+        {
+            if start > 0 {
+                segments.push(DocumentSegment::Text(rest.get(..start).unwrap_or_default()));
             }
-            let word = from.get(self.prefix.len()..).unwrap_or_default();
-            let digits = word.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
-            if let Some(id) = word.get(..digits).and_then(|digits| digits.parse().ok()) {
-                segments.push(DocumentSegment::Id(id));
-            }
-            rest = word.get(digits + 1..).unwrap_or_default();
+            segments.push(DocumentSegment::Id(id));
+            rest = rest.get(start + length..).unwrap_or_default();
         }
         if !rest.is_empty() {
             segments.push(DocumentSegment::Text(rest));
@@ -150,27 +140,21 @@ impl Placeholders {
     }
 }
 
+/// How words can begin that stand in for something in this text: it occurs nowhere in it.
+pub(super) fn unused_prefix(text: &str) -> String {
+    // `q` stands only at the start, so that no text before a word can overlap with it.
+    format!("qz{}x", highest_prefix(text).map_or(0, |highest| highest + 1))
+}
+
 /// The highest number between `qz` and `x` in a text, in any case. Longer numbers than any prefix has do not count.
 fn highest_prefix(text: &str) -> Option<u64> {
-    let bytes = text.as_bytes();
-    let mut highest = None;
-    let mut at = 0;
-    while let Some(found) = bytes.get(at..).unwrap_or_default().iter().position(|byte| byte.eq_ignore_ascii_case(&b'q'))
-    {
-        at += found + 1;
-        if !bytes.get(at).is_some_and(|byte| byte.eq_ignore_ascii_case(&b'z')) {
-            continue;
-        }
-        let digits = bytes.get(at + 1..).unwrap_or_default();
+    let number = |rest: &str| {
         // Nine digits at most: the document is shorter than so many words.
-        let length = digits.iter().take(10).position(|byte| !byte.is_ascii_digit()).unwrap_or(10);
-        let ends = digits.get(length).is_some_and(|byte| byte.eq_ignore_ascii_case(&b'x'));
-        if ends && (1..10).contains(&length) {
-            let number = text.get(at + 1..at + 1 + length).and_then(|digits| digits.parse().ok());
-            highest = highest.max(number);
-        }
-    }
-    highest
+        let digits = rest.bytes().take(10).take_while(u8::is_ascii_digit).count();
+        let ends = rest.as_bytes().get(digits) == Some(&b'x') && digits < 10;
+        rest.get(..digits).filter(|_| ends)?.parse().ok()
+    };
+    text.to_ascii_lowercase().split("qz").skip(1).filter_map(number).max()
 }
 
 #[cfg(test)]

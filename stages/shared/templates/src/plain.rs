@@ -20,15 +20,8 @@ use super::syntax::{Block, LiquidTag};
 /// When the budget is spent. HTML that is not closed still gives a text.
 pub(super) fn derive(items: &[Item], budget: &Budget) -> Result<Vec<Item>, Spent> {
     let (placeholders, document) = Placeholders::document(items, budget)?;
-    let mut writer = Writer {
-        document: &document,
-        placeholders,
-        page: Page::default(),
-        link: None,
-        hidden: None,
-        lists: Vec::new(),
-        loops: 0,
-    };
+    let mut writer =
+        Writer { placeholders, page: Page::default(), link: None, hidden: None, lists: Vec::new(), loops: 0 };
     let mut reader = MarkupReader::lenient(&document, budget);
     loop {
         match reader.next() {
@@ -69,8 +62,7 @@ struct Link {
     text: usize,
 }
 
-struct Writer<'d> {
-    document: &'d str,
+struct Writer {
     placeholders: Placeholders,
     page: Page,
     /// The link being read. Links do not nest: another one ends it.
@@ -83,25 +75,18 @@ struct Writer<'d> {
     loops: usize,
 }
 
-impl Writer<'_> {
+impl Writer {
     fn token(&mut self, token: &HtmlToken<'_>, is_for_outlook: bool) {
-        let document = self.document;
-        let of = |span: &std::ops::Range<usize>| document.get(span.clone()).unwrap_or_default();
         if is_for_outlook || self.is_hidden(token) {
-            let (HtmlToken::Text { span, .. } | HtmlToken::Comment { span } | HtmlToken::End { span, .. }) = token
-            else {
-                let HtmlToken::Start(tag) = token else { return };
-                return self.controls(of(&tag.span));
-            };
-            return self.controls(of(span));
+            return self.controls(token.span().text);
         }
         match token {
-            HtmlToken::Text { span, is_raw: false } => self.visible(of(span)),
+            HtmlToken::Text { span, is_raw: false } => self.visible(span.text),
             // Style sheets, scripts, titles.
-            HtmlToken::Text { span, .. } | HtmlToken::Comment { span } => self.controls(of(span)),
+            HtmlToken::Text { span, .. } | HtmlToken::Comment { span } => self.controls(span.text),
             HtmlToken::Start(tag) => self.start(tag),
             HtmlToken::End { name, span } => {
-                self.controls(of(span));
+                self.controls(span.text);
                 self.end(&name.to_ascii_lowercase());
             }
         }
@@ -111,7 +96,7 @@ impl Writer<'_> {
     fn is_hidden(&mut self, token: &HtmlToken<'_>) -> bool {
         let name_of = |name: &str| name.to_ascii_lowercase();
         if let (None, HtmlToken::Start(tag)) = (&self.hidden, token) {
-            let hides = HIDEABLE.contains(&name_of(tag.name).as_str()) && self.hides(tag);
+            let hides = HIDEABLE.contains(&name_of(tag.name).as_str()) && hides(tag);
             self.hidden = hides.then(|| (name_of(tag.name), 1));
             return hides;
         }
@@ -127,15 +112,6 @@ impl Writer<'_> {
             _ => {}
         }
         self.hidden.is_some()
-    }
-
-    fn hides(&self, tag: &HtmlTag<'_>) -> bool {
-        let of = |span: &std::ops::Range<usize>| self.document.get(span.clone()).unwrap_or_default();
-        let style = tag.attributes.iter().find(|attribute| of(&attribute.name).eq_ignore_ascii_case("style"));
-        let style = style.map(|attribute| of(&attribute.value)).unwrap_or_default();
-        let plain: String =
-            style.chars().filter(|letter| !letter.is_whitespace()).collect::<String>().to_ascii_lowercase();
-        plain.split(';').any(|declaration| matches!(declaration, "display:none" | "display:none!important"))
     }
 
     /// Begins an item of a list.
@@ -156,11 +132,9 @@ impl Writer<'_> {
     fn start(&mut self, tag: &HtmlTag<'_>) {
         self.controls(tag.name);
         let name = tag.name.to_ascii_lowercase();
-        let document = self.document;
         let mut href = None;
         for attribute in &tag.attributes {
-            let written = document.get(attribute.name.clone()).unwrap_or_default();
-            let value = document.get(attribute.value.clone()).unwrap_or_default();
+            let (written, value) = (attribute.name.text, attribute.value.text);
             self.controls(written);
             if name == "a" && href.is_none() && written.eq_ignore_ascii_case("href") && self.is_printable(value) {
                 href = Some(value);
@@ -246,6 +220,12 @@ impl Writer<'_> {
             self.page.item(item);
         }
     }
+}
+
+fn hides(tag: &HtmlTag<'_>) -> bool {
+    let style: String = tag.attribute("style").unwrap_or_default().split_whitespace().collect();
+    let style = style.to_ascii_lowercase();
+    style.split(';').any(|declaration| matches!(declaration, "display:none" | "display:none!important"))
 }
 
 fn count_loop(loops: &mut usize, item: &Item) {

@@ -5,10 +5,10 @@ use schemas::LinkToken;
 
 use super::escape;
 use super::fault::{FaultCode, Part, Problem, TemplateFault};
-use super::filters::{CompiledChain, CompiledFilter, ESCAPES, NEWLINE_TO_BR, RAW};
+use super::filters::{CompiledChain, ESCAPES, NEWLINE_TO_BR, RAW};
 use super::names::Locals;
 use super::scan::{AddressKind, Item, ItemKind, Place, Shown, Special};
-use super::structure::{closes, opens};
+use super::structure::{closes, divides, opens};
 use super::syntax::{Condition, FilterCall, FilterChain, ForLoop, LiquidTag, Operand};
 
 /// How printed values are made safe.
@@ -20,6 +20,16 @@ pub(super) enum Context {
     Plain,
     /// As [`Plain`](Self::Plain), from a template written for HTML: escaping filters are left out.
     PlainFromHtml,
+}
+
+impl Context {
+    /// That of a part as its author writes it.
+    pub(super) fn of(part: Part) -> Self {
+        match part {
+            Part::Preheader | Part::BodyHtml => Self::Html,
+            Part::Subject | Part::BodyText => Self::Plain,
+        }
+    }
 }
 
 /// What a printed value is escaped for.
@@ -72,9 +82,7 @@ pub(super) enum Instruction {
         target: Vec<Instruction>,
     },
     OpenPixel,
-    Unsubscribe {
-        escape: bool,
-    },
+    Unsubscribe(Escape),
     UnsubscribeWord,
     UnlessShown {
         field: Shown,
@@ -158,7 +166,7 @@ impl Builder<'_> {
             if closes(item).is_some() {
                 return Ok((ops, Ending::Close));
             }
-            if matches!(&item.kind, ItemKind::Tag(LiquidTag::Else | LiquidTag::Elsif(_) | LiquidTag::When(_))) {
+            if divides(item) {
                 return Ok((ops, Ending::Divide(item)));
             }
             let op = if opens(item).is_some() { self.block(item, rest)? } else { self.single(item)? };
@@ -171,26 +179,34 @@ impl Builder<'_> {
         let at = |problem: Problem| problem.at(self.part, item.at);
         Ok(Some(match &item.kind {
             ItemKind::Text(text) => Instruction::Text(text.clone()),
-            ItemKind::Output(chain) => self.output(chain, Place::Text, shown(chain)).map_err(at)?,
-            ItemKind::Placed { chain, place, shows } => self.output(chain, *place, *shows).map_err(at)?,
+            ItemKind::Output { chain, place, shows } => self.output(chain, *place, *shows).map_err(at)?,
             ItemKind::Special(Special::Click { link, url }) => Instruction::Click { link: *link, url: url.clone() },
             ItemKind::Special(Special::OpenPixel) => Instruction::OpenPixel,
             ItemKind::Special(Special::Unsubscribe) => {
-                Instruction::Unsubscribe { escape: self.context == Context::Html }
+                Instruction::Unsubscribe(if self.context == Context::Html { Escape::Html } else { Escape::Not })
             }
             ItemKind::Special(Special::UnsubscribeWord) => Instruction::UnsubscribeWord,
+            ItemKind::Special(Special::Link { link, target }) => {
+                Instruction::Link { link: *link, target: self.build(target)? }
+            }
+            ItemKind::Special(Special::Address { kind, target }) => {
+                Instruction::Address { kind: *kind, target: self.build(target)? }
+            }
+            ItemKind::Special(Special::UnlessShown { field, body }) => {
+                Instruction::UnlessShown { field: *field, body: self.build(body)? }
+            }
             ItemKind::Tag(LiquidTag::Assign(name, chain)) => {
                 if let Some(raw) = chain.filters.iter().find(|filter| filter.name == RAW) {
                     return Err(at(misplaced_raw(raw)));
                 }
                 Instruction::Assign {
                     name: KString::from_ref(name),
-                    chain: self.chain(&chain.entry, &chain.filters).map_err(at)?,
+                    chain: CompiledChain::build(&chain.entry, &chain.filters).map_err(at)?,
                 }
             }
             ItemKind::Tag(LiquidTag::Break) => Instruction::Break,
             ItemKind::Tag(LiquidTag::Continue) => Instruction::Continue,
-            ItemKind::Tag(_) | ItemKind::Special(_) => return Ok(None),
+            ItemKind::Tag(_) | ItemKind::Special(Special::Footer) => return Ok(None),
         }))
     }
 
@@ -210,15 +226,6 @@ impl Builder<'_> {
             }
             ItemKind::Tag(LiquidTag::Capture(name)) => {
                 Instruction::Capture { name: KString::from_ref(name), body: self.closed(item, rest)? }
-            }
-            ItemKind::Special(Special::LinkStart { link }) => {
-                Instruction::Link { link: *link, target: self.closed(item, rest)? }
-            }
-            ItemKind::Special(Special::AddressStart(kind)) => {
-                Instruction::Address { kind: *kind, target: self.closed(item, rest)? }
-            }
-            ItemKind::Special(Special::UnlessShown(field)) => {
-                Instruction::UnlessShown { field: *field, body: self.closed(item, rest)? }
             }
             _ => return Ok(None),
         }))
@@ -335,12 +342,7 @@ impl Builder<'_> {
         };
         // A line break is markup, which only text may hold.
         breaks &= place == Place::Text;
-        Ok(Instruction::Output { chain: self.chain(&chain.entry, filters)?, escape, breaks, shows })
-    }
-
-    fn chain(&self, entry: &Operand, calls: &[FilterCall]) -> Result<CompiledChain, Problem> {
-        let calls = calls.iter().map(CompiledFilter::build).collect::<Result<Vec<_>, _>>()?;
-        Ok(CompiledChain::new(entry.clone(), calls))
+        Ok(Instruction::Output { chain: CompiledChain::build(&chain.entry, filters)?, escape, breaks, shows })
     }
 }
 

@@ -9,7 +9,8 @@ use runtime::{Budget, Spent};
 
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::lexer::brief;
-use super::limits::{END_TAG_BYTES, FAULTS, TemplateLimits, text_steps};
+use super::limits::{END_TAG_BYTES, FAULTS, MARKUP_BYTES, SOURCE_BYTES, TAGS, text_steps};
+use super::program::shown;
 use super::syntax::{self, FilterChain, IncludeTag, LiquidTag};
 
 /// One element of a part, in source order; blocks are not yet trees.
@@ -23,10 +24,8 @@ pub(super) struct Item {
 pub(super) enum ItemKind {
     /// Static text, as it goes out.
     Text(String),
-    /// `{{ … }}`.
-    Output(FilterChain),
-    /// An output whose place in the HTML is known.
-    Placed { chain: FilterChain, place: Place, shows: Option<Shown> },
+    /// `{{ … }}`. Its place, and what it shows for the law, are those of text until its HTML is read.
+    Output { chain: FilterChain, place: Place, shows: Option<Shown> },
     /// `{% … %}`.
     Tag(LiquidTag),
     /// Something this engine puts in.
@@ -53,10 +52,10 @@ pub(super) enum AddressKind {
 pub(super) enum Special {
     /// The tracked form of a link whose target never changes.
     Click { link: u16, url: String },
-    /// Starts a link whose target is rendered: what stands up to its end tag is the target.
-    LinkStart { link: u16 },
-    /// Starts an address, or something that holds addresses, that is checked when it is rendered.
-    AddressStart(AddressKind),
+    /// A tracked link whose target is rendered.
+    Link { link: u16, target: Vec<Item> },
+    /// An address, or something that holds addresses, that is checked when it is rendered.
+    Address { kind: AddressKind, target: Vec<Item> },
     /// The address of the open pixel.
     OpenPixel,
     /// The recipient's unsubscribe address.
@@ -65,8 +64,8 @@ pub(super) enum Special {
     UnsubscribeWord,
     /// Where the footer goes.
     Footer,
-    /// Starts text that is left out if the message has shown this field already.
-    UnlessShown(Shown),
+    /// What is left out if the message has shown this field already.
+    UnlessShown { field: Shown, body: Vec<Item> },
 }
 
 /// Where in the HTML an output stands.
@@ -95,17 +94,13 @@ impl Item {
     /// The chain of an output, wherever it stands.
     pub(super) fn output(&self) -> Option<&FilterChain> {
         match &self.kind {
-            ItemKind::Output(chain) | ItemKind::Placed { chain, .. } => Some(chain),
+            ItemKind::Output { chain, .. } => Some(chain),
             _ => None,
         }
     }
 
     pub(super) fn special(special: Special) -> Self {
         Self { kind: ItemKind::Special(special), at: Position::default() }
-    }
-
-    pub(super) fn tag(tag: LiquidTag) -> Self {
-        Self { kind: ItemKind::Tag(tag), at: Position::default() }
     }
 }
 
@@ -137,13 +132,8 @@ pub(super) enum SourceKind {
 /// # Errors
 /// Every fault of the markup, up to a limit; of a fault in the delimiters only the first, since what comes after it
 /// cannot be read.
-pub(super) fn scan(
-    part: Part,
-    source: &str,
-    limits: &TemplateLimits,
-    budget: &Budget,
-) -> Result<Vec<Item>, Vec<TemplateFault>> {
-    scan_source(part, SourceKind::Whole, source, limits, budget).map(|scanned| scanned.items)
+pub(super) fn scan(part: Part, source: &str, budget: &Budget) -> Result<Vec<Item>, Vec<TemplateFault>> {
+    scan_source(part, SourceKind::Whole, source, budget).map(|scanned| scanned.items)
 }
 
 /// What there is in a source.
@@ -168,29 +158,26 @@ pub(super) fn scan_source(
     part: Part,
     kind: SourceKind,
     source: &str,
-    limits: &TemplateLimits,
     budget: &Budget,
 ) -> Result<ScannedSource, Vec<TemplateFault>> {
-    if source.len() > limits.source_bytes {
-        let detail = format!("{} bytes; at most {} are allowed", source.len(), limits.source_bytes);
-        return Err(vec![Problem::new(FaultCode::SourceTooLarge, detail).at(part, Position { line: 1, column: 1 })]);
+    if source.len() > SOURCE_BYTES {
+        let detail = format!("{} bytes; at most {SOURCE_BYTES} are allowed", source.len());
+        return Err(vec![Problem::new(FaultCode::SourceTooLarge, detail).at(part, Position::START)]);
     }
-    let start = Position { line: 1, column: 1 };
     let copies = source.len().saturating_mul(2);
     budget
         .take_input(source.len())
         .and_then(|()| budget.hold(copies))
         .and_then(|()| budget.take_steps(text_steps(source.len())))
-        .map_err(|spent| vec![Problem::from(spent).at(part, start)])?;
+        .map_err(|spent| vec![Problem::from(spent).at(part, Position::START)])?;
     let source = plain_lines(source);
     let mut scanner = Scanner {
         part,
         kind,
         source: &source,
-        limits,
         budget,
         at: 0,
-        place: Cursor::default(),
+        followed: (0, Position::START),
         tags: 0,
         scanned: ScannedSource { items: Vec::new(), insertions: Vec::new(), markups: Vec::new() },
         faults: Vec::new(),
@@ -201,37 +188,14 @@ pub(super) fn scan_source(
     if scanner.faults.is_empty() { Ok(scanner.scanned) } else { Err(scanner.faults) }
 }
 
-/// Follows line and column forward through the source, so that a thousand tags do not mean a thousand rescans.
-#[derive(Default)]
-struct Cursor {
-    offset: usize,
-    lines: u32,
-    columns: u32,
-}
-
-impl Cursor {
-    fn advance(&mut self, source: &str, to: usize) -> Position {
-        for character in source.get(self.offset..to).unwrap_or_default().chars() {
-            if character == '\n' {
-                self.lines += 1;
-                self.columns = 0;
-            } else {
-                self.columns += 1;
-            }
-        }
-        self.offset = to;
-        Position { line: self.lines + 1, column: self.columns + 1 }
-    }
-}
-
 struct Scanner<'s> {
     part: Part,
     kind: SourceKind,
     source: &'s str,
-    limits: &'s TemplateLimits,
     budget: &'s Budget,
     at: usize,
-    place: Cursor,
+    /// How far the place was followed, and the place there: a thousand tags do not mean a thousand rescans.
+    followed: (usize, Position),
     tags: usize,
     scanned: ScannedSource,
     faults: Vec<TemplateFault>,
@@ -246,39 +210,39 @@ struct Markup<'s> {
     end: usize,
 }
 
-impl Markup<'_> {
-    fn insertion(&self, start: usize, at: Position, include: Option<IncludeTag>) -> Insertion {
-        let (trims_before, trims_after) = (self.trims_before, self.trims_after);
-        Insertion { span: start..self.end, at, trims_before, trims_after, include }
-    }
-}
-
 impl<'s> Scanner<'s> {
     fn run(&mut self) -> Result<(), TemplateFault> {
         let mut trim_next = false;
         while let Some(start) = find_opening(self.source, self.at) {
             let markup = self.markup(start)?;
             self.push_text(self.at, start, trim_next, markup.trims_before);
-            let at = self.place.advance(self.source, start);
+            let at = self.place(start);
             self.charge(at, markup.end - self.at)?;
             self.at = markup.end;
             trim_next = markup.trims_after;
             self.tags += 1;
-            if self.tags > self.limits.tags {
-                let detail = format!("more than {} tags and outputs", self.limits.tags);
+            if self.tags > TAGS {
+                let detail = format!("more than {TAGS} tags and outputs");
                 return Err(Problem::new(FaultCode::TooManyTags, detail).at(self.part, at));
             }
-            if markup.inner.len() > self.limits.markup_bytes {
-                let detail = format!("a tag is longer than {} bytes", self.limits.markup_bytes);
+            if markup.inner.len() > MARKUP_BYTES {
+                let detail = format!("a tag is longer than {MARKUP_BYTES} bytes");
                 return Err(Problem::syntax(detail).at(self.part, at));
             }
             if let Some(include) = self.include(&markup) {
                 match include {
-                    Ok(include) => self.scanned.insertions.push(markup.insertion(start, at, include)),
+                    Ok(include) => self.scanned.insertions.push(Insertion {
+                        span: start..markup.end,
+                        at,
+                        trims_before: markup.trims_before,
+                        trims_after: markup.trims_after,
+                        include,
+                    }),
                     Err(problem) => self.read(at, Err(problem)),
                 }
             } else if markup.is_output {
-                self.read(at, syntax::output(markup.inner).map(ItemKind::Output));
+                let read = syntax::output(markup.inner);
+                self.read(at, read.map(|chain| ItemKind::Output { shows: shown(&chain), place: Place::Text, chain }));
             } else if let Some(trims) = self.tag(at, markup.inner, trim_next)? {
                 trim_next = trims;
             }
@@ -291,6 +255,13 @@ impl<'s> Scanner<'s> {
         Ok(())
     }
 
+    /// The place of this byte, which is behind those asked for before.
+    fn place(&mut self, to: usize) -> Position {
+        let (from, at) = self.followed;
+        self.followed = (to, at.after(self.source.get(from..to).unwrap_or_default()));
+        self.followed.1
+    }
+
     /// What markup puts in, if it puts in something.
     fn include(&self, markup: &Markup<'s>) -> Option<Result<Option<IncludeTag>, Problem>> {
         let inner = markup.inner.trim();
@@ -298,7 +269,7 @@ impl<'s> Scanner<'s> {
             return (self.kind == SourceKind::Layout && inner == "content").then_some(Ok(None));
         }
         let rest = inner.strip_prefix("include").filter(|rest| !rest.starts_with(is_name_character))?;
-        (self.kind != SourceKind::Whole).then(|| syntax::include(rest, self.limits).map(Some))
+        (self.kind != SourceKind::Whole).then(|| syntax::include(rest).map(Some))
     }
 
     /// Charges for this many bytes of the source.
@@ -312,7 +283,7 @@ impl<'s> Scanner<'s> {
         if inner.starts_with('#') {
             return Ok(None);
         }
-        let end = inner.bytes().position(|byte| !(byte.is_ascii_alphanumeric() || byte == b'_')).unwrap_or(inner.len());
+        let end = inner.find(|character: char| !is_name_character(character)).unwrap_or(inner.len());
         let (name, rest) = inner.split_at(end);
         match name {
             "" => {
@@ -322,7 +293,7 @@ impl<'s> Scanner<'s> {
             }
             "raw" | "comment" => self.verbatim(at, name, trims).map(Some),
             _ => {
-                let read = syntax::tag(name, rest, self.limits).map(ItemKind::Tag);
+                let read = syntax::tag(name, rest).map(ItemKind::Tag);
                 self.read(at, read);
                 Ok(None)
             }
@@ -372,10 +343,13 @@ impl<'s> Scanner<'s> {
         let is_output = self.source.as_bytes().get(start + 1) == Some(&b'{');
         let body = self.source.get(start + 2..).unwrap_or_default();
         let closing = if is_output { "}}" } else { "%}" };
-        let Some(length) = find_closing(body, closing, self.limits.markup_bytes) else {
-            let at = self.place.advance(self.source, start);
+        let Some(length) = find_closing(body, closing) else {
+            let at = self.place(start);
             let opening = if is_output { "{{" } else { "{%" };
-            let detail = format!("`{opening}` is never closed by `{closing}`: `{}`", brief(first_line(body)));
+            let detail = format!(
+                "`{opening}` is never closed by `{closing}`: `{}`",
+                brief(body.lines().next().unwrap_or_default())
+            );
             return Err(Problem::new(FaultCode::UnclosedTag, detail).at(self.part, at));
         };
         let inner = body.get(..length).unwrap_or_default();
@@ -392,7 +366,7 @@ impl<'s> Scanner<'s> {
         let from = from + text.len() - begun.len();
         let text = if trim_end { begun.trim_end() } else { begun };
         if !text.is_empty() {
-            let at = self.place.advance(self.source, from);
+            let at = self.place(from);
             self.scanned.items.push(Item { kind: ItemKind::Text(text.to_owned()), at });
         }
     }
@@ -400,10 +374,6 @@ impl<'s> Scanner<'s> {
 
 fn is_name_character(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }
 
 fn find_opening(source: &str, from: usize) -> Option<usize> {
@@ -421,9 +391,9 @@ fn find_opening(source: &str, from: usize) -> Option<usize> {
 
 /// The closing delimiter outside quoted text, else the first one at all (an apostrophe in a comment is no quote).
 /// Looks for quotes only as far as markup may reach, so that open quotes do not make every tag a scan to the end.
-fn find_closing(body: &str, closing: &str, reach: usize) -> Option<usize> {
+fn find_closing(body: &str, closing: &str) -> Option<usize> {
     let mut quote = None;
-    for (at, byte) in body.bytes().take(reach).enumerate() {
+    for (at, byte) in body.bytes().take(MARKUP_BYTES).enumerate() {
         match quote {
             Some(open) if byte == open => quote = None,
             Some(_) => {}

@@ -8,12 +8,12 @@ use std::fmt;
 
 use liquid::model::{DisplayCow, KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, try_find};
 use runtime::{Budget, Spent};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::filters::characters;
-use super::fixed::Fixed;
 use super::limits::{VALUE_DEPTH, text_steps};
 use super::merge::{Contact, Links, MergeData};
+use super::options::MessageOptions;
 use super::syntax::{Index, Operand};
 
 /// The value of a name that has none. To a template it is all of: nothing when printed, false, nil, empty, blank and
@@ -71,7 +71,7 @@ pub(super) struct Frame {
 
 /// Everything a message's names can mean, and the budget of the rendering.
 pub(super) struct RenderScope<'a> {
-    fixed: &'a Fixed,
+    options: &'a MessageOptions,
     data: &'a MergeData,
     pub(super) links: &'a dyn Links,
     unsubscribe: OnceCell<String>,
@@ -88,9 +88,9 @@ pub(super) struct RenderScope<'a> {
 }
 
 impl<'a> RenderScope<'a> {
-    pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links, budget: Budget) -> Self {
+    pub(super) fn new(options: &'a MessageOptions, data: &'a MergeData, links: &'a dyn Links, budget: Budget) -> Self {
         Self {
-            fixed,
+            options,
             data,
             links,
             unsubscribe: OnceCell::new(),
@@ -117,24 +117,12 @@ impl<'a> RenderScope<'a> {
         self.data.contact.locale.as_deref()
     }
 
-    pub(super) fn unsubscribe(&self) -> &str {
-        self.unsubscribe_text()
-    }
-
-    pub(super) fn preferences(&self) -> &str {
-        self.preferences_text()
-    }
-
-    fn unsubscribe_text(&self) -> &String {
+    pub(super) fn unsubscribe(&self) -> &String {
         self.unsubscribe.get_or_init(|| self.links.unsubscribe())
     }
 
-    fn preferences_text(&self) -> &String {
+    pub(super) fn preferences(&self) -> &String {
         self.preferences.get_or_init(|| self.links.preferences())
-    }
-
-    pub(super) fn set(&mut self, name: &KString, value: Value) {
-        self.locals.insert(name.clone(), value);
     }
 
     /// An operand's value. A path that cannot be followed has none.
@@ -172,19 +160,19 @@ impl<'a> RenderScope<'a> {
         }
         match root.as_str() {
             "contact" => self.contact(rest),
-            "data" => self.json_at(&self.converted_data, JsonRoot::Value(&self.data.data), rest),
-            "event" => self.json_at(&self.converted_event, JsonRoot::Value(&self.data.event), rest),
+            "data" => self.json_at(&self.converted_data, &self.data.data, rest),
+            "event" => self.json_at(&self.converted_event, &self.data.event, rest),
             "sender" => member(rest, |name| match name {
-                "name" => Some(&self.fixed.sender_name),
-                "email" => Some(&self.fixed.sender_email),
-                "reply_to" => self.fixed.reply_to.as_ref(),
+                "name" => Some(&self.options.sender.name),
+                "email" => Some(&self.options.sender.email),
+                "reply_to" => self.options.sender.reply_to.as_ref(),
                 _ => None,
             }),
-            "campaign" => member(rest, |name| self.fixed.campaign.as_ref().and_then(|campaign| campaign.get(name))),
-            "tenant" => member(rest, |name| self.fixed.tenant.get(name)),
-            "unsubscribe_url" => borrowed(Some(self.unsubscribe_text()), rest),
-            "preferences_url" => borrowed(Some(self.preferences_text()), rest),
-            "physical_address" => borrowed(self.fixed.physical_address.as_ref(), rest),
+            "campaign" => member(rest, |name| self.options.campaign.as_ref().and_then(|campaign| campaign.get(name))),
+            "tenant" => member(rest, |name| self.options.tenant.get(name)),
+            "unsubscribe_url" => borrowed(Some(self.unsubscribe()), rest),
+            "preferences_url" => borrowed(Some(self.preferences()), rest),
+            "physical_address" => borrowed(self.options.physical_address.as_ref(), rest),
             bare => borrowed(contact_field(&self.data.contact, bare), rest),
         }
     }
@@ -197,8 +185,8 @@ impl<'a> RenderScope<'a> {
             let key = key.to_kstr();
             let fields = &self.data.contact.fields;
             return match fields.get(key.as_str()).filter(|value| !is_empty(value)) {
-                Some(_) => self.json_at(&self.converted_fields, JsonRoot::Object(fields), rest),
-                None => borrowed(self.fixed.fallbacks.get(key.as_str()), tail),
+                Some(_) => self.json_at(&self.converted_fields, fields, rest),
+                None => borrowed(self.options.fallbacks.get(key.as_str()), tail),
             };
         }
         borrowed(contact_field(&self.data.contact, &name), rest)
@@ -287,57 +275,35 @@ fn is_empty(value: &Json) -> bool {
     }
 }
 
-/// Merge data a path starts in.
-#[derive(Clone, Copy)]
-enum JsonRoot<'a> {
-    Value(&'a Json),
-    Object(&'a Map<String, Json>),
-}
-
-impl<'a> JsonRoot<'a> {
-    /// What stands at the end of a path. `None`: nothing does, or the answer is a property of a value such as its `size`.
-    fn walk(self, path: &[ScalarCow<'_>]) -> Option<&'a Json> {
-        let (mut value, path) = match self {
-            Self::Value(value) => (value, path),
-            Self::Object(object) => {
-                let (key, path) = path.split_first()?;
-                (object.get(key.to_kstr().as_str())?, path)
+/// What stands at the end of a path in merge data. `None`: nothing does, or the answer is a property of a value such as its `size`.
+fn walk<'a>(mut value: &'a Json, path: &[ScalarCow<'_>]) -> Option<&'a Json> {
+    for key in path {
+        value = match value {
+            Json::Object(object) => object.get(key.to_kstr().as_str())?,
+            Json::Array(items) => {
+                let index = key.to_integer()?;
+                let index = if index < 0 { index + i64::try_from(items.len()).ok()? } else { index };
+                items.get(usize::try_from(index).ok()?)?
             }
+            _ => return None,
         };
-        for key in path {
-            value = match value {
-                Json::Object(object) => object.get(key.to_kstr().as_str())?,
-                Json::Array(items) => {
-                    let index = key.to_integer()?;
-                    let index = if index < 0 { index + i64::try_from(items.len()).ok()? } else { index };
-                    items.get(usize::try_from(index).ok()?)?
-                }
-                _ => return None,
-            };
-        }
-        Some(value)
     }
+    Some(value)
 }
 
 impl RenderScope<'_> {
     /// The value at a path in merge data. Only lists, objects and their properties need the converted data.
-    fn json_at<'s>(&'s self, cell: &'s OnceCell<Value>, root: JsonRoot<'s>, path: &[ScalarCow<'_>]) -> ValueCow<'s> {
-        match root.walk(path) {
+    fn json_at<'s>(&'s self, cell: &'s OnceCell<Value>, root: &'s Json, path: &[ScalarCow<'_>]) -> ValueCow<'s> {
+        let converted = || cell.get_or_init(|| self.liquid(root, 0));
+        match walk(root, path) {
             Some(Json::Null) => missing(),
             Some(Json::String(text)) if text.is_empty() => missing(),
             Some(Json::String(text)) => ValueCow::Borrowed(text),
             Some(scalar @ (Json::Bool(_) | Json::Number(_))) => ValueCow::Owned(self.liquid(scalar, 0)),
-            Some(Json::Array(_) | Json::Object(_)) => tail(self.converted(cell, root), path),
-            None if path.iter().any(is_property) => tail(self.converted(cell, root), path),
+            Some(Json::Array(_) | Json::Object(_)) => tail(converted(), path),
+            None if path.iter().any(is_property) => tail(converted(), path),
             None => missing(),
         }
-    }
-
-    fn converted<'s>(&'s self, cell: &'s OnceCell<Value>, root: JsonRoot<'_>) -> &'s Value {
-        cell.get_or_init(|| match root {
-            JsonRoot::Value(value) => self.liquid(value, 0),
-            JsonRoot::Object(object) => self.liquid_object(object, 0),
-        })
     }
 
     /// JSON as a Liquid value. Nothing more is converted once the budget is spent.
@@ -360,14 +326,10 @@ impl RenderScope<'_> {
             }
             _ if depth >= VALUE_DEPTH => Value::Nil,
             Json::Array(items) => Value::Array(items.iter().map(|item| self.liquid(item, depth + 1)).collect()),
-            Json::Object(object) => self.liquid_object(object, depth),
+            Json::Object(object) => Value::Object(
+                object.iter().map(|(key, value)| (KString::from_ref(key), self.liquid(value, depth + 1))).collect(),
+            ),
         }
-    }
-
-    fn liquid_object(&self, object: &Map<String, Json>, depth: u32) -> Value {
-        Value::Object(
-            object.iter().map(|(key, value)| (KString::from_ref(key), self.liquid(value, depth + 1))).collect(),
-        )
     }
 }
 

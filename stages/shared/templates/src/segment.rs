@@ -24,7 +24,10 @@ pub(super) fn segments(items: Vec<Item>, address: impl Fn(&Item) -> Option<LinkT
     let mut items = items.into_iter().peekable();
     while let Some(item) = items.next() {
         match address(&item).filter(|_| cutter.open.is_empty()) {
-            Some(token) => cutter.address(token),
+            Some(token) => {
+                cutter.flush();
+                cutter.done.push(PartSegment::Address(token));
+            }
             None => {
                 let is_fixed = |next: &Item| matches!(next.kind, ItemKind::Text(_)) || address(next).is_some();
                 let is_fixed_next = items.peek().is_none_or(is_fixed);
@@ -48,11 +51,6 @@ struct Cutter {
 }
 
 impl Cutter {
-    fn address(&mut self, token: LinkToken) {
-        self.flush();
-        self.done.push(PartSegment::Address(token));
-    }
-
     fn push(&mut self, item: Item, is_fixed_next: bool) {
         if self.open.is_empty()
             && let ItemKind::Text(text) = &item.kind

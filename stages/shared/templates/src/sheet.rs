@@ -18,7 +18,7 @@ const FONT_HOSTS: [&str; 4] = ["fonts.googleapis.com", "fonts.bunny.net", "use.t
 /// Stands for what a value or a condition makes of a piece of a sheet.
 const UNKNOWN: char = '\u{1}';
 
-/// StyleFaultReason a style sheet is refused.
+/// Why a style sheet is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum StyleFaultReason {
     #[error("the style sheet cannot be divided into rules: a quote, a bracket or a comment is not closed")]
@@ -90,7 +90,7 @@ impl Suspect {
 
 /// Reads the style sheet of a `style` element. Answers the rules that depend on the attributes of `html` and `body`.
 pub(super) fn check(sheet: &str, placeholders: &Placeholders) -> Result<Vec<Suspect>, StyleFault> {
-    let mut pieces = SheetPieces::new(sheet, Some(placeholders));
+    let mut pieces = SheetPieces::new(sheet, placeholders);
     // For each open block the rule's targets; `None` for `@media` and the like.
     let mut blocks: Vec<Option<Vec<SelectorTarget>>> = Vec::new();
     let mut suspects = Vec::new();
@@ -139,7 +139,8 @@ pub(super) fn check(sheet: &str, placeholders: &Placeholders) -> Result<Vec<Susp
 
 /// Checks the declarations of a `style` attribute; `of_root` for `html` and `body`.
 pub(super) fn check_inline(style: &str, of_root: bool) -> Result<(), StyleFaultReason> {
-    let mut pieces = SheetPieces::new(style, None);
+    let none = Placeholders::absent_from(style);
+    let mut pieces = SheetPieces::new(style, &none);
     loop {
         match pieces.next(0) {
             Ok(Some(SheetPiece { text, end, .. })) => {

@@ -1,8 +1,8 @@
 //! Checks that blocks open, divide and close as they should, and turns the flat list of items into a tree.
 
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
-use super::limits::{BRANCHES, FAULTS, TemplateLimits};
-use super::scan::{Item, ItemKind, Special};
+use super::limits::{BLOCK_DEPTH, BRANCHES, FAULTS, LOOP_DEPTH};
+use super::scan::{Item, ItemKind};
 use super::syntax::{Block, LiquidTag};
 
 /// The block an item opens, if it opens one.
@@ -13,9 +13,6 @@ pub(super) fn opens(item: &Item) -> Option<Block> {
         ItemKind::Tag(LiquidTag::Case(_)) => Some(Block::Case),
         ItemKind::Tag(LiquidTag::For(_)) => Some(Block::For),
         ItemKind::Tag(LiquidTag::Capture(_)) => Some(Block::Capture),
-        ItemKind::Special(Special::LinkStart { .. }) => Some(Block::Link),
-        ItemKind::Special(Special::AddressStart(_)) => Some(Block::Address),
-        ItemKind::Special(Special::UnlessShown(_)) => Some(Block::UnlessShown),
         _ => None,
     }
 }
@@ -28,6 +25,11 @@ pub(super) fn closes(item: &Item) -> Option<Block> {
     }
 }
 
+/// Whether an item divides a block into branches.
+pub(super) fn divides(item: &Item) -> bool {
+    matches!(&item.kind, ItemKind::Tag(LiquidTag::Else | LiquidTag::Elsif(_) | LiquidTag::When(_)))
+}
+
 /// Whether the item steers (a tag of any kind) rather than shows something.
 pub(super) fn is_control(item: &Item) -> bool {
     matches!(&item.kind, ItemKind::Tag(_))
@@ -36,20 +38,14 @@ pub(super) fn is_control(item: &Item) -> bool {
 /// Whether these items open, divide and close blocks only among themselves.
 pub(super) fn is_balanced(items: &[Item]) -> bool {
     let mut open = Vec::new();
-    for item in items {
-        if let Some(block) = opens(item) {
+    items.iter().all(|item| match (opens(item), closes(item)) {
+        (Some(block), _) => {
             open.push(block);
-        } else if let Some(block) = closes(item) {
-            if open.pop() != Some(block) {
-                return false;
-            }
-        } else if let ItemKind::Tag(LiquidTag::Else | LiquidTag::Elsif(_) | LiquidTag::When(_)) = &item.kind
-            && open.is_empty()
-        {
-            return false;
+            true
         }
-    }
-    open.is_empty()
+        (None, Some(block)) => open.pop() == Some(block),
+        (None, None) => !(divides(item) && open.is_empty()),
+    }) && open.is_empty()
 }
 
 struct Open {
@@ -60,14 +56,14 @@ struct Open {
 }
 
 /// Every structural fault of a part.
-pub(super) fn faults(part: Part, items: &[Item], limits: &TemplateLimits) -> Vec<TemplateFault> {
+pub(super) fn faults(part: Part, items: &[Item]) -> Vec<TemplateFault> {
     let mut open: Vec<Open> = Vec::new();
     let mut faults = Vec::new();
     for item in items {
         if faults.len() >= FAULTS {
             break;
         }
-        if let Err(problem) = step(&mut open, item, limits) {
+        if let Err(problem) = step(&mut open, item) {
             let too_deep = problem.code == FaultCode::NestingTooDeep;
             faults.push(problem.at(part, item.at));
             // One message for a tower of blocks, not one per storey.
@@ -84,15 +80,15 @@ pub(super) fn faults(part: Part, items: &[Item], limits: &TemplateLimits) -> Vec
     faults
 }
 
-fn step(open: &mut Vec<Open>, item: &Item, limits: &TemplateLimits) -> Result<(), Problem> {
+fn step(open: &mut Vec<Open>, item: &Item) -> Result<(), Problem> {
     if let Some(block) = opens(item) {
         open.push(Open { block, at: item.at, has_else: false, branches: 0 });
-        if open.len() > limits.depth {
-            let detail = format!("blocks are nested more than {} deep", limits.depth);
+        if open.len() > BLOCK_DEPTH {
+            let detail = format!("blocks are nested more than {BLOCK_DEPTH} deep");
             return Err(Problem::new(FaultCode::NestingTooDeep, detail));
         }
-        if block == Block::For && open.iter().filter(|outer| outer.block == Block::For).count() > limits.loop_depth {
-            let detail = format!("`for` is nested more than {} deep", limits.loop_depth);
+        if block == Block::For && open.iter().filter(|outer| outer.block == Block::For).count() > LOOP_DEPTH {
+            let detail = format!("`for` is nested more than {LOOP_DEPTH} deep");
             return Err(Problem::new(FaultCode::NestingTooDeep, detail));
         }
         return Ok(());

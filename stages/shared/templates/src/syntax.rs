@@ -5,7 +5,7 @@ use liquid::model::{State, Value};
 use super::fault::{FaultCode, Problem};
 use super::lexer::{Comparison, LiquidToken, brief, tokens};
 use super::limits::{
-    ALTERNATIVES, CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, PATH_PARTS, SNIPPET_NAME_MAX, TemplateLimits,
+    ALTERNATIVES, CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, PATH_PARTS, RANGE_ITEMS, SNIPPET_NAME_MAX,
 };
 
 /// A literal or a path to a value.
@@ -77,12 +77,6 @@ schemas::named_enum! {
         Case = "case",
         For = "for",
         Capture = "capture",
-        /// Ours: the text inside is the target of a tracked link.
-        Link = "link",
-        /// Ours: the text inside is an address, or holds some, that is checked when it is rendered.
-        Address = "address",
-        /// Ours: what is inside is left out when the message has shown the field already.
-        UnlessShown = "unless_shown",
     }
 }
 
@@ -115,7 +109,7 @@ pub(super) fn output(markup: &str) -> Result<FilterChain, Problem> {
 }
 
 /// Reads `{% name markup %}`.
-pub(super) fn tag(name: &str, markup: &str, limits: &TemplateLimits) -> Result<LiquidTag, Problem> {
+pub(super) fn tag(name: &str, markup: &str) -> Result<LiquidTag, Problem> {
     let mut reader = Reader::new(markup)?;
     let tag = match name {
         "if" => LiquidTag::If(reader.condition()?),
@@ -124,17 +118,15 @@ pub(super) fn tag(name: &str, markup: &str, limits: &TemplateLimits) -> Result<L
         "else" => LiquidTag::Else,
         "case" => LiquidTag::Case(reader.operand()?),
         "when" => LiquidTag::When(reader.alternatives()?),
-        "for" => LiquidTag::For(Box::new(reader.for_loop(limits)?)),
+        "for" => LiquidTag::For(Box::new(reader.for_loop()?)),
         "capture" => LiquidTag::Capture(reader.local_name()?),
         "assign" => reader.assign()?,
         "break" => LiquidTag::Break,
         "continue" => LiquidTag::Continue,
-        "endif" => LiquidTag::End(Block::If),
-        "endunless" => LiquidTag::End(Block::Unless),
-        "endcase" => LiquidTag::End(Block::Case),
-        "endfor" => LiquidTag::End(Block::For),
-        "endcapture" => LiquidTag::End(Block::Capture),
-        _ => return Err(unknown_tag(name)),
+        _ => match name.strip_prefix("end").and_then(Block::parse) {
+            Some(block) => LiquidTag::End(block),
+            None => return Err(unknown_tag(name)),
+        },
     };
     reader.finish()?;
     Ok(tag)
@@ -150,7 +142,7 @@ pub(super) struct IncludeTag {
 }
 
 /// Reads what stands after `include`. A parameter's value is what `assign` takes.
-pub(super) fn include(markup: &str, limits: &TemplateLimits) -> Result<IncludeTag, Problem> {
+pub(super) fn include(markup: &str) -> Result<IncludeTag, Problem> {
     let mut pieces = between_commas(markup).into_iter();
     let written = pieces.next().unwrap_or_default();
     let name = match tokens(written)?.as_slice() {
@@ -162,7 +154,7 @@ pub(super) fn include(markup: &str, limits: &TemplateLimits) -> Result<IncludeTa
         let (key, value) = piece
             .split_once(':')
             .ok_or_else(|| Problem::syntax(format!("`name: value` expected in `{}`", brief(piece))))?;
-        tag("assign", &format!("{key} = {value}"), limits)?;
+        tag("assign", &format!("{key} = {value}"))?;
         parameters.push((key.trim().to_owned(), value.trim().to_owned()));
     }
     Ok(IncludeTag { name, parameters })
@@ -266,21 +258,21 @@ impl<'s> Reader<'s> {
     }
 
     fn operand(&mut self) -> Result<Operand, Problem> {
-        self.operand_at(0)
-    }
-
-    fn operand_at(&mut self, depth: usize) -> Result<Operand, Problem> {
         match self.next() {
             Some(LiquidToken::Text(text)) => Ok(Operand::Literal(Value::scalar(text.to_owned()))),
             Some(LiquidToken::Integer(number)) => Ok(Operand::Literal(Value::scalar(number))),
             Some(LiquidToken::Float(number)) => Ok(Operand::Literal(Value::scalar(number))),
-            Some(LiquidToken::Name(name)) => match literal(name) {
-                Some(value) if !matches!(self.peek(), Some(LiquidToken::Dot | LiquidToken::IndexOpen)) => {
-                    Ok(Operand::Literal(value))
-                }
-                _ => self.path(name, depth).map(Operand::Path),
-            },
+            Some(LiquidToken::Name(name)) => self.named(name, 0),
             _ => Err(self.unexpected("a value")),
+        }
+    }
+
+    fn named(&mut self, name: &str, depth: usize) -> Result<Operand, Problem> {
+        match literal(name) {
+            Some(value) if !matches!(self.peek(), Some(LiquidToken::Dot | LiquidToken::IndexOpen)) => {
+                Ok(Operand::Literal(value))
+            }
+            _ => self.path(name, depth).map(Operand::Path),
         }
     }
 
@@ -293,13 +285,10 @@ impl<'s> Reader<'s> {
                 if depth >= INDEX_DEPTH {
                     return Err(Problem::new(FaultCode::NestingTooDeep, "indexes are nested too deeply"));
                 }
-                let index = match self.peek() {
-                    Some(LiquidToken::Text(_) | LiquidToken::Integer(_)) => match self.next() {
-                        Some(LiquidToken::Integer(number)) => Index::Number(number),
-                        Some(LiquidToken::Text(text)) => Index::Key(text.to_owned()),
-                        _ => return Err(self.unexpected("an index")),
-                    },
-                    Some(LiquidToken::Name(_)) => Index::Computed(Box::new(self.operand_at(depth + 1)?)),
+                let index = match self.next() {
+                    Some(LiquidToken::Integer(number)) => Index::Number(number),
+                    Some(LiquidToken::Text(text)) => Index::Key(text.to_owned()),
+                    Some(LiquidToken::Name(name)) => Index::Computed(Box::new(self.named(name, depth + 1)?)),
                     _ => return Err(self.unexpected("a text, a number or a name in `[ ]`")),
                 };
                 self.expect(&LiquidToken::IndexClose, "`]`")?;
@@ -388,10 +377,10 @@ impl<'s> Reader<'s> {
         Ok(LiquidTag::Assign(name, self.chain()?))
     }
 
-    fn for_loop(&mut self, limits: &TemplateLimits) -> Result<ForLoop, Problem> {
+    fn for_loop(&mut self) -> Result<ForLoop, Problem> {
         let variable = self.local_name()?;
         self.expect(&LiquidToken::Name("in"), "`in`")?;
-        let over = if self.take(&LiquidToken::GroupOpen) { self.range(limits)? } else { Over::Value(self.operand()?) };
+        let over = if self.take(&LiquidToken::GroupOpen) { self.range()? } else { Over::Value(self.operand()?) };
         let mut read = ForLoop { variable, over, limit: None, offset: None, reversed: false };
         while let Some(token) = self.next() {
             match token {
@@ -409,7 +398,7 @@ impl<'s> Reader<'s> {
         self.operand()
     }
 
-    fn range(&mut self, limits: &TemplateLimits) -> Result<Over, Problem> {
+    fn range(&mut self) -> Result<Over, Problem> {
         let (
             Some(LiquidToken::Integer(from)),
             Some(LiquidToken::Range),
@@ -419,8 +408,8 @@ impl<'s> Reader<'s> {
         else {
             return Err(Problem::new(FaultCode::RangeTooLarge, "a range must have two whole numbers, as in `(1..5)`"));
         };
-        if to.saturating_sub(from) >= limits.range_items {
-            let detail = format!("the range `({from}..{to})` has more than {} items", limits.range_items);
+        if to.saturating_sub(from) >= RANGE_ITEMS {
+            let detail = format!("the range `({from}..{to})` has more than {RANGE_ITEMS} items");
             return Err(Problem::new(FaultCode::RangeTooLarge, detail));
         }
         Ok(Over::Range(from, to))
@@ -438,6 +427,7 @@ fn literal(name: &str) -> Option<Value> {
     }
 }
 
+/// Whether a template cannot set this name. What the law wants in marketing mail is never something the template says itself.
 fn is_reserved(name: &str) -> bool {
     literal(name).is_some()
         || name.starts_with("__")
@@ -453,7 +443,6 @@ fn is_reserved(name: &str) -> bool {
                 | "sender"
                 | "campaign"
                 | "tenant"
-                // What the law wants in marketing mail is never something the template says itself.
                 | "unsubscribe_url"
                 | "preferences_url"
                 | "physical_address"

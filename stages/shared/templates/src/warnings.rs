@@ -4,8 +4,8 @@ use htmlize::unescape_attribute;
 use runtime::Budget;
 
 use super::TemplateSource;
-use super::fault::{Part, Position};
-use super::limits::{FAULTS, TemplateLimits};
+use super::fault::Position;
+use super::limits::{FAULTS, READING};
 use super::markup::{HtmlTag, HtmlToken, MarkupReader};
 use super::parts::Scanned;
 use super::placeholder::Placeholders;
@@ -44,13 +44,9 @@ pub struct TemplateWarning {
 /// The warnings about a template's HTML, in their order, up to a limit. What Liquid prints is not checked: it is known when the mail is rendered.
 #[must_use]
 pub fn warnings(source: &TemplateSource) -> Vec<TemplateWarning> {
-    let limits = TemplateLimits::default();
-    let budget = Budget::new(limits.reading());
-    let Ok(scanned) = Scanned::of(source, &limits, &budget) else { return Vec::new() };
-    let html = scanned.parts().into_iter().find(|(part, _)| *part == Part::BodyHtml).map(|(_, items)| items);
-    let Ok((placeholders, document)) = Placeholders::document(html.unwrap_or_default(), &budget) else {
-        return Vec::new();
-    };
+    let budget = Budget::new(READING);
+    let Ok(scanned) = Scanned::of(source, &budget) else { return Vec::new() };
+    let Ok((placeholders, document)) = Placeholders::document(&scanned.html, &budget) else { return Vec::new() };
     let mut found = clipped(source.body_html.len()).into_iter().collect::<Vec<_>>();
     let mut reader = MarkupReader::lenient(&document, &budget);
     while let Ok(Some(token)) = reader.next() {
@@ -58,7 +54,7 @@ pub fn warnings(source: &TemplateSource) -> Vec<TemplateWarning> {
         if reader.is_hidden() {
             continue;
         }
-        let problems = TagReader { tag, document: &document, placeholders: &placeholders }.problems();
+        let problems = problems(tag, &placeholders);
         if problems.is_empty() {
             continue;
         }
@@ -77,85 +73,64 @@ pub fn warnings(source: &TemplateSource) -> Vec<TemplateWarning> {
 pub fn clipped(html_bytes: usize) -> Option<TemplateWarning> {
     (html_bytes > GMAIL_CLIPS_BYTES).then(|| TemplateWarning {
         code: WarningCode::HtmlClipped,
-        position: Position { line: 1, column: 1 },
+        position: Position::START,
         detail: format!("has {html_bytes} bytes; Gmail shows {GMAIL_CLIPS_BYTES} and hides the rest"),
     })
 }
 
-struct TagReader<'a> {
-    tag: &'a HtmlTag<'a>,
-    document: &'a str,
-    placeholders: &'a Placeholders,
+fn problems(tag: &HtmlTag<'_>, placeholders: &Placeholders) -> Vec<(WarningCode, String)> {
+    let mut problems = Vec::new();
+    if tag.name.eq_ignore_ascii_case("a") && tag.attribute("name").is_none() && tag.attribute("id").is_none() {
+        let why = match tag.attribute("href") {
+            None => Some("a link without an address".to_owned()),
+            Some(href) => address_problem(href, placeholders, true),
+        };
+        problems.extend(why.map(|why| (WarningCode::DeadLink, why)));
+    }
+    if tag.name.eq_ignore_ascii_case("img") {
+        let source = tag.attribute("src").unwrap_or_default();
+        problems.extend(address_problem(source, placeholders, false).map(|why| (WarningCode::DeadImage, why)));
+        if tag.attribute("alt").is_none() {
+            let why = "a picture without an `alt`; an empty one is for decoration";
+            problems.push((WarningCode::MissingAlt, why.to_owned()));
+        }
+    }
+    problems
 }
 
-impl TagReader<'_> {
-    fn problems(&self) -> Vec<(WarningCode, String)> {
-        let mut problems = Vec::new();
-        if self.tag.name.eq_ignore_ascii_case("a") && self.attribute("name").is_none() && self.attribute("id").is_none()
-        {
-            match self.attribute("href") {
-                None => problems.push((WarningCode::DeadLink, "a link without an address".to_owned())),
-                Some(href) => problems.extend(self.address_problem(href, true).map(|why| (WarningCode::DeadLink, why))),
-            }
-        }
-        if self.tag.name.eq_ignore_ascii_case("img") {
-            let source = self.attribute("src").unwrap_or_default();
-            problems.extend(self.address_problem(source, false).map(|why| (WarningCode::DeadImage, why)));
-            if self.attribute("alt").is_none() {
-                problems.push((
-                    WarningCode::MissingAlt,
-                    "a picture without an `alt`; an empty one is for decoration".to_owned(),
-                ));
-            }
-        }
-        problems
+/// Why an address leads nowhere. `None` if it may lead somewhere, or holds Liquid.
+fn address_problem(written: &str, placeholders: &Placeholders, is_link: bool) -> Option<String> {
+    if placeholders.occur_in(written) {
+        return None;
     }
-
-    /// The value of the first attribute with this name.
-    fn attribute(&self, name: &str) -> Option<&str> {
-        let text = |range: &std::ops::Range<usize>| self.document.get(range.clone()).unwrap_or_default();
-        let found = self.tag.attributes.iter().find(|attribute| text(&attribute.name).eq_ignore_ascii_case(name));
-        found.map(|attribute| text(&attribute.value))
+    let address = unescape_attribute(written);
+    let address = address.trim();
+    if address.is_empty() || address == "#" {
+        return Some("an empty address".to_owned());
     }
-
-    /// Why an address leads nowhere. `None` if it may lead somewhere, or holds Liquid.
-    fn address_problem(&self, written: &str, is_link: bool) -> Option<String> {
-        if self.placeholders.occur_in(written) {
-            return None;
+    // A place in the mail itself.
+    if is_link && address.starts_with('#') {
+        return None;
+    }
+    // Not addresses with a host: of what may follow them there is no fixed form.
+    let schemes: &[&str] = if is_link { &["mailto", "tel", "sms"] } else { &["cid", "data"] };
+    if address.split_once(':').is_some_and(|(scheme, _)| schemes.iter().any(|known| scheme.eq_ignore_ascii_case(known)))
+    {
+        return None;
+    }
+    match url::Url::parse(address) {
+        Ok(url) if !matches!(url.scheme(), "http" | "https") => {
+            Some(format!("addresses of the scheme `{}` open nowhere", url.scheme()))
         }
-        let address = unescape_attribute(written);
-        let address = address.trim();
-        let lower = address.to_ascii_lowercase();
-        if address.is_empty() || address == "#" {
-            return Some("an empty address".to_owned());
+        Ok(url) => {
+            let host = url.host_str().unwrap_or_default();
+            let is_example =
+                EXAMPLE_HOSTS.iter().any(|example| host == *example || host.ends_with(&format!(".{example}")));
+            is_example.then(|| format!("`{host}` is a host of examples"))
         }
-        let is_elsewhere = match is_link {
-            // A place in the mail itself.
-            true => {
-                lower.starts_with('#')
-                    || lower.starts_with("mailto:")
-                    || lower.starts_with("tel:")
-                    || lower.starts_with("sms:")
-            }
-            false => lower.starts_with("cid:") || lower.starts_with("data:"),
-        };
-        if is_elsewhere {
-            return None;
+        Err(url::ParseError::RelativeUrlWithoutBase) => {
+            Some("a relative address: a mail has no page of its own".to_owned())
         }
-        match url::Url::parse(address) {
-            Ok(url) if !matches!(url.scheme(), "http" | "https") => {
-                Some(format!("addresses of the scheme `{}` open nowhere", url.scheme()))
-            }
-            Ok(url) => {
-                let host = url.host_str().unwrap_or_default();
-                let is_example =
-                    EXAMPLE_HOSTS.iter().any(|example| host == *example || host.ends_with(&format!(".{example}")));
-                is_example.then(|| format!("`{host}` is a host of examples"))
-            }
-            Err(url::ParseError::RelativeUrlWithoutBase) => {
-                Some("a relative address: a mail has no page of its own".to_owned())
-            }
-            Err(_) => Some("a malformed address".to_owned()),
-        }
+        Err(_) => Some("a malformed address".to_owned()),
     }
 }

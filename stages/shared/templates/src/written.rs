@@ -5,15 +5,16 @@
 use runtime::Budget;
 
 use super::attachment::multipart;
-use super::escape;
-use super::fault::TemplateFault;
+use super::fault::{Part, TemplateFault};
 use super::header;
-use super::message::{CompiledMessage, Draft, digest};
+use super::limits::READING;
+use super::message::{CompiledMessage, Draft, boundary};
+use super::names::Locals;
 use super::options::MessageOptions;
-use super::parts::too_complex;
+use super::parts::{Prepared, too_complex};
 use super::plain;
-use super::qp;
-use super::scan::{Item, ItemKind};
+use super::program::Context;
+use super::scan::Item;
 
 /// A message as its caller wrote it.
 #[derive(Debug, Clone)]
@@ -34,47 +35,22 @@ pub struct Written {
 /// # Errors
 /// When no text can be derived from the HTML.
 pub fn compile_written(written: &Written, options: &MessageOptions) -> Result<CompiledMessage, Vec<TemplateFault>> {
-    let text = match written.text.as_deref().filter(|text| !text.trim().is_empty()) {
-        Some(text) => text.to_owned(),
-        None => derived(&written.html, &Budget::new(options.limits.reading()))?,
+    let given = written.text.as_deref().filter(|text| !text.trim().is_empty());
+    let html = vec![Item::text(written.html.as_str())];
+    let text = match given {
+        Some(text) => vec![Item::text(text)],
+        None => plain::derive(&html, &Budget::new(READING)).map_err(|spent| vec![too_complex(spent)])?,
     };
-    let hash = digest(&[&written.subject, &written.html, &text]);
     let mut draft = Draft::default();
-    draft.headers(options, |draft| {
-        draft.text(&header::subject(&written.subject));
-        Ok::<_, Vec<TemplateFault>>(())
-    })?;
+    draft.headers_to_subject(options);
+    draft.text(&header::subject(&written.subject));
+    draft.headers_after_subject(options);
     if written.is_test {
         draft.text("X-Postrider-Test: campaign\r\n");
     }
-    multipart(
-        &mut draft,
-        &options.attachments,
-        &hash,
-        |draft| body(draft, "text/plain", &text),
-        |draft| body(draft, "text/html", &written.html),
-    )?;
-    draft.finish(options, None)
-}
-
-/// A part as it is written. It has no faults, unlike that of a template.
-fn body(draft: &mut Draft, media_type: &str, text: &str) -> Result<(), Vec<TemplateFault>> {
-    draft.text(&format!(
-        "Content-Type: {media_type}; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
-    ));
-    let mut encoder = qp::Encoder::default();
-    encoder.text(&escape::body(text));
-    draft.text(&encoder.take());
-    Ok(())
-}
-
-fn derived(html: &str, budget: &Budget) -> Result<String, Vec<TemplateFault>> {
-    let items = plain::derive(&[Item::text(html)], budget).map_err(|spent| vec![too_complex(spent)])?;
-    Ok(items
-        .into_iter()
-        .filter_map(|item| match item.kind {
-            ItemKind::Text(text) => Some(text),
-            _ => None,
-        })
-        .collect())
+    let hash = boundary(&written.subject, &written.html, given);
+    let whole = |part, items| Prepared { part, context: Context::Plain, items, locals: Locals::default() };
+    multipart(&mut draft, options, &hash, whole(Part::BodyText, text), whole(Part::BodyHtml, html))
+        .map_err(|fault| vec![fault])?;
+    Ok(draft.finish(options, None))
 }

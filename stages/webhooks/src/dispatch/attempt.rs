@@ -9,9 +9,8 @@ use runtime::outbound::{Outbound, OutboundAnswer, OutboundError, OutboundLimits}
 use schemas::webhook::{self, WebhookSecret};
 use tokio::time::Instant;
 use url::Url;
-use uuid::Uuid;
 
-use super::schedule::AttemptOutcome;
+use super::{endpoint::DeliveryJob, schedule::AttemptOutcome};
 
 /// The most bytes of an answer that are read. The body has no meaning; it is read so that the connection can be reused.
 const BODY_MAX: usize = 64 * 1024;
@@ -28,17 +27,6 @@ pub(crate) struct DeliveryTarget {
     pub version: u64,
 }
 
-/// The request of one attempt.
-#[derive(Debug, Clone)]
-pub(crate) struct Post<'a> {
-    pub delivery_id: Uuid,
-    pub event_id: Uuid,
-    pub event_type: &'a str,
-    /// The number of the attempt, from 1.
-    pub attempt: u16,
-    pub body: Bytes,
-}
-
 /// The result of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AttemptResult {
@@ -51,29 +39,30 @@ pub(crate) struct AttemptResult {
     pub is_silent: bool,
 }
 
-/// Posts the request once.
+/// Posts a delivery once.
 pub(super) async fn post(
     outbound: &Outbound,
     target: &DeliveryTarget,
-    post: Post<'_>,
+    job: &DeliveryJob,
+    body: Bytes,
     timeout: Duration,
 ) -> AttemptResult {
     let started = Instant::now();
     let limits = OutboundLimits { timeout, body_max_bytes: BODY_MAX };
-    let headers = signed_headers(target, &post);
-    let answer = outbound.post(&target.url, headers, post.body, limits).await;
+    let headers = signed_headers(target, job, &body);
+    let answer = outbound.post(&target.url, headers, body, limits).await;
     interpret_answer(answer, started.elapsed())
 }
 
-fn signed_headers(target: &DeliveryTarget, post: &Post<'_>) -> HeaderMap {
+fn signed_headers(target: &DeliveryTarget, job: &DeliveryJob, body: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(10);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let ours = [
-        (webhook::EVENT_HEADER, post.event_type.to_owned()),
-        (webhook::DELIVERY_HEADER, post.delivery_id.to_string()),
-        (webhook::ATTEMPT_HEADER, post.attempt.to_string()),
+        (webhook::EVENT_HEADER, job.event_type.clone()),
+        (webhook::DELIVERY_HEADER, job.delivery_id.to_string()),
+        (webhook::ATTEMPT_HEADER, job.attempt().to_string()),
     ];
-    let signed = webhook::sign(&target.secrets, post.event_id, Utc::now().timestamp(), &post.body);
+    let signed = webhook::sign(&target.secrets, job.event_id, Utc::now().timestamp(), body);
     for (name, value) in ours.into_iter().chain(signed) {
         // All names and values are the engine's own, in plain ASCII.
         if let Ok(value) = HeaderValue::try_from(value) {
@@ -84,52 +73,33 @@ fn signed_headers(target: &DeliveryTarget, post: &Post<'_>) -> HeaderMap {
 }
 
 fn interpret_answer(answer: Result<OutboundAnswer, OutboundError>, duration: Duration) -> AttemptResult {
-    let is_slow = duration > SLOW;
-    let failed = |status_code, error_code, retry_after, is_silent| AttemptResult {
-        outcome: AttemptOutcome::Failed { retry_after },
-        status_code,
-        error_code: Some(error_code),
-        duration,
-        is_silent: is_silent || is_slow,
-    };
-    match answer {
+    let failed = |code, retry_after| (AttemptOutcome::Failed { retry_after }, Some(code));
+    let (status_code, (outcome, error_code), is_unreachable) = match answer {
         Ok(answer) => {
-            let status = answer.status;
-            let code = Some(status.as_u16());
-            match status {
-                _ if status.is_success() => AttemptResult {
-                    outcome: AttemptOutcome::Delivered,
-                    status_code: code,
-                    error_code: None,
-                    duration,
-                    is_silent: is_slow,
-                },
-                StatusCode::GONE => AttemptResult {
-                    outcome: AttemptOutcome::Gone,
-                    status_code: code,
-                    error_code: Some("gone"),
-                    duration,
-                    is_silent: false,
-                },
+            let result = match answer.status {
+                status if status.is_success() => (AttemptOutcome::Delivered, None),
+                StatusCode::GONE => (AttemptOutcome::Gone, Some("gone")),
                 StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                    failed(code, "asked_to_wait", answer.retry_after(Utc::now()), false)
+                    failed("asked_to_wait", answer.retry_after(Utc::now()))
                 }
-                _ if status.is_redirection() => failed(code, "redirected", None, false),
-                _ if status.is_client_error() => failed(code, "refused", None, false),
-                _ => failed(code, "server_error", None, false),
-            }
+                status if status.is_redirection() => failed("redirected", None),
+                status if status.is_client_error() => failed("refused", None),
+                _ => failed("server_error", None),
+            };
+            (Some(answer.status.as_u16()), result, false)
         }
         Err(error) => {
-            let is_silent = matches!(
+            let is_unreachable = matches!(
                 error,
                 OutboundError::TimedOut
                     | OutboundError::ConnectFailed
                     | OutboundError::DnsFailed
                     | OutboundError::TlsFailed
             );
-            failed(None, error.code(), None, is_silent)
+            (None, failed(error.code(), None), is_unreachable)
         }
-    }
+    };
+    AttemptResult { outcome, status_code, error_code, duration, is_silent: is_unreachable || duration > SLOW }
 }
 
 #[cfg(test)]
@@ -143,7 +113,7 @@ mod tests {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));
         }
         let status = StatusCode::from_u16(status).unwrap();
-        interpret_answer(Ok(OutboundAnswer { status, headers, body: Bytes::new(), is_cut: false }), Duration::ZERO)
+        interpret_answer(Ok(OutboundAnswer { status, headers, body: Bytes::new() }), Duration::ZERO)
     }
 
     #[rstest]
@@ -186,7 +156,7 @@ mod tests {
         #[case] duration: Duration,
         #[case] silent: bool,
     ) {
-        let answer = OutboundAnswer { status, headers: HeaderMap::new(), body: Bytes::new(), is_cut: false };
+        let answer = OutboundAnswer { status, headers: HeaderMap::new(), body: Bytes::new() };
         assert_eq!(interpret_answer(Ok(answer), duration).is_silent, silent);
     }
 }

@@ -14,7 +14,7 @@ use runtime::trace::TraceContext;
 use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
-use super::{DispatchState, attempt::DeliveryTarget};
+use super::{Dispatcher, attempt::DeliveryTarget};
 
 /// Deliveries in memory for a silent endpoint. The others wait in the ledger, where they cost nothing.
 const SILENT_AHEAD: usize = 4;
@@ -50,6 +50,13 @@ pub(crate) struct DeliveryJob {
     pub due_at: DateTime<Utc>,
     /// When the delivery was created; `None` for a replayed one.
     pub made_at: Option<DateTime<Utc>>,
+}
+
+impl DeliveryJob {
+    /// The number of its next attempt, from 1.
+    pub fn attempt(&self) -> u16 {
+        self.attempts + 1
+    }
 }
 
 /// What the ledger said a moment ago about deliveries that come next.
@@ -320,12 +327,8 @@ impl SubscriberEndpoint {
         state.is_open && state.known.is_empty() && !state.has_more && state.active_at.elapsed() >= after
     }
 
-    fn is_open(&self) -> bool {
-        self.state().is_open
-    }
-
     /// Delivers until it is closed, then finishes the attempts in flight.
-    pub async fn run(self: Arc<Self>, shared: Arc<DispatchState>) {
+    pub async fn run(self: Arc<Self>, shared: Arc<Dispatcher>) {
         let mut in_flight = FuturesUnordered::new();
         loop {
             while in_flight.len() < self.concurrency(shared.per_endpoint) {
@@ -335,7 +338,7 @@ impl SubscriberEndpoint {
             if self.load_request(shared.capacity()).is_some() {
                 shared.request_work();
             }
-            if in_flight.is_empty() && !self.is_open() {
+            if in_flight.is_empty() && !self.state().is_open {
                 return;
             }
             tokio::select! {

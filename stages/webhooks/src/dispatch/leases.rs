@@ -1,5 +1,5 @@
 //! Manages the leases on subscriptions: takes leases on subscriptions with due deliveries, loads these deliveries, renews and
-//! releases leases, and closes endpoints whose subscription is paused or disabled.
+//! releases leases. An endpoint whose subscription was paused or disabled is closed by its next attempt, which reads it.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -9,18 +9,18 @@ use runtime::{
     db::{ANSWER_TIMEOUT, within},
     panics::caught,
 };
-use schemas::{SubscriptionStatus, subjects};
+use schemas::subjects;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    DispatchState, NAME,
+    Dispatcher, NAME,
     endpoint::{LoadRequest, SubscriberEndpoint},
     lock,
     store::{self, SubscriptionKey},
 };
 
-/// How often due retries and subscriptions are read.
+/// How often due retries are read.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often leases are renewed: several times before one expires.
 const RENEW_EVERY: Duration = Duration::from_secs(10);
@@ -35,13 +35,13 @@ const ENDPOINTS_MAX: usize = 256;
 
 /// Holds the leases of this process.
 struct LeaseManager {
-    shared: Arc<DispatchState>,
+    shared: Arc<Dispatcher>,
     runner: Runner,
     renewed_at: Instant,
 }
 
 /// Manages leases until shutdown; then waits for the endpoints and releases all leases.
-pub(super) async fn run(shared: Arc<DispatchState>, runner: Runner) {
+pub(super) async fn run(shared: Arc<Dispatcher>, runner: Runner) {
     let shutdown = shared.shutdown.clone();
     let mut manager = LeaseManager { shared, runner, renewed_at: Instant::now() };
     let mut tick = tokio::time::interval(TICK_INTERVAL);
@@ -60,16 +60,14 @@ pub(super) async fn run(shared: Arc<DispatchState>, runner: Runner) {
 }
 
 /// Receives notifications of other processes about due deliveries of subscriptions leased here. A lost one costs a second.
-pub(super) async fn receive_due_notifications(shared: Arc<DispatchState>) {
+pub(super) async fn receive_due_notifications(shared: Arc<Dispatcher>) {
     let notify = |payload: &[u8]| handle_due_notification(&shared, payload);
     shared.bus.receive(subjects::DELIVERIES_DUE, &shared.shutdown, notify).await;
 }
 
-fn handle_due_notification(shared: &DispatchState, payload: &[u8]) {
+fn handle_due_notification(shared: &Dispatcher, payload: &[u8]) {
     let Ok(ids) = serde_json::from_slice::<Vec<Uuid>>(payload) else { return };
-    let endpoints = lock(&shared.endpoints);
-    ids.iter().filter_map(|id| endpoints.get(id)).for_each(|endpoint| endpoint.mark_more_due());
-    drop(endpoints);
+    shared.mark_more_due(ids);
     shared.request_work();
 }
 
@@ -80,7 +78,6 @@ impl LeaseManager {
             self.close_all();
             return Ok(());
         }
-        self.refresh_targets().await?;
         if self.renewed_at.elapsed() >= RENEW_EVERY {
             self.renew_leases().await?;
         }
@@ -88,16 +85,10 @@ impl LeaseManager {
         // Retries become due with time. One statement finds all of them, and only subscriptions with due deliveries.
         let due = store::due_subscriptions(&self.shared.by_key, self.shared.id, DUE_MAX).await?;
         let (ours, free): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, is_ours)| *is_ours);
-        self.mark_more_due(ours.into_iter().map(|((_, id), _)| id));
+        self.shared.mark_more_due(ours.into_iter().map(|((_, id), _)| id));
         lock(&self.shared.wanted).extend(free.into_iter().take(LEASES_MAX).map(|(key, _)| key));
         Gauge::WebhooksLeased.set(lock(&self.shared.endpoints).len() as f64, []);
         self.take_and_load().await
-    }
-
-    /// Marks that the ledger has more deliveries for these subscriptions.
-    fn mark_more_due(&self, ids: impl Iterator<Item = Uuid>) {
-        let endpoints = lock(&self.shared.endpoints);
-        ids.for_each(|id| endpoints.get(&id).into_iter().for_each(|endpoint| endpoint.mark_more_due()));
     }
 
     async fn take_and_load(&mut self) -> sqlx::Result<()> {
@@ -210,26 +201,6 @@ impl LeaseManager {
         store::drop_orphans(&self.shared.pool, &orphans).await
     }
 
-    /// Applies changes of the subscriptions leased here.
-    async fn refresh_targets(&self) -> sqlx::Result<()> {
-        let endpoints = self.endpoints();
-        if endpoints.is_empty() {
-            return Ok(());
-        }
-        let keys: Vec<SubscriptionKey> = endpoints.iter().map(|endpoint| (endpoint.tenant_id, endpoint.id)).collect();
-        for state in store::read_subscriptions(&self.shared.by_key, &keys).await? {
-            let Some(endpoint) = lock(&self.shared.endpoints).get(&state.id).cloned() else { continue };
-            if state.status == SubscriptionStatus::Active && endpoint.has_version(state.version()) {
-                continue;
-            }
-            match (state.status, state.target(&self.shared.vault)) {
-                (SubscriptionStatus::Active, Some(target)) => drop(endpoint.set_target(target, state.failing_since)),
-                _ => endpoint.close(),
-            }
-        }
-        Ok(())
-    }
-
     async fn renew_leases(&mut self) -> sqlx::Result<()> {
         let since = Instant::now();
         let lease = self.shared.lease();
@@ -268,7 +239,7 @@ impl LeaseManager {
 
     /// Waits until every endpoint has finished its attempts in flight, which takes seconds.
     async fn finish_all(&self) {
-        self.endpoints().iter().for_each(|endpoint| endpoint.close());
+        self.close_all();
         while lock(&self.shared.ended).len() < lock(&self.shared.endpoints).len() {
             self.shared.request_work.notified().await;
         }
@@ -304,7 +275,7 @@ mod tests {
         .unwrap();
         let (results, _results) = mpsc::channel(1);
         let (queries, _queries) = mpsc::channel(1);
-        let shared = Arc::new(DispatchState::new(&deps, &settings(&[]), results, queries));
+        let shared = Arc::new(Dispatcher::new(&deps, &settings(&[]), results, queries));
         lock(&shared.wanted).insert((tenant, subscription));
         let mut manager =
             LeaseManager { shared: Arc::clone(&shared), runner: deps.runner.clone(), renewed_at: Instant::now() };

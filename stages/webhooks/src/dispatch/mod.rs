@@ -15,7 +15,7 @@ mod store;
 mod subscription_reader;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -37,13 +37,15 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::{
-    attempt::{AttemptResult, DeliveryTarget, Post, post},
-    endpoint::{Check, DeliveryJob, SubscriberEndpoint},
+    attempt::{AttemptResult, DeliveryTarget, post},
+    endpoint::{Check, SubscriberEndpoint},
     record::{AttemptRecorder, FinishedAttempt},
-    schedule::{AttemptOutcome, RetryDecision, RetrySchedule},
+    schedule::{AttemptOutcome, RetryDecision, decide_retry},
     subscription_reader::AttemptQuery,
 };
-use crate::{Settings, fan_out::FreshDelivery};
+use crate::{Settings, fan_out::FreshDeliveries};
+
+pub(crate) use self::endpoint::DeliveryJob;
 
 /// The stage's name.
 pub(crate) const NAME: &str = "webhooks";
@@ -58,12 +60,8 @@ const RESULTS: usize = 2_000;
 /// How much longer a lease is than the longest attempt.
 const LEASE_MARGIN: Duration = Duration::from_secs(30);
 
-/// Delivers events to endpoints. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Dispatcher(Arc<DispatchState>);
-
-/// The state that endpoints, lease manager and fan-out share.
-pub(crate) struct DispatchState {
+/// Delivers events to endpoints: the state that these, the lease manager and the fan-out share.
+pub(crate) struct Dispatcher {
     /// This process, as the holder of leases.
     id: Uuid,
     pool: PgPool,
@@ -71,7 +69,8 @@ pub(crate) struct DispatchState {
     bus: Bus,
     vault: Arc<Vault>,
     outbound: Outbound,
-    schedule: RetrySchedule,
+    /// The pauses between attempts. There are as many attempts as pauses.
+    pauses: Vec<Duration>,
     timeout: Duration,
     /// The most requests in flight to one endpoint.
     pub per_endpoint: usize,
@@ -97,48 +96,38 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Dispatcher {
     /// Starts delivering, until shut down.
-    pub fn start(deps: &Deps, settings: &Settings) -> Self {
+    pub fn start(deps: &Deps, settings: &Settings) -> Arc<Self> {
         let by_key = deps.by_key.bulk(NAME);
         let (results, received) = mpsc::channel(RESULTS);
         let (queries, asked) = mpsc::channel(RESULTS);
-        let shared = Arc::new(DispatchState::new(deps, settings, results, queries));
+        let shared = Arc::new(Self::new(deps, settings, results, queries));
         deps.runner.spawn(NAME, AttemptRecorder::new(by_key.clone()).run(received));
         deps.runner.spawn(NAME, subscription_reader::answer_queries(by_key, asked));
         let (keeping, hearing, runner) = (Arc::clone(&shared), Arc::clone(&shared), deps.runner.clone());
         deps.runner.supervise(NAME, move || leases::run(Arc::clone(&keeping), runner.clone()));
         deps.runner.supervise(NAME, move || leases::receive_due_notifications(Arc::clone(&hearing)));
-        Self(shared)
+        shared
     }
 
     /// Takes deliveries that were just committed.
-    pub fn offer_fresh(&self, fresh: Vec<FreshDelivery>) {
-        let capacity = self.0.capacity();
-        let mut by_endpoint: BTreeMap<store::SubscriptionKey, Vec<DeliveryJob>> = BTreeMap::new();
-        for delivery in fresh {
-            let job = DeliveryJob {
-                delivery_id: delivery.delivery_id,
-                event_id: delivery.event_id,
-                event_type: delivery.event_type,
-                attempts: 0,
-                body: Some(delivery.body),
-                trace: delivery.trace,
-                due_at: delivery.due_at,
-                made_at: Some(delivery.due_at),
-            };
-            by_endpoint.entry((delivery.tenant_id, delivery.subscription_id)).or_default().push(job);
-        }
-        for (key, jobs) in by_endpoint {
-            let endpoint = lock(&self.0.endpoints).get(&key.1).cloned();
+    pub fn offer_fresh(&self, fresh: FreshDeliveries) {
+        let capacity = self.capacity();
+        for (key, jobs) in fresh {
+            let endpoint = lock(&self.endpoints).get(&key.1).cloned();
             let is_taken = endpoint.is_some_and(|endpoint| jobs.into_iter().all(|job| endpoint.offer(job, capacity)));
             if !is_taken {
-                lock(&self.0.wanted).insert(key);
-                self.0.request_work();
+                lock(&self.wanted).insert(key);
+                self.request_work();
             }
         }
     }
-}
 
-impl DispatchState {
+    /// Marks that the ledger has more deliveries for those of these subscriptions that are leased here.
+    fn mark_more_due(&self, ids: impl IntoIterator<Item = Uuid>) {
+        let endpoints = lock(&self.endpoints);
+        ids.into_iter().filter_map(|id| endpoints.get(&id)).for_each(|endpoint| endpoint.mark_more_due());
+    }
+
     fn new(
         deps: &Deps,
         settings: &Settings,
@@ -152,7 +141,7 @@ impl DispatchState {
             bus: deps.bus.clone(),
             vault: Arc::clone(&deps.vault),
             outbound: deps.outbound.clone(),
-            schedule: RetrySchedule::new(settings.webhook_backoff.clone()),
+            pauses: settings.webhook_backoff.clone(),
             timeout: settings.webhook_timeout,
             per_endpoint: settings.webhook_in_flight_per_endpoint,
             slots: Semaphore::new(settings.webhook_in_flight.max(1)),
@@ -205,7 +194,11 @@ impl DispatchState {
         self.queries.send(query).await.ok()?;
         let (state, bodies) = answered.await.ok()?;
         let target = match state.status {
-            SubscriptionStatus::Active if state.version() == known.version => Some(known),
+            SubscriptionStatus::Active if state.version() == known.version => {
+                // A resumption ends the count of failures, and changes no target.
+                endpoint.set_failing_since(state.failing_since);
+                Some(known)
+            }
             SubscriptionStatus::Active => {
                 state.target(&self.vault).map(|target| endpoint.set_target(target, state.failing_since))
             }
@@ -228,15 +221,14 @@ impl DispatchState {
         job: DeliveryJob,
         target: Arc<DeliveryTarget>,
     ) {
-        let attempt = job.attempts + 1;
         let (reply, target) = match job.body.clone() {
-            Some(body) => match self.post(endpoint, &job, attempt, body, target).await {
+            Some(body) => match self.post(endpoint, &job, body, target).await {
                 Some(posted) => posted,
                 None => return endpoint.return_to_ledger(job.delivery_id),
             },
             None => (ERASED, target),
         };
-        let decision = self.schedule.decide_retry(attempt, reply.outcome, rand::random());
+        let decision = decide_retry(&self.pauses, job.attempt(), reply.outcome, rand::random());
         if decision == RetryDecision::Disable && endpoint.has_version(target.version) {
             // At once, before the result is recorded: the receiver wants no more requests.
             endpoint.close();
@@ -246,11 +238,9 @@ impl DispatchState {
             target,
             delivery_id: job.delivery_id,
             due_at: job.due_at,
-            attempt,
+            attempt: job.attempt(),
             decision,
-            status_code: reply.status_code,
-            error_code: reply.error_code,
-            duration: reply.duration,
+            reply,
         };
         // The recorder runs as long as there are senders.
         let _ = self.results.send(attempt).await;
@@ -262,7 +252,6 @@ impl DispatchState {
         &self,
         endpoint: &SubscriberEndpoint,
         job: &DeliveryJob,
-        attempt: u16,
         body: bytes::Bytes,
         known: Arc<DeliveryTarget>,
     ) -> Option<(AttemptResult, Arc<DeliveryTarget>)> {
@@ -274,20 +263,23 @@ impl DispatchState {
         if !has_body {
             return Some((ERASED, target));
         }
-        let request =
-            Post { delivery_id: job.delivery_id, event_id: job.event_id, event_type: &job.event_type, attempt, body };
         Gauge::WebhooksInFlight.add(1.0, []);
-        let span = job.trace.as_ref().map(|trace| attempt_span(trace, endpoint, job, attempt));
-        let post = post(&self.outbound, &target, request, self.timeout);
+        let span = job.trace.as_ref().map(|trace| attempt_span(trace, endpoint, job));
+        let post = post(&self.outbound, &target, job, body, self.timeout);
         let reply = trace::within(span.as_ref().map(Span::ambient), post).await;
         if let Some(span) = span {
-            set_result(&span, &reply);
+            if let Some(status) = reply.status_code {
+                span.set("http.response.status_code", i64::from(status));
+            }
+            if let Some(code) = reply.error_code {
+                span.fail(code);
+            }
         }
         Gauge::WebhooksInFlight.add(-1.0, []);
         endpoint.record_presence(reply.is_silent);
         let outcome = if reply.outcome == AttemptOutcome::Delivered { "delivered" } else { "failed" };
         Histogram::WebhookAttemptSeconds.record(reply.duration.as_secs_f64(), [("outcome", outcome)]);
-        if let (1, Some(made_at)) = (attempt, job.made_at) {
+        if let (1, Some(made_at)) = (job.attempt(), job.made_at) {
             let latency = (Utc::now() - made_at).to_std().unwrap_or_default();
             Histogram::WebhookLatencySeconds.record(latency.as_secs_f64(), []);
         }
@@ -296,7 +288,7 @@ impl DispatchState {
 }
 
 /// The span of an attempt in the mail's trace. The URL belongs to the customer and is left out.
-fn attempt_span(trace: &TraceContext, endpoint: &SubscriberEndpoint, job: &DeliveryJob, attempt: u16) -> Span {
+fn attempt_span(trace: &TraceContext, endpoint: &SubscriberEndpoint, job: &DeliveryJob) -> Span {
     let span = Span::of(SpanKind::Client, "webhooks post", trace);
     span.set("http.request.method", "POST");
     span.set_id("mail.tenant_id", endpoint.tenant_id);
@@ -304,17 +296,8 @@ fn attempt_span(trace: &TraceContext, endpoint: &SubscriberEndpoint, job: &Deliv
     span.set_id("mail.delivery_id", job.delivery_id);
     span.set_id("mail.event_id", job.event_id);
     span.set("mail.event_type", job.event_type.clone());
-    span.set("mail.attempt", i64::from(attempt));
+    span.set("mail.attempt", i64::from(job.attempt()));
     span
-}
-
-fn set_result(span: &Span, reply: &AttemptResult) {
-    if let Some(status) = reply.status_code {
-        span.set("http.response.status_code", i64::from(status));
-    }
-    if let Some(code) = reply.error_code {
-        span.fail(code);
-    }
 }
 
 /// The result for a delivery whose contact was erased.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use ledger::hours::random_shard;
 use runtime::{
     AuditRecord, Backoff, Commit, Counter, Gathering, GroupCommitter, audit, column, commit_each, plans::PreparedPool,
 };
@@ -16,7 +17,11 @@ use sqlx::PgConnection;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::{attempt::DeliveryTarget, endpoint::SubscriberEndpoint, schedule::RetryDecision};
+use super::{
+    attempt::{AttemptResult, DeliveryTarget},
+    endpoint::SubscriberEndpoint,
+    schedule::{AttemptOutcome, RetryDecision},
+};
 
 /// The most attempts one transaction records.
 const GROUP_MAX: usize = 500;
@@ -24,8 +29,6 @@ const GROUP_MAX: usize = 500;
 const GATHER: Duration = Duration::from_millis(20);
 /// The pauses while Postgres is unavailable.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(2));
-/// Rows that an hour's total is spread over.
-const SHARDS: u8 = 16;
 
 /// A finished attempt, and what follows from it.
 #[derive(Debug, Clone)]
@@ -38,9 +41,7 @@ pub(super) struct FinishedAttempt {
     /// The number of the attempt, from 1.
     pub attempt: u16,
     pub decision: RetryDecision,
-    pub status_code: Option<u16>,
-    pub error_code: Option<&'static str>,
-    pub duration: Duration,
+    pub reply: AttemptResult,
 }
 
 impl FinishedAttempt {
@@ -58,7 +59,7 @@ impl FinishedAttempt {
 
     /// True if nothing was posted, as the event was erased: that says nothing about the receiver.
     fn is_erased(&self) -> bool {
-        self.error_code == super::ERASED.error_code
+        self.reply.outcome == AttemptOutcome::Erased
     }
 
     /// The outcome's label in totals and metrics; `None`: nothing was posted.
@@ -88,8 +89,7 @@ pub(super) struct AttemptRecorder {
 type SubscriberAddress<'a> = (Uuid, Uuid, &'a str);
 
 /// What the attempts of a group say about their subscriptions, where that is news. It counts only while the subscription has that URL.
-#[derive(Debug, Default)]
-struct SubscriptionChanges<'a>(BTreeMap<SubscriberAddress<'a>, SubscriptionChange>);
+type SubscriptionChanges<'a> = BTreeMap<SubscriberAddress<'a>, SubscriptionChange>;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct SubscriptionChange {
@@ -109,7 +109,7 @@ struct ChangedSubscription {
 
 impl AttemptRecorder {
     pub fn new(by_key: PreparedPool) -> Self {
-        Self { by_key, shard: i16::from(rand::random::<u8>() % SHARDS) }
+        Self { by_key, shard: random_shard() }
     }
 
     /// Records attempts in groups, however long that takes. Their deliveries are not attempted again here meanwhile. If the process ends
@@ -122,42 +122,6 @@ impl AttemptRecorder {
                 attempt.endpoint.recorded(attempt.delivery_id);
             }
         }
-    }
-
-    async fn record(&self, group: &[FinishedAttempt]) -> sqlx::Result<()> {
-        let mut tx = self.by_key.begin().await?;
-        let changed = Self::subscription_changes(group).write(&mut tx).await?;
-        let group = counted(group, &changed);
-        record_deliveries(&mut tx, &group).await?;
-        self.add_totals(&mut tx, &group).await?;
-        tx.commit().await?;
-        apply_to_endpoints(&group, &changed);
-        count_attempts(&group);
-        Ok(())
-    }
-
-    fn subscription_changes(group: &[FinishedAttempt]) -> SubscriptionChanges<'_> {
-        let mut changes = SubscriptionChanges::default();
-        let delivered = group.iter().filter(|attempt| attempt.decision == RetryDecision::Delivered);
-        let answered: BTreeSet<SubscriberAddress<'_>> = delivered.map(FinishedAttempt::address).collect();
-        let long_ago = Utc::now() - GIVE_UP_AFTER;
-        for attempt in group {
-            let address = attempt.address();
-            let is_news = match (attempt.decision, attempt.endpoint.failing_since()) {
-                (RetryDecision::Disable, _) => true,
-                _ if attempt.is_erased() => false,
-                (RetryDecision::Delivered, since) => since.is_some(),
-                (RetryDecision::Retry(_) | RetryDecision::Dead, since) => {
-                    !answered.contains(&address) && since.is_none_or(|since| since < long_ago)
-                }
-            };
-            if is_news {
-                let change = changes.0.entry(address).or_default();
-                change.has_answered |= attempt.decision == RetryDecision::Delivered;
-                change.is_gone |= attempt.decision == RetryDecision::Disable;
-            }
-        }
-        changes
     }
 
     async fn add_totals(&self, db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
@@ -178,8 +142,50 @@ impl Commit for AttemptRecorder {
     const RETRY: Option<Backoff> = Some(BACKOFF);
 
     async fn commit(&mut self, group: &[FinishedAttempt]) -> sqlx::Result<Vec<()>> {
-        self.record(group).await.map(|()| vec![(); group.len()])
+        let mut tx = self.by_key.begin().await?;
+        let changed = write_changes(&mut tx, &subscription_changes(group)).await?;
+        let counted = counted(group, &changed);
+        record_deliveries(&mut tx, &counted).await?;
+        self.add_totals(&mut tx, &counted).await?;
+        tx.commit().await?;
+        for attempt in counted.iter() {
+            match still_there(&changed, attempt) {
+                Some(now) if now.is_disabled => attempt.endpoint.close(),
+                Some(now) => attempt.endpoint.set_failing_since(now.failing_since),
+                None => {}
+            }
+            let Some(outcome) = attempt.outcome() else { continue };
+            Counter::WebhookAttemptsTotal.add(1, [("outcome", outcome)]);
+            if let Some(code) = attempt.reply.error_code {
+                Counter::WebhookFailuresTotal.add(1, [("reason", code)]);
+            }
+        }
+        Ok(vec![(); group.len()])
     }
+}
+
+fn subscription_changes(group: &[FinishedAttempt]) -> SubscriptionChanges<'_> {
+    let mut changes = SubscriptionChanges::new();
+    let delivered = group.iter().filter(|attempt| attempt.decision == RetryDecision::Delivered);
+    let answered: BTreeSet<SubscriberAddress<'_>> = delivered.map(FinishedAttempt::address).collect();
+    let long_ago = Utc::now() - GIVE_UP_AFTER;
+    for attempt in group {
+        let address = attempt.address();
+        let is_news = match (attempt.decision, attempt.endpoint.failing_since()) {
+            (RetryDecision::Disable, _) => true,
+            _ if attempt.is_erased() => false,
+            (RetryDecision::Delivered, since) => since.is_some(),
+            (RetryDecision::Retry(_) | RetryDecision::Dead, since) => {
+                !answered.contains(&address) && since.is_none_or(|since| since < long_ago)
+            }
+        };
+        if is_news {
+            let change = changes.entry(address).or_default();
+            change.has_answered |= attempt.decision == RetryDecision::Delivered;
+            change.is_gone |= attempt.decision == RetryDecision::Disable;
+        }
+    }
+    changes
 }
 
 async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
@@ -195,9 +201,10 @@ async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> 
             RetryDecision::Retry(wait) => Some(wait.as_secs_f64()),
             RetryDecision::Delivered | RetryDecision::Dead | RetryDecision::Disable => None,
         }) as &[Option<f64>],
-        &column(group, |attempt| attempt.status_code.and_then(|code| i16::try_from(code).ok())) as &[Option<i16>],
-        &column(group, |attempt| attempt.error_code.map(str::to_owned)) as &[Option<String>],
-        &column(group, |attempt| i32::try_from(attempt.duration.as_millis()).unwrap_or(i32::MAX))
+        &column(group, |attempt| attempt.reply.status_code.and_then(|code| i16::try_from(code).ok()))
+            as &[Option<i16>],
+        &column(group, |attempt| attempt.reply.error_code.map(str::to_owned)) as &[Option<String>],
+        &column(group, |attempt| i32::try_from(attempt.reply.duration.as_millis()).unwrap_or(i32::MAX))
     )
     .fetch_one(db)
     .await
@@ -206,8 +213,9 @@ async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> 
 
 /// The attempts as they count: a 410 of an address that the subscription does not have any more is a failure, and the new address is next.
 fn counted<'a>(group: &'a [FinishedAttempt], changed: &ChangedSubscriptions) -> Cow<'a, [FinishedAttempt]> {
-    let is_outdated =
-        |attempt: &FinishedAttempt| attempt.decision == RetryDecision::Disable && changed.get(attempt).is_none();
+    let is_outdated = |attempt: &FinishedAttempt| {
+        attempt.decision == RetryDecision::Disable && still_there(changed, attempt).is_none()
+    };
     let mut counted = Cow::Borrowed(group);
     for (position, _) in group.iter().enumerate().filter(|(_, attempt)| is_outdated(attempt)) {
         counted.to_mut()[position].decision = RetryDecision::Retry(Duration::ZERO);
@@ -216,28 +224,23 @@ fn counted<'a>(group: &'a [FinishedAttempt], changed: &ChangedSubscriptions) -> 
 }
 
 /// The changed subscriptions of a group, each with the URL that it has.
-#[derive(Debug, Default)]
-struct ChangedSubscriptions(HashMap<(Uuid, Uuid), ChangedSubscription>);
+type ChangedSubscriptions = HashMap<(Uuid, Uuid), ChangedSubscription>;
 
-impl ChangedSubscriptions {
-    /// The subscription of an attempt, if it was changed and still has the URL that was posted to.
-    fn get(&self, attempt: &FinishedAttempt) -> Option<&ChangedSubscription> {
-        let (tenant, id, url) = attempt.address();
-        self.0.get(&(tenant, id)).filter(|now| now.url == url)
-    }
+/// The subscription of an attempt, if it was changed and still has the URL that was posted to.
+fn still_there<'a>(changed: &'a ChangedSubscriptions, attempt: &FinishedAttempt) -> Option<&'a ChangedSubscription> {
+    let (tenant, id, url) = attempt.address();
+    changed.get(&(tenant, id)).filter(|now| now.url == url)
 }
 
-impl SubscriptionChanges<'_> {
-    /// Writes the changes; mostly there are none. Locks the subscriptions' rows in the order of their ids. Returns those that still have
-    /// the URL that was posted to.
-    async fn write(&self, db: &mut PgConnection) -> sqlx::Result<ChangedSubscriptions> {
-        if self.0.is_empty() {
-            return Ok(ChangedSubscriptions::default());
-        }
-        let changes: Vec<(&SubscriberAddress<'_>, &SubscriptionChange)> = self.0.iter().collect();
-        let rows = sqlx::query!(
-            // Two failures with quiet weeks between them are no failing receiver: its count starts anew.
-            r#"with locked as (
+/// Writes the changes; mostly there are none. Locks the subscriptions' rows in the order of their ids. Returns those that still have
+/// the URL that was posted to.
+async fn write_changes(db: &mut PgConnection, changes: &SubscriptionChanges<'_>) -> sqlx::Result<ChangedSubscriptions> {
+    if changes.is_empty() {
+        return Ok(ChangedSubscriptions::new());
+    }
+    let rows = sqlx::query!(
+        // Two failures with quiet weeks between them are no failing receiver: its count starts anew.
+        r#"with locked as (
                  select s.tenant_id, s.id, s.status, w.fails, w.is_gone,
                         w.fails and s.failing_since < now() - make_interval(secs => $6) as is_long
                  from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bool[], $5::bool[]) as w (tenant_id, id, url, fails, is_gone)
@@ -268,58 +271,34 @@ impl SubscriptionChanges<'_> {
              where s.tenant_id = n.tenant_id and s.id = n.id
              returning s.tenant_id, s.id, s.url, s.failing_since, s.status = 'disabled' as "is_disabled!",
                        (n.reason is not null and n.status <> 'disabled') as "is_over!", s.disabled_reason"#,
-            &column(&changes, |((tenant, ..), _)| *tenant),
-            &column(&changes, |((_, id, _), _)| *id),
-            &column(&changes, |((.., url), _)| (*url).to_owned()),
-            &column(&changes, |(_, change)| !change.has_answered),
-            &column(&changes, |(_, change)| change.is_gone),
-            GIVE_UP_AFTER.as_secs_f64(),
-            LATELY.as_secs_f64()
-        )
-        .fetch_all(&mut *db)
-        .await?;
-        let disabled: Vec<AuditRecord<'_>> = rows
-            .iter()
-            .filter(|row| row.is_over)
-            .map(|row| AuditRecord {
-                tenant: Some(row.tenant_id),
-                actor: "stage:webhooks",
-                action: "webhook.disabled",
-                subject: format!("webhook:{}", row.id),
-                detail: json!({"reason": row.disabled_reason}),
-                ..AuditRecord::default()
-            })
-            .collect();
-        if !disabled.is_empty() {
-            audit::write(db, &disabled).await?;
-        }
-        let mut changed = HashMap::with_capacity(rows.len());
-        for row in rows {
-            let now =
-                ChangedSubscription { url: row.url, failing_since: row.failing_since, is_disabled: row.is_disabled };
-            changed.insert((row.tenant_id, row.id), now);
-        }
-        Ok(ChangedSubscriptions(changed))
+        &column(changes, |((tenant, ..), _)| *tenant),
+        &column(changes, |((_, id, _), _)| *id),
+        &column(changes, |((.., url), _)| (*url).to_owned()),
+        &column(changes, |(_, change)| !change.has_answered),
+        &column(changes, |(_, change)| change.is_gone),
+        GIVE_UP_AFTER.as_secs_f64(),
+        LATELY.as_secs_f64()
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let disabled: Vec<AuditRecord<'_>> = rows
+        .iter()
+        .filter(|row| row.is_over)
+        .map(|row| AuditRecord {
+            tenant: Some(row.tenant_id),
+            actor: "stage:webhooks",
+            action: "webhook.disabled",
+            subject: format!("webhook:{}", row.id),
+            detail: json!({"reason": row.disabled_reason}),
+            ..AuditRecord::default()
+        })
+        .collect();
+    if !disabled.is_empty() {
+        audit::write(db, &disabled).await?;
     }
-}
-
-/// Applies the committed changes to the endpoints.
-fn apply_to_endpoints(group: &[FinishedAttempt], changed: &ChangedSubscriptions) {
-    for attempt in group {
-        match changed.get(attempt) {
-            Some(now) if now.is_disabled => attempt.endpoint.close(),
-            Some(now) => attempt.endpoint.set_failing_since(now.failing_since),
-            None => {}
-        }
-    }
-}
-
-fn count_attempts(group: &[FinishedAttempt]) {
-    for attempt in group {
-        let Some(outcome) = attempt.outcome() else { continue };
-        Counter::WebhookAttemptsTotal.add(1, [("outcome", outcome)]);
-        if let Some(code) = attempt.error_code {
-            Counter::WebhookFailuresTotal.add(1, [("reason", code)]);
-        }
-    }
+    let changed = rows.into_iter().map(|row| {
+        let now = ChangedSubscription { url: row.url, failing_since: row.failing_since, is_disabled: row.is_disabled };
+        ((row.tenant_id, row.id), now)
+    });
+    Ok(changed.collect())
 }

@@ -5,11 +5,6 @@ use std::time::Duration;
 /// The most that is added to a pause, as a share of it: deliveries that failed together are spread over time.
 const JITTER: f64 = 0.1;
 
-/// The pauses between attempts. There are as many attempts as pauses: no attempt follows the last one, whose pause is the limit for
-/// a receiver's `Retry-After` on the pause before.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RetrySchedule(Vec<Duration>);
-
 /// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttemptOutcome {
@@ -36,33 +31,19 @@ pub(crate) enum RetryDecision {
     Disable,
 }
 
-impl RetrySchedule {
-    pub fn new(pauses: Vec<Duration>) -> Self {
-        Self(pauses)
-    }
-
-    /// The most attempts of a delivery.
-    fn attempts(&self) -> usize {
-        self.0.len().max(1)
-    }
-
-    /// Decides what follows from this attempt, counted from 1. `random` is from 0 to 1.
-    pub fn decide_retry(&self, attempt: u16, outcome: AttemptOutcome, random: f64) -> RetryDecision {
-        let retry_after = match outcome {
-            AttemptOutcome::Delivered => return RetryDecision::Delivered,
-            AttemptOutcome::Gone => return RetryDecision::Disable,
-            AttemptOutcome::Erased => return RetryDecision::Dead,
-            AttemptOutcome::Failed { retry_after } => retry_after,
-        };
-        let attempt = usize::from(attempt.max(1));
-        if attempt >= self.attempts() {
-            return RetryDecision::Dead;
-        }
-        let pause = self.0[attempt - 1];
-        let attempt_max = self.0[attempt].max(pause);
-        let asked = retry_after.map_or(pause, |asked| asked.clamp(pause, attempt_max));
-        RetryDecision::Retry(asked + asked.mul_f64(JITTER * random.clamp(0.0, 1.0)))
-    }
+/// Decides what follows from this attempt, counted from 1. There are as many attempts as pauses: none follows the last one, whose pause is
+/// the limit for a receiver's `Retry-After` on the pause before. `random` is from 0 to 1.
+pub(super) fn decide_retry(pauses: &[Duration], attempt: u16, outcome: AttemptOutcome, random: f64) -> RetryDecision {
+    let retry_after = match outcome {
+        AttemptOutcome::Delivered => return RetryDecision::Delivered,
+        AttemptOutcome::Gone => return RetryDecision::Disable,
+        AttemptOutcome::Erased => return RetryDecision::Dead,
+        AttemptOutcome::Failed { retry_after } => retry_after,
+    };
+    let attempt = usize::from(attempt);
+    let Some(&[pause, limit]) = pauses.get(attempt - 1..=attempt) else { return RetryDecision::Dead };
+    let asked = retry_after.map_or(pause, |asked| asked.clamp(pause, limit.max(pause)));
+    RetryDecision::Retry(asked + asked.mul_f64(JITTER * random))
 }
 
 #[cfg(test)]
@@ -73,8 +54,9 @@ mod tests {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;
 
-    fn schedule() -> RetrySchedule {
-        RetrySchedule::new([MINUTE, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 12 * HOUR].map(Duration::from_secs).to_vec())
+    fn decide(attempt: u16, outcome: AttemptOutcome, random: f64) -> RetryDecision {
+        let pauses = [MINUTE, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 12 * HOUR].map(Duration::from_secs);
+        decide_retry(&pauses, attempt, outcome, random)
     }
 
     fn failed(retry_after: Option<u64>) -> AttemptOutcome {
@@ -90,7 +72,7 @@ mod tests {
     #[case(6, None)]
     fn five_attempts_and_then_it_is_dead(#[case] attempt: u16, #[case] pause: Option<u64>) {
         let expected = pause.map_or(RetryDecision::Dead, |seconds| RetryDecision::Retry(Duration::from_secs(seconds)));
-        assert_eq!(schedule().decide_retry(attempt, failed(None), 0.0), expected);
+        assert_eq!(decide(attempt, failed(None), 0.0), expected);
     }
 
     #[rstest]
@@ -100,24 +82,24 @@ mod tests {
     #[case::the_last_pause_may_be_twelve_hours(4, 24 * HOUR, 12 * HOUR)]
     fn retry_after_is_honoured_up_to_the_next_pause(#[case] attempt: u16, #[case] asked: u64, #[case] pause: u64) {
         let expected = RetryDecision::Retry(Duration::from_secs(pause));
-        assert_eq!(schedule().decide_retry(attempt, failed(Some(asked)), 0.0), expected);
+        assert_eq!(decide(attempt, failed(Some(asked)), 0.0), expected);
     }
 
     #[test]
     fn a_pause_is_stretched_by_a_tenth_at_most() {
         let expected = RetryDecision::Retry(Duration::from_secs(66));
-        assert_eq!(schedule().decide_retry(1, failed(None), 1.0), expected);
+        assert_eq!(decide(1, failed(None), 1.0), expected);
     }
 
     #[test]
     fn a_delivered_unwanted_or_erased_event_is_not_retried() {
-        assert_eq!(schedule().decide_retry(1, AttemptOutcome::Delivered, 0.5), RetryDecision::Delivered);
-        assert_eq!(schedule().decide_retry(1, AttemptOutcome::Gone, 0.5), RetryDecision::Disable);
-        assert_eq!(schedule().decide_retry(1, AttemptOutcome::Erased, 0.5), RetryDecision::Dead);
+        assert_eq!(decide(1, AttemptOutcome::Delivered, 0.5), RetryDecision::Delivered);
+        assert_eq!(decide(1, AttemptOutcome::Gone, 0.5), RetryDecision::Disable);
+        assert_eq!(decide(1, AttemptOutcome::Erased, 0.5), RetryDecision::Dead);
     }
 
     #[test]
     fn without_pauses_there_is_one_attempt() {
-        assert_eq!(RetrySchedule::new(Vec::new()).decide_retry(1, failed(None), 0.0), RetryDecision::Dead);
+        assert_eq!(decide_retry(&[], 1, failed(None), 0.0), RetryDecision::Dead);
     }
 }

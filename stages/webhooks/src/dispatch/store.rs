@@ -58,7 +58,7 @@ impl SubscriptionState {
         self.previous_until.is_some_and(|until| until > Utc::now())
     }
 
-    /// A hash that is equal for equal targets. Comparing it avoids opening the secrets of every endpoint every second.
+    /// A hash that is equal for equal targets. Comparing it avoids opening the secrets for every attempt.
     pub fn version(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.url, &self.secret, &self.previous_secret, self.is_previous_valid()).hash(&mut hasher);

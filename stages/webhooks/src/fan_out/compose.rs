@@ -1,19 +1,17 @@
 //! Composes an event's body and bus message for each product that receives it.
 
+use super::{
+    pending_events::PendingEvent,
+    subscribers::{ProductLink, Subscribers, Subscription},
+};
 use bytes::Bytes;
 use chrono::SecondsFormat;
 use runtime::{Publication, trace::TraceContext};
 use schemas::{
-    Event, EventType,
+    Event,
     events::EVENT_VERSION,
     messages::Message,
     subjects::{self, header},
-};
-use uuid::Uuid;
-
-use super::{
-    pending_events::PendingEvent,
-    subscribers::{ProductLink, Subscribers},
 };
 
 /// Room for what a body has beside its data, in bytes. More makes the buffer grow.
@@ -21,85 +19,39 @@ const ENVELOPE_BYTES: usize = 400;
 
 /// An event as one product receives it.
 #[derive(Debug)]
-pub(crate) struct ComposedEvent {
-    pub tenant_id: Uuid,
-    pub product: String,
-    pub id: Uuid,
-    pub event_type: EventType,
-    /// As [`PendingEvent::erased_with`].
-    pub erased_with: Option<Uuid>,
+pub(super) struct ComposedEvent<'a> {
+    pub pending: &'a PendingEvent,
+    pub link: &'a ProductLink,
     /// The bytes of the body, equal for every delivery.
     pub body: Bytes,
-    pub trace: Option<TraceContext>,
-    /// Subscriptions it goes to, and whether they are active.
-    pub subscriptions: Vec<(Uuid, bool)>,
+    /// Those that it goes to.
+    pub subscriptions: Vec<&'a Subscription>,
 }
 
-/// An event for the bus. Its headers are made when it is published.
-#[derive(Debug)]
-pub(crate) struct FeedEvent<'a> {
-    pending: &'a PendingEvent,
-    link: &'a ProductLink,
-    body: Bytes,
-}
-
-/// The composed events of a transaction.
-#[derive(Debug, Default)]
-pub(super) struct ComposedBatch<'a> {
-    pub composed: Vec<ComposedEvent>,
-    /// Events for the bus.
-    pub published: Vec<FeedEvent<'a>>,
-}
-
-/// Composes the events for all products, and those for the bus.
+/// Composes the events for all products that receive them, from their endpoints or from the bus.
 pub(super) fn compose<'a>(
     pending: &'a [PendingEvent],
     subscribers: &'a Subscribers,
-) -> Result<ComposedBatch<'a>, serde_json::Error> {
-    let mut batch = ComposedBatch { composed: Vec::with_capacity(pending.len()), ..ComposedBatch::default() };
+) -> Result<Vec<ComposedEvent<'a>>, serde_json::Error> {
+    let mut composed = Vec::with_capacity(pending.len());
     for pending in pending {
         for link in subscribers.links_for(pending) {
-            let subscriptions: Vec<(Uuid, bool)> = link
-                .matching_subscriptions(pending)
-                .map(|subscription| (subscription.id, subscription.is_active))
-                .collect();
-            let is_published = link.is_published(pending);
-            if subscriptions.is_empty() && !is_published {
-                continue;
-            }
-            let body = body_of(pending, link)?;
-            if is_published {
-                batch.published.push(FeedEvent { pending, link, body: body.clone() });
-            }
-            if !subscriptions.is_empty() {
-                batch.composed.push(event(pending, link, body, subscriptions));
+            let subscriptions: Vec<&Subscription> = link.matching_subscriptions(pending).collect();
+            if !subscriptions.is_empty() || link.is_published(pending) {
+                composed.push(ComposedEvent { pending, link, body: body_of(pending, link)?, subscriptions });
             }
         }
     }
-    Ok(batch)
+    Ok(composed)
 }
 
-/// An event for one product's subscriptions.
-pub(super) fn event(
-    pending: &PendingEvent,
-    link: &ProductLink,
-    body: Bytes,
-    subscriptions: Vec<(Uuid, bool)>,
-) -> ComposedEvent {
-    ComposedEvent {
-        tenant_id: pending.tenant_id,
-        product: link.product.clone(),
-        id: pending.id,
-        event_type: pending.event_type,
-        erased_with: pending.erased_with,
-        body,
-        trace: pending.trace.clone(),
-        subscriptions,
-    }
+/// Those of the events that go to the bus.
+pub(super) fn for_bus<'a>(composed: &'a [ComposedEvent<'a>]) -> Vec<&'a ComposedEvent<'a>> {
+    composed.iter().filter(|event| event.link.is_published(event.pending)).collect()
 }
 
 /// The body of an event.
-pub(super) fn body_of(pending: &PendingEvent, link: &ProductLink) -> Result<Bytes, serde_json::Error> {
+fn body_of(pending: &PendingEvent, link: &ProductLink) -> Result<Bytes, serde_json::Error> {
     let event = Event {
         id: pending.id,
         event_type: pending.event_type,
@@ -116,16 +68,9 @@ pub(super) fn body_of(pending: &PendingEvent, link: &ProductLink) -> Result<Byte
     Ok(body.into())
 }
 
-impl FeedEvent<'_> {
-    /// The tenant it is about.
-    pub fn tenant(&self) -> Uuid {
-        self.pending.tenant_id
-    }
-}
-
 /// The event as a bus message, with its attributes by the CloudEvents binding for NATS.
-impl From<FeedEvent<'_>> for Publication {
-    fn from(FeedEvent { pending, link, body }: FeedEvent<'_>) -> Self {
+impl From<&ComposedEvent<'_>> for Publication {
+    fn from(ComposedEvent { pending, link, body, .. }: &ComposedEvent<'_>) -> Self {
         let mut headers = Vec::with_capacity(8);
         headers.extend([
             (header::CE_SPECVERSION, "1.0".to_owned()),
@@ -142,7 +87,7 @@ impl From<FeedEvent<'_>> for Publication {
             subject: subjects::event(&link.product, link.environment, pending.event_type),
             message_id: format!("{}-{}", pending.id.simple(), link.product),
             schema: Event::SCHEMA,
-            body,
+            body: body.clone(),
             headers,
         }
     }

@@ -137,25 +137,8 @@ fn event_data(event_type: EventType, fact: &SendFact<'_>, mail: Option<MailData>
                 Some(ReplyData { message_id: detail.text("message_id"), is_automatic: detail.flag("automatic") });
         }
         EventType::EmailFailed | EventType::EmailSuppressed => data.reason = detail.text("reason"),
-        // These types are not about a mail.
-        EventType::SequenceCompleted
-        | EventType::EnrollmentExited
-        | EventType::EnrollmentFailed
-        | EventType::ContactCreated
-        | EventType::ContactConfirmed
-        | EventType::CampaignSent
-        | EventType::CampaignPaused
-        | EventType::DomainStatusChanged
-        | EventType::TaskCreated
-        | EventType::OpportunityCreated
-        | EventType::OutcomeCredited
-        | EventType::SuppressionAdded
-        | EventType::SuppressionLifted
-        | EventType::ImportFinished
-        | EventType::QuotaNear
-        | EventType::WebhookDisabled
-        | EventType::WebhookTest
-        | EventType::RequestRejected => {}
+        // The others are not about a mail.
+        _ => {}
     }
     data
 }
@@ -229,26 +212,6 @@ fn subject_name(event_type: EventType) -> Option<&'static str> {
         EventType::RequestRejected => Some("request_id"),
         _ => None,
     }
-}
-
-/// The particulars of a new contact.
-pub(super) fn of_contact(
-    id: Uuid,
-    address: String,
-    first_name: Option<String>,
-    last_name: Option<String>,
-    source: Option<String>,
-) -> EventData {
-    let word = |text: Option<String>| text.map_or(Value::Null, Value::from);
-    let other = [
-        ("contact_id", Value::from(id.to_string())),
-        ("email", Value::from(address)),
-        ("first_name", word(first_name)),
-        ("last_name", word(last_name)),
-        ("source", word(source)),
-    ];
-    let other = other.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    EventData { other, ..EventData::default() }
 }
 
 /// A fact's detail: what is missing or of another type is not known.

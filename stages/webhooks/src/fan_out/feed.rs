@@ -7,7 +7,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use ledger::outbox::{self, Noted};
 
 use super::{
-    compose::{self, FeedEvent},
+    compose::{self, ComposedEvent},
     read_pending_events,
     subscribers::Subscribers,
 };
@@ -32,30 +32,30 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How often the sweep runs.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Publishes the events of fan-out transactions. Cheap to clone.
-#[derive(Debug, Clone)]
+/// Publishes the events of fan-out transactions.
+#[derive(Debug)]
 pub(crate) struct FeedPublisher {
     bus: Bus,
     /// Nothing is published before this time: the bus failed.
-    paused_until: Arc<Mutex<Option<Instant>>>,
+    paused_until: Mutex<Option<Instant>>,
 }
 
 impl FeedPublisher {
     pub fn new(bus: Bus) -> Self {
-        Self { bus, paused_until: Arc::default() }
+        Self { bus, paused_until: Mutex::default() }
     }
 
     /// Publishes these events, or writes notes about the facts of their tenants in the caller's transaction.
-    pub async fn publish_or_note(
+    pub(super) async fn publish_or_note(
         &self,
         db: &mut PgConnection,
         noted: &Noted,
-        events: Vec<FeedEvent<'_>>,
+        events: Vec<&ComposedEvent<'_>>,
     ) -> sqlx::Result<()> {
         if events.is_empty() {
             return Ok(());
         }
-        let tenants: BTreeSet<Uuid> = events.iter().map(FeedEvent::tenant).collect();
+        let tenants: BTreeSet<Uuid> = events.iter().map(|event| event.pending.tenant_id).collect();
         release_snapshot(&mut *db).await?;
         if !self.publish(events).await {
             outbox::copy_for_feed(db, noted, &tenants).await?;
@@ -64,7 +64,7 @@ impl FeedPublisher {
     }
 
     /// True if all were published.
-    async fn publish(&self, events: Vec<FeedEvent<'_>>) -> bool {
+    async fn publish(&self, events: Vec<&ComposedEvent<'_>>) -> bool {
         let is_paused = |until: Instant| Instant::now() < until;
         if self.paused_until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(is_paused) {
             return false;
@@ -111,7 +111,8 @@ impl Sweep for PublishFeedNotes {
         let pending = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
         let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
         let subscribers = Subscribers::load(&mut tx, &tenants).await?;
-        let events = compose::compose(&pending, &subscribers)?.published;
+        let composed = compose::compose(&pending, &subscribers)?;
+        let events = compose::for_bus(&composed);
         // Before the commit: an event that is published twice is recognised by its id, one that is never published is lost.
         let published = events.len() as u64;
         release_snapshot(&mut tx).await?;

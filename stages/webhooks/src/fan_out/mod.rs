@@ -24,34 +24,29 @@ use uuid::Uuid;
 pub(crate) use feed::{FeedPublisher, PublishFeedNotes};
 pub(crate) use ledger::outbox::{EventKeys, Keys, Taken};
 pub(crate) use pending_events::PendingEvent;
-pub(crate) use store::FreshDelivery;
+pub(crate) use store::FreshDeliveries;
 
 use ledger::outbox;
 use subscribers::Subscribers;
 
-/// The result of one fan-out transaction.
-#[derive(Debug, Default)]
-pub(crate) struct FanOutResult {
-    pub taken: Taken,
-    /// Deliveries to attempt at once.
-    pub fresh: Vec<FreshDelivery>,
-}
-
-/// Fans out a bounded number of facts.
-pub(crate) async fn fan_out_notes(by_key: &PreparedPool, feed: &FeedPublisher) -> Result<FanOutResult, StageError> {
+/// Fans out a bounded number of facts. Returns how many, and the deliveries to attempt at once.
+pub(crate) async fn fan_out_notes(
+    by_key: &PreparedPool,
+    feed: &FeedPublisher,
+) -> Result<(Taken, FreshDeliveries), StageError> {
     let started = Instant::now();
     // What a crash of Postgres takes back is noted again, and fanned out with the same ids.
     let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let noted = outbox::read(&mut tx).await?;
     if noted.taken.notes == 0 {
         tx.rollback().await?;
-        return Ok(FanOutResult::default());
+        return Ok(Default::default());
     }
     let pending = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
     let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
     let subscribers = Subscribers::load(&mut tx, &tenants).await?;
-    let compose::ComposedBatch { composed, published } = compose::compose(&pending, &subscribers)?;
-    feed.publish_or_note(&mut tx, &noted, published).await?;
+    let composed = compose::compose(&pending, &subscribers)?;
+    feed.publish_or_note(&mut tx, &noted, compose::for_bus(&composed)).await?;
     let fresh = store::insert(&mut tx, &composed).await?;
     outbox::delete(&mut tx, &noted).await?;
     let unknown = without(&noted.notices, &pending);
@@ -67,7 +62,7 @@ pub(crate) async fn fan_out_notes(by_key: &PreparedPool, feed: &FeedPublisher) -
     tx.commit().await?;
     Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
     count_events(&pending);
-    Ok(FanOutResult { taken: noted.taken, fresh })
+    Ok((noted.taken, fresh))
 }
 
 /// The notices of which there is no event: their type is unknown here. Contacts and facts have other ids than their events.
@@ -85,22 +80,11 @@ pub(crate) async fn replay_events(
     db: &mut PgConnection,
     tenant: Uuid,
     subscription: Uuid,
-    pending: &[PendingEvent],
+    mut pending: Vec<PendingEvent>,
 ) -> Result<i64, StageError> {
-    let subscribers = Subscribers::load(db, &BTreeSet::from([tenant])).await?;
-    let Some(link) = subscribers.only_subscription(tenant, subscription) else { return Ok(0) };
-    let mut composed = Vec::with_capacity(pending.len());
-    for pending in pending {
-        let is_for_product = pending.product.as_ref().is_none_or(|only| *only == link.product);
-        if !is_for_product
-            || pending.event_type == EventType::WebhookTest
-            || link.matching_subscriptions(pending).next().is_none()
-        {
-            continue;
-        }
-        let body = compose::body_of(pending, &link)?;
-        composed.push(compose::event(pending, &link, body, vec![(subscription, true)]));
-    }
+    pending.retain(|pending| pending.event_type != EventType::WebhookTest);
+    let subscribers = Subscribers::load(db, &BTreeSet::from([tenant])).await?.only_subscription(subscription);
+    let composed = compose::compose(&pending, &subscribers)?;
     Ok(store::replay_deliveries(db, &composed).await?)
 }
 

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use runner::StageError;
 use runtime::trace::TraceContext;
 use schemas::{EventType, MessageKind, SendId, events::MailData, messages::MailOptions};
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
@@ -43,23 +43,23 @@ pub(crate) struct PendingEvent {
     pub data: Arc<RawValue>,
 }
 
-/// The data that the mails of a batch share.
-struct BatchData {
-    kind: MessageKind,
-    variant: Option<String>,
-    subject: Option<String>,
-    template_id: Option<Uuid>,
-    template_version: Option<i32>,
-    sender_email: Option<String>,
-    trace: Option<TraceContext>,
-}
-
 /// Reads the events of facts about sends.
 pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<Vec<PendingEvent>, StageError> {
     if keys.ids.is_empty() {
         return Ok(Vec::new());
     }
-    let batches = load_batches(db, keys).await?;
+    let wanted: BTreeSet<(Uuid, Uuid)> =
+        keys.tenants.iter().zip(&keys.sends).map(|(tenant, send)| (*tenant, SendId(*send).batch())).collect();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = wanted.into_iter().unzip();
+    let rows = sqlx::query_file!("queries/load_batches.sql", &tenants, &ids).fetch_all(&mut *db).await?;
+    let batches: HashMap<(Uuid, Uuid), _> = rows
+        .into_iter()
+        .map(|batch| {
+            let parent = batch.traceparent.as_deref();
+            let trace = parent.and_then(|parent| TraceContext::parse(parent, batch.tracestate.as_deref()));
+            ((batch.tenant_id, batch.id), (batch, trace))
+        })
+        .collect();
     let rows = sqlx::query_file!("queries/load_facts.sql", &keys.tenants, &keys.sends, &keys.ids, &keys.months)
         .fetch_all(db)
         .await?;
@@ -67,7 +67,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<
     for mut row in rows {
         let batch = batches.get(&(row.tenant_id, SendId(row.send_id).batch()));
         // The test of a campaign is no event.
-        let Some(batch) = batch.filter(|batch| batch.kind != MessageKind::Test) else { continue };
+        let Some((batch, trace)) = batch.filter(|(batch, _)| batch.kind != MessageKind::Test) else { continue };
         // Of an erased contact, and recorded before. The erasure comes to it later.
         if let (None, Value::Object(detail)) = (&row.address, &mut row.detail) {
             detail.retain(|key, _| !PERSONAL_DETAILS.contains(&key.as_str()));
@@ -109,32 +109,12 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<
                 subject_id: Some(row.send_id),
                 product: None,
                 subscription: None,
-                trace: batch.trace.clone(),
+                trace: trace.clone(),
                 data,
             });
         }
     }
     Ok(pending)
-}
-
-async fn load_batches(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<HashMap<(Uuid, Uuid), BatchData>> {
-    let wanted: BTreeSet<(Uuid, Uuid)> =
-        keys.tenants.iter().zip(&keys.sends).map(|(tenant, send)| (*tenant, SendId(*send).batch())).collect();
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = wanted.into_iter().unzip();
-    let rows = sqlx::query_file!("queries/load_batches.sql", &tenants, &ids).fetch_all(db).await?;
-    let batch = rows.into_iter().map(|row| {
-        let batch = BatchData {
-            kind: row.kind,
-            variant: row.variant,
-            subject: row.subject,
-            template_id: row.template_id,
-            template_version: row.template_version,
-            sender_email: row.sender_email,
-            trace: row.traceparent.and_then(|parent| TraceContext::parse(&parent, row.tracestate.as_deref())),
-        };
-        ((row.tenant_id, row.id), batch)
-    });
-    Ok(batch.collect())
 }
 
 /// Reads the events of notices. A notice of an unknown type is left out: a newer process wrote it and emits it. The fan-out puts it back.
@@ -173,7 +153,8 @@ pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> Result<Ve
     let rows = sqlx::query_file!("queries/load_contacts.sql", &keys.tenants, &keys.ids).fetch_all(db).await?;
     let mut pending = Vec::with_capacity(rows.len());
     for row in rows {
-        let data = event_data::of_contact(row.id, row.address, row.first_name, row.last_name, row.source);
+        let own = json!({"first_name": row.first_name, "last_name": row.last_name, "source": row.source});
+        let data = event_data::of_notice(EventType::ContactCreated, None, Some(row.id), Some(row.address), own);
         pending.push(PendingEvent {
             tenant_id: row.tenant_id,
             id: schemas::Event::id_of(row.id, EventType::ContactCreated),

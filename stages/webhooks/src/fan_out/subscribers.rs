@@ -74,13 +74,13 @@ impl Subscribers {
         Ok(subscribers)
     }
 
-    /// The link with only this subscription, for a replay; `None` if its product is no longer linked.
-    pub fn only_subscription(mut self, tenant: Uuid, subscription: Uuid) -> Option<ProductLink> {
-        let links = self.0.remove(&tenant)?;
-        links.into_iter().find_map(|mut link| {
+    /// Leaves this subscription only, for a replay: nothing of that goes to the bus.
+    pub fn only_subscription(mut self, subscription: Uuid) -> Self {
+        for link in self.0.values_mut().flatten() {
+            link.has_feed = false;
             link.subscriptions.retain(|known| known.id == subscription);
-            (!link.subscriptions.is_empty()).then_some(link)
-        })
+        }
+        self
     }
 
     /// The links of the products that receive this event: all of the tenant's, or the one it is for.

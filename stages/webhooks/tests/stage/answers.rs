@@ -206,6 +206,25 @@ async fn a_paused_subscription_delivers_after_it_resumes() {
 }
 
 #[tokio::test]
+async fn a_resumed_subscription_fails_from_its_resumption_on() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(500)).await;
+    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&["--webhook-backoff", "1h"]).await;
+    world.opened(1).await;
+    let failing = "select count(*) from webhook_subscriptions where failing_since is not null";
+    until("it fails", async || world.rig.number(failing).await == 1).await;
+    // Paused and resumed while its queue in memory is empty.
+    sqlx::query("update webhook_subscriptions set failing_since = null where id = $1")
+        .bind(subscription)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    world.opened(1).await;
+    until("its failures count anew", async || world.rig.number(failing).await == 1).await;
+}
+
+#[tokio::test]
 async fn a_repointed_subscription_is_delivered_to_at_its_new_address() {
     let world = World::new().await;
     let (old, new) = (Receiver::start(Manner::Status(500)).await, Receiver::start(Manner::Status(200)).await);

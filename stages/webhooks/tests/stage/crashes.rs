@@ -21,7 +21,7 @@ impl Process {
         let world = Arc::clone(world);
         runtime.spawn(async move {
             let deps: Deps = world.rig.process();
-            webhooks::start(&deps, &settings::<Settings>(&[])).await.unwrap();
+            webhooks::start(&deps, &settings::<Settings>(&[]));
             std::future::pending::<()>().await;
         });
         Self(Some(runtime))

@@ -32,7 +32,7 @@ impl World {
 
     /// Starts the stage as another process.
     pub async fn start(&self, arguments: &[&str]) {
-        webhooks::start(&self.rig.process(), &settings::<Settings>(arguments)).await.unwrap();
+        webhooks::start(&self.rig.process(), &settings::<Settings>(arguments));
     }
 
     pub fn send(&self, at: usize) -> Uuid {

@@ -173,7 +173,8 @@ fn word(bytes: &[u8], at: usize) -> Result<u16, AttachmentRefusal> {
     two.map(|two| u16::from_le_bytes(*two)).ok_or(AttachmentRefusal::Damaged)
 }
 
-fn long(bytes: &[u8], at: usize) -> Result<u32, AttachmentRefusal> {
+/// Four bytes as a number, the lowest first.
+pub(super) fn long(bytes: &[u8], at: usize) -> Result<u32, AttachmentRefusal> {
     let four = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
     four.map(|four| u32::from_le_bytes(*four)).ok_or(AttachmentRefusal::Damaged)
 }

@@ -151,38 +151,16 @@ fn property(line: &str) -> Result<(String, &str), CalendarFault> {
     Ok((name.to_ascii_uppercase(), value))
 }
 
-/// The properties of one VEVENT that are looked at.
-#[derive(Debug, Default)]
-struct EventProperties {
-    uid: Vec<String>,
-    stamps: usize,
-    starts: usize,
-    organizers: Vec<String>,
-    attendees: usize,
-}
+/// The properties of a component, without those of components in it.
+type CalendarProperties<'a> = Vec<(String, &'a str)>;
 
-impl EventProperties {
-    fn check(&self, method: CalendarMethod) -> Result<(), CalendarFault> {
-        let starts = self.starts == 1 || method != CalendarMethod::Request && self.starts == 0;
-        if self.uid.len() != 1 || self.uid.iter().any(String::is_empty) || self.stamps != 1 || !starts {
-            return Err(CalendarFault::EventProperty);
-        }
-        let is_address = |value: &String| value.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("mailto:"));
-        if self.organizers.len() != 1 || !self.organizers.iter().all(is_address) {
-            return Err(CalendarFault::Organizer);
-        }
-        match (method, self.attendees) {
-            (CalendarMethod::Request, 0) => Err(CalendarFault::Attendee),
-            (CalendarMethod::Reply, attendees) if attendees != 1 => Err(CalendarFault::Attendee),
-            _ => Ok(()),
-        }
-    }
+fn values<'a>(properties: &CalendarProperties<'a>, name: &str) -> Vec<&'a str> {
+    properties.iter().filter(|(known, _)| known == name).map(|(_, value)| *value).collect()
 }
 
 fn check_calendar(lines: &[String], method: CalendarMethod) -> Result<(), CalendarFault> {
     let mut open: Vec<String> = Vec::new();
-    let (mut versions, mut makers, mut methods) = (Vec::new(), 0, Vec::new());
-    let mut events: Vec<EventProperties> = Vec::new();
+    let (mut header, mut events) = (CalendarProperties::new(), Vec::<CalendarProperties<'_>>::new());
     for (place, line) in lines.iter().enumerate() {
         let (name, value) = property(line)?;
         match name.as_str() {
@@ -191,28 +169,16 @@ fn check_calendar(lines: &[String], method: CalendarMethod) -> Result<(), Calend
             "BEGIN" => {
                 open.push(value.to_ascii_uppercase());
                 if open == ["VCALENDAR", "VEVENT"] {
-                    events.push(EventProperties::default());
+                    events.push(Vec::new());
                 }
             }
             "END" if open.pop() != Some(value.to_ascii_uppercase()) => return Err(CalendarFault::Structure),
             "END" => {}
             _ if open.first().is_none_or(|first| first != "VCALENDAR") => return Err(CalendarFault::Structure),
-            _ if open.len() == 1 => match name.as_str() {
-                "VERSION" => versions.push(value),
-                "PRODID" => makers += 1,
-                "METHOD" => methods.push(value.to_ascii_uppercase()),
-                _ => {}
-            },
+            _ if open.len() == 1 => header.push((name, value)),
             _ => {
                 if let (true, Some(event)) = (open == ["VCALENDAR", "VEVENT"], events.last_mut()) {
-                    match name.as_str() {
-                        "UID" => event.uid.push(value.to_owned()),
-                        "DTSTAMP" => event.stamps += 1,
-                        "DTSTART" => event.starts += 1,
-                        "ORGANIZER" => event.organizers.push(value.to_owned()),
-                        "ATTENDEE" => event.attendees += 1,
-                        _ => {}
-                    }
+                    event.push((name, value));
                 }
             }
         }
@@ -220,17 +186,35 @@ fn check_calendar(lines: &[String], method: CalendarMethod) -> Result<(), Calend
     if lines.is_empty() || !open.is_empty() {
         return Err(CalendarFault::Structure);
     }
-    if versions != ["2.0"] || makers != 1 {
+    if values(&header, "VERSION") != ["2.0"] || values(&header, "PRODID").len() != 1 {
         return Err(CalendarFault::Header);
     }
-    if methods != [method.as_str()] {
+    if !matches!(values(&header, "METHOD")[..], [said] if said.eq_ignore_ascii_case(method.as_str())) {
         return Err(CalendarFault::Method);
     }
-    let first = events.first().ok_or(CalendarFault::Event)?;
-    if events.iter().any(|event| event.uid != first.uid) {
+    let uid = values(events.first().ok_or(CalendarFault::Event)?, "UID");
+    if events.iter().any(|event| values(event, "UID") != uid) {
         return Err(CalendarFault::Event);
     }
-    events.iter().try_for_each(|event| event.check(method))
+    events.iter().try_for_each(|event| check_event(event, method))
+}
+
+fn check_event(event: &CalendarProperties<'_>, method: CalendarMethod) -> Result<(), CalendarFault> {
+    let count = |name| values(event, name).len();
+    let starts = count("DTSTART") == 1 || method != CalendarMethod::Request && count("DTSTART") == 0;
+    let has_uid = matches!(values(event, "UID")[..], [uid] if !uid.is_empty());
+    if !has_uid || count("DTSTAMP") != 1 || !starts {
+        return Err(CalendarFault::EventProperty);
+    }
+    let is_address = |value: &str| value.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("mailto:"));
+    if !matches!(values(event, "ORGANIZER")[..], [organizer] if is_address(organizer)) {
+        return Err(CalendarFault::Organizer);
+    }
+    match (method, count("ATTENDEE")) {
+        (CalendarMethod::Request, 0) => Err(CalendarFault::Attendee),
+        (CalendarMethod::Reply, attendees) if attendees != 1 => Err(CalendarFault::Attendee),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

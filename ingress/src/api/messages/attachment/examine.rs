@@ -93,16 +93,20 @@ pub(super) fn examine(kind: FileKind, content: &[u8], budget: &Budget) -> Result
     if content.is_empty() {
         return Err(AttachmentRefusal::Empty.into());
     }
+    if kind.is_image() || kind.is_text() {
+        // Read once, from beginning to end.
+        budget.take_steps(content.len() as u64)?;
+    }
     match kind {
         FileKind::Pdf => pdf::inspect(content, budget)?,
         FileKind::Docx => ooxml::inspect(content, ooxml::OoxmlDocument::Word, budget)?,
         FileKind::Xlsx => ooxml::inspect(content, ooxml::OoxmlDocument::Sheet, budget)?,
         FileKind::Xls => ole::inspect(content, budget)?,
-        FileKind::Png => image::inspect_png(content, budget)?,
-        FileKind::Jpeg => image::inspect_jpeg(content, budget)?,
-        FileKind::Gif => image::inspect_gif(content, budget)?,
-        FileKind::Webp => image::inspect_webp(content, budget)?,
-        FileKind::Csv | FileKind::Txt => return text::inspect(content, budget).map(Some),
+        FileKind::Png => image::png(content)?,
+        FileKind::Jpeg => image::jpeg(content)?,
+        FileKind::Gif => image::gif(content)?,
+        FileKind::Webp => image::webp(content)?,
+        FileKind::Csv | FileKind::Txt => return Ok(Some(text::charset(content)?)),
     }
     Ok(None)
 }

@@ -1,8 +1,6 @@
 //! PNG, JPEG, GIF and WebP: their structure from first to last byte, and sane dimensions. Pixels are not decoded.
 
-use runtime::Budget;
-
-use super::refusal::{AttachmentRefusal, InspectionFault};
+use super::refusal::AttachmentRefusal;
 
 /// Longest side, in pixels.
 const SIDE_MAX: u32 = 20_000;
@@ -12,12 +10,7 @@ const PIXELS_MAX: u64 = 100_000_000;
 const PNG_MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 /// Chunks from IHDR to IEND, and nothing after.
-pub(super) fn inspect_png(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
-    budget.take_steps(content.len() as u64)?;
-    Ok(chunks(content)?)
-}
-
-fn chunks(content: &[u8]) -> Result<(), AttachmentRefusal> {
+pub(super) fn png(content: &[u8]) -> Result<(), AttachmentRefusal> {
     let mut rest = content.strip_prefix(PNG_MAGIC).ok_or(AttachmentRefusal::Mismatch)?;
     let mut is_first = true;
     let mut has_data = false;
@@ -42,12 +35,7 @@ fn chunks(content: &[u8]) -> Result<(), AttachmentRefusal> {
 }
 
 /// Segments up to the image data, with a frame header among them, and an end that hides no other file.
-pub(super) fn inspect_jpeg(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
-    budget.take_steps(content.len() as u64)?;
-    Ok(segments(content)?)
-}
-
-fn segments(content: &[u8]) -> Result<(), AttachmentRefusal> {
+pub(super) fn jpeg(content: &[u8]) -> Result<(), AttachmentRefusal> {
     let mut rest = content.strip_prefix(b"\xff\xd8").ok_or(AttachmentRefusal::Mismatch)?;
     let mut has_frame = false;
     loop {
@@ -88,12 +76,7 @@ fn jpeg_end(data: &[u8]) -> Result<(), AttachmentRefusal> {
 }
 
 /// Blocks from the header to the trailer, with a picture among them, and nothing after.
-pub(super) fn inspect_gif(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
-    budget.take_steps(content.len() as u64)?;
-    Ok(blocks(content)?)
-}
-
-fn blocks(content: &[u8]) -> Result<(), AttachmentRefusal> {
+pub(super) fn gif(content: &[u8]) -> Result<(), AttachmentRefusal> {
     let known = content.strip_prefix(b"GIF89a").or_else(|| content.strip_prefix(b"GIF87a"));
     let screen = known.ok_or(AttachmentRefusal::Mismatch)?;
     dimensions(little(screen, 0, 2)?, little(screen, 2, 2)?)?;
@@ -139,12 +122,7 @@ fn after_data(data: Option<&[u8]>) -> Result<&[u8], AttachmentRefusal> {
 }
 
 /// One RIFF of the length of the file, whose chunks hold a picture. Its first chunk says how large that is.
-pub(super) fn inspect_webp(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
-    budget.take_steps(content.len() as u64)?;
-    Ok(riff(content)?)
-}
-
-fn riff(content: &[u8]) -> Result<(), AttachmentRefusal> {
+pub(super) fn webp(content: &[u8]) -> Result<(), AttachmentRefusal> {
     if !content.starts_with(b"RIFF") || content.get(8..12) != Some(b"WEBP") {
         return Err(AttachmentRefusal::Mismatch);
     }

@@ -6,37 +6,30 @@ use super::text::Charset;
 pub(in crate::api::messages) const EXTENSIONS: [&str; 11] =
     ["pdf", "xlsx", "xls", "csv", "png", "jpg", "jpeg", "gif", "webp", "docx", "txt"];
 
-/// A kind of file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FileKind {
-    Pdf,
-    Xlsx,
-    Xls,
-    Csv,
-    Png,
-    Jpeg,
-    Gif,
-    Webp,
-    Docx,
-    Txt,
+schemas::named_enum! {
+    /// A kind of file, by its extension. `jpg` is another one of [`FileKind::Jpeg`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum FileKind {
+        Pdf = "pdf",
+        Xlsx = "xlsx",
+        Xls = "xls",
+        Csv = "csv",
+        Png = "png",
+        Jpeg = "jpeg",
+        Gif = "gif",
+        Webp = "webp",
+        Docx = "docx",
+        Txt = "txt",
+    }
 }
 
 impl FileKind {
     /// By extension, in any case.
     pub(super) fn of_extension(extension: &str) -> Option<Self> {
-        Some(match extension.to_ascii_lowercase().as_str() {
-            "pdf" => Self::Pdf,
-            "xlsx" => Self::Xlsx,
-            "xls" => Self::Xls,
-            "csv" => Self::Csv,
-            "png" => Self::Png,
-            "jpg" | "jpeg" => Self::Jpeg,
-            "gif" => Self::Gif,
-            "webp" => Self::Webp,
-            "docx" => Self::Docx,
-            "txt" => Self::Txt,
-            _ => return None,
-        })
+        match extension.to_ascii_lowercase().as_str() {
+            "jpg" => Some(Self::Jpeg),
+            other => Self::parse(other),
+        }
     }
 
     /// As a byte, for a job of another process.
@@ -46,14 +39,17 @@ impl FileKind {
 
     /// The kind that is this byte.
     pub(super) fn of_byte(byte: u8) -> Option<Self> {
-        let images = [Self::Png, Self::Jpeg, Self::Gif, Self::Webp];
-        let others = [Self::Pdf, Self::Xlsx, Self::Xls, Self::Csv, Self::Docx, Self::Txt];
-        images.into_iter().chain(others).find(|kind| kind.to_byte() == byte)
+        Self::ALL.get(usize::from(byte)).copied()
     }
 
     /// Whether the HTML of a mail can show it.
     pub(super) fn is_image(self) -> bool {
         matches!(self, Self::Png | Self::Jpeg | Self::Gif | Self::Webp)
+    }
+
+    /// Whether it is read as text.
+    pub(super) fn is_text(self) -> bool {
+        matches!(self, Self::Csv | Self::Txt)
     }
 
     /// The registered media type.
@@ -97,14 +93,13 @@ impl FileKind {
         if essence != self.media_type() && !also.contains(&essence.as_str()) {
             return None;
         }
-        let is_text = matches!(self, Self::Csv | Self::Txt);
         let mut declared = DeclaredType::default();
         for part in parts {
             let (name, value) = part.split_once('=')?;
             let value = value.trim().trim_matches('"');
             match name.trim().to_ascii_lowercase().as_str() {
                 "name" if value == filename => {}
-                "charset" if is_text && declared.charset.is_none() => {
+                "charset" if self.is_text() && declared.charset.is_none() => {
                     declared.charset = Some(value.to_ascii_lowercase());
                 }
                 // RFC 4180 §3.

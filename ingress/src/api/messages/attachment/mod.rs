@@ -181,8 +181,7 @@ fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Uplo
     let filename = faults.required(&path("filename"), body.filename)?;
     let kind = match name::check(&filename) {
         Ok(kind) => kind,
-        Err(fault) => {
-            let (code, detail) = fault.fault();
+        Err((code, detail)) => {
             faults.add(path("filename"), code, detail);
             return None;
         }

@@ -1,5 +1,7 @@
 //! File names: what every system can store, and what does not pretend to be something else.
 
+use std::borrow::Cow;
+
 use schemas::text;
 use unicode_normalization::is_nfc;
 
@@ -17,73 +19,38 @@ const POSING: [&str; 26] = [
 /// Names that Windows keeps for devices, whatever extension follows.
 const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "conin$", "conout$"];
 
-/// What is wrong with a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NameFault {
-    Empty,
-    TooLong,
-    Character,
-    Invisible,
-    Shape,
-    Device,
-    Extension,
-    Posing,
-}
-
-impl NameFault {
-    /// The code of the fault, and a text for people.
-    pub(super) fn fault(self) -> (&'static str, String) {
-        let (code, detail) = match self {
-            Self::Empty => ("empty", "must not be empty"),
-            Self::TooLong => {
-                let detail = format!("may have at most {NAME_MAX_CHARS} characters and {NAME_MAX_BYTES} bytes");
-                return ("too_long", detail);
-            }
-            Self::Character => {
-                ("bad_character", "must not contain path separators, control characters or any of < > : \" | ? *")
-            }
-            Self::Invisible => {
-                ("invisible_character", "must not contain characters that change direction or show nothing")
-            }
-            Self::Shape => (
-                "bad_name",
-                "must be a plain file name in NFC, without a leading dot or space or a space before the extension",
-            ),
-            Self::Device => ("reserved_name", "is a name that Windows reserves"),
-            Self::Extension => {
-                return ("extension_not_allowed", format!("must have one of the extensions {}", EXTENSIONS.join(", ")));
-            }
-            Self::Posing => ("double_extension", "has a second extension that makes it look like something else"),
-        };
-        (code, detail.to_owned())
-    }
-}
-
-/// The kind of file a name says.
-pub(super) fn check(name: &str) -> Result<FileKind, NameFault> {
+/// The kind of file a name says, or the code of its fault and a text for people.
+pub(super) fn check(name: &str) -> Result<FileKind, (&'static str, Cow<'static, str>)> {
     if name.trim().is_empty() {
-        return Err(NameFault::Empty);
+        return Err(("empty", "must not be empty".into()));
     }
     if name.chars().count() > NAME_MAX_CHARS || name.len() > NAME_MAX_BYTES {
-        return Err(NameFault::TooLong);
+        let detail = format!("may have at most {NAME_MAX_CHARS} characters and {NAME_MAX_BYTES} bytes");
+        return Err(("too_long", detail.into()));
     }
     if name.chars().any(|letter| letter.is_control() || "/\\<>:\"|?*".contains(letter)) {
-        return Err(NameFault::Character);
+        let detail = "must not contain path separators, control characters or any of < > : \" | ? *";
+        return Err(("bad_character", detail.into()));
     }
     if name.chars().any(is_invisible) {
-        return Err(NameFault::Invisible);
+        let detail = "must not contain characters that change direction or show nothing";
+        return Err(("invisible_character", detail.into()));
     }
-    let (stem, extension) = name.rsplit_once('.').ok_or(NameFault::Extension)?;
-    let kind = FileKind::of_extension(extension).ok_or(NameFault::Extension)?;
+    let parts = name.rsplit_once('.');
+    let Some((stem, kind)) = parts.and_then(|(stem, last)| Some((stem, FileKind::of_extension(last)?))) else {
+        let detail = format!("must have one of the extensions {}", EXTENSIONS.join(", "));
+        return Err(("extension_not_allowed", detail.into()));
+    };
     if stem.is_empty() || stem.starts_with(['.', ' ']) || stem.ends_with(['.', ' ']) || !is_nfc(name) {
-        return Err(NameFault::Shape);
+        let detail = "must be a plain file name in NFC, without a leading dot or space or a space before the extension";
+        return Err(("bad_name", detail.into()));
     }
     let mut parts = stem.split('.').map(|part| part.trim().to_ascii_lowercase());
     if parts.next().is_some_and(|first| is_device(&first)) {
-        return Err(NameFault::Device);
+        return Err(("reserved_name", "is a name that Windows reserves".into()));
     }
     if parts.any(|part| POSING.contains(&part.as_str())) {
-        return Err(NameFault::Posing);
+        return Err(("double_extension", "has a second extension that makes it look like something else".into()));
     }
     Ok(kind)
 }

@@ -5,7 +5,10 @@ use std::io::{self, Cursor, Read};
 use cfb::CompoundFile;
 use runtime::Budget;
 
-use super::refusal::{AttachmentRefusal, InspectionFault};
+use super::{
+    archive::long,
+    refusal::{AttachmentRefusal, InspectionFault},
+};
 
 /// The first bytes of every compound file.
 pub(super) const MAGIC: &[u8] = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1";
@@ -79,7 +82,7 @@ fn check_list(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
     let listed =
         |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().filter(|entry| u32::from_le_bytes(**entry) != FREE).count();
     let mut named = listed(header.get(LIST_AT..).unwrap_or_default());
-    let mut next = number(header, FIRST_LIST_SECTOR_AT)?;
+    let mut next = long(header, FIRST_LIST_SECTOR_AT)?;
     while next < SECTORS_MAX && named <= sectors {
         budget.take_steps(sector_bytes as u64)?;
         let at = (usize::try_from(next).map_err(|_| AttachmentRefusal::Damaged)? + 1) * sector_bytes;
@@ -87,7 +90,7 @@ fn check_list(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
         // The last entry names the next sector of the list. One that lists nothing counts, too, so that a circle has an end.
         let (list, last) = sector.split_at(4 * (entries - 1));
         named += listed(list).max(1);
-        next = number(last, 0)?;
+        next = long(last, 0)?;
     }
     // Each sector of the table speaks of as many sectors as it has entries; an unused one at the end does no harm.
     if named > sectors.div_ceil(entries) + LIST_FREE { Err(AttachmentRefusal::Damaged.into()) } else { Ok(()) }
@@ -95,11 +98,6 @@ fn check_list(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
 
 /// How many sectors of the allocation table may be named beyond those the file needs.
 const LIST_FREE: usize = 128;
-
-fn number(bytes: &[u8], at: usize) -> Result<u32, AttachmentRefusal> {
-    let four = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
-    four.map(|four| u32::from_le_bytes(*four)).ok_or(AttachmentRefusal::Damaged)
-}
 
 /// Looks at the names in a compound file; answers the workbook's.
 fn directory(file: &CompoundFile<Cursor<&[u8]>>, budget: &Budget) -> Result<Option<&'static str>, InspectionFault> {

@@ -1,9 +1,8 @@
 //! Plain text and CSV: readable text, and not a page or program under another name.
 
-use runtime::Budget;
 use serde::{Deserialize, Serialize};
 
-use super::refusal::{AttachmentRefusal, InspectionFault};
+use super::refusal::AttachmentRefusal;
 
 /// How a text is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,12 +17,7 @@ pub(super) enum Charset {
 const POSING: [&[u8]; 8] = [b"<!doctype html", b"<html", b"<script", b"<svg", b"<?php", b"<?xml", b"%pdf-", b"{\\rtf"];
 
 /// UTF-8 or Windows-1252 without control characters.
-pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<Charset, InspectionFault> {
-    budget.take_steps(content.len() as u64)?;
-    Ok(charset(content)?)
-}
-
-fn charset(content: &[u8]) -> Result<Charset, AttachmentRefusal> {
+pub(super) fn charset(content: &[u8]) -> Result<Charset, AttachmentRefusal> {
     let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
     if content.iter().any(|byte| (*byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c)) || *byte == 0x7f) {
         return Err(AttachmentRefusal::Mismatch);

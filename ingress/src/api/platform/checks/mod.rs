@@ -1,16 +1,14 @@
 //! The checks of the platform: pure functions from facts to a status with cause and fix.
 
-mod owed;
-mod pacing;
-mod paused;
-mod provider;
-mod stream_capacity;
+mod outward;
 
+use runtime::streams::STREAMS;
 use schemas::subjects::stream;
 
+use self::outward::{domains, failed_sends, pacing, providers, webhooks};
 use super::{
     HealthCheck, HealthStatus,
-    facts::{BacklogFacts, DomainFacts, EventTotal, PlatformFacts, StageFacts, StreamFacts, WebhookFacts},
+    facts::{BacklogFacts, OwedWork, PauseFacts, PlatformFacts, StageFacts, StreamFacts},
 };
 
 /// The stages of the mail pipeline: without one of them nothing is sent.
@@ -36,42 +34,32 @@ const STUCK_CRIT_SECONDS: f64 = 900.0;
 const ANNOUNCED_TOO_OFTEN: i32 = 20;
 /// A dead letter younger than this is a warning.
 const DEAD_LETTER_WARN_SECONDS: i64 = 3_600;
-/// With fewer sends than this, no share is computed.
-const ENOUGH_SENDS: i64 = 20;
-const FAILED_WARN_PERCENT: i64 = 10;
-const FAILED_CRIT_PERCENT: i64 = 50;
-const UNKNOWN_WARN_PERCENT: i64 = 1;
 /// Age of the oldest signal. No mail depends on signals.
 const SIGNALS_WARN_SECONDS: i64 = 300;
-/// Age of the oldest event without a delivery. No mail depends on webhooks.
-const WEBHOOKS_WARN_SECONDS: f64 = 300.0;
-/// With fewer attempts than this, no share is computed.
-const ENOUGH_ATTEMPTS: i64 = 20;
-const DEAD_WARN_PERCENT: i64 = 10;
-/// Share of degraded domains at which our resolver is suspected rather than their owners.
-const DEGRADED_WARN_PERCENT: i64 = 5;
-/// Reasons named in one observation.
-const REASONS_NAMED: usize = 5;
+
+/// Age of the oldest work of a stage by the ledger, as the alert WorkWaits.
+const OWED_WARN_SECONDS: f64 = 300.0;
+/// How full a stream is, as the alert StreamNearlyFull.
+const STREAM_WARN_PERCENT: u64 = 70;
 
 /// Runs all checks, in the order an operator would ask.
-#[must_use]
-pub fn run_checks(facts: &PlatformFacts) -> Vec<HealthCheck> {
+pub(super) fn run_checks(facts: &PlatformFacts) -> Vec<HealthCheck> {
     let mut checks = vec![database(facts), bus(facts.streams.as_deref())];
     checks.extend(SENDING.iter().map(|stage| heartbeat(stage, facts.stages.as_deref())));
-    checks.push(paused::check(facts.pauses.as_ref()));
+    checks.push(paused(facts.pauses.as_ref()));
     checks.push(failing_sweeps(facts.stages.as_deref()));
     checks.push(dead_letters(facts.streams.as_deref()));
     checks.push(queues(facts.streams.as_deref()));
     checks.push(stuck(facts.backlog.as_ref()));
-    checks.push(owed::check(facts.owed.as_deref(), facts.stages.as_deref()));
-    checks.push(stream_capacity::check(facts.streams.as_deref()));
+    checks.push(owed(facts.owed.as_deref(), facts.stages.as_deref()));
+    checks.push(stream_capacity(facts.streams.as_deref()));
     checks.push(failed_sends(facts.totals.as_deref()));
-    checks.push(pacing::check(facts.pacing.as_ref()));
+    checks.push(pacing(facts.pacing.as_ref()));
     checks.push(engagement(facts));
     checks.push(webhooks(facts));
     checks.push(domains(facts.domains.as_ref()));
     checks.push(configuration(facts.stages.as_deref()));
-    checks.push(provider::check(facts.pings.as_deref()));
+    checks.push(providers(facts.pings.as_deref()));
     checks
 }
 
@@ -183,6 +171,45 @@ fn heartbeat(stage: &str, stages: Option<&[StageFacts]>) -> HealthCheck {
     }
 }
 
+/// What operators have paused. It is intended, and mail waits because of it.
+fn paused(pauses: Option<&PauseFacts>) -> HealthCheck {
+    let check = HealthCheck::new("paused", "sending", "What operators have paused", "nothing is paused");
+    let Some(pauses) = pauses else { return check.unavailable() };
+    if let Some(since) = pauses.held_at {
+        let reason = pauses.held_reason.as_deref().unwrap_or("no reason is given");
+        let check = check.observed(format!(
+            "all mail is paused since {}: the database was restored",
+            since.format("%Y-%m-%d %H:%M UTC")
+        ));
+        return check.because(
+            HealthStatus::Crit,
+            format!("no mail goes out: {reason}"),
+            &[
+                "`postrider restore status` says what is missing and what is open",
+                "close the gap as the runbook says, then `postrider restore release`",
+            ],
+            "paused",
+        );
+    }
+    if pauses.stages.is_empty() && pauses.tenants == 0 {
+        return check;
+    }
+    let stages = if pauses.stages.is_empty() { "no stage".to_owned() } else { pauses.stages.join(", ") };
+    let check = check.observed(format!("{stages}; {} tenant(s)", pauses.tenants));
+    // Without one of these no mail goes out at all.
+    let stops_mail = pauses.stages.iter().any(|stage| SENDING.contains(&stage.as_str()));
+    check.because(
+        if stops_mail { HealthStatus::Crit } else { HealthStatus::Warn },
+        if stops_mail {
+            "no mail goes out: a stage it goes through is paused"
+        } else {
+            "work waits because an operator wants it to"
+        },
+        &["`postrider pause list` has operator and reason", "`postrider resume stage|tenant …` ends the pause"],
+        "paused",
+    )
+}
+
 fn failing_sweeps(stages: Option<&[StageFacts]>) -> HealthCheck {
     let check = HealthCheck::new("failures.sweeps", "failures", "Sweeps", "no sweep fails");
     let Some(stages) = stages else { return check.unavailable() };
@@ -283,44 +310,51 @@ fn stuck(backlog: Option<&BacklogFacts>) -> HealthCheck {
     )
 }
 
-fn failed_sends(totals: Option<&[EventTotal]>) -> HealthCheck {
-    let check = HealthCheck::new("sends.failed", "sending", "Failed sends", "");
-    let Some(totals) = totals else { return check.unavailable() };
-    let of = |event: &str| {
-        let counted = totals
-            .iter()
-            .filter(|total| total.event == event && !["failure", "suppression"].contains(&total.kind.as_str()));
-        counted.map(|total| total.count).sum::<i64>()
-    };
-    let (sent, failed, unknown) = (of("sent"), of("failed"), of("unknown"));
-    let mut reasons: Vec<&EventTotal> = totals.iter().filter(|total| total.kind == "failure").collect();
-    reasons.sort_by_key(|total| std::cmp::Reverse(total.count));
-    let named: Vec<String> =
-        reasons.iter().take(REASONS_NAMED).map(|total| format!("{} {}", total.event, total.count)).collect();
-    let mut observation = format!("this hour and the last: {sent} sent, {failed} failed, {unknown} unknown");
-    if !named.is_empty() {
-        observation.push_str(&format!(" ({})", named.join(", ")));
-    }
-    let check = check.observed(observation);
-    let tried = sent + failed + unknown;
-    if tried < ENOUGH_SENDS {
+/// The oldest work in the ledger of the stages beside the mail pipeline: requests, reports, outcomes, events, steps.
+fn owed(owed: Option<&[OwedWork]>, stages: Option<&[StageFacts]>) -> HealthCheck {
+    let check = HealthCheck::new("queue.owed", "queues", "Oldest work by the ledger", "no work waits");
+    let Some(owed) = owed else { return check.unavailable() };
+    let Some(oldest) = owed.iter().max_by(|a, b| a.oldest.total_cmp(&b.oldest)) else { return check };
+    let observed: Vec<String> = owed.iter().map(|owed| format!("{} {:.0} s", owed.stage, owed.oldest)).collect();
+    let check = check.observed(observed.join(", "));
+    if oldest.oldest < OWED_WARN_SECONDS {
         return check;
     }
-    let percent = |count: i64| count * 100 / tried;
-    let status = match (percent(failed + unknown), percent(unknown)) {
-        (FAILED_CRIT_PERCENT.., _) => HealthStatus::Crit,
-        (FAILED_WARN_PERCENT.., _) | (_, UNKNOWN_WARN_PERCENT..) => HealthStatus::Warn,
-        _ => return check,
-    };
+    let is_missing = stages.is_some_and(|stages| of_stage(stages, &oldest.stage).is_none_or(|facts| facts.alive == 0));
+    let cause = if is_missing { "no process runs it" } else { "it is behind, or what announces its work fails" };
     check.because(
-        status,
-        format!("{} % of what was tried failed, {} % is in doubt", percent(failed), percent(unknown)),
+        HealthStatus::Warn,
+        format!("the oldest work of the stage {} waits for {:.0} s: {cause}", oldest.stage, oldest.oldest),
         &[
-            "hard: the lists are old; block or policy: the receivers refuse us; render: a template is at fault",
-            "`GET /v1/sends/{id}` has the server's own words",
+            "start it, or more of it: `postrider stage <name>`",
+            "see failing sweeps above, and `postrider streams report`",
         ],
-        if percent(unknown) >= UNKNOWN_WARN_PERCENT { "unknown-outcomes" } else { "many-failures" },
+        "work-waits",
     )
+}
+
+/// How full the streams are: a full work queue refuses new messages.
+fn stream_capacity(streams: Option<&[StreamFacts]>) -> HealthCheck {
+    let check = HealthCheck::new("queue.full", "queues", "Capacity of the streams", "");
+    let Some(streams) = streams else { return check.unavailable() };
+    // The others drop their oldest when they are full.
+    let refuses = |name: &str| STREAMS.iter().any(|spec| spec.name == name && spec.work_queue);
+    let bounded = streams.iter().filter(|facts| refuses(facts.name) && facts.bytes_max > 0);
+    let Some((percent, name)) = bounded.map(|facts| (fill_percent(facts), facts.name)).max() else { return check };
+    let check = check.observed(format!("the fullest, {name}, is {percent} % full"));
+    if percent < STREAM_WARN_PERCENT {
+        return check;
+    }
+    check.because(
+        HealthStatus::Warn,
+        format!("{name} is nearly full; a full stream refuses signals and direct requests"),
+        &["start the stage that reads it, or more of it", "`postrider streams report` lists the consumers"],
+        "nats",
+    )
+}
+
+fn fill_percent(facts: &StreamFacts) -> u64 {
+    facts.bytes.saturating_mul(100) / facts.bytes_max.unsigned_abs().max(1)
 }
 
 fn engagement(facts: &PlatformFacts) -> HealthCheck {
@@ -349,72 +383,6 @@ fn engagement(facts: &PlatformFacts) -> HealthCheck {
             "the stage engagement is behind",
             &["start more of it"],
             "lane-behind",
-        );
-    }
-    check
-}
-
-fn webhooks(facts: &PlatformFacts) -> HealthCheck {
-    let check = HealthCheck::new("webhooks", "webhooks", "Outbound webhook deliveries", "");
-    let (Some(stages), Some(webhooks)) = (facts.stages.as_deref(), facts.webhooks.as_ref()) else {
-        return check.unavailable();
-    };
-    let WebhookFacts { active, failing, due, delivered, failed, dead, .. } = *webhooks;
-    let waits = webhooks.oldest.unwrap_or(0.0).max(webhooks.unfanned.unwrap_or(0.0));
-    let check = check.observed(format!(
-        "{active} active subscription(s), {failing} failing for an hour; {due} delivery(s) due, the oldest for {waits:.0} s; \
-         this hour and the last: {delivered} delivered, {failed} to be tried again, {dead} given up"
-    ));
-    let alive = of_stage(stages, "webhooks").map_or(0, |facts| facts.alive);
-    if alive == 0 && (active > 0 || webhooks.unfanned.is_some()) {
-        return check.because(
-            HealthStatus::Warn,
-            "no process runs the stage webhooks; events are kept",
-            &["start it: `postrider stage webhooks`"],
-            "process-down",
-        );
-    }
-    if waits >= WEBHOOKS_WARN_SECONDS {
-        return check.because(
-            HealthStatus::Warn,
-            "deliveries are behind: too few processes, or receivers that answer slowly",
-            &["look at mail_webhooks_in_flight and mail_webhook_attempt_seconds", "start more of the stage webhooks"],
-            "webhooks-behind",
-        );
-    }
-    let ended = delivered + dead;
-    if ended >= ENOUGH_ATTEMPTS && dead * 100 >= ended * DEAD_WARN_PERCENT {
-        return check.because(
-            HealthStatus::Warn,
-            "many deliveries are given up: receivers are away, or this installation cannot reach them",
-            &["mail_webhook_failures_total says why", "`GET /v1/webhooks/{id}/deliveries` says which"],
-            "webhooks-failing",
-        );
-    }
-    check
-}
-
-fn domains(domains: Option<&DomainFacts>) -> HealthCheck {
-    let check = HealthCheck::new("domains", "sending", "Sending domains", "");
-    let Some(domains) = domains else { return check.unavailable() };
-    let DomainFacts { verified, degraded, failed, stale } = *domains;
-    let check = check.observed(format!(
-        "{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"
-    ));
-    if degraded > 0 && degraded * 100 >= (verified + degraded) * DEGRADED_WARN_PERCENT {
-        return check.because(
-            HealthStatus::Warn,
-            "required DNS records of many domains are gone, or our resolver sees them so",
-            &["check dns-servers first", "owners see which record on `GET /v1/domains`; they have 72 hours"],
-            "blocked",
-        );
-    }
-    if stale > 0 {
-        return check.because(
-            HealthStatus::Warn,
-            "proven domains were not checked again",
-            &["`POST /v1/domains/{id}/verify` checks one now", "check dns-servers"],
-            "blocked",
         );
     }
     check

@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 use crate::api::platform::{
     HealthReport,
-    facts::{ProviderPing, WATCHED},
+    facts::{DomainFacts, EventTotal, PacingFacts, ProviderPing, WATCHED, WebhookFacts},
 };
 
 fn stage(name: &str) -> StageFacts {
@@ -44,7 +44,7 @@ fn well() -> PlatformFacts {
         database: Some(Duration::from_millis(2)),
         stages: Some([&SENDING[..], &["engagement", "webhooks", "ingress"]].concat().into_iter().map(stage).collect()),
         streams: streams(|_| ()),
-        pauses: Some(crate::api::platform::facts::PauseFacts::default()),
+        pauses: Some(PauseFacts::default()),
         totals: Some(vec![
             total("campaign", "sent", 1_000),
             total("campaign", "failed", 5),
@@ -52,7 +52,7 @@ fn well() -> PlatformFacts {
         ]),
         backlog: Some(BacklogFacts::default()),
         owed: Some(Vec::new()),
-        pacing: Some(crate::api::platform::facts::PacingFacts::default()),
+        pacing: Some(PacingFacts::default()),
         domains: Some(DomainFacts { verified: 40, ..DomainFacts::default() }),
         webhooks: Some(WebhookFacts {
             active: 3,
@@ -197,4 +197,62 @@ fn every_link_is_a_runbook_that_is_there() {
     for link in reports.iter().flat_map(|report| &report.checks).filter_map(|check| check.link.as_ref()) {
         assert!(root.join(link).is_file(), "{link}");
     }
+}
+
+#[rstest]
+#[case::nothing(&[], HealthStatus::Ok)]
+#[case::of_seconds(&[("webhooks", 2.0), ("sequencing", 9.0)], HealthStatus::Ok)]
+#[case::of_minutes(&[("webhooks", 2.0), ("sequencing", 400.0)], HealthStatus::Warn)]
+fn old_work_is_reported_with_its_stage(#[case] work: &[(&str, f64)], #[case] expected: HealthStatus) {
+    let work: Vec<OwedWork> =
+        work.iter().map(|(stage, oldest)| OwedWork { stage: (*stage).to_owned(), oldest: *oldest }).collect();
+    let check = owed(Some(&work), Some(&[]));
+    assert_eq!(check.status, expected);
+    if expected != HealthStatus::Ok {
+        let cause = check.cause.unwrap_or_default();
+        assert!(cause.contains("sequencing") && cause.contains("no process runs it"), "{cause}");
+    }
+}
+
+#[test]
+fn only_a_receiver_that_takes_nothing_is_a_warning() {
+    let slowed = PacingFacts { throttled: 2, slowest: Some(0.5), ..PacingFacts::default() };
+    assert_eq!(pacing(Some(&slowed)).status, HealthStatus::Ok);
+    assert!(pacing(Some(&slowed)).observation.contains("0.50"));
+    assert_eq!(pacing(Some(&PacingFacts { stalled: 1, ..slowed })).status, HealthStatus::Warn);
+}
+
+#[rstest]
+#[case::nothing(&[], 0, false, HealthStatus::Ok)]
+#[case::a_tenant(&[], 3, false, HealthStatus::Warn)]
+#[case::webhooks(&["webhooks"], 0, false, HealthStatus::Warn)]
+#[case::delivery(&["delivery"], 0, false, HealthStatus::Crit)]
+#[case::the_ledger(&[], 0, true, HealthStatus::Crit)]
+fn a_pause_is_a_warning_and_critical_if_it_stops_mail(
+    #[case] stages: &[&str],
+    #[case] tenants: i64,
+    #[case] held: bool,
+    #[case] expected: HealthStatus,
+) {
+    let stages = stages.iter().map(|stage| (*stage).to_owned()).collect();
+    let pauses = PauseFacts { stages, tenants, held_at: held.then(Utc::now), held_reason: None };
+    assert_eq!(paused(Some(&pauses)).status, expected);
+}
+
+#[test]
+fn a_nearly_full_work_queue_is_a_warning() {
+    let of = |name: &'static str, bytes: u64| StreamFacts {
+        name,
+        messages: 1,
+        oldest_seconds: 0,
+        newest_seconds: 0,
+        bytes,
+        bytes_max: 1_000,
+    };
+    let others = [stream::DEAD, stream::EVENTS, stream::MARKS].map(|name| of(name, 990));
+    let streams = [&[of(stream::SIGNALS, 690)][..], &others[..]].concat();
+    assert_eq!(stream_capacity(Some(&streams)).status, HealthStatus::Ok);
+    let nearly = stream_capacity(Some(&[of(stream::SIGNALS, 700), of(stream::REQUESTS, 1)]));
+    assert_eq!(nearly.status, HealthStatus::Warn);
+    assert!(nearly.cause.is_some_and(|cause| cause.contains(stream::SIGNALS)));
 }

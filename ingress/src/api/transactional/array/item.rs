@@ -1,4 +1,4 @@
-//! One request of an array and its state: read, valid, accepted or refused.
+//! One request of an array and its state: open, accepted, repeated or refused.
 
 use std::collections::HashMap;
 
@@ -44,10 +44,8 @@ pub(super) struct ArrayItem {
 /// The state of an item.
 #[derive(Debug)]
 pub(super) enum ItemState {
-    /// Read and validated on its own: a valid request, or the error.
-    Read(Box<Result<ValidRequest, ApiError>>),
-    /// Valid on its own; templates and senders are checked next.
-    Valid(Box<ValidRequest>),
+    /// Read and validated on its own: a valid request, or the error that refuses it once its key is claimed.
+    Open(Box<Result<ValidRequest, ApiError>>),
     /// Accepted, with the id of its send.
     Accepted(Uuid),
     /// Accepted before, under the same key. `None`: by an earlier item of this array.
@@ -63,7 +61,7 @@ impl ArrayItem {
         match item.take_key_and_tenant(body) {
             Ok(fields) => {
                 let read = json::decode::<SendTransactional>(fields).and_then(validate);
-                item.state = ItemState::Read(Box::new(read));
+                item.state = ItemState::Open(Box::new(read));
             }
             Err(error) => item.refuse(&error),
         }
@@ -91,7 +89,7 @@ impl ArrayItem {
 
     /// True if it is neither accepted nor refused.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.state, ItemState::Read(_) | ItemState::Valid(_))
+        matches!(self.state, ItemState::Open(_))
     }
 
     /// Refuses the item.
@@ -109,38 +107,30 @@ impl ArrayItem {
 
     /// Refuses the item if it is not valid on its own.
     fn check_request(&mut self) {
-        match std::mem::replace(&mut self.state, ItemState::Repeated(None)) {
-            ItemState::Read(read) => match *read {
-                Ok(valid) => self.state = ItemState::Valid(Box::new(valid)),
-                Err(error) => self.refuse(&error),
-            },
-            other => self.state = other,
+        if let ItemState::Open(read) = &self.state
+            && let Err(error) = &**read
+        {
+            self.state = ItemState::Refused(error.refusal());
+        }
+    }
+
+    /// The request of an open item that is valid on its own.
+    fn valid(&self) -> Option<&ValidRequest> {
+        match &self.state {
+            ItemState::Open(read) => (**read).as_ref().ok(),
+            _ => None,
         }
     }
 
     /// The files that are to be looked into.
     fn uploads(&self) -> &[Upload] {
-        match &self.state {
-            ItemState::Read(read) => match &**read {
-                Ok(valid) => &valid.uploads,
-                Err(_) => &[],
-            },
-            _ => &[],
-        }
+        self.valid().map(|valid| valid.uploads.as_slice()).unwrap_or_default()
     }
 
-    fn valid(&self) -> Option<&ValidRequest> {
-        match &self.state {
-            ItemState::Valid(valid) => Some(valid),
-            _ => None,
-        }
-    }
-
-    /// Accepts or refuses a valid item.
+    /// Accepts or refuses an open item.
     pub(super) fn decide(&mut self, decision: impl FnOnce(ValidRequest) -> Result<Uuid, ApiError>) {
-        let placeholder = ItemState::Repeated(None);
-        match std::mem::replace(&mut self.state, placeholder) {
-            ItemState::Valid(valid) => match decision(*valid) {
+        match std::mem::replace(&mut self.state, ItemState::Repeated(None)) {
+            ItemState::Open(read) => match (*read).and_then(decision) {
                 Ok(send) => self.state = ItemState::Accepted(send),
                 Err(error) => self.refuse(&error),
             },
@@ -196,7 +186,7 @@ impl ArrayItems {
         // They count when all of them are decided: an array that is repeated as a whole does not use up the limit of its repeat.
         let mut inspections = Vec::new();
         for item in &mut self.0 {
-            let (Some(tenant), ItemState::Read(read)) = (item.tenant, &mut item.state) else { continue };
+            let (Some(tenant), ItemState::Open(read)) = (item.tenant, &mut item.state) else { continue };
             let Ok(valid) = &mut **read else { continue };
             let inspected = valid.inspect_files(ingress, product, tenant).await;
             match inspected {
@@ -244,11 +234,7 @@ impl ArrayItems {
     /// Refuses the items that are not valid on their own. Returns the tenants of the others, in the order in which they are locked.
     pub(super) fn check_requests(&mut self) -> Vec<Uuid> {
         self.0.iter_mut().for_each(ArrayItem::check_request);
-        let mut tenants: Vec<Uuid> =
-            self.0.iter().filter(|item| item.is_open()).filter_map(|item| item.tenant).collect();
-        tenants.sort_unstable();
-        tenants.dedup();
-        tenants
+        distinct(self.0.iter().filter(|item| item.is_open()).filter_map(|item| item.tenant))
     }
 
     /// The open items of one tenant.
@@ -292,6 +278,7 @@ impl ArrayItems {
     }
 }
 
+/// Each id once, in order.
 fn distinct(ids: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
     let mut ids: Vec<Uuid> = ids.collect();
     ids.sort_unstable();

@@ -17,6 +17,7 @@ use crate::pipeline::{
 
 /// What is stored under a key that was used before.
 struct StoredKey {
+    idempotency_key: String,
     fingerprint: Vec<u8>,
     status: Option<i16>,
     body: Option<Vec<u8>>,
@@ -90,7 +91,8 @@ fn distinct_keys(items: &mut ArrayItems) -> HashMap<String, Claim> {
 }
 
 async fn find_keys(db: &mut PgConnection, key_id: Uuid, keys: &[String]) -> sqlx::Result<HashMap<String, StoredKey>> {
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        StoredKey,
         "select idempotency_key, fingerprint, status, body from idempotency_keys
          where key_id = $1 and idempotency_key = any ($2)",
         key_id,
@@ -98,10 +100,7 @@ async fn find_keys(db: &mut PgConnection, key_id: Uuid, keys: &[String]) -> sqlx
     )
     .fetch_all(db)
     .await?;
-    let found = rows.into_iter().map(|row| {
-        (row.idempotency_key, StoredKey { fingerprint: row.fingerprint, status: row.status, body: row.body })
-    });
-    Ok(found.collect())
+    Ok(rows.into_iter().map(|row| (row.idempotency_key.clone(), row)).collect())
 }
 
 /// The state that follows from a stored answer.
@@ -125,7 +124,7 @@ pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &A
         match &item.state {
             ItemState::Accepted(send) => {
                 keys.push(key.value.clone());
-                bodies.push(accepted(*send)?.into_body());
+                bodies.push(accepted(*send)?.body);
             }
             ItemState::Refused(_) => refused.push(key.value.clone()),
             _ => {}

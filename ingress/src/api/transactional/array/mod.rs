@@ -8,11 +8,15 @@
 mod batch;
 mod item;
 mod keys;
-mod log;
 mod store;
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use http::StatusCode;
 use runtime::{Publication, plans::AccessPattern, trace};
 use schemas::{
     Environment, RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, messages::MailOptions,
@@ -28,8 +32,13 @@ use super::{ACCEPTED, NewRequest, ready, template_not_found};
 use crate::{
     api::contacts::named,
     pipeline::{
-        IdempotencyKey, KeyClaim, Operation, announce, auth::keys::Caller, begin_write, error::ApiError,
-        idempotency::in_progress, request_notice,
+        IdempotencyKey, KeyClaim, Operation, announce,
+        auth::keys::Caller,
+        begin_write,
+        error::ApiError,
+        idempotency::in_progress,
+        request_log::{LoggedCall, LoggedTenant, RefusalReason, RequestLog},
+        request_notice,
     },
     state::Ingress,
 };
@@ -88,7 +97,7 @@ pub(crate) async fn accept_array(
         items.inspect_files(ingress, &caller.product).await?;
     }
     let mut tx = begin_write(ingress, AccessPattern::Scan, Uuid::nil()).await?;
-    match key.claim(tx.db(), caller.lineage, None, std::time::Duration::ZERO).await? {
+    match key.claim(tx.db(), caller.lineage, None, Duration::ZERO).await? {
         KeyClaim::Taken => {}
         KeyClaim::Answered(stored) => {
             tx.rollback().await?;
@@ -110,8 +119,40 @@ pub(crate) async fn accept_array(
     tx.commit().await?;
     ingress.facts.notify();
     announce(ingress, announcements);
-    log::note_items(&ingress.request_log, operation, caller, &items, begun.elapsed());
+    note_items(&ingress.request_log, operation, caller, &items, begun.elapsed());
     Ok(summary)
+}
+
+/// Puts an array into the request log: one call of `operation` for what is accepted of each tenant, and one for each item that is refused.
+/// Items without a tenant are in nobody's.
+fn note_items(
+    log: &RequestLog,
+    operation: &'static Operation,
+    caller: &Arc<Caller>,
+    items: &ArrayItems,
+    duration: Duration,
+) {
+    let note = |tenant: Uuid, status: StatusCode, refusal: Option<RefusalReason>, replayed: bool| {
+        if let Some(call) = LoggedCall::new(Arc::clone(caller), LoggedTenant::Id(tenant), operation, status) {
+            log.note(LoggedCall { refusal, replayed, duration, ..call });
+        }
+    };
+    // Whether all that is accepted of a tenant was accepted before.
+    let mut accepted: BTreeMap<Uuid, bool> = BTreeMap::new();
+    for (item, outcome) in items.iter().zip(items.outcomes()) {
+        let Some(tenant) = item.tenant else { continue };
+        match outcome {
+            Ok(_) if matches!(item.state, ItemState::Accepted(_)) => drop(accepted.insert(tenant, false)),
+            Ok(_) => drop(accepted.entry(tenant).or_insert(true)),
+            Err(refusal) => {
+                let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
+                note(tenant, status, Some(RefusalReason::of_item(&refusal)), false);
+            }
+        }
+    }
+    for (tenant, replayed) in accepted {
+        note(tenant, ACCEPTED, None, replayed);
+    }
 }
 
 /// Accepts or refuses one tenant's requests. Returns the announcements of the accepted ones.

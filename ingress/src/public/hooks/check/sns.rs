@@ -170,7 +170,7 @@ impl Sns {
         if answer.status.is_server_error() {
             return Err(EventRefusal::Unavailable);
         }
-        if !answer.status.is_success() || answer.is_cut {
+        if !answer.status.is_success() {
             return Err(EventRefusal::Forged);
         }
         let certificate = CertificateDer::from_pem_slice(&answer.body).map_err(|_| EventRefusal::Forged)?;

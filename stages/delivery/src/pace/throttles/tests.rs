@@ -14,7 +14,7 @@ fn throttles(limit: usize) -> (Throttles, Instant) {
 
 /// The receiver defers until mail to it is put off.
 fn defer(throttles: &mut Throttles, key: &ThrottleKey, now: Instant) {
-    while throttles.start(key, PacePriority::Retry, false, now) == StartDecision::Start {
+    while throttles.start(key, PacePriority::Retry, false, now) == Ok(true) {
         throttles.finish(key, Feedback::Deferred, now, now);
     }
 }
@@ -23,13 +23,10 @@ fn defer(throttles: &mut Throttles, key: &ThrottleKey, now: Instant) {
 fn no_more_than_the_limit_start_at_once_to_one_receiver() {
     let (mut throttles, now) = throttles(2);
     let mut start = |domain| throttles.start(&key(domain), PacePriority::New, false, now);
-    assert_eq!(
-        [start("gmail.com"), start("googlemail.com"), start("gmail.com")],
-        [StartDecision::Start, StartDecision::Start, StartDecision::Busy]
-    );
-    assert_eq!(start("b.example"), StartDecision::Start);
+    assert_eq!([start("gmail.com"), start("googlemail.com"), start("gmail.com")], [Ok(true), Ok(true), Ok(false)]);
+    assert_eq!(start("b.example"), Ok(true));
     throttles.finish(&key("googlemail.com"), Feedback::Good, now, now);
-    assert_eq!(throttles.start(&key("gmail.com"), PacePriority::New, false, now), StartDecision::Start);
+    assert_eq!(throttles.start(&key("gmail.com"), PacePriority::New, false, now), Ok(true));
 }
 
 #[test]
@@ -38,7 +35,7 @@ fn prompt_mail_starts_beside_as_many_campaigns_as_may_be() {
     let mut start = |turn| throttles.start(&key("a.example"), turn, false, now);
     assert_eq!(
         [start(PacePriority::New), start(PacePriority::Prompt), start(PacePriority::Retry)],
-        [StartDecision::Start, StartDecision::Start, StartDecision::Busy]
+        [Ok(true), Ok(true), Ok(false)]
     );
 }
 
@@ -49,7 +46,7 @@ fn a_deferral_slows_only_its_sending_domain() {
     assert!(throttles.is_limited(&key("a.example")));
     let other = ThrottleKey::new(Uuid::nil(), "other.example", "a.example");
     assert!(!throttles.is_limited(&other));
-    assert_eq!(throttles.start(&other, PacePriority::New, false, now), StartDecision::Start);
+    assert_eq!(throttles.start(&other, PacePriority::New, false, now), Ok(true));
 }
 
 #[test]
@@ -61,15 +58,15 @@ fn deferred_mail_expires_and_new_mail_waits() {
     defer(&mut throttles, &key, later);
     assert!(matches!(
         throttles.start(&key, PacePriority::Retry, true, later),
-        StartDecision::Throttled(_) | StartDecision::QueueFull(_)
+        Err(PaceRefusal::Throttled(_) | PaceRefusal::QueueFull(_))
     ));
     let over = now + PATIENCE + Duration::from_secs(1);
     defer(&mut throttles, &key, over);
     assert!(matches!(
         throttles.start(&key, PacePriority::Retry, false, over),
-        StartDecision::Throttled(_) | StartDecision::QueueFull(_)
+        Err(PaceRefusal::Throttled(_) | PaceRefusal::QueueFull(_))
     ));
-    assert_eq!(throttles.start(&key, PacePriority::Retry, true, over), StartDecision::RetryDeadlinePassed);
+    assert_eq!(throttles.start(&key, PacePriority::Retry, true, over), Err(PaceRefusal::RetryDeadlinePassed));
 }
 
 #[test]
@@ -91,7 +88,7 @@ fn a_published_rate_limits_an_unused_throttle_key() {
     let reported = one.take_changes(1).pop().unwrap();
     let mut two = Throttles::new(9, None, PATIENCE);
     two.adopt(&reported.key, reported.reduced.unwrap(), now);
-    assert!(matches!(two.start(&key("a.example"), PacePriority::New, false, now), StartDecision::Throttled(_)));
+    assert!(matches!(two.start(&key("a.example"), PacePriority::New, false, now), Err(PaceRefusal::Throttled(_))));
     assert_eq!(two.take_changes(1), [], "what was heard is not told again");
 }
 
@@ -133,7 +130,7 @@ proptest! {
         let mut open = [0usize; 4];
         for (domain, start) in steps {
             let key = key(&format!("d{domain}.example"));
-            if start && throttles.start(&key, PacePriority::New, false, now) == StartDecision::Start {
+            if start && throttles.start(&key, PacePriority::New, false, now) == Ok(true) {
                 open[domain] += 1;
             } else if !start && open[domain] > 0 {
                 throttles.finish(&key, Feedback::Good, now, now);

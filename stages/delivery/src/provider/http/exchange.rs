@@ -68,18 +68,14 @@ pub(super) async fn exchange(client: &reqwest::Client, request: HttpRequest) -> 
     let mut response = builder.send().await.map_err(|error| no_reply(&error))?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let mut body = Vec::new();
-    let mut is_whole = true;
-    loop {
+    let is_whole = loop {
         match response.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() <= BODY_MAX => body.extend_from_slice(&chunk),
-            Ok(None) => break,
+            Ok(None) => break true,
             // The status is known all the same; what it means without a body is the provider's rule.
-            Ok(Some(_)) | Err(_) => {
-                is_whole = false;
-                break;
-            }
+            Ok(Some(_)) | Err(_) => break false,
         }
-    }
+    };
     let json = if is_whole { serde_json::from_slice(&body).unwrap_or_default() } else { Value::Null };
     Ok(HttpReply { status, headers, body: json })
 }

@@ -10,9 +10,9 @@ use secrecy::{ExposeSecret, SecretString};
 use super::{
     Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
-    reply_meaning::{self, ACCOUNT, ADDRESS, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal},
+    reply_meaning::{self, ACCOUNT, ADDRESS, RATE, SENDER, UNKNOWN, refusal},
 };
-use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage};
+use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, Refused};
 
 /// An account and the domain it sends for.
 pub(crate) struct Mailgun {
@@ -63,7 +63,7 @@ impl Api for Mailgun {
         Ok(HttpRequest { method: Method::POST, url, headers, body })
     }
 
-    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
+    fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused> {
         let words = reply.text("/message").unwrap_or_default();
         let decision = match reply.status {
             200 => return reply_meaning::accepted(reply, "/id"),
@@ -74,9 +74,9 @@ impl Api for Mailgun {
             400 if words.contains("'from' parameter") => SENDER,
             400 if words.contains("'to' parameter") || words.contains("not a valid address") => ADDRESS,
             500..=599 => UNKNOWN,
-            _ => return reply_meaning::by_status(reply, words, false),
+            _ => return Err(reply_meaning::by_status(reply, words, false)),
         };
-        refusal(reply, decision, words)
+        Err(refusal(reply, decision, words))
     }
 
     fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {

@@ -179,22 +179,8 @@ fn encoded(parsed: &mail_parser::Message<'_>, part: &mail_parser::MessagePart<'_
 /// The fields the API has no place of its own for, as they stand, unfolded (RFC 5322 §2.2.3).
 fn other_headers(message: &SmtpMessage) -> Vec<(String, String)> {
     let Ok(header) = std::str::from_utf8(message.header()) else { return Vec::new() };
-    let mut fields: Vec<(String, String)> = Vec::new();
-    for line in header.split_terminator("\r\n") {
-        match line.split_once(':') {
-            _ if line.starts_with([' ', '\t']) => {
-                if let Some((_, value)) = fields.last_mut() {
-                    value.push(' ');
-                    value.push_str(line.trim());
-                }
-            }
-            Some((name, value)) => fields.push((name.trim_end().to_owned(), value.trim().to_owned())),
-            None => {}
-        }
-    }
-    fields.retain(|(name, value)| !OWN.contains(&name.to_ascii_lowercase().as_str()) && !value.is_empty());
-    for (_, value) in &mut fields {
-        *value = value.trim().to_owned();
-    }
-    fields
+    let unfolded = header.replace("\r\n ", " ").replace("\r\n\t", " ");
+    let fields = unfolded.split_terminator("\r\n").filter_map(|field| field.split_once(':'));
+    let fields = fields.map(|(name, value)| (name.trim_end().to_owned(), value.trim().to_owned()));
+    fields.filter(|(name, value)| !OWN.contains(&name.to_ascii_lowercase().as_str()) && !value.is_empty()).collect()
 }

@@ -10,17 +10,17 @@ mod reply_meaning;
 mod resend;
 mod sendgrid;
 mod ses;
-mod sigv4;
+pub(super) mod sigv4;
 
 use chrono::{DateTime, Utc};
 use reqwest::Method;
 use url::Url;
 
+use self::exchange::HttpReply;
 pub(super) use self::{
     client::HttpProvider, mailgun::Mailgun, postmark::Postmark, resend::Resend, sendgrid::Sendgrid, ses::Ses,
 };
-use self::{exchange::HttpReply, reply_meaning::ReplyMeaning};
-use super::{OutgoingMessage, PingFault};
+use super::{OutgoingMessage, PingFault, Refused};
 
 /// A request, complete and signed.
 #[derive(Clone)]
@@ -81,8 +81,11 @@ pub(crate) trait Api: Send + Sync + 'static {
     /// [`UnsupportedMessage`].
     fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage>;
 
-    /// What a reply to [`Self::request`] means.
-    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning;
+    /// The provider's id of the mail, from a reply to [`Self::request`] that accepts it.
+    ///
+    /// # Errors
+    /// [`Refused`]: the provider refused the mail, or the outcome is unknown.
+    fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused>;
 
     /// A cheap request that the provider answers to authenticated callers only.
     fn ping(&self, call: &ApiCall<'_>) -> HttpRequest;
@@ -91,26 +94,4 @@ pub(crate) trait Api: Send + Sync + 'static {
     fn interpret_ping(&self, reply: &HttpReply) -> Result<(), PingFault> {
         reply_meaning::ping(reply)
     }
-}
-
-/// The signature that a request to SES must carry. The test server compares it with the one it received.
-#[cfg(test)]
-pub(super) fn signed_by(
-    (id, key, region): (&str, &str, &str),
-    path: &str,
-    host: &str,
-    date: &str,
-    body: &[u8],
-) -> String {
-    let signer = sigv4::Signer {
-        access_key_id: id.to_owned(),
-        secret_access_key: key.into(),
-        session_token: None,
-        region: region.to_owned(),
-        service: "ses",
-    };
-    let headers = [("content-type", "application/json"), ("host", host), ("x-amz-date", date)];
-    let request = sigv4::Canonical { method: "POST", path, query: "", headers: &headers, body };
-    let at = chrono::NaiveDateTime::parse_from_str(date, "%Y%m%dT%H%M%SZ").unwrap_or_default().and_utc();
-    signer.authorization(&request, at)
 }

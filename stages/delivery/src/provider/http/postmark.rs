@@ -10,9 +10,9 @@ use super::{
     Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
     mime::{File, Mail, Mailbox},
-    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, ReplyMeaning, SENDER, refusal},
+    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, SENDER, refusal},
 };
-use crate::provider::{ConnectionSettings, OutgoingMessage};
+use crate::provider::{ConnectionSettings, OutgoingMessage, Refused};
 
 /// A server of a Postmark account.
 pub(crate) struct Postmark {
@@ -72,7 +72,7 @@ impl Api for Postmark {
         Ok(call.post("/email", self.headers(), &body))
     }
 
-    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
+    fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused> {
         let code = reply.body["ErrorCode"].as_i64();
         let message = reply.text("/Message").unwrap_or_default();
         let words = code.map_or_else(String::new, |code| format!("{code} {message}"));
@@ -89,11 +89,11 @@ impl Api for Postmark {
             (_, Some(10 | 405 | 413 | 1235)) => ACCOUNT,
             (_, Some(100)) | (429, _) => RATE,
             (status @ (200..=299), _) if status != 200 || code.is_none() => {
-                return refusal(reply, reply_meaning::UNKNOWN, "an answer that cannot be read");
+                return Err(refusal(reply, reply_meaning::UNKNOWN, "an answer that cannot be read"));
             }
-            _ => return reply_meaning::by_status(reply, &words, code.is_some()),
+            _ => return Err(reply_meaning::by_status(reply, &words, code.is_some())),
         };
-        refusal(reply, decision, &words)
+        Err(refusal(reply, decision, &words))
     }
 
     fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {

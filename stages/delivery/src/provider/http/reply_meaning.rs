@@ -6,39 +6,34 @@ use super::exchange::{HttpReply, NoReply};
 use crate::provider::{Answer, PingFault, Refused};
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
-/// What a reply to a send request means.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ReplyMeaning {
-    /// The provider accepted the mail under this id.
-    Accepted { id: Option<String> },
-    /// The provider refused the mail, or the outcome is unknown.
-    Refused(Refused),
-    /// An earlier request with the same idempotency key is still in progress: repeat the request later.
-    InProgress,
-}
-
 /// The provider may or may not have accepted the mail.
 pub(super) const UNKNOWN: ReplyDecision = ReplyDecision { outcome: ReplyOutcome::Unknown, scope: Scope::Connection };
 
 /// An accepted message by its id. Without a readable id the outcome is unknown: the reply may not be the provider's own.
-pub(super) fn accepted(reply: &HttpReply, pointer: &str) -> ReplyMeaning {
+pub(super) fn accepted(reply: &HttpReply, pointer: &str) -> Result<Option<String>, Refused> {
     match reply.text(pointer).filter(|id| !id.is_empty()) {
-        Some(id) => ReplyMeaning::Accepted { id: Some(id.chars().filter(|c| !c.is_control()).take(255).collect()) },
-        None => refusal(reply, UNKNOWN, "accepted without an id"),
+        Some(id) => Ok(Some(id.chars().filter(|c| !c.is_control()).take(255).collect())),
+        None => Err(refusal(reply, UNKNOWN, "accepted without an id")),
     }
 }
 
 /// A refusal with the provider's own text.
-pub(super) fn refusal(reply: &HttpReply, decision: ReplyDecision, text: &str) -> ReplyMeaning {
+pub(super) fn refusal(reply: &HttpReply, decision: ReplyDecision, text: &str) -> Refused {
     let answer = Answer::text(format!("{} {text}", reply.status).trim_end());
     // A rate limit lasts for seconds, unless the provider names a time.
     let wait = reply.retry_after().or_else(|| (reply.status == 429 && decision == RATE).then_some(RATE_WAIT));
-    ReplyMeaning::Refused(Refused { decision, answer, wait })
+    Refused { decision, answer, wait }
+}
+
+/// The account sends too fast. `reset`: the time until its rate limit ends, where a header of the provider's own says so.
+pub(super) fn rate_limited(reply: &HttpReply, text: &str, reset: Option<Duration>) -> Refused {
+    let refused = refusal(reply, RATE, text);
+    Refused { wait: reply.retry_after().or(reset).or(refused.wait), ..refused }
 }
 
 /// What the status alone means, for a reply whose body says nothing better. `is_own`: the body has the form of the provider's own
 /// errors, so a 5xx comes from the provider and not from a proxy in between.
-pub(super) fn by_status(reply: &HttpReply, text: &str, is_own: bool) -> ReplyMeaning {
+pub(super) fn by_status(reply: &HttpReply, text: &str, is_own: bool) -> Refused {
     let decision = match reply.status {
         401 | 402 | 403 | 407 => ACCOUNT,
         408 | 425 => ReplyDecision::defer(Class::Temporary, Scope::Connection),

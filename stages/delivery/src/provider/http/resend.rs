@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Api, ApiCall, HttpRequest, UnsupportedMessage,
-    exchange::HttpReply,
+    exchange::{HttpReply, NoReply},
     mime::{File, Mail, Mailbox},
-    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal, seconds},
+    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, SENDER, UNKNOWN, refusal, seconds},
 };
-use crate::provider::{OutgoingMessage, PingFault};
+use crate::provider::{OutgoingMessage, PingFault, Refused};
 
 /// An account.
 pub(crate) struct Resend {
@@ -69,30 +69,25 @@ impl Api for Resend {
         Ok(call.post("/emails", headers, &body))
     }
 
-    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
+    fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused> {
         let (name, message) = (reply.text("/name").unwrap_or_default(), reply.text("/message").unwrap_or_default());
         let words = format!("{name} {message}");
         let decision = match (reply.status, name) {
             (200..=299, _) => return reply_meaning::accepted(reply, "/id"),
-            (_, "concurrent_idempotent_requests") => return ReplyMeaning::InProgress,
+            // An earlier request with the same key is still in progress: its outcome is asked for again.
+            (_, "concurrent_idempotent_requests") => return Err(reply_meaning::no_reply(NoReply::Timeout)),
             // The key belongs to another body: an attempt of this send whose mail was rendered anew. It may have been taken.
             (_, "invalid_idempotent_request") => UNKNOWN,
             (_, "daily_quota_exceeded" | "monthly_quota_exceeded") => ACCOUNT,
-            (429, _) => {
-                let mut reply_meaning = refusal(reply, RATE, &words);
-                if let ReplyMeaning::Refused(refused) = &mut reply_meaning {
-                    refused.wait = reply.retry_after().or_else(|| seconds(reply, "ratelimit-reset")).or(refused.wait);
-                }
-                return reply_meaning;
-            }
+            (429, _) => return Err(reply_meaning::rate_limited(reply, &words, seconds(reply, "ratelimit-reset"))),
             (_, "missing_api_key" | "invalid_api_key" | "restricted_api_key" | "invalid_access") => ACCOUNT,
             (_, "invalid_from_address") => SENDER,
             (403, "validation_error") => SENDER,
             (_, "validation_error") if message.contains("`to`") => ADDRESS,
             (_, "validation_error" | "invalid_attachment" | "missing_required_field" | "invalid_parameter") => CONTENT,
-            _ => return reply_meaning::by_status(reply, &words, !name.is_empty()),
+            _ => return Err(reply_meaning::by_status(reply, &words, !name.is_empty())),
         };
-        refusal(reply, decision, &words)
+        Err(refusal(reply, decision, &words))
     }
 
     fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {

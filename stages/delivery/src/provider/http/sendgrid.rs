@@ -10,9 +10,9 @@ use super::{
     Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
     mime::{File, Mail, Mailbox},
-    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, ReplyMeaning, SENDER, UNKNOWN, refusal, until},
+    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, SENDER, UNKNOWN, refusal, until},
 };
-use crate::provider::OutgoingMessage;
+use crate::provider::{OutgoingMessage, Refused};
 
 /// An account.
 pub(crate) struct Sendgrid {
@@ -83,12 +83,12 @@ impl Api for Sendgrid {
         Ok(call.post("/v3/mail/send", self.headers(), &body))
     }
 
-    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
+    fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused> {
         let (message, field) = (reply.text("/errors/0/message"), reply.text("/errors/0/field").unwrap_or_default());
         let words = message.unwrap_or_default();
         let decision = match reply.status {
             // Only SendGrid answers 202 here, so it counts without an id, too.
-            202 => return ReplyMeaning::Accepted { id: reply.header("x-message-id").map(str::to_owned) },
+            202 => return Ok(reply.header("x-message-id").map(str::to_owned)),
             200..=299 => UNKNOWN,
             // "Maximum credits exceeded" is a 401.
             401 => ACCOUNT,
@@ -96,16 +96,10 @@ impl Api for Sendgrid {
             400 if field.starts_with("personalizations") => ADDRESS,
             400 if field.starts_with("from") => SENDER,
             400 | 413 => CONTENT,
-            429 => {
-                let mut reply_meaning = reply_meaning::by_status(reply, words, true);
-                if let ReplyMeaning::Refused(refused) = &mut reply_meaning {
-                    refused.wait = reply.retry_after().or_else(|| until(reply, "x-ratelimit-reset")).or(refused.wait);
-                }
-                return reply_meaning;
-            }
-            _ => return reply_meaning::by_status(reply, words, message.is_some()),
+            429 => return Err(reply_meaning::rate_limited(reply, words, until(reply, "x-ratelimit-reset"))),
+            _ => return Err(reply_meaning::by_status(reply, words, message.is_some())),
         };
-        refusal(reply, decision, words)
+        Err(refusal(reply, decision, words))
     }
 
     fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {

@@ -11,10 +11,10 @@ use serde_json::json;
 use super::{
     Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
-    reply_meaning::{self, ACCOUNT, CONTENT, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal},
+    reply_meaning::{self, ACCOUNT, CONTENT, RATE, SENDER, UNKNOWN, refusal},
     sigv4::{Canonical, Signer, timestamp},
 };
-use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, PingFault};
+use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, PingFault, Refused};
 
 const SEND: &str = "/v2/email/outbound-emails";
 const ACCOUNT_PATH: &str = "/v2/email/account";
@@ -80,7 +80,7 @@ impl Api for Ses {
         Ok(self.signed(call, Method::POST, SEND, body.to_string().into_bytes()))
     }
 
-    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
+    fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused> {
         if reply.status == 200 {
             return reply_meaning::accepted(reply, "/MessageId");
         }
@@ -100,9 +100,9 @@ impl Api for Ses {
             "AccessDeniedException" | "ExpiredTokenException" | "MissingAuthenticationTokenException" => ACCOUNT,
             "IncompleteSignatureException" | "InvalidClientTokenId" | "OptInRequired" => ACCOUNT,
             "InternalServiceErrorException" | "InternalFailure" => UNKNOWN,
-            _ => return reply_meaning::by_status(reply, &format!("{code} {message}"), false),
+            _ => return Err(reply_meaning::by_status(reply, &format!("{code} {message}"), false)),
         };
-        refusal(reply, decision, &format!("{code} {message}"))
+        Err(refusal(reply, decision, &format!("{code} {message}")))
     }
 
     fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {

@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 /// The credentials that sign, and the region and service they sign for.
 #[derive(Debug, Clone)]
-pub(super) struct Signer {
+pub(crate) struct Signer {
     pub access_key_id: String,
     pub secret_access_key: SecretString,
     pub session_token: Option<SecretString>,
@@ -18,7 +18,7 @@ pub(super) struct Signer {
 }
 
 /// What is signed. `path` is in its canonical form, `headers` in lower case and sorted by name.
-pub(super) struct Canonical<'a> {
+pub(crate) struct Canonical<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub query: &'a str,

@@ -20,7 +20,7 @@ async fn an_unreachable_provider_fails_no_recipient() {
         let base_url = Some(format!("http://{address}/").parse().unwrap());
         let connection =
             Connection { kind, settings: ConnectionSettings { base_url, ..settings(kind) }, secret: secret(kind) };
-        let [provider, _] = open(&connection, &reach(LONG), &HostPolicy::allowing(&[address.to_string()])).unwrap();
+        let provider = open(&connection, &reach(LONG), &HostPolicy::allowing(&[address.to_string()])).unwrap();
         let refused = send(provider.as_ref()).await.unwrap_err();
         assert_eq!(refused.decision.outcome, ReplyOutcome::Defer(Class::Unreachable), "{kind:?}");
         assert_eq!(refused.decision.scope, Scope::Relay);

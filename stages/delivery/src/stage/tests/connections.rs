@@ -1,13 +1,16 @@
 //! Tenants' own connections, and the ping of the platform's.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rstest::rstest;
 use runner::{StageError, Sweep};
 use stage_rig::until;
 
 use super::{
-    super::{checks::CheckConnections, health::ReportHealth, ping::RelayPing},
+    super::health::{CheckConnections, RelayPing, ReportHealth},
     world::{Handle, World, row},
 };
 use crate::provider::tests::stand_in::{Act, StandIn};
@@ -31,6 +34,21 @@ async fn a_tenants_mail_goes_through_its_own_connection() {
     let seen = stand_in.only();
     assert_eq!(seen.header("idempotency-key"), format!("{}-1", batch.send(0)));
     world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn an_accounts_rate_limit_is_kept() {
+    let world = World::new().await;
+    let stand_in = StandIn::playing(vec![taken()]).await;
+    world.connection("resend", &stand_in.host()).await;
+    let limit =
+        r#"update provider_connections set settings = settings || '{"max_per_second": 4}' where tenant_id = $1"#;
+    world.run(limit).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.com", "eve@example.com"]).await;
+    let started = Instant::now();
+    world.stage_with(&["--provider-allow-hosts", &stand_in.host()]).deliver(&[&batch]).await.unwrap();
+    assert!(started.elapsed() >= Duration::from_millis(500), "{:?}", started.elapsed());
+    assert_eq!(world.states(&batch).await, ["sent", "sent", "sent"]);
 }
 
 #[tokio::test]
@@ -285,7 +303,7 @@ async fn mail_of_a_dead_provider_takes_the_next_and_comes_back() {
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.text("select provider from sends where tenant_id = $1").await.unwrap(), "resend");
     assert_eq!((first.seen().len(), next.seen().len()), (1, 1));
-    let health = ReportHealth::new(world.pool.clone(), stage.routes.clone());
+    let health = ReportHealth { pool: world.pool.clone(), routes: stage.routes.clone() };
     health.sweep().await.unwrap();
     let open = "select count(*) from connection_health where open_until > now() and error_class is not null and tenant_id = $1";
     assert_eq!(world.number(open).await, 1);
@@ -441,8 +459,9 @@ async fn a_crash_after_the_fence_is_final_where_another_route_could_take_the_mai
 async fn the_platforms_relay_is_pinged() {
     let world = World::new().await;
     let ping = async |more: &[&str]| {
-        let provider = world.stage_with(more).relay[1].clone();
-        RelayPing::new(world.pool.clone(), provider, Duration::from_secs(30)).sweep().await.unwrap();
+        let provider = Arc::new(world.stage_with(more).relay[1].clone());
+        let ping = RelayPing { pool: world.pool.clone(), provider, interval: Duration::from_secs(30) };
+        ping.sweep().await.unwrap();
         sqlx::query_as::<_, (bool, Option<String>, bool)>(
             "select ok, error_code, ok_at is not null from provider_pings where provider = 'smtp'",
         )
@@ -472,7 +491,7 @@ async fn a_check_asks_the_provider_with_the_stored_secret() {
         .execute(&world.pool)
         .await
         .unwrap();
-        let sweep = CheckConnections::new(world.pool.clone(), world.stage_with(more).routes.clone());
+        let sweep = CheckConnections { pool: world.pool.clone(), routes: world.stage_with(more).routes.clone() };
         assert_eq!((sweep.sweep().await.unwrap(), sweep.sweep().await.unwrap()), (1, 0), "once");
         sqlx::query_as::<_, (bool, Option<String>)>(
             "select answered_at is not null and latency_ms is not null, error_code from connection_checks",

@@ -394,7 +394,8 @@ async fn a_campaign_mail_is_spliced_when_its_route_has_memory_for_it() {
     let parts = stage.sources.parts(&inputs, &admitted.routes).await.unwrap();
     let by_key = stage.by_key.of_lane(Lane::Bulk, "delivery");
     let owed = find_owed(&by_key, &inputs, stage.ledger.session().token(), &stage.warm).await.unwrap();
-    let chunk: Vec<Sendable> = owed.sendable.into_iter().map(Sendable::from).collect();
+    let with_permits = |due| Sendable { due, pending_permit: None, _worker: None };
+    let chunk: Vec<Sendable> = owed.sendable.into_iter().map(with_permits).collect();
     let (capture, outcomes) = (Capture::default(), OutcomeNotifier::new(None, &inputs, &chunk));
     let context = SendContext {
         inputs: &inputs,

@@ -40,7 +40,8 @@ async fn a_large_attachment_reaches_every_recipient_whole() {
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let heavy = world.one_off_batch(&addresses, &large, &notify).await;
     let light = world.transactional_batch("eve@example.org").await;
-    let stage = world.stage_with(&["--dkim-sign", "false"]).with_bus(bus);
+    let mut stage = world.stage_with(&["--dkim-sign", "false"]);
+    stage.bus = Some(bus);
     stage.deliver(&[&heavy, &light]).await.unwrap();
     assert_eq!(world.states(&heavy).await, vec!["sent"; 8]);
     assert_eq!(world.states(&light).await, ["sent"]);
@@ -59,7 +60,8 @@ async fn a_caller_is_notified_of_a_batch_with_nothing_to_send() {
     let notify = subjects::reply("waiter");
     let (bus, mut heard) = listen(&world, &notify).await;
     let batch = world.one_off_batch(&["ann@example.com"], &attachment(100), &notify).await;
-    let stage = world.stage().with_bus(bus);
+    let mut stage = world.stage();
+    stage.bus = Some(bus);
     for _ in 0..2 {
         stage.deliver(&[&batch]).await.unwrap();
         tokio::time::timeout(Duration::from_secs(120), heard.recv()).await.unwrap().unwrap();

@@ -1,6 +1,6 @@
 //! A receiver that defers, beside others; rates shared between processes; the warm-up of a new domain.
 
-use devtools::sink::{FailureOutcome, FailureReply, Match, SinkRule, TransactionStage as At};
+use devtools::sink::SinkRule;
 use runner::Sweep;
 use runtime::plans::PreparedPool;
 use uuid::Uuid;
@@ -13,8 +13,8 @@ const REASONS: &str = "select coalesce(string_agg(distinct reason, ' ' order by 
 
 /// The sink defers everybody at this domain.
 fn defer(world: &World, domain: &str) {
-    let reply = FailureOutcome::Reply(FailureReply::new(451, "4.3.0 Not now").unwrap());
-    world.sink.inbox().set_rules(vec![SinkRule::new(Match::Domain(domain.to_owned()), At::Rcpt, reply).unwrap()]);
+    let rules = format!(r#"[{{"match": {{"domain": "{domain}"}}, "stage": "rcpt", "reply": "451 4.3.0 Not now"}}]"#);
+    world.sink.inbox().set_rules(SinkRule::parse_list(&rules).unwrap());
 }
 
 fn key(world: &World, domain: &str) -> ThrottleKey {
@@ -64,7 +64,7 @@ async fn prompt_mail_to_a_receiver_that_defers_is_tried_all_the_same() {
     defer(&world, "slow.example");
     let stage = world.stage();
     stage.deliver(&[&mixed(&world, 20, &["slow.example"]).await]).await.unwrap();
-    assert!(stage.pacer().is_limited(&key(&world, "slow.example")));
+    assert!(stage.pacer.is_limited(&key(&world, "slow.example")));
     world.sink.inbox().set_rules(Vec::new());
     let batch = world.transactional_batch("ann@slow.example").await;
     stage.deliver(&[&batch]).await.unwrap();
@@ -93,11 +93,11 @@ async fn what_one_process_finds_out_another_knows() {
     defer(&world, "gmail.com");
     let (one, two) = (world.stage(), world.stage());
     one.deliver(&[&mixed(&world, 20, &["gmail.com"]).await]).await.unwrap();
-    assert!(!two.pacer().is_limited(&key(&world, "googlemail.com")));
+    assert!(!two.pacer.is_limited(&key(&world, "googlemail.com")));
     for stage in [&one, &two] {
-        PaceShare::new(&PreparedPool::new(&world.pool, 1), stage.pacer().clone()).sweep().await.unwrap();
+        PaceShare::new(&PreparedPool::new(&world.pool, 1), stage.pacer.clone()).sweep().await.unwrap();
     }
-    assert!(two.pacer().is_limited(&key(&world, "googlemail.com")));
+    assert!(two.pacer.is_limited(&key(&world, "googlemail.com")));
     let rate: f64 = sqlx::query_scalar("select rate from paces where tenant_id = $1 and receiver = 'gmail'")
         .bind(world.tenant)
         .fetch_one(&world.pool)
@@ -106,8 +106,8 @@ async fn what_one_process_finds_out_another_knows() {
     assert!(rate >= FLOOR);
     // One that starts now knows it, too.
     let three = world.stage();
-    PaceShare::new(&PreparedPool::new(&world.pool, 1), three.pacer().clone()).sweep().await.unwrap();
-    assert!(three.pacer().acquire(key(&world, "gmail.com"), PacePriority::New, false).await.is_err());
+    PaceShare::new(&PreparedPool::new(&world.pool, 1), three.pacer.clone()).sweep().await.unwrap();
+    assert!(three.pacer.acquire(key(&world, "gmail.com"), PacePriority::New, false).await.is_err());
 }
 
 /// Warms the tenant's domain up by these caps.

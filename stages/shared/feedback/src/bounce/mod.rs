@@ -3,7 +3,7 @@
 //! reply code.
 
 use schemas::{
-    BounceClass,
+    BounceClass, SignalKind,
     answers::{Class, EnhancedCode, by_reply_code, meaning},
 };
 
@@ -24,6 +24,8 @@ pub struct BounceReport<'a> {
 const HINT: &str = "reporter";
 /// The rule's name where nothing at all was.
 const NOTHING: &str = "nothing_known";
+/// The most characters of a diagnostic that are stored.
+const DIAGNOSTIC_CHARS: usize = 500;
 
 /// What a report says, and the name of the rule that says so.
 #[must_use]
@@ -40,6 +42,30 @@ pub fn classify(report: &BounceReport<'_>) -> (BounceClass, &'static str) {
     // "No such user" as a temporary answer is a directory that is away, or a grey one: not a fact about the address.
     let class = if codes.is_temporary() && class == Class::Hard { Class::Temporary } else { class };
     (class.bounce(), rule)
+}
+
+/// The bounce fact of a failure report.
+pub(crate) fn bounce_fact(report: &BounceReport<'_>) -> SignalKind {
+    let (class, rule) = classify(report);
+    let codes = Codes::of(report);
+    SignalKind::Bounced {
+        class,
+        smtp_code: codes.reply.and_then(|code| i16::try_from(code).ok()),
+        enhanced_code: codes.enhanced.map(|code| code.to_string()),
+        diagnostic: diagnostic(report.text),
+        rule: rule.to_owned(),
+    }
+}
+
+/// A server's text as it is stored: one line, without control characters, cut.
+fn diagnostic(text: &str) -> Option<String> {
+    let line: String = text
+        .split(|character: char| character.is_whitespace() || character.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let line: String = line.chars().take(DIAGNOSTIC_CHARS).collect();
+    (!line.is_empty()).then_some(line)
 }
 
 /// The codes of a report: those it names, or else those in its text.

@@ -128,14 +128,15 @@ pub fn read(provider: &str, raw: &[u8], tokens: &TokenKeys, budget: &Budget) -> 
         return mail.read(tokens, budget).map(|provider_event| vec![provider_event]);
     }
     let event = json::read(raw, budget)?;
-    match provider {
-        "ses" => ses::read(&event, tokens, budget).map(|provider_event| vec![provider_event]),
-        "postmark" => postmark::read(&event).map(|provider_event| vec![provider_event]),
-        "sendgrid" => sendgrid::read(&event),
-        "mailgun" => mailgun::read(&event).map(|provider_event| vec![provider_event]),
-        "resend" => resend::read(&event, tokens, budget).map(|provider_event| vec![provider_event]),
-        _ => Err(Malformed("unknown_provider")),
-    }
+    let provider_event = match provider {
+        "ses" => ses::read(&event, tokens, budget)?,
+        "postmark" => postmark::read(&event)?,
+        "sendgrid" => return sendgrid::read(&event),
+        "mailgun" => mailgun::read(&event)?,
+        "resend" => resend::read(&event, tokens, budget)?,
+        _ => return Err(Malformed("unknown_provider")),
+    };
+    Ok(vec![provider_event])
 }
 
 /// The mail that an event is about.
@@ -257,6 +258,11 @@ fn bounce_fact(
 
 fn text(value: &Value) -> Option<&str> {
     value.as_str().map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// The texts of an array.
+fn texts(array: &Value) -> impl Iterator<Item = String> {
+    array.as_array().into_iter().flatten().filter_map(|text| Some(text.as_str()?.to_owned()))
 }
 
 /// The text without control characters, at most `max` characters.

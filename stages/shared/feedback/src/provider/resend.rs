@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     EventMeaning, InboundMail, MailRef, Malformed, ProviderEvent, REFUSED, SEND, SUPPRESSED, clicked, complained,
-    server_bounce, text, time, withheld,
+    server_bounce, text, texts, time, withheld,
 };
 
 pub(super) fn read(event: &Value, tokens: &TokenKeys, budget: &Budget) -> Result<ProviderEvent, Malformed> {
@@ -48,12 +48,11 @@ pub(super) fn read(event: &Value, tokens: &TokenKeys, budget: &Budget) -> Result
 
 fn received(event: &Value, tokens: &TokenKeys, budget: &Budget) -> Result<ProviderEvent, Malformed> {
     let data = &event["data"];
-    let recipients = ["to", "received_for"].into_iter().filter_map(|field| data[field].as_array()).flatten();
     let mail = InboundMail {
         id: text(&data["email_id"]).unwrap_or_default().to_owned(),
         at: time(&event["created_at"]),
         headers: vec![("Subject".to_owned(), text(&data["subject"]).unwrap_or_default().to_owned())],
-        recipients: recipients.filter_map(|address| Some(address.as_str()?.to_owned())).collect(),
+        recipients: ["to", "received_for"].into_iter().flat_map(|field| texts(&data[field])).collect(),
     };
     mail.read(tokens, budget)
 }

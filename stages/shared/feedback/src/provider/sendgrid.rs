@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     EventMeaning, InboundMail, MailRef, Malformed, ProviderEvent, REFUSED, SEND, SUPPRESSED, clicked, complained, json,
-    reply::header_fields, seconds, server_bounce, text, unsubscribed, withheld,
+    reply::header_fields, seconds, server_bounce, text, texts, unsubscribed, withheld,
 };
 use crate::form;
 
@@ -22,8 +22,8 @@ pub(super) fn inbound_mail(raw: &[u8], budget: &Budget) -> Result<Option<Inbound
         Err(fault) if fault != json::NOT_JSON => return Err(fault),
         read => read.ok().flatten().unwrap_or_default(),
     };
-    let recipients = envelope["to"].as_array().into_iter().flatten().filter_map(|to| Some(to.as_str()?.to_owned()));
-    Ok(Some(InboundMail { id: String::new(), at: None, headers, recipients: recipients.collect() }))
+    let recipients = texts(&envelope["to"]).collect();
+    Ok(Some(InboundMail { id: String::new(), at: None, headers, recipients }))
 }
 
 pub(super) fn read(events: &Value) -> Result<Vec<ProviderEvent>, Malformed> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     EventMeaning, InboundMail, MailRef, Malformed, ProviderEvent, REFUSED, SEND, SUPPRESSED, clicked, complained, json,
-    server_bounce, text, time, unsubscribed, withheld,
+    server_bounce, text, texts, time, unsubscribed, withheld,
 };
 
 /// Reads the SNS envelope, and the event in it.
@@ -79,12 +79,7 @@ fn received(event: &Value, tokens: &TokenKeys, budget: &Budget) -> Result<Provid
         id: text(&mail["messageId"]).unwrap_or_default().to_owned(),
         at: time(&receipt["timestamp"]),
         headers: mail["headers"].as_array().into_iter().flatten().filter_map(field).collect(),
-        recipients: receipt["recipients"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|to| Some(to.as_str()?.to_owned()))
-            .collect(),
+        recipients: texts(&receipt["recipients"]).collect(),
     };
     mail.read(tokens, budget)
 }

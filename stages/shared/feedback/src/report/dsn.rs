@@ -5,12 +5,11 @@ use schemas::SignalKind;
 
 use super::{
     NoFactReason, ReportFinding,
-    fact::bounce_fact,
-    fields::{FieldGroup, groups},
+    header::{MailHeader, groups},
     parts::MailParts,
     plain,
 };
-use crate::bounce::{BounceReport, Codes};
+use crate::bounce::{BounceReport, Codes, bounce_fact};
 
 /// What became of a recipient, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +39,7 @@ pub(super) fn read(mail: &MailParts, budget: &Budget) -> Result<Option<ReportFin
 }
 
 /// RFC 3464 §2.3.3; the status alone where a server leaves the action out.
-fn action_of(group: &FieldGroup) -> Option<DsnAction> {
+fn action_of(group: &MailHeader) -> Option<DsnAction> {
     let word = |text: &str| text.split([' ', '\t', '(', ';']).next().unwrap_or_default().to_ascii_lowercase();
     match group.get("action").map(word).as_deref() {
         Some("failed" | "failure") => Some(DsnAction::Failed),
@@ -56,7 +55,7 @@ fn action_of(group: &FieldGroup) -> Option<DsnAction> {
     }
 }
 
-fn bounce(group: &FieldGroup, mail: &MailParts) -> SignalKind {
+fn bounce(group: &MailHeader, mail: &MailParts) -> SignalKind {
     let said = group.untyped("diagnostic-code").unwrap_or_default();
     let status = group.get("status");
     let report = BounceReport { enhanced_code: status, text: said, ..BounceReport::default() };

@@ -7,7 +7,7 @@ use schemas::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Arrival, NoFactReason, ReportFinding, fields::FieldGroup, header::MailHeader, parts::MailParts};
+use super::{Arrival, NoFactReason, ReportFinding, header::MailHeader, parts::MailParts};
 
 /// The stored form of an unregistered type.
 const TYPE_CHARS: usize = 32;
@@ -48,7 +48,7 @@ impl Proofs {
 }
 
 /// Collects what a mail can prove. `reported`: the fields of its report.
-pub(super) fn proofs(reported: Option<&[FieldGroup]>, carried: Option<&MailHeader>) -> Proofs {
+pub(super) fn proofs(reported: Option<&[MailHeader]>, carried: Option<&MailHeader>) -> Proofs {
     let field = |name: &str| reported?.iter().find_map(|group| group.get(name)).map(str::to_owned);
     Proofs {
         original_mail_from: field("original-mail-from"),
@@ -58,7 +58,7 @@ pub(super) fn proofs(reported: Option<&[FieldGroup]>, carried: Option<&MailHeade
 }
 
 /// Reads a report, of which `fields` are known; `None` when the mail is none.
-pub(super) fn read(mail: &MailParts, fields: Option<&[FieldGroup]>, arrival: Arrival) -> Option<ReportFinding> {
+pub(super) fn read(mail: &MailParts, fields: Option<&[MailHeader]>, arrival: Arrival) -> Option<ReportFinding> {
     let Some(fields) = fields else {
         // Outlook's programme and others: the mail itself, attached to nothing.
         let bare = arrival == Arrival::Feedback && mail.carried.is_some() && mail.status.is_none();

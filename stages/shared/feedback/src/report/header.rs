@@ -1,4 +1,4 @@
-//! The fields of a header, bounded: names, and values unfolded. One pass over the octets.
+//! The fields of a header, or of the machine-readable part of a report, bounded: names, and values unfolded. One pass over the octets.
 
 use mail_parser::MessageParser;
 use runtime::{Budget, Spent};
@@ -7,12 +7,14 @@ use runtime::{Budget, Spent};
 const FIELDS_MAX: usize = 256;
 /// Octets of one field that are kept, its continuation lines included.
 const VALUE_MAX: usize = 4 * 1024;
+/// Groups of a report's part that are read at most; a report to one return path is about one recipient.
+const GROUPS_MAX: usize = 32;
 /// Parameters of a content type that are looked at.
 const PARAMETERS_MAX: usize = 16;
 /// Octets of a field that is decoded (RFC 2047): subject, sender.
 const DECODED_MAX: usize = 1_024;
 
-/// A header. Of fields with the same name the first counts.
+/// A header, or a group of fields in a report. Of fields with the same name the first counts.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct MailHeader(Vec<(String, String)>);
 
@@ -84,6 +86,18 @@ impl MailHeader {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// A field's value without the type before its semicolon (`smtp; 550 …`, `rfc822; a@b`).
+    pub(super) fn untyped(&self, name: &str) -> Option<&str> {
+        let value = self.get(name)?;
+        let plain = |kind: &str| {
+            !kind.trim().is_empty() && kind.trim().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        Some(match value.split_once(';') {
+            Some((kind, rest)) if plain(kind) => rest.trim(),
+            _ => value,
+        })
+    }
+
     /// The subject, decoded.
     pub(super) fn subject(&self) -> String {
         self.decoded("subject", |parsed| parsed.subject().map(str::to_owned))
@@ -107,7 +121,7 @@ impl MailHeader {
     /// Gives one short field to the parser: a header of one line holds nothing that nests or repeats.
     fn decoded(&self, name: &'static str, wanted: impl Fn(&mail_parser::Message<'_>) -> Option<String>) -> String {
         let Some(value) = self.get(name) else { return String::new() };
-        let value = super::fields::cut(value, DECODED_MAX).replace(['\r', '\n'], " ");
+        let value = cut(value, DECODED_MAX).replace(['\r', '\n'], " ");
         let line = format!("{name}: {value}\r\n\r\n");
         MessageParser::default().parse_headers(line.as_bytes()).and_then(|parsed| wanted(&parsed)).unwrap_or_default()
     }
@@ -121,7 +135,31 @@ impl MailHeader {
 /// Octets as text, at most so many.
 fn text(octets: &[u8], max: usize) -> String {
     let text = String::from_utf8_lossy(&octets[..octets.len().min(max)]);
-    super::fields::cut(&text, max).to_owned()
+    cut(&text, max).to_owned()
+}
+
+/// The beginning of a text, of at most so many octets.
+pub(super) fn cut(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
+/// Reads groups of fields, divided by empty lines (RFC 3464 §2.1, RFC 5965 §3).
+///
+/// # Errors
+/// When the budget is spent.
+pub(super) fn groups(text: &str, budget: &Budget) -> Result<Vec<MailHeader>, Spent> {
+    let (mut groups, mut group) = (Vec::new(), MailHeader::default());
+    let mut lines = HeaderLines { data: text.as_bytes(), at: 0 };
+    while let Some(line) = lines.next(budget)? {
+        if !line.trim_ascii().is_empty() {
+            group.take_line(line, budget)?;
+        } else if !group.0.is_empty() && groups.len() + 1 < GROUPS_MAX {
+            groups.push(std::mem::take(&mut group));
+        }
+    }
+    groups.push(group);
+    groups.retain(|group| !group.0.is_empty());
+    Ok(groups)
 }
 
 /// What a part is.
@@ -235,6 +273,26 @@ mod tests {
     ) {
         let read = ContentType::parse(value);
         assert_eq!((read.kind.as_str(), read.boundary.as_deref()), (kind, boundary));
+    }
+
+    fn report(text: &str) -> Vec<MailHeader> {
+        groups(text, &Budget::new(super::super::LIMITS)).unwrap()
+    }
+
+    #[test]
+    fn fields_are_unfolded_and_groups_divided_by_empty_lines() {
+        let groups = report(
+            "Reporting-MTA: dns; mx.example\r\n\r\nAction: failed\r\nDiagnostic-Code: smtp; 550\r\n 5.1.1 no\r\n\r\n\r\n",
+        );
+        assert_eq!(groups.len(), 2);
+        assert_eq!(groups[1].untyped("diagnostic-code"), Some("550 5.1.1 no"));
+        assert_eq!(groups[1].get("action"), Some("failed"));
+    }
+
+    #[test]
+    fn a_value_without_a_type_keeps_its_semicolons() {
+        let groups = report("Diagnostic-Code: 550 no such user; sorry");
+        assert_eq!(groups[0].untyped("diagnostic-code"), Some("550 no such user; sorry"));
     }
 
     #[test]

@@ -5,9 +5,7 @@
 //! [`MailReport`], within a budget.
 
 mod dsn;
-mod fact;
 mod feedback;
-mod fields;
 mod header;
 mod parts;
 mod plain;
@@ -102,7 +100,7 @@ impl ReportFinding {
 /// If the budget is spent.
 pub fn read(head: &[u8], arrival: Arrival, null_sender: bool, budget: &Budget) -> Result<MailReport, Spent> {
     let mail = MailParts::read(&head[..head.len().min(HEAD_BYTES)], budget)?;
-    let feedback = mail.feedback.as_deref().map(|text| fields::groups(text, budget)).transpose()?;
+    let feedback = mail.feedback.as_deref().map(|text| header::groups(text, budget)).transpose()?;
     let proofs = feedback::proofs(feedback.as_deref(), mail.carried.as_ref());
     let finding = if let Some(finding) = feedback::read(&mail, feedback.as_deref(), arrival) {
         finding

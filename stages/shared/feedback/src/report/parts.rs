@@ -11,10 +11,7 @@ use mail_parser::decoders::{
 use runtime::budget::Level;
 use runtime::{Budget, Spent};
 
-use super::{
-    fields,
-    header::{ContentType, HeaderLines, MailHeader},
-};
+use super::header::{ContentType, HeaderLines, MailHeader, cut};
 
 /// The most bytes of a machine-readable part that are kept.
 const FIELDS_BYTES: usize = 64 * 1024;
@@ -157,7 +154,7 @@ impl MailTexts {
         {
             text = html_to_text(html);
         }
-        fields::cut(&text, TEXT_BYTES).to_owned()
+        cut(&text, TEXT_BYTES).to_owned()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bounces that are written for people only: qmail, older Exim and Exchange, Lotus, and whatever calls itself a mail system.
 
-use super::{NoFactReason, ReportFinding, fact::bounce_fact, header::MailHeader, parts::MailParts};
-use crate::bounce::{BounceReport, Codes};
+use super::{NoFactReason, ReportFinding, header::MailHeader, parts::MailParts};
+use crate::bounce::{BounceReport, Codes, bounce_fact};
 
 /// Subjects of reports of failure, in lower case, anywhere in them.
 const FAILED: &[&str] = &[

@@ -31,4 +31,5 @@ with asked as (
            jsonb_build_object('attempt', t.attempts, 'evidence', true, 'provider', t.provider)
     from resolved t
 )
-select tenant_id, id, state as "was!: SendState", doubted_at, decided_at as "decided_at!", coalesce(delivered, false) as "delivered!" from resolved
+select tenant_id, id, state as "was!: SendState", doubted_at, decided_at as "decided_at!", coalesce(delivered, false) as "delivered!"
+from resolved

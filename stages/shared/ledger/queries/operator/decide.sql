@@ -15,7 +15,7 @@ with asked as (
     set state = $4, reason = $6, fence_token = null, lease_until = null, next_attempt_at = null, decided_at = now()
     from before b
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month
-    returning b.tenant_id, s.id, s.month, b.state as was, b.doubted_at, s.attempts,
+    returning b.tenant_id, s.id, s.month, b.state as was, b.doubted_at, s.decided_at, s.attempts,
         $4 = 'sent' and delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), uncapped as (
     delete from capped_sends k using changed c where $4 = 'failed' and k.tenant_id = c.tenant_id and k.send_id = c.id
@@ -24,4 +24,6 @@ with asked as (
     select c.tenant_id, c.id, gen_random_uuid(), c.month, $4, now(), $7::jsonb || jsonb_build_object('attempt', c.attempts)
     from changed c
 )
-select tenant_id as "tenant_id!", id as "id!", was as "was!: SendState", doubted_at, coalesce(delivered, false) as "delivered!" from changed
+select tenant_id as "tenant_id!", id as "id!", was as "was!: SendState", doubted_at, decided_at as "decided_at!",
+       coalesce(delivered, false) as "delivered!"
+from changed

@@ -25,4 +25,4 @@ on conflict (tenant_id, address, reason) do update set
         when existing.expires_at is null or excluded.expires_at is null then null
         else greatest(existing.expires_at, excluded.expires_at)
     end
-returning tenant_id, id, address, reason, created_at = statement_timestamp() as "is_new!"
+returning tenant_id, id, address, reason, created_at <> statement_timestamp() as "already_existed!"

@@ -8,7 +8,7 @@ use sqlx::{Arguments, PgConnection, postgres::PgArguments};
 use uuid::Uuid;
 
 use super::{AudienceSelector, count::AudienceMembers, lookup};
-use segments::{CompiledSegment, SegmentError};
+use segments::SegmentError;
 
 /// Contacts in a row of `launch_audiences`, which are written to `sends` together: in a tenth of a second.
 const PART: i64 = 20_000;
@@ -38,26 +38,19 @@ pub async fn pin(
             .fetch_one(&mut *db)
             .await?
         }
-        Some(segment) => pin_segment(&mut *db, tenant, segment, campaign).await?,
+        Some(segment) => {
+            let bind = |arguments: &mut PgArguments| {
+                arguments.add(campaign)?;
+                arguments.add(PART)
+            };
+            let sql = include_str!("../../queries/audience/pin.sql");
+            let mut query = lookup::over_segment(sql, tenant, segment, bind)?;
+            let (contacts, fingerprint) = query.build_query_as().fetch_one(&mut *db).await?;
+            AudienceMembers { contacts, fingerprint }
+        }
     };
     plans::few_rows(db).await?;
     Ok(members)
-}
-
-async fn pin_segment(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    segment: &CompiledSegment,
-    campaign: Uuid,
-) -> sqlx::Result<AudienceMembers> {
-    let sql = include_str!("../../queries/audience/pin.sql");
-    let bind = |arguments: &mut PgArguments| {
-        arguments.add(campaign)?;
-        arguments.add(PART)
-    };
-    let mut query = lookup::over_segment(sql, tenant, segment, bind)?;
-    let (contacts, fingerprint) = query.build_query_as().fetch_one(db).await?;
-    Ok(AudienceMembers { contacts, fingerprint })
 }
 
 /// Stores the current members of a list, archived contacts as well: faster than [`pin`] by four fifths, and with no fingerprint to compare.

@@ -4,46 +4,79 @@ use std::collections::BTreeMap;
 
 use runner::StageError;
 use runtime::{Bus, Publication, column, trace};
-use schemas::{RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, subjects};
+use schemas::{Environment, Lane, RequestAnnounced, RequestKind, Resolved, SendId, ids::PROMPT_BATCH_MAX, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{
-    announced::{AnnouncedBatch, AnnouncedRequest},
-    traced::AnnouncementSpans,
-};
+use super::traced;
 
-/// The announcement of requests that are handled together: of one, or of transactional ones that will be one batch.
-struct Announcement<'a> {
-    first: &'a AnnouncedRequest,
-    count: usize,
+/// A batch whose announcement is committed, and has still to be published.
+#[derive(Debug, Clone)]
+pub(crate) struct AnnouncedBatch {
+    pub(crate) tenant_id: Uuid,
+    pub(crate) batch_id: Uuid,
+    pub(crate) lane: Lane,
+    /// How often it was announced, this time included.
+    pub(crate) announcement: i32,
 }
 
-impl<'a> Announcement<'a> {
-    /// One announcement for each future batch, and one for each request of another kind.
-    fn of(announced: &'a [AnnouncedRequest]) -> Vec<Self> {
-        let mut announcements: BTreeMap<(Uuid, Uuid), Self> = BTreeMap::new();
-        for request in announced {
-            let work = match request.kind {
-                RequestKind::Transactional => SendId(request.request_id).batch(),
-                _ => request.request_id,
-            };
-            announcements
-                .entry((request.tenant_id, work))
-                .or_insert(Announcement { first: request, count: 0 })
-                .count += usize::try_from(request.sends).unwrap_or(1);
-        }
-        announcements.into_values().collect()
+impl AnnouncedBatch {
+    pub(super) fn work(&self) -> trace::TracedWork {
+        (self.tenant_id, self.batch_id)
     }
 
-    fn publication(&self) -> Result<Publication, StageError> {
-        let AnnouncedRequest { tenant_id, request_id, product, environment, kind, announcements, .. } = self.first;
+    /// The message that announces it; `notify` is the subject of a caller that waits for the outcome.
+    pub(crate) fn publication(&self, notify: Option<String>) -> Result<Publication, StageError> {
+        let message = Resolved {
+            tenant_id: self.tenant_id,
+            batch_id: self.batch_id,
+            lane: self.lane,
+            announcement: self.announcement,
+            notify,
+        };
+        Ok(Publication::json(subjects::resolved(self.lane), message.message_id(), &message)?)
+    }
+}
+
+/// A request whose announcement is committed, and has still to be published.
+#[derive(Debug, Clone)]
+pub(super) struct AnnouncedRequest {
+    pub(super) tenant_id: Uuid,
+    pub(super) request_id: Uuid,
+    /// The product that made the request.
+    pub(super) product: String,
+    pub(super) environment: Environment,
+    pub(super) kind: RequestKind,
+    /// How often it was announced, this time included.
+    pub(super) announcements: i32,
+    /// How many sends it becomes, as far as it says so itself: the mail and its copies.
+    pub(super) sends: i32,
+    /// Whether it says that it came in an array of many, however few of them are in its batch.
+    pub(super) is_bulk: bool,
+    /// Whether it was to be announced before: by who accepted it, or by an announcement that did not help. Otherwise it waited for its
+    /// time, or as a launch for another one.
+    pub(super) is_late: bool,
+}
+
+impl AnnouncedRequest {
+    /// The piece of work that it belongs to. Transactional requests of one call are one: the batch they will be.
+    pub(super) fn work(&self) -> trace::TracedWork {
+        let work = match self.kind {
+            RequestKind::Transactional => SendId(self.request_id).batch(),
+            _ => self.request_id,
+        };
+        (self.tenant_id, work)
+    }
+
+    /// The message that announces it, and with it all requests of the same work, which become so many sends together.
+    fn publication(&self, sends: usize) -> Result<Publication, StageError> {
+        let Self { tenant_id, request_id, product, environment, kind, announcements, is_bulk, .. } = self;
         let message = RequestAnnounced {
-            count: u32::try_from(self.count).ok().filter(|count| *count > 1),
-            is_bulk: self.first.is_bulk,
+            count: u32::try_from(sends).ok().filter(|count| *count > 1),
+            is_bulk: *is_bulk,
             ..RequestAnnounced::of(*tenant_id, *request_id, *kind)
         };
-        let subject = if self.first.is_bulk || self.count > PROMPT_BATCH_MAX {
+        let subject = if *is_bulk || sends > PROMPT_BATCH_MAX {
             subjects::accepted_array(product, *environment)
         } else {
             subjects::accepted(product, *environment, *kind)
@@ -54,9 +87,11 @@ impl<'a> Announcement<'a> {
 
 /// Publishes announcements of batches. If the bus refuses them, the ledger takes them back: an outage of an hour must not push the
 /// next announcement half an hour further.
-pub async fn batches(pool: &PgPool, bus: &Bus, announced: &[AnnouncedBatch]) -> Result<(), StageError> {
-    let traced = AnnouncementSpans::batches(pool, announced).await;
-    let publication = |batch: &AnnouncedBatch| trace::scope(traced.of_batch(batch), || batch.publication());
+pub(super) async fn batches(pool: &PgPool, bus: &Bus, announced: &[AnnouncedBatch]) -> Result<(), StageError> {
+    let spans = traced::spans_of_batches(pool, announced).await;
+    let publication = |batch: &AnnouncedBatch| {
+        trace::scope(spans.get(&batch.work()).map(trace::Span::ambient), || batch.publication(None))
+    };
     let publications = announced.iter().map(publication).collect::<Result<Vec<_>, _>>()?;
     let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
     sqlx::query!(
@@ -72,13 +107,17 @@ pub async fn batches(pool: &PgPool, bus: &Bus, announced: &[AnnouncedBatch]) -> 
     Err(refused.into())
 }
 
-/// Publishes announcements of requests. If the bus refuses them, the ledger takes them back, as in [`batches`].
-pub async fn requests(pool: &PgPool, bus: &Bus, announced: &[AnnouncedRequest]) -> Result<(), StageError> {
-    let traced = AnnouncementSpans::requests(pool, announced).await;
-    let publication = |announcement: &Announcement<'_>| {
-        trace::scope(traced.of_request(announcement.first), || announcement.publication())
+/// Publishes announcements of requests, one for each piece of work. If the bus refuses them, the ledger takes them back, as in [`batches`].
+pub(super) async fn requests(pool: &PgPool, bus: &Bus, announced: &[AnnouncedRequest]) -> Result<(), StageError> {
+    let spans = traced::spans_of_requests(pool, announced).await;
+    let mut works: BTreeMap<trace::TracedWork, (&AnnouncedRequest, usize)> = BTreeMap::new();
+    for request in announced {
+        works.entry(request.work()).or_insert((request, 0)).1 += usize::try_from(request.sends).unwrap_or(1);
+    }
+    let publication = |(work, (first, sends)): (&trace::TracedWork, &(&AnnouncedRequest, usize))| {
+        trace::scope(spans.get(work).map(trace::Span::ambient), || first.publication(*sends))
     };
-    let publications = Announcement::of(announced).iter().map(publication).collect::<Result<Vec<_>, _>>()?;
+    let publications = works.iter().map(publication).collect::<Result<Vec<_>, _>>()?;
     let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
     sqlx::query!(
         "update requests r set announcements = r.announcements - 1, announce_after = now() + interval '2 seconds'

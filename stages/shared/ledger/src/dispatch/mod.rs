@@ -17,15 +17,14 @@ use runtime::{Bus, Notifier, plans::PreparedPool};
 use schemas::{Lane, ids::BATCH_MAX};
 use sqlx::PgPool;
 
-use self::announced::AnnouncedBatch;
+pub(crate) use self::announce::AnnouncedBatch;
 use crate::frequency::Urgency;
 
 pub use reannounce::ReannounceBatches;
 pub use requests::AnnounceRequests;
 pub use resume::ResumeTenants;
 
-pub mod announce;
-pub mod announced;
+mod announce;
 mod reannounce;
 mod requests;
 mod resume;
@@ -47,9 +46,9 @@ const NEARLY_IDLE_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy)]
 pub struct DispatchLimits {
     /// Campaign sends dispatched and not yet decided, over all tenants.
-    pub backlog: u32,
+    pub backlog: i64,
     /// Campaign sends dispatched and not yet decided, of each tenant with a provider connection of its own.
-    pub connection_backlog: u32,
+    pub connection_backlog: i64,
     /// First pause before a batch of a campaign that is still open is announced again.
     pub reannounce: Duration,
 }
@@ -59,9 +58,7 @@ pub struct Dispatch {
     pool: PgPool,
     by_key: PreparedPool,
     bus: Bus,
-    backlog: i64,
-    connection_backlog: i64,
-    reannounce: Duration,
+    limits: DispatchLimits,
     launched: Notifier,
     last: Mutex<Option<LastDispatch>>,
     /// False if no batch waited at the last look, or another process dispatches.
@@ -100,17 +97,7 @@ impl Dispatch {
     /// A scheduler with these limits. `launched` is notified when batches were written that wait.
     #[must_use]
     pub fn new(pool: PgPool, by_key: PreparedPool, bus: Bus, limits: DispatchLimits, launched: Notifier) -> Self {
-        Self {
-            pool,
-            by_key,
-            bus,
-            backlog: limits.backlog.into(),
-            connection_backlog: limits.connection_backlog.into(),
-            reannounce: limits.reannounce,
-            launched,
-            last: Mutex::default(),
-            has_waiting: AtomicBool::new(false),
-        }
+        Self { pool, by_key, bus, limits, launched, last: Mutex::default(), has_waiting: AtomicBool::new(false) }
     }
 
     fn last(&self) -> Option<LastDispatch> {
@@ -123,17 +110,12 @@ impl Dispatch {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if taken > 0 {
             let in_flight = in_flight + taken;
-            let is_mostly_idle = in_flight * 2 <= self.backlog;
+            let is_mostly_idle = in_flight * 2 <= self.limits.backlog;
             *last = is_mostly_idle.then_some(LastDispatch { at: now, in_flight: Some(in_flight), scanned_at: now });
         } else if let Some(last) = &mut *last {
             let in_flight = Some(in_flight).filter(|_| last.in_flight.is_some() && !last.is_done(in_flight));
             *last = LastDispatch { in_flight, scanned_at: now, ..*last };
         }
-    }
-
-    /// Called when nothing waits, or another process dispatches.
-    fn reset(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Marks the next batches announced, in a transaction of its own.
@@ -148,18 +130,18 @@ impl Dispatch {
         .await?;
         self.has_waiting.store(is_ours, Ordering::Relaxed);
         if !is_ours {
-            self.reset();
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
             tx.rollback().await?;
             return Ok(Vec::new());
         }
         // Counted by a later statement, which sees all that the process before it announced: that one may have committed after the statement
         // with the lock began.
-        let found = sqlx::query_file!("queries/dispatch/dispatch_capacity.sql", self.connection_backlog)
+        let found = sqlx::query_file!("queries/dispatch/dispatch_capacity.sql", self.limits.connection_backlog)
             .fetch_one(&mut *tx)
             .await?;
         let in_flight = found.in_flight;
-        let remaining = (self.backlog - in_flight).max(0);
-        let has_capacity = remaining > 0 && remaining * CAPACITY_MIN >= self.backlog || found.isolated;
+        let remaining = (self.limits.backlog - in_flight).max(0);
+        let has_capacity = remaining > 0 && remaining * CAPACITY_MIN >= self.limits.backlog || found.isolated;
         if !has_capacity || self.last().is_some_and(|last| !last.is_due(in_flight)) {
             tx.rollback().await?;
             return Ok(Vec::new());
@@ -168,9 +150,9 @@ impl Dispatch {
             "queries/dispatch/dispatch_batches.sql",
             remaining,
             // No campaign can get more batches than this, so no more of each are considered, and no more campaigns.
-            remaining.max(self.connection_backlog) / BATCH_MAX as i64 + 1,
-            self.reannounce.as_secs_f64(),
-            self.connection_backlog,
+            remaining.max(self.limits.connection_backlog) / BATCH_MAX as i64 + 1,
+            self.limits.reannounce.as_secs_f64(),
+            self.limits.connection_backlog,
             Urgency::NAMES as &[&str],
         )
         .fetch_all(&mut *tx)

@@ -8,7 +8,7 @@ use runtime::{Bus, plans::PreparedPool};
 use schemas::Lane;
 use sqlx::PgPool;
 
-use super::{PRIORITY_REANNOUNCE, announce, announced::AnnouncedBatch};
+use super::{AnnouncedBatch, PRIORITY_REANNOUNCE, announce};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Batches announced at a time.

@@ -9,7 +9,7 @@ use runtime::{Bus, Notifier};
 use schemas::{Environment, RequestKind};
 use sqlx::PgPool;
 
-use super::{announce, announced::AnnouncedRequest};
+use super::announce::{self, AnnouncedRequest};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Requests announced at a time.
@@ -26,45 +26,12 @@ pub struct AnnounceRequests {
 }
 
 impl AnnounceRequests {
-    /// On this bus.
+    /// On this bus. `launch_handled` is notified when a launch was handled.
     #[must_use]
-    pub fn new(pool: PgPool, bus: Bus) -> Self {
-        Self { pool, bus, launch_handled: Notifier::default() }
+    pub fn new(pool: PgPool, bus: Bus, launch_handled: Notifier) -> Self {
+        Self { pool, bus, launch_handled }
     }
 
-    /// Announces a tenant's next launch as soon as this says that one was handled.
-    #[must_use]
-    pub fn after(self, launch_handled: Notifier) -> Self {
-        Self { launch_handled, ..self }
-    }
-}
-
-#[async_trait]
-impl Sweep for AnnounceRequests {
-    fn schedule(&self) -> SweepSchedule {
-        SweepSchedule::every("announce_requests", INTERVAL)
-            .when("exists (select from requests where announce_after <= now())")
-    }
-
-    async fn woken(&self) {
-        self.launch_handled.notified().await;
-    }
-
-    /// Answers how many were late: to announce what is due is its work, and shows no loss.
-    async fn sweep(&self) -> Result<u64, StageError> {
-        let mut late = 0;
-        for _ in 0..ROUNDS {
-            let announced = self.announce().await?;
-            late += announced.iter().filter(|request| request.is_late).count() as u64;
-            if (announced.len() as u64) < AT_ONCE.unsigned_abs() {
-                break;
-            }
-        }
-        Ok(late)
-    }
-}
-
-impl AnnounceRequests {
     async fn announce(&self) -> Result<Vec<AnnouncedRequest>, StageError> {
         // 30 s, doubling to ten minutes.
         let announced = sqlx::query_as!(
@@ -93,5 +60,30 @@ impl AnnounceRequests {
         .await?;
         announce::requests(&self.pool, &self.bus, &announced).await?;
         Ok(announced)
+    }
+}
+
+#[async_trait]
+impl Sweep for AnnounceRequests {
+    fn schedule(&self) -> SweepSchedule {
+        SweepSchedule::every("announce_requests", INTERVAL)
+            .when("exists (select from requests where announce_after <= now())")
+    }
+
+    async fn woken(&self) {
+        self.launch_handled.notified().await;
+    }
+
+    /// Answers how many were late: to announce what is due is its work, and shows no loss.
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let mut late = 0;
+        for _ in 0..ROUNDS {
+            let announced = self.announce().await?;
+            late += announced.iter().filter(|request| request.is_late).count() as u64;
+            if (announced.len() as u64) < AT_ONCE.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(late)
     }
 }

@@ -43,7 +43,7 @@ impl Erasure {
         )
         .fetch_all(&mut *db)
         .await?;
-        self.erase_details(db, &tests).await?;
+        self.erase_send_details(db, &tests).await?;
         Ok(Self::after(messages.last().copied(), messages.len(), SLICE))
     }
 
@@ -61,14 +61,8 @@ impl Erasure {
         .fetch_all(&mut *db)
         .await?;
         self.erase_written(&mut *db, &sends).await?;
-        self.erase_details(db, &sends).await?;
+        self.erase_send_details(db, &sends).await?;
         Ok(Self::after(sends.last().copied(), sends.len(), SLICE))
-    }
-
-    /// What [`Erasure::erase_send_details`] erases, of sends that are known by their ids.
-    async fn erase_details(&self, db: &mut PgConnection, sends: &[Uuid]) -> sqlx::Result<()> {
-        let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
-        self.erase_send_details(db, sends, &months).await
     }
 
     /// Bodies and attachments of messages with no other recipient, or about the contact. A message to several keeps its body.
@@ -105,8 +99,8 @@ impl Erasure {
 
     /// Mail that belongs to no campaign. Served by `sends_by_contact`.
     pub(super) async fn mail(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
-        let rows = sqlx::query!(
-            "select id, month from sends
+        let sends = sqlx::query_scalar!(
+            "select id from sends
              where tenant_id = $1 and contact_id = $2 and campaign_id is null and id > $3 order by id limit $4",
             self.tenant_id,
             self.contact_id,
@@ -115,14 +109,13 @@ impl Erasure {
         )
         .fetch_all(&mut *db)
         .await?;
-        let (sends, months): (Vec<Uuid>, Vec<NaiveDate>) = rows.into_iter().map(|row| (row.id, row.month)).unzip();
-        self.erase_copies(&mut *db, &sends, &months).await?;
-        self.erase_send_details(db, &sends, &months).await?;
+        self.erase_copies(&mut *db, &sends).await?;
+        self.erase_send_details(db, &sends).await?;
         Ok(Self::after(sends.last().copied(), sends.len(), SLICE))
     }
 
     /// The address among the recipients of copies. The place stays: it says which send a copy is.
-    async fn erase_copies(&self, db: &mut PgConnection, sends: &[Uuid], months: &[NaiveDate]) -> sqlx::Result<()> {
+    async fn erase_copies(&self, db: &mut PgConnection, sends: &[Uuid]) -> sqlx::Result<()> {
         sqlx::query!(
             r#"update requests r set options = without_copy(r.options, $4, $5)
                from unnest($2::uuid[], $3::date[]) as w (id, month)
@@ -130,7 +123,7 @@ impl Erasure {
                where r.tenant_id = $1 and r.id = s.request_id and r.options ? 'copies'"#,
             self.tenant_id,
             sends,
-            months,
+            &months_of(sends),
             self.address,
             ERASED_COPY,
         )
@@ -142,12 +135,12 @@ impl Erasure {
     /// Mail of campaigns. In each campaign, the unique index that ends in the contact finds the send.
     pub(super) async fn campaigns(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
         let rows = sqlx::query!(
-            r#"select c.id as "campaign_id!", s.id as "send_id?", s.month as "month?"
+            r#"select c.id as "campaign_id!", s.id as "send_id?"
                from (
                    select id, month from campaigns where tenant_id = $1 and id > $3 order by id limit $4
                ) c
                left join lateral (
-                   select s.id, s.month from sends s
+                   select s.id from sends s
                    where s.tenant_id = $1 and s.campaign_id = c.id and s.contact_id = $2 and s.month = c.month
                    offset 0
                ) s on true
@@ -159,30 +152,25 @@ impl Erasure {
         )
         .fetch_all(&mut *db)
         .await?;
-        let (sends, months): (Vec<Uuid>, Vec<NaiveDate>) =
-            rows.iter().filter_map(|row| Some((row.send_id?, row.month?))).unzip();
-        self.erase_send_details(db, &sends, &months).await?;
+        let sends: Vec<Uuid> = rows.iter().filter_map(|row| row.send_id).collect();
+        self.erase_send_details(db, &sends).await?;
         Ok(Self::after(rows.last().map(|row| row.campaign_id), rows.len(), CAMPAIGNS))
     }
 
     /// Answers of servers and details of clients for these sends, and stored copies of the mails: with those of a request's own recipient, the
     /// copies that others get, for they have the same data.
-    async fn erase_send_details(
-        &self,
-        db: &mut PgConnection,
-        sends: &[Uuid],
-        months: &[NaiveDate],
-    ) -> sqlx::Result<()> {
+    async fn erase_send_details(&self, db: &mut PgConnection, sends: &[Uuid]) -> sqlx::Result<()> {
         if sends.is_empty() {
             return Ok(());
         }
+        let months = months_of(sends);
         sqlx::query!(
             "update sends s set response = null from unnest($2::uuid[], $3::date[]) as known (id, month)
              where s.tenant_id = $1 and s.id = known.id and s.month = known.month and s.month = any ($3::date[])
                and s.response is not null",
             self.tenant_id,
             sends,
-            months,
+            &months,
         )
         .execute(&mut *db)
         .await?;
@@ -193,7 +181,7 @@ impl Erasure {
                and e.detail ?| $4",
             self.tenant_id,
             sends,
-            months,
+            &months,
             &PERSONAL_DETAILS as &[&str],
         )
         .execute(&mut *db)
@@ -216,11 +204,15 @@ impl Erasure {
              where r.tenant_id = $1 and r.send_id = k.send_id",
             self.tenant_id,
             sends,
-            months,
+            &months,
             &column(sends, |send| SendId::last_of(SendId(*send).batch())),
         )
         .execute(db)
         .await
         .map(drop)
     }
+}
+
+fn months_of(sends: &[Uuid]) -> Vec<NaiveDate> {
+    column(sends, |send| SendId(*send).month())
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::plans::PreparedPool;
+use runtime::{column, plans::PreparedPool};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -91,15 +91,6 @@ impl ErasureStep {
     }
 }
 
-/// Erasures that read the same slice: they are in the same place of a step. Mostly one.
-#[derive(Debug, Default)]
-struct ErasureGroup {
-    tenants: Vec<Uuid>,
-    contacts: Vec<Uuid>,
-    addresses: Vec<String>,
-    asked_at: Vec<DateTime<Utc>>,
-}
-
 /// An erasure in progress.
 #[derive(Debug)]
 struct Erasure {
@@ -107,6 +98,7 @@ struct Erasure {
     contact_id: Uuid,
     /// Empty once the search by address is over.
     address: String,
+    step: String,
     cursor_id: Uuid,
     cursor_text: String,
     asked_at: DateTime<Utc>,
@@ -128,53 +120,40 @@ impl Sweep for Erasures {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        let Some(row) = sqlx::query!(
-            "select tenant_id, contact_id, address, step, cursor_id, cursor_text, asked_at from erasures
-             where finished_at is null and due_at <= now() order by due_at limit 1 for update skip locked"
-        )
-        .fetch_optional(&mut *tx)
-        .await?
-        else {
-            return Ok(0);
-        };
+        let first = sqlx::query_as!(
+            Erasure,
+            r#"select tenant_id, contact_id, coalesce(address, '') as "address!", step, cursor_id, cursor_text, asked_at
+               from erasures
+               where finished_at is null and due_at <= now() order by due_at limit 1 for update skip locked"#
+        );
+        let Some(first) = first.fetch_optional(&mut *tx).await? else { return Ok(0) };
         // A step of another version: begin again, every step is harmless to repeat.
-        let step = ErasureStep::parse(&row.step).unwrap_or(ErasureStep::Requests);
-        let erasure = Erasure {
-            tenant_id: row.tenant_id,
-            contact_id: row.contact_id,
-            address: row.address.unwrap_or_default(),
-            cursor_id: row.cursor_id,
-            cursor_text: row.cursor_text,
-            asked_at: row.asked_at,
-        };
-        let group = erasure.group(&mut tx, step).await?;
-        let cursor = erasure.slice(&mut tx, step, &group).await?;
-        group.save_progress(&mut tx, step, cursor).await?;
+        let step = ErasureStep::parse(&first.step).unwrap_or(ErasureStep::Requests);
+        let others = first.others(&mut tx, step).await?;
+        let group: Vec<&Erasure> = [&first].into_iter().chain(&others).collect();
+        let cursor = first.slice(&mut tx, step, &group).await?;
+        save_progress(&mut tx, &group, step, cursor).await?;
         tx.commit().await?;
         Ok(1)
     }
 }
 
 impl Erasure {
-    /// This erasure, and in the steps that look through what has no index over addresses those in the same place: of all tenants, or of its
-    /// own. Erasures that were requested together get to such a step together.
-    async fn group(&self, db: &mut PgConnection, step: ErasureStep) -> sqlx::Result<ErasureGroup> {
-        let mut group = ErasureGroup {
-            tenants: vec![self.tenant_id],
-            contacts: vec![self.contact_id],
-            addresses: vec![self.address.clone()],
-            asked_at: vec![self.asked_at],
-        };
+    /// In the steps that look through what has no index over addresses, the erasures in the same place, which read the same slice: of all
+    /// tenants, or of its own. Mostly none. Erasures that were requested together get to such a step together.
+    async fn others(&self, db: &mut PgConnection, step: ErasureStep) -> sqlx::Result<Vec<Self>> {
         let of_tenant = match step {
             ErasureStep::Answers => None,
             ErasureStep::InboundEvents => Some(self.tenant_id),
-            _ => return Ok(group),
+            _ => return Ok(Vec::new()),
         };
-        let others = sqlx::query!(
-            "select tenant_id, contact_id, address, asked_at from erasures
-             where finished_at is null and due_at <= now() and step = $1 and cursor_id = $2 and cursor_text = $3
-               and tenant_id = coalesce($4, tenant_id) and (tenant_id, contact_id) <> ($5, $6)
-             order by due_at limit $7 for update skip locked",
+        sqlx::query_as!(
+            Erasure,
+            r#"select tenant_id, contact_id, coalesce(address, '') as "address!", step, cursor_id, cursor_text, asked_at
+               from erasures
+               where finished_at is null and due_at <= now() and step = $1 and cursor_id = $2 and cursor_text = $3
+                 and tenant_id = coalesce($4, tenant_id) and (tenant_id, contact_id) <> ($5, $6)
+               order by due_at limit $7 for update skip locked"#,
             step.as_str(),
             self.cursor_id,
             self.cursor_text,
@@ -184,17 +163,10 @@ impl Erasure {
             GROUP_MAX - 1,
         )
         .fetch_all(db)
-        .await?;
-        for other in others {
-            group.tenants.push(other.tenant_id);
-            group.contacts.push(other.contact_id);
-            group.addresses.push(other.address.unwrap_or_default());
-            group.asked_at.push(other.asked_at);
-        }
-        Ok(group)
+        .await
     }
 
-    async fn slice(&self, db: &mut PgConnection, step: ErasureStep, group: &ErasureGroup) -> sqlx::Result<Cursor> {
+    async fn slice(&self, db: &mut PgConnection, step: ErasureStep, group: &[&Self]) -> sqlx::Result<Cursor> {
         match step {
             ErasureStep::Requests => self.requests(db).await,
             ErasureStep::Messages => self.messages(db).await,
@@ -219,30 +191,33 @@ impl Erasure {
     }
 }
 
-impl ErasureGroup {
-    /// Saves the progress of the erasures. Before the late steps they wait until nothing of before is under way.
-    async fn save_progress(&self, db: &mut PgConnection, step: ErasureStep, cursor: Cursor) -> sqlx::Result<()> {
-        let step = if cursor.is_some() { step } else { step.next() };
-        let (cursor_id, cursor_text) = cursor.unwrap_or_default();
-        sqlx::query!(
-            "update erasures e
-             set step = $3, cursor_id = $4, cursor_text = $5,
-                 completed_at = case when $6 then now() else completed_at end,
-                 address = case when $6 then null else address end,
-                 finished_at = case when $7 then now() end,
-                 due_at = case when $6 then now() + interval '8 days' else clock_timestamp() end
-             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, contact_id)
-             where e.tenant_id = w.tenant_id and e.contact_id = w.contact_id",
-            &self.tenants,
-            &self.contacts,
-            step.as_str(),
-            cursor_id,
-            cursor_text,
-            step == ErasureStep::Late,
-            step == ErasureStep::Finished,
-        )
-        .execute(db)
-        .await
-        .map(drop)
-    }
+/// Saves the progress of the erasures. Before the late steps they wait until nothing of before is under way.
+async fn save_progress(
+    db: &mut PgConnection,
+    group: &[&Erasure],
+    step: ErasureStep,
+    cursor: Cursor,
+) -> sqlx::Result<()> {
+    let step = if cursor.is_some() { step } else { step.next() };
+    let (cursor_id, cursor_text) = cursor.unwrap_or_default();
+    sqlx::query!(
+        "update erasures e
+         set step = $3, cursor_id = $4, cursor_text = $5,
+             completed_at = case when $6 then now() else completed_at end,
+             address = case when $6 then null else address end,
+             finished_at = case when $7 then now() end,
+             due_at = case when $6 then now() + interval '8 days' else clock_timestamp() end
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, contact_id)
+         where e.tenant_id = w.tenant_id and e.contact_id = w.contact_id",
+        &column(group, |erasure| erasure.tenant_id),
+        &column(group, |erasure| erasure.contact_id),
+        step.as_str(),
+        cursor_id,
+        cursor_text,
+        step == ErasureStep::Late,
+        step == ErasureStep::Finished,
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }

@@ -1,9 +1,10 @@
 //! Erasure of records beside mail: requests, enrollments, outcomes, imports, stored answers, and events of providers.
 
+use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{ANSWERS, Cursor, Erasure, ErasureGroup, SLICE};
+use super::{ANSWERS, Cursor, Erasure, SLICE};
 
 impl Erasure {
     /// Requests whose payload holds the address, with their attachments: the payload is emptied, which also removes the request from the
@@ -141,7 +142,7 @@ impl Erasure {
 
     /// Stored answers of the contact's tenant that hold its address: a key may serve several tenants. The row stays as a refusal, because a
     /// repeated request must not be executed again.
-    pub(super) async fn answers(&self, db: &mut PgConnection, group: &ErasureGroup) -> sqlx::Result<Cursor> {
+    pub(super) async fn answers(&self, db: &mut PgConnection, group: &[&Self]) -> sqlx::Result<Cursor> {
         let row = sqlx::query!(
             r#"with slice as materialized (
                    select key_id, idempotency_key, tenant_id, body from idempotency_keys
@@ -163,9 +164,9 @@ impl Erasure {
             self.cursor_id,
             self.cursor_text,
             ANSWERS,
-            &group.tenants,
-            &group.addresses,
-            &group.asked_at,
+            &column(group, |erasure| erasure.tenant_id),
+            &column(group, |erasure| erasure.address.as_str()) as &[&str],
+            &column(group, |erasure| erasure.asked_at),
         )
         .fetch_optional(db)
         .await?;
@@ -173,11 +174,10 @@ impl Erasure {
     }
 
     /// Raw provider events that were handled, be they JSON or a form. An unhandled one is kept: it may be an opt-out.
-    pub(super) async fn inbound_events(&self, db: &mut PgConnection, group: &ErasureGroup) -> sqlx::Result<Cursor> {
-        let in_a_form =
-            |address: &String| -> String { url::form_urlencoded::byte_serialize(address.as_bytes()).collect() };
-        let in_forms: Vec<String> =
-            group.addresses.iter().map(|address| in_a_form(address).to_ascii_lowercase()).collect();
+    pub(super) async fn inbound_events(&self, db: &mut PgConnection, group: &[&Self]) -> sqlx::Result<Cursor> {
+        let in_forms = column(group, |erasure| {
+            url::form_urlencoded::byte_serialize(erasure.address.as_bytes()).collect::<String>().to_ascii_lowercase()
+        });
         let events = sqlx::query_scalar!(
             "with slice as materialized (
                  select id, raw, due_at from inbound_events where tenant_id = $1 and id > $2 order by id limit $3
@@ -194,7 +194,7 @@ impl Erasure {
             self.tenant_id,
             self.cursor_id,
             SLICE,
-            &group.addresses,
+            &column(group, |erasure| erasure.address.as_str()) as &[&str],
             &in_forms,
         )
         .fetch_all(db)

@@ -8,9 +8,9 @@ use schemas::{SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{SendKey, batch_of};
-use crate::counters::{self, CounterDelta, Totals, UsageTotals};
-use crate::hours::{BatchKey, Hours, hour_of};
+use super::SendKey;
+use crate::counters::{self, ResolvedSend};
+use crate::hours::Hours;
 
 /// Evidence that a provider accepted a mail: any event about the mail shows that the provider has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,8 @@ pub(super) async fn resolve_unknown(
         }
     }
     let (tenants, sends): (Vec<Uuid>, Vec<Uuid>) = earliest.keys().copied().unzip();
-    let rows = sqlx::query_file!(
+    let resolved = sqlx::query_file_as!(
+        ResolvedSend,
         "queries/facts/resolve_unknown.sql",
         &tenants,
         &sends,
@@ -59,20 +60,6 @@ pub(super) async fn resolve_unknown(
     )
     .fetch_all(&mut *db)
     .await?;
-    let mut deltas: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
-    for row in &rows {
-        let batch = batch_of((row.tenant_id, row.id));
-        let delta = deltas.entry(batch).or_default();
-        delta.moved(row.was, SendState::Sent);
-        if let Some(at) = row.doubted_at {
-            hours.add(batch, "unknown", hour_of(at), -1);
-        }
-        hours.add(batch, "sent", hour_of(row.decided_at), 1);
-        if row.delivered {
-            delta.delivered();
-            hours.add(batch, "delivered", hour_of(row.decided_at), 1);
-        }
-    }
-    counters::move_counters(db, &deltas, (&Totals::new(), 0), &UsageTotals::new()).await?;
-    Ok(rows.len() as u64)
+    counters::count_resolved(db, &resolved, SendState::Sent, hours).await?;
+    Ok(resolved.len() as u64)
 }

@@ -17,7 +17,7 @@ use self::each::{Each, Fact};
 pub use self::evidence::ProviderEvidence;
 pub(crate) use self::suppress::suppression_of;
 use crate::{
-    hours::{BatchKey, Hours, hour_of, moves},
+    hours::{BatchKey, Hours, batch_of, hour_of, moves},
     machine::{self, Click},
 };
 
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct RecordedSignals {
     /// How many were new, by fact.
-    pub fresh: FreshCounts,
+    pub fresh: BTreeMap<&'static str, u64>,
     /// How many unknown sends turned out to be sent.
     pub resolved: u64,
     /// Sends that do not exist: their signals are not recorded.
@@ -33,23 +33,6 @@ pub struct RecordedSignals {
     /// Sends with evidence that they left, whose outcome is still open: fenced, or waiting for an attempt. The evidence may be needed
     /// later.
     pub undecided: BTreeSet<SendKey>,
-}
-
-/// How many signals were new, by fact.
-#[derive(Debug, Default)]
-pub struct FreshCounts(BTreeMap<&'static str, u64>);
-
-impl FreshCounts {
-    /// The sum over all facts.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.0.values().sum()
-    }
-
-    /// Each fact's name and count.
-    pub fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.0.iter().map(|(kind, count)| (*kind, *count))
-    }
 }
 
 /// Facts of one kind that are stored of one send. What comes after them is not stored and counts nowhere: the holder of a mail can follow its
@@ -80,10 +63,6 @@ impl FactTimes {
     }
 }
 
-fn batch_of((tenant, send): SendKey) -> BatchKey {
-    (tenant, SendId(send).batch())
-}
-
 /// A signal, with the reason if it is a machine's.
 #[derive(Debug, Clone, Copy)]
 struct MarkedSignal<'a> {
@@ -92,8 +71,9 @@ struct MarkedSignal<'a> {
 }
 
 /// The progress of a send.
-#[derive(Debug, Clone, Copy)]
 struct SendProgress {
+    tenant_id: Uuid,
+    id: Uuid,
     /// When the server accepted it, or was about to.
     accepted_at: Time,
     /// Its outcome is unknown, or it waits for another attempt because the outcome of the first is unknown.
@@ -162,12 +142,16 @@ fn send_of(signal: &Signal) -> SendKey {
     (signal.tenant_id, signal.send_id)
 }
 
-/// The times of new signals' facts, by send.
-fn collect_times(new: &[MarkedSignal<'_>], fresh: &mut FreshCounts, hours: &mut Hours) -> BTreeMap<SendKey, FactTimes> {
+/// The times of new signals' facts, by send; counts the signals by fact.
+fn collect_times(
+    new: &[MarkedSignal<'_>],
+    fresh: &mut BTreeMap<&'static str, u64>,
+    hours: &mut Hours,
+) -> BTreeMap<SendKey, FactTimes> {
     let mut all: BTreeMap<SendKey, FactTimes> = BTreeMap::new();
     for MarkedSignal { signal, machine } in new {
         let send = (signal.tenant_id, signal.send_id);
-        *fresh.0.entry(signal.kind.label()).or_default() += 1;
+        *fresh.entry(signal.kind.label()).or_default() += 1;
         let Some(fact) = Fact::of(&signal.kind) else { continue };
         let send_times = all.entry(send).or_default();
         send_times.earliest(fact, signal.occurred_at);
@@ -213,18 +197,9 @@ async fn read_progress(
     sends: &BTreeSet<SendKey>,
 ) -> sqlx::Result<BTreeMap<SendKey, SendProgress>> {
     let (tenants, ids, months) = columns(sends.iter());
-    let rows = sqlx::query_file!("queries/facts/send_progress.sql", &tenants, &ids, &months).fetch_all(db).await?;
-    let mut known = BTreeMap::new();
-    for row in rows {
-        let progress = SendProgress {
-            accepted_at: row.accepted_at,
-            is_doubted: row.is_doubted,
-            is_open: row.is_open,
-            is_erased: row.is_erased,
-        };
-        known.insert((row.tenant_id, row.id), progress);
-    }
-    Ok(known)
+    let known =
+        sqlx::query_file_as!(SendProgress, "queries/facts/send_progress.sql", &tenants, &ids, &months).fetch_all(db);
+    Ok(known.await?.into_iter().map(|progress| ((progress.tenant_id, progress.id), progress)).collect())
 }
 
 /// Stores the facts with their marks, and answers those that were not stored before: at most [`STORED_MAX`] of a kind and send.
@@ -297,36 +272,41 @@ async fn recount_clicks(db: &mut PgConnection, all: &mut BTreeMap<SendKey, FactT
         let click = Click { id: row.id, at: row.occurred_at, link: row.link, machine: row.machine };
         clicks.entry((row.tenant_id, row.send_id)).or_default().push(click);
     }
-    let mut marks: Vec<(SendKey, Uuid)> = Vec::new();
-    let mut reason = "";
+    let mut marks = Vec::new();
     for (send, clicks) in &mut clicks {
-        let (marked, why) = machine::bursts(clicks);
-        reason = why;
-        marks.extend(marked.into_iter().map(|id| (*send, id)));
+        let marked = machine::bursts(clicks);
+        marks.extend(marked.into_iter().map(|event| TouchMark { send: *send, event, reason: Some(machine::BURST) }));
         if let Some(send_times) = all.get_mut(send) {
             send_times.recounted = true;
             send_times.times[Fact::ClickedHuman as usize] =
                 clicks.iter().filter(|click| !click.machine).map(|click| click.at).min();
         }
     }
-    mark_machine_events(db, &marks, reason).await
+    write_marks(db, &marks).await
 }
 
-/// Marks events as a machine's that counted as a person's.
-async fn mark_machine_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], reason: &str) -> sqlx::Result<()> {
+/// The new mark of an open or click.
+struct TouchMark {
+    send: SendKey,
+    event: Uuid,
+    /// Why it is a machine's; `None` for a person's.
+    reason: Option<&'static str>,
+}
+
+/// Writes marks, with the version of the rules.
+async fn write_marks(db: &mut PgConnection, marks: &[TouchMark]) -> sqlx::Result<()> {
     if marks.is_empty() {
         return Ok(());
     }
-    let (tenants, sends, months) = columns(marks.iter().map(|(send, _)| send));
-    sqlx::query!(
-        "update events e set detail = e.detail || jsonb_build_object('is_machine', true, 'machine_reason', $5::text)
-         from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[]) as w (tenant_id, send_id, month, id)
-         where e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.id = w.id and e.month = w.month and e.month = any ($3::date[])",
+    let (tenants, sends, months) = columns(marks.iter().map(|mark| &mark.send));
+    sqlx::query_file!(
+        "queries/facts/mark_touches.sql",
         &tenants,
         &sends,
         &months,
-        &column(marks, |(_, id)| *id),
-        reason
+        &column(marks, |mark| mark.event),
+        &column(marks, |mark| mark.reason) as &[Option<&str>],
+        i32::from(machine::VERSION),
     )
     .execute(db)
     .await

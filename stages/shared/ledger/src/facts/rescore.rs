@@ -5,13 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
-use runtime::column;
 use runtime::plans::PreparedPool;
 use schemas::ids::first_id;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{Fact, FactTimes, SendKey, SendProgress, columns, count, fold_sends, lock_batches, read_progress};
+use super::{
+    Fact, FactTimes, SendKey, SendProgress, TouchMark, columns, count, fold_sends, lock_batches, read_progress,
+    write_marks,
+};
 use crate::{
     hours::{self, Hours},
     machine::{self, Touch},
@@ -62,10 +64,11 @@ const SLICE: i64 = 500;
 
 /// A stored open or click.
 struct StoredTouch {
-    send: SendKey,
+    tenant_id: Uuid,
+    send_id: Uuid,
     id: Uuid,
     click: bool,
-    at: DateTime<Utc>,
+    occurred_at: DateTime<Utc>,
     link: i32,
     ip: Option<String>,
     user_agent: Option<String>,
@@ -74,11 +77,10 @@ struct StoredTouch {
     version: i32,
 }
 
-/// A mark that differs from the rules.
-struct MarkChange {
-    send: SendKey,
-    id: Uuid,
-    reason: Option<&'static str>,
+impl StoredTouch {
+    fn send(&self) -> SendKey {
+        (self.tenant_id, self.send_id)
+    }
 }
 
 /// Classifies all opens and clicks of the scope again. `progress` is called after each slice. A `dry_run` changes nothing.
@@ -126,20 +128,21 @@ async fn rescore_slice(db: &mut PgConnection, sends: Vec<SendKey>, shard: i16) -
     let mut done =
         RescoreTotals { sends: known.len() as u64, events: touches.len() as u64, ..RescoreTotals::default() };
     let mut new_times: BTreeMap<SendKey, FactTimes> = BTreeMap::new();
-    let mut changes: Vec<MarkChange> = Vec::new();
+    let mut marks: Vec<TouchMark> = Vec::new();
     let mut recredited: BTreeSet<SendKey> = BTreeSet::new();
-    for of_send in touches.chunk_by(|one, other| one.send == other.send) {
-        let accepted_at = known.get(&of_send[0].send).and_then(|progress| progress.accepted_at);
+    for of_send in touches.chunk_by(|one, other| one.send() == other.send()) {
+        let send = of_send[0].send();
+        let accepted_at = known.get(&send).and_then(|progress| progress.accepted_at);
         let reasons = machine_reasons(of_send, accepted_at);
-        let moved = note(of_send, &reasons, &mut done, &mut changes);
+        let moved = note(of_send, &reasons, &mut done, &mut marks);
         if of_send.iter().zip(&reasons).any(|(one, reason)| one.click && one.machine != reason.is_some()) {
-            recredited.insert(of_send[0].send);
+            recredited.insert(send);
         }
         if moved {
-            new_times.insert(of_send[0].send, times(of_send, &reasons));
+            new_times.insert(send, times(of_send, &reasons));
         }
     }
-    write_marks(db, &changes).await?;
+    write_marks(db, &marks).await?;
     note_recredited(db, &recredited).await?;
     if !new_times.is_empty() {
         let mut hours = Hours::default();
@@ -153,22 +156,7 @@ async fn rescore_slice(db: &mut PgConnection, sends: Vec<SendKey>, shard: i16) -
 /// All opens and clicks of these sends, by send.
 async fn read(db: &mut PgConnection, known: &BTreeMap<SendKey, SendProgress>) -> sqlx::Result<Vec<StoredTouch>> {
     let (tenants, ids, months) = columns(known.keys());
-    let rows = sqlx::query_file!("queries/facts/touches.sql", &tenants, &ids, &months).fetch_all(db).await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| StoredTouch {
-            send: (row.tenant_id, row.send_id),
-            id: row.id,
-            click: row.click,
-            at: row.occurred_at,
-            link: row.link,
-            ip: row.ip,
-            user_agent: row.user_agent,
-            machine: row.machine,
-            reason: row.reason,
-            version: row.version,
-        })
-        .collect())
+    sqlx::query_file_as!(StoredTouch, "queries/facts/touches.sql", &tenants, &ids, &months).fetch_all(db).await
 }
 
 /// The reason for each of a send's opens and clicks that is a machine's: first each by itself, then clicks by the clicks near them.
@@ -179,17 +167,22 @@ fn machine_reasons(touches: &[StoredTouch], accepted_at: Option<DateTime<Utc>>) 
         if ip.is_none() {
             return machine::known_reason(one.reason.as_deref()?);
         }
-        machine::classify(&Touch { click: one.click, at: one.at, accepted_at, ip, user_agent })
+        machine::classify(&Touch { click: one.click, at: one.occurred_at, accepted_at, ip, user_agent })
     };
     let mut reasons: Vec<Option<&'static str>> = touches.iter().map(classify_touch).collect();
     let clicks = touches.iter().zip(&reasons).filter(|(one, _)| one.click);
     let mut clicks: Vec<machine::Click> = clicks
-        .map(|(one, reason)| machine::Click { id: one.id, at: one.at, link: one.link, machine: reason.is_some() })
+        .map(|(one, reason)| machine::Click {
+            id: one.id,
+            at: one.occurred_at,
+            link: one.link,
+            machine: reason.is_some(),
+        })
         .collect();
-    let (burst, why) = machine::bursts(&mut clicks);
+    let burst = machine::bursts(&mut clicks);
     for (one, reason) in touches.iter().zip(&mut reasons) {
         if burst.contains(&one.id) {
-            *reason = Some(why);
+            *reason = Some(machine::BURST);
         }
     }
     reasons
@@ -200,7 +193,7 @@ fn note(
     touches: &[StoredTouch],
     reasons: &[Option<&'static str>],
     done: &mut RescoreTotals,
-    changes: &mut Vec<MarkChange>,
+    marks: &mut Vec<TouchMark>,
 ) -> bool {
     let mut moved = false;
     for (one, reason) in touches.iter().zip(reasons) {
@@ -211,7 +204,7 @@ fn note(
             _ => done.relabelled += 1,
         }
         moved |= one.machine != reason.is_some();
-        changes.push(MarkChange { send: one.send, id: one.id, reason: *reason });
+        marks.push(TouchMark { send: one.send(), event: one.id, reason: *reason });
     }
     moved
 }
@@ -220,31 +213,12 @@ fn note(
 fn times(touches: &[StoredTouch], reasons: &[Option<&'static str>]) -> FactTimes {
     let first = |click: bool| {
         let people = touches.iter().zip(reasons).filter(|(one, reason)| one.click == click && reason.is_none());
-        people.map(|(one, _)| one.at).min()
+        people.map(|(one, _)| one.occurred_at).min()
     };
     let mut new_times = FactTimes { recounted: true, reopened: true, ..FactTimes::default() };
     new_times.times[Fact::OpenedHuman as usize] = first(false);
     new_times.times[Fact::ClickedHuman as usize] = first(true);
     new_times
-}
-
-async fn write_marks(db: &mut PgConnection, changes: &[MarkChange]) -> sqlx::Result<()> {
-    if changes.is_empty() {
-        return Ok(());
-    }
-    let (tenants, sends, months) = columns(changes.iter().map(|change| &change.send));
-    sqlx::query_file!(
-        "queries/facts/mark_touches.sql",
-        &tenants,
-        &sends,
-        &months,
-        &column(changes, |change| change.id),
-        &column(changes, |change| change.reason.map(str::to_owned)) as &[Option<String>],
-        i32::from(machine::VERSION),
-    )
-    .execute(db)
-    .await
-    .map(drop)
 }
 
 /// Notes mails with clicks that changed between person and machine.

@@ -26,14 +26,14 @@ pub(crate) fn suppression_of(kind: &SignalKind) -> Option<(SuppressionReason, &'
 /// ([`crate::opt_out`]); this covers opt-outs that providers and reports bring. The contacts are locked first, in id order, as every
 /// suppression writer does; the batches are locked.
 pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Result<()> {
-    let new: Vec<&Signal> = new.iter().copied().filter(|signal| suppression_of(&signal.kind).is_some()).collect();
+    let new = new.iter().filter_map(|signal| Some((*signal, suppression_of(&signal.kind)?)));
+    let new: Vec<(&Signal, (SuppressionReason, &'static str))> = new.collect();
     if new.is_empty() {
         return Ok(());
     }
-    let people = lock_recipients(&mut *db, &new).await?;
+    let people = lock_recipients(&mut *db, new.iter().map(|(signal, _)| send_of(signal)).collect()).await?;
     let (mut left, mut suppressed): (Vec<&LockedContact>, Vec<NewSuppression>) = (Vec::new(), Vec::new());
-    for signal in new {
-        let Some((reason, source)) = suppression_of(&signal.kind) else { continue };
+    for (signal, (reason, source)) in new {
         let Some(person) = people.get(&send_of(signal)) else { continue };
         if matches!(signal.kind, SignalKind::Unsubscribed { .. }) {
             // A recipient that has opted in again since stays; consent that the tenant states does not count.
@@ -49,9 +49,8 @@ pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Re
     suppressions::suppress(db, suppressed).await.map(drop)
 }
 
-/// Locks the recipients of the signals' mail; answers them by send. One that is erased is left out.
-async fn lock_recipients(db: &mut PgConnection, signals: &[&Signal]) -> sqlx::Result<HashMap<SendKey, Person>> {
-    let sends: Vec<SendKey> = signals.iter().map(|signal| send_of(signal)).collect();
+/// Locks the recipients of these sends; answers them by send. One that is erased is left out.
+async fn lock_recipients(db: &mut PgConnection, sends: Vec<SendKey>) -> sqlx::Result<HashMap<SendKey, Person>> {
     let (tenants, ids, months) = columns(sends.iter());
     let rows = sqlx::query_file!("queries/facts/recipients.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
     let contacts: Vec<(Uuid, Uuid)> = rows.iter().map(|row| (row.tenant_id, row.contact_id)).collect();

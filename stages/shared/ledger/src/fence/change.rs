@@ -6,9 +6,31 @@ use chrono::{DateTime, NaiveDate, Utc};
 use schemas::{Classification, Lane, MessageKind, SendId, SendState, SkipReason};
 use uuid::Uuid;
 
-use super::Answer;
-use crate::gate::{Hold, is_capped};
+use crate::gate::{GateDecision, Hold, is_capped};
 use crate::warmup::{DomainKey, WarmupPermit};
+
+/// The answer of a server or provider, as the ledger stores it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The SMTP code.
+    pub code: Option<i16>,
+    /// The enhanced status code.
+    pub enhanced: Option<String>,
+    /// At most [`Answer::TEXT_MAX`] characters.
+    pub text: Option<String>,
+}
+
+impl Answer {
+    /// The most characters kept.
+    pub const TEXT_MAX: usize = 500;
+
+    /// An answer without a code.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        let kept: String = text.chars().filter(|c| *c != '\0').take(Self::TEXT_MAX).collect();
+        Self { text: Some(kept).filter(|kept| !kept.is_empty()), ..Self::default() }
+    }
+}
 
 /// The facts about a batch that are read with its owed sends.
 #[derive(Debug)]
@@ -118,7 +140,7 @@ impl SendAttempt {
 }
 
 /// Wait until a batch of a paused tenant is announced again; compliance then sets it aside.
-pub const TENANT_PAUSED_WAIT: Duration = Duration::from_secs(1);
+const TENANT_PAUSED_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the mail of a sequence waits before the gate is asked again that found the frequency cap reached.
 pub const CAP_WAIT: Duration = Duration::from_secs(60 * 60);
@@ -233,16 +255,6 @@ impl Change {
         Self { reason: Some(reason), wait: Some(wait), uncounted: true, ..Self::new(send, SendState::Deferred) }
     }
 
-    /// Held back by the gate, without an attempt.
-    pub fn held(send: SendAttempt, hold: Hold) -> Self {
-        match hold {
-            Hold::FrequencyCap => Self::waiting(send, hold.as_str(), CAP_WAIT),
-            Hold::QuietHours { until } | Hold::MoreUrgent { until } => {
-                Self::waiting(send, hold.as_str(), (until - Utc::now()).to_std().unwrap_or_default())
-            }
-        }
-    }
-
     /// Permanently refused. `suppress` is the address, when it certainly does not exist. A test suppresses no address.
     pub fn failed(send: SendAttempt, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
         let suppress = suppress.filter(|_| send.batch.kind != MessageKind::Test);
@@ -292,19 +304,6 @@ impl Change {
         Self { uncounted: true, announce: NextAnnouncement::After(wait), ..Self::new(send, SendState::Queued) }
     }
 
-    /// Stays as it is until the campaign is resumed.
-    pub fn campaign_paused(send: SendAttempt) -> Self {
-        let state = send.state;
-        Self { uncounted: true, announce: NextAnnouncement::OnDispatch, ..Self::new(send, state) }
-    }
-
-    /// Stays as it is while the tenant is paused. The batch is announced again, and compliance sets it aside: only compliance can make sure
-    /// that the tenant is not resumed at the same time.
-    pub fn tenant_paused(send: SendAttempt) -> Self {
-        let state = send.state;
-        Self { uncounted: true, announce: NextAnnouncement::After(TENANT_PAUSED_WAIT), ..Self::new(send, state) }
-    }
-
     /// Withheld on purpose.
     pub fn skipped(send: SendAttempt, reason: SkipReason) -> Self {
         Self {
@@ -316,9 +315,30 @@ impl Change {
         .or_in_doubt()
     }
 
-    /// The campaign was cancelled first.
-    pub fn cancelled(send: SendAttempt) -> Self {
-        Self { uncounted: true, ..Self::new(send, SendState::Cancelled) }
+    /// What the decision of the gate makes of it.
+    pub(crate) fn decided(send: SendAttempt, decision: GateDecision) -> Self {
+        // Stays as it is; its batch is announced at another time.
+        let unchanged = |send: SendAttempt, announce| {
+            let state = send.state;
+            Self { uncounted: true, announce, ..Self::new(send, state) }
+        };
+        match decision {
+            GateDecision::Pass => Self::fenced(send),
+            GateDecision::Skip(reason) => Self::skipped(send, reason),
+            GateDecision::Cancel => Self { uncounted: true, ..Self::new(send, SendState::Cancelled) }.or_in_doubt(),
+            GateDecision::Paused => unchanged(send, NextAnnouncement::OnDispatch),
+            // Compliance sets the batch aside: only compliance can make sure that the tenant is not resumed at the same time.
+            GateDecision::TenantPaused => unchanged(send, NextAnnouncement::After(TENANT_PAUSED_WAIT)),
+            GateDecision::Wait(hold) => {
+                let wait = match hold {
+                    Hold::FrequencyCap => CAP_WAIT,
+                    Hold::QuietHours { until } | Hold::MoreUrgent { until } => {
+                        (until - Utc::now()).to_std().unwrap_or_default()
+                    }
+                };
+                Self::waiting(send, hold.as_str(), wait)
+            }
+        }
     }
 
     /// Sets the provider route and the mail's id with the provider.
@@ -329,11 +349,6 @@ impl Change {
     /// Keeps a copy of the message.
     pub fn capturing(self, message: &[u8]) -> Self {
         Self { captured: Some(Captured::of(message)), ..self }
-    }
-
-    /// A hard refusal is a bounce as well.
-    pub fn is_bounce(&self) -> bool {
-        self.suppress.is_some()
     }
 
     /// Why it failed or is unknown, for the totals of failures: a class or code from a bounded set.
@@ -450,6 +465,7 @@ mod tests {
     #[case::refused(|send| Change::failed(send, "block", Answer::default(), None), SendState::Failed)]
     #[case::too_late(|send| Change::expired(send, "temporary", Answer::default()), SendState::Expired)]
     #[case::suppressed(|send| Change::skipped(send, SkipReason::Suppressed), SendState::Skipped)]
+    #[case::confirmed_by_the_first(|send| Change::decided(send, GateDecision::Cancel), SendState::Cancelled)]
     fn mail_whose_first_attempt_may_have_arrived_stays_unknown(
         #[case] end: fn(SendAttempt) -> Change,
         #[case] otherwise: SendState,

@@ -10,7 +10,6 @@ use std::{
     time::Instant,
 };
 
-use crate::gate::{RecipientEligibility, SendFacts};
 use chrono::{NaiveDate, Utc};
 use runtime::{Counter, Histogram, plans::PreparedPool};
 use schemas::{MessageKind, SendState};
@@ -18,15 +17,15 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Change, Fence, GateDecision, LedgerSettings, NextAnnouncement, SendAttempt, capped,
+    Change, Fence, GateDecision, LedgerSettings, NextAnnouncement, SendAttempt,
     meter::Meter,
     sql::{self, FenceBatch, Moved},
     warming::Warming,
 };
 use crate::counters::{self, CounterDelta, Totals};
-use crate::frequency::OwedMail;
-use crate::gate;
+use crate::gate::{self, AskedSend, RecipientEligibility, SendFacts, SendLookups};
 use crate::hours::{BatchKey, hour_of};
+use crate::people;
 use crate::quota::QuotaDefaults;
 
 /// Commits groups, one after the other.
@@ -106,7 +105,6 @@ impl Commits {
         let locked_elsewhere = lock_suppressed(&mut tx, changes, wait).await?;
         let committed = Committed { fences: Vec::new(), locked_elsewhere };
         let changes: Vec<&Change> = changes.iter().filter(|change| !committed.leaves_out(change)).collect();
-        let suppressing: Vec<&Change> = changes.iter().copied().filter(|change| change.suppress.is_some()).collect();
         let (gated, meter, warming) = self.gate(&mut tx, fences, &keys).await?;
         let mut all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
         let (moved, resolved) = self.apply(&mut tx, &all).await?;
@@ -118,15 +116,10 @@ impl Commits {
         let usage = meter.usage(all_moved(), self.shard);
         counters::move_counters(&mut tx, &self.deltas(&all, &moved), (&totals(&all, &moved), self.shard), &usage)
             .await?;
-        capped::count(&mut tx, &all, &moved).await?;
+        sql::count_capped(&mut tx, &all, &moved).await?;
         sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
-        if !suppressing.is_empty() {
-            sql::suppress(&mut tx, &suppressing).await?;
-        }
-        let captured: Vec<&Change> = all_moved().filter(|change| change.captured.is_some()).collect();
-        if !captured.is_empty() {
-            sql::capture(&mut tx, &captured).await?;
-        }
+        sql::suppress(&mut tx, &changes).await?;
+        sql::capture(&mut tx, all_moved()).await?;
         let committing = Instant::now();
         tx.commit().await?;
         Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", kind(fences, &changes))]);
@@ -163,29 +156,22 @@ impl Commits {
         let mut meter = Meter::open(db, batches.values(), capped, &self.quota).await?;
         // Again, after the tenants with a frequency cap were locked: the room that their contacts have cannot change meanwhile.
         if has_capped {
-            recipients = sql::read_contacts(db, &tenants, &contacts).await?;
+            recipients = gate::load_eligibility(db, &tenants, &contacts).await?;
         }
-        let mut owed = OwedMail::load(db, capped::mails(fences, &batches, &recipients)).await?;
-        let opted_out = gate::find_opted_out(db, &topic_members(fences, &batches)).await?;
-        let exited = gate::find_exited(db, &enrolled(fences)).await?;
+        let asked: Vec<AskedSend> = fences.iter().map(|send| asked_send(send, &batches)).collect();
+        let mut lookups = SendLookups::load(db, &asked, &recipients).await?;
         let mut warming = Warming::open(db, fences).await?;
-        let decide = |send: &SendAttempt| {
-            let mut eligibility = recipients.get_mut(&send.contact_id);
+        let decide = |(send, asked): (&SendAttempt, &AskedSend)| {
+            let mut eligibility = recipients.get_mut(&(asked.tenant_id, asked.contact_id));
             if eligibility.is_some() && !locked.contains(&send.contact_id) {
                 return Err(Undecided::ContactLocked);
             }
             let batch = batches.get(&send.batch.batch_id);
-            let has_left = batch
-                .and_then(|batch| batch.topic)
-                .is_some_and(|topic| opted_out.contains(&(send.batch.tenant_id, topic, send.contact_id)));
-            let urgency = batch.and_then(|batch| batch.capped);
-            let more_urgent = urgency.map_or(0, |urgency| owed.more_urgent(send.contact_id, urgency));
-            let facts = SendFacts { more_urgent, has_exited: exited.contains(&send.id) };
-            let decided = gated(send, batch, eligibility.as_deref(), has_left, facts);
+            let decided = gated(send, batch, eligibility.as_deref(), lookups.facts(asked));
             let mut change = meter.admit(warming.admit(decided)?)?;
-            change.is_capped = change.to == SendState::Fenced && urgency.is_some();
+            change.is_capped = change.to == SendState::Fenced && asked.capped.is_some();
             if change.to != SendState::Deferred {
-                owed.decided(send.contact_id, send.id);
+                lookups.decided(asked);
             }
             // Two mails to one contact in this commit.
             if let Some(left) =
@@ -195,7 +181,7 @@ impl Commits {
             }
             Ok(change)
         };
-        let changes = fences.iter().map(decide).collect();
+        let changes = fences.iter().zip(&asked).map(decide).collect();
         Ok((changes, meter, warming))
     }
 
@@ -207,28 +193,20 @@ impl Commits {
         all: &[&Change],
     ) -> sqlx::Result<(Vec<Option<Moved>>, Vec<(usize, Change)>)> {
         let (mut moved, mut resolved) = (vec![None; all.len()], Vec::new());
+        let of = |indexes: &[usize]| indexes.iter().map(|index| all[*index]).collect::<Vec<_>>();
         for (month, indexes) in by_month(all) {
             let (fences, others): (Vec<usize>, Vec<usize>) =
                 indexes.into_iter().partition(|index| all[*index].to == SendState::Fenced);
-            if !fences.is_empty() {
-                let changes: Vec<&Change> = fences.iter().map(|index| all[*index]).collect();
-                for passed in sql::fence(db, month, &changes, self.fence_lease_seconds).await? {
-                    moved[fences[passed]] = Some(Moved::plainly(changes[passed].from, false));
-                }
+            for passed in sql::fence(db, month, &of(&fences), self.fence_lease_seconds).await? {
+                moved[fences[passed]] = Some(Moved::plainly(all[fences[passed]].from, false));
             }
             let (accepted, others): (Vec<usize>, Vec<usize>) =
                 others.into_iter().partition(|index| all[*index].is_plain_acceptance());
-            if !accepted.is_empty() {
-                let changes: Vec<&Change> = accepted.iter().map(|index| all[*index]).collect();
-                for (applied, is_delivered) in sql::accept(db, month, &changes).await? {
-                    moved[accepted[applied]] = Some(Moved::plainly(SendState::Fenced, is_delivered));
-                }
+            for (applied, is_delivered) in sql::accept(db, month, &of(&accepted)).await? {
+                moved[accepted[applied]] = Some(Moved::plainly(SendState::Fenced, is_delivered));
             }
-            if !others.is_empty() {
-                let changes: Vec<&Change> = others.iter().map(|index| all[*index]).collect();
-                for (applied, known) in sql::apply(db, month, &changes).await? {
-                    moved[others[applied]] = Some(known);
-                }
+            for (applied, known) in sql::apply(db, month, &of(&others)).await? {
+                moved[others[applied]] = Some(known);
             }
             let late: Vec<(usize, Change)> = accepted
                 .into_iter()
@@ -236,12 +214,10 @@ impl Commits {
                 .filter(|index| moved[*index].is_none())
                 .flat_map(|index| evidence(all[index]).into_iter().map(move |change| (index, change)))
                 .collect();
-            if !late.is_empty() {
-                let changes: Vec<&Change> = late.iter().map(|(_, change)| change).collect();
-                for (applied, known) in sql::apply(db, month, &changes).await? {
-                    moved[late[applied].0] = Some(known);
-                    resolved.push(late[applied].clone());
-                }
+            let changes: Vec<&Change> = late.iter().map(|(_, change)| change).collect();
+            for (applied, known) in sql::apply(db, month, &changes).await? {
+                moved[late[applied].0] = Some(known);
+                resolved.push(late[applied].clone());
             }
         }
         Ok((moved, resolved))
@@ -293,49 +269,38 @@ async fn lock_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) 
     // In the lock order of the ledger. Contacts of fences are only tried, so two writers cannot deadlock.
     let (tenants, contacts) = contact_keys(suppressing.into_iter());
     if wait {
-        sql::lock_for_suppression(db, &tenants, &contacts).await?;
+        people::lock_people(db, &tenants.into_iter().zip(contacts).collect::<Vec<_>>()).await?;
         return Ok(HashSet::new());
     }
-    let locked = sql::try_lock_for_suppression(db, &tenants, &contacts).await?;
+    let locked = people::try_lock_contacts(db, &tenants, &contacts).await?;
     Ok(contacts.into_iter().filter(|contact| !locked.contains(contact)).collect())
 }
 
-/// The sends of campaigns to a topic: tenant, topic, contact.
-fn topic_members(fences: &[SendAttempt], batches: &HashMap<Uuid, FenceBatch>) -> Vec<(Uuid, Uuid, Uuid)> {
-    let topic = |send: &SendAttempt| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
-    fences.iter().filter_map(|send| Some((send.batch.tenant_id, topic(send)?, send.contact_id))).collect()
+fn asked_send(send: &SendAttempt, batches: &HashMap<Uuid, FenceBatch>) -> AskedSend {
+    let batch = batches.get(&send.batch.batch_id);
+    AskedSend {
+        tenant_id: send.batch.tenant_id,
+        send_id: send.id,
+        contact_id: send.contact_id,
+        topic: batch.and_then(|batch| batch.topic),
+        capped: batch.and_then(|batch| batch.capped),
+        is_of_sequence: send.batch.kind == MessageKind::Sequence,
+    }
 }
 
-/// The sends of sequences: tenant, send.
-fn enrolled(fences: &[SendAttempt]) -> Vec<(Uuid, Uuid)> {
-    let of_sequences = fences.iter().filter(|send| send.batch.kind == MessageKind::Sequence);
-    of_sequences.map(|send| (send.batch.tenant_id, send.id)).collect()
-}
-
-/// The change of a fence. A contact that has left the topic has left this campaign.
+/// The change of a fence.
 fn gated(
     send: &SendAttempt,
     batch: Option<&FenceBatch>,
     eligibility: Option<&RecipientEligibility>,
-    has_left: bool,
     facts: SendFacts,
 ) -> Change {
     let send = send.clone();
-    let eligibility =
-        eligibility.map(|known| RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known });
     let mail = (send.batch.kind, send.batch.classification);
-    let decided =
-        gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail, facts, Utc::now());
+    let decided = gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility, mail, facts, Utc::now());
     let asked =
         eligibility.filter(|_| decided == GateDecision::Pass && batch.is_some_and(|batch| batch.asks_to_confirm));
-    match asked.as_ref().map_or(decided, gate::decide_confirmation) {
-        GateDecision::Pass => Change::fenced(send),
-        GateDecision::Skip(reason) => Change::skipped(send, reason),
-        GateDecision::Cancel => Change::cancelled(send),
-        GateDecision::Paused => Change::campaign_paused(send),
-        GateDecision::TenantPaused => Change::tenant_paused(send),
-        GateDecision::Wait(hold) => Change::held(send, hold),
-    }
+    Change::decided(send, asked.map_or(decided, gate::decide_confirmation))
 }
 
 /// What a definite answer to a fence makes of a send that the sweep has moved meanwhile. A refusal resolves `unknown`; an acceptance also

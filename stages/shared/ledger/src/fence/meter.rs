@@ -63,16 +63,14 @@ impl Meter {
         defaults: &QuotaDefaults,
     ) -> sqlx::Result<Self> {
         let mut meter = Self { today: Utc::now().date_naive(), left: HashMap::new() };
-        let mut limited = HashMap::new();
+        let mut limited = BTreeSet::new();
         for batch in batches {
             meter.today = batch.today;
-            let limits = defaults.limits(batch.monthly, batch.daily);
-            if limits.is_limited() {
-                limited.insert(batch.tenant_id, limits);
+            if defaults.limits(batch.monthly, batch.daily) != (None, None) {
+                limited.insert(batch.tenant_id);
             }
         }
-        let tenants: Vec<Uuid> = limited.keys().copied().collect();
-        capped.extend(&tenants);
+        capped.extend(&limited);
         if !capped.is_empty() {
             sql::lock_tenants(db, &capped.into_iter().collect::<Vec<Uuid>>()).await?;
         }
@@ -80,9 +78,12 @@ impl Meter {
             return Ok(meter);
         }
         // A statement of its own after the lock: it sees the commit of the previous lock holder.
-        for (tenant, usage) in quota::sent_counts(db, &tenants).await? {
-            let quota = limited.get(&tenant).map(|limits| limits.remaining(usage, meter.today));
-            meter.left.insert(tenant, Remaining::new(quota.and_then(|quota| quota.remaining).unwrap_or(0)));
+        let limited: Vec<Uuid> = limited.into_iter().collect();
+        for (tenant, usage) in quota::quota_usages(db, &limited, defaults).await? {
+            // Its limit may have been lifted meanwhile.
+            if let Some(left) = usage.left().remaining {
+                meter.left.insert(tenant, Remaining::new(left));
+            }
         }
         Ok(meter)
     }

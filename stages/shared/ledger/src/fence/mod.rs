@@ -8,8 +8,6 @@
 //! the mail has left, so they are written again until Postgres takes them, and a repetition finds its rows moved already. Fences are never
 //! repeated: a worker that waited for one drops its connection.
 
-mod answer;
-mod capped;
 mod change;
 mod commit;
 mod meter;
@@ -37,10 +35,8 @@ use tokio::{
 };
 
 pub use crate::gate::{BatchEligibility, GateDecision};
-pub use answer::Answer;
 pub(crate) use change::IN_DOUBT;
-pub use change::{BatchContext, CAP_WAIT, Change, NextAnnouncement, SendAttempt, TENANT_PAUSED_WAIT, is_tried_again};
-pub(crate) use sql::try_lock_for_suppression;
+pub use change::{Answer, BatchContext, CAP_WAIT, Change, NextAnnouncement, SendAttempt, is_tried_again};
 pub use warming::until_tomorrow;
 
 use commit::{Commits, Committed, Undecided};
@@ -113,12 +109,12 @@ pub struct LedgerSettings {
 
 /// A queued change: await it to know that it is committed.
 #[derive(Debug)]
-pub struct Recorded(Option<oneshot::Receiver<()>>);
+pub struct Recorded(oneshot::Receiver<()>);
 
 impl Recorded {
     /// A change that was not taken.
     pub fn lost() -> Self {
-        Self(None)
+        Self(oneshot::channel().1)
     }
 }
 
@@ -127,13 +123,7 @@ impl std::future::IntoFuture for Recorded {
     type IntoFuture = futures::future::BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let lost = StageError::Unavailable { reason: "not_recorded" };
-            match self.0 {
-                Some(receiver) => receiver.await.map_err(|_| lost),
-                None => Err(lost),
-            }
-        })
+        Box::pin(async move { self.0.await.map_err(|_| StageError::Unavailable { reason: "not_recorded" }) })
     }
 }
 
@@ -178,19 +168,16 @@ impl Ledger {
     /// Asks for the fence; answers after the commit.
     pub async fn fence(&self, send: SendAttempt) -> Fence {
         let (answer, receiver) = oneshot::channel();
-        let writer = self.writer_of(&send);
-        if writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
-            return Fence::Failed;
-        }
+        // An entry that is not taken drops its end of the channel.
+        let _ = self.writer_of(&send).send(Entry::Fence(send, Instant::now(), answer)).await;
         receiver.await.unwrap_or(Fence::Failed)
     }
 
     /// Queues a change; it is written even if the answer is not awaited.
     pub async fn record(&self, change: Change) -> Recorded {
         let (done, receiver) = oneshot::channel();
-        let writer = self.writer_of(&change.send);
-        let is_queued = writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
-        Recorded(is_queued.then_some(receiver))
+        let _ = self.writer_of(&change.send).send(Entry::Change(Box::new(change), Instant::now(), done)).await;
+        Recorded(receiver)
     }
 }
 

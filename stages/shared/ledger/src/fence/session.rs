@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use runtime::plans::PreparedPool;
+use runtime::{db, plans::PreparedPool};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -44,16 +44,8 @@ impl DeliverySession {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            match tokio::time::timeout(RENEW_MAX, self.renew(&connections)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(
-                        stage = "delivery",
-                        error = runtime::db::describe(&error),
-                        "the session was not stored"
-                    );
-                }
-                Err(_) => tracing::debug!(stage = "delivery", "storing the session took too long"),
+            if let Err(error) = db::within(RENEW_MAX, self.renew(&connections)).await {
+                tracing::debug!(stage = "delivery", error = db::describe(&error), "the session was not stored");
             }
         }
     }

@@ -16,28 +16,6 @@ use uuid::Uuid;
 use super::change::{Change, SendAttempt};
 use crate::hours::BatchKey;
 
-pub(super) async fn lock_for_suppression(
-    db: &mut PgConnection,
-    tenants: &[Uuid],
-    contacts: &[Uuid],
-) -> sqlx::Result<()> {
-    sqlx::query_file!("queries/fence/lock_contacts_for_suppression.sql", tenants, contacts)
-        .fetch_all(db)
-        .await
-        .map(drop)
-}
-
-/// Locks the contacts to be suppressed that no other transaction has locked; answers which they are.
-pub(crate) async fn try_lock_for_suppression(
-    db: &mut PgConnection,
-    tenants: &[Uuid],
-    contacts: &[Uuid],
-) -> sqlx::Result<HashSet<Uuid>> {
-    let rows =
-        sqlx::query_file!("queries/fence/try_contacts_for_suppression.sql", tenants, contacts).fetch_all(db).await?;
-    Ok(rows.into_iter().map(|row| row.id).collect())
-}
-
 /// Locks batches, in the order of their keys, and the contacts that no other transaction has locked; answers these contacts.
 pub(super) async fn lock_for_fence(
     db: &mut PgConnection,
@@ -49,17 +27,6 @@ pub(super) async fn lock_for_fence(
         .fetch_all(db)
         .await?;
     Ok(locked.into_iter().collect())
-}
-
-/// The eligibility of the contacts alone, by contact.
-pub(super) async fn read_contacts(
-    db: &mut PgConnection,
-    tenants: &[Uuid],
-    contacts: &[Uuid],
-) -> sqlx::Result<HashMap<Uuid, RecipientEligibility>> {
-    let rows = sqlx::query_file!("queries/fence/read_contacts.sql", tenants, contacts).fetch_all(db).await?;
-    let eligibility = rows.into_iter().map(|row| (row.contact_id, recipient_eligibility!(row, timezone)));
-    Ok(eligibility.collect())
 }
 
 /// The facts about a batch that decide about its fences.
@@ -81,11 +48,11 @@ pub(super) struct FenceBatch {
 }
 
 /// The facts about the batches of these fences and the send limits of their tenants, by batch; and the eligibility of the contacts, by
-/// contact.
+/// tenant and contact.
 pub(super) async fn read_fences(
     db: &mut PgConnection,
     fences: &[SendAttempt],
-) -> sqlx::Result<(HashMap<Uuid, FenceBatch>, HashMap<Uuid, RecipientEligibility>)> {
+) -> sqlx::Result<(HashMap<Uuid, FenceBatch>, HashMap<(Uuid, Uuid), RecipientEligibility>)> {
     let rows = sqlx::query_file!(
         "queries/fence/read_fences.sql",
         &column(fences, |send| send.batch.tenant_id),
@@ -97,7 +64,7 @@ pub(super) async fn read_fences(
     let (mut batches, mut recipients) = (HashMap::new(), HashMap::with_capacity(rows.len()));
     for row in rows {
         if let Some(contact) = row.contact_id {
-            recipients.insert(contact, recipient_eligibility!(row, contact_timezone));
+            recipients.insert((row.tenant_id, contact), recipient_eligibility!(row, contact_timezone));
         }
         batches.entry(row.id).or_insert_with(|| FenceBatch {
             tenant_id: row.tenant_id,
@@ -141,6 +108,9 @@ pub(super) async fn fence(
     changes: &[&Change],
     lease_seconds: f64,
 ) -> sqlx::Result<Vec<usize>> {
+    if changes.is_empty() {
+        return Ok(Vec::new());
+    }
     let tried: Vec<i16> = changes.iter().filter_map(|change| change.send.tried()).collect();
     let passed = sqlx::query_file_scalar!(
         "queries/fence/fence.sql",
@@ -164,6 +134,9 @@ pub(super) async fn accept(
     month: NaiveDate,
     changes: &[&Change],
 ) -> sqlx::Result<Vec<(usize, bool)>> {
+    if changes.is_empty() {
+        return Ok(Vec::new());
+    }
     let moved = sqlx::query_file!(
         "queries/fence/accept.sql",
         &column(changes, |change| change.send.batch.tenant_id),
@@ -217,6 +190,9 @@ pub(super) async fn apply(
     month: NaiveDate,
     changes: &[&Change],
 ) -> sqlx::Result<Vec<(usize, Moved)>> {
+    if changes.is_empty() {
+        return Ok(Vec::new());
+    }
     let moved = sqlx::query_file!(
         "queries/fence/apply.sql",
         &column(changes, |change| change.send.batch.tenant_id),
@@ -231,7 +207,7 @@ pub(super) async fn apply(
         &column(changes, |change| change.wait.map(|wait| wait.as_secs_f64())) as &[Option<f64>],
         &column(changes, |change| change.attempts_added()),
         &column(changes, |change| change.doubtful_added()),
-        &column(changes, |change| change.is_bounce()),
+        &column(changes, |change| change.suppress.is_some()),
         &column(changes, |change| change.event.map(str::to_owned)) as &[Option<String>],
         &column(changes, |change| change.event_id()),
         month,
@@ -271,6 +247,43 @@ pub(super) async fn add_warmup_usage(db: &mut PgConnection, usage: &WarmupTotals
         .map(drop)
 }
 
+/// Counts the mails against the frequency cap that were fenced, and no longer those of which nothing left. Their tenants are locked, or
+/// it is a subtraction.
+pub(super) async fn count_capped(
+    db: &mut PgConnection,
+    changes: &[&Change],
+    moved: &[Option<Moved>],
+) -> sqlx::Result<()> {
+    let moved = || changes.iter().zip(moved).filter_map(|(change, moved)| Some((&change.send, change, (*moved)?)));
+    let counted: Vec<&SendAttempt> = moved().filter(|(_, change, _)| change.is_capped).map(|(send, ..)| send).collect();
+    if !counted.is_empty() {
+        sqlx::query!(
+            "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+             select u.tenant_id, u.send_id, u.contact_id, now()
+             from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as u (tenant_id, send_id, contact_id)
+             on conflict (tenant_id, send_id) do update set contact_id = excluded.contact_id, fenced_at = excluded.fenced_at",
+            &column(&counted, |send| send.batch.tenant_id),
+            &column(&counted, |send| send.id),
+            &column(&counted, |send| send.contact_id)
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    let given_back = moved().filter(|(_, change, moved)| change.gives_back(moved.from));
+    let (tenants, sends): (Vec<Uuid>, Vec<Uuid>) = given_back.map(|(send, ..)| (send.batch.tenant_id, send.id)).unzip();
+    if !sends.is_empty() {
+        sqlx::query!(
+            "delete from capped_sends c using unnest($1::uuid[], $2::uuid[]) as u (tenant_id, send_id)
+             where c.tenant_id = u.tenant_id and c.send_id = u.send_id",
+            &tenants,
+            &sends
+        )
+        .execute(db)
+        .await?;
+    }
+    Ok(())
+}
+
 /// Suppresses addresses that certainly do not exist. The contacts are locked.
 pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
     let new = changes.iter().filter_map(|change| {
@@ -282,8 +295,11 @@ pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx
 }
 
 /// Stores captured mails, and keeps the newest of each tenant.
-pub(super) async fn capture(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
-    let kept: Vec<_> = changes.iter().filter_map(|change| Some((&change.send, change.captured.as_ref()?))).collect();
+pub(super) async fn capture<'a>(db: &mut PgConnection, changes: impl Iterator<Item = &'a Change>) -> sqlx::Result<()> {
+    let kept: Vec<_> = changes.filter_map(|change| Some((&change.send, change.captured.as_ref()?))).collect();
+    if kept.is_empty() {
+        return Ok(());
+    }
     let tenants: Vec<Uuid> = kept.iter().map(|(send, _)| send.batch.tenant_id).collect();
     let ids = column(&kept, |(send, _)| send.id);
     let sources = column(&kept, |(_, captured)| captured.source.clone());

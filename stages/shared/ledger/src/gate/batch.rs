@@ -33,6 +33,8 @@ pub struct BatchEligibility {
 pub struct SendFacts {
     /// How many mails running campaigns owe the contact that are more urgent; they matter under a frequency cap.
     pub more_urgent: i64,
+    /// The contact has left the topic of its campaign since the launch, and with it this campaign.
+    pub has_left_topic: bool,
     /// The enrollment that it is of has ended early.
     pub has_exited: bool,
 }
@@ -150,6 +152,7 @@ pub fn decide_send(
         stopped => return stopped,
     }
     let Some(contact) = contact else { return GateDecision::Skip(SkipReason::ContactArchived) };
+    let contact = &RecipientEligibility { unsubscribed: contact.unsubscribed || send.has_left_topic, ..*contact };
     match decide_recipient(contact, kind, classification) {
         Some(reason) if reason != SkipReason::FrequencyCap || kind != MessageKind::Sequence => {
             GateDecision::Skip(reason)
@@ -205,7 +208,7 @@ mod tests {
         quiet: None,
     };
 
-    const SEND: SendFacts = SendFacts { more_urgent: 0, has_exited: false };
+    const SEND: SendFacts = SendFacts { more_urgent: 0, has_left_topic: false, has_exited: false };
     const CAMPAIGN: (MessageKind, Classification) = (MessageKind::Campaign, Classification::Marketing);
     const RECEIPT: (MessageKind, Classification) = (MessageKind::Transactional, Classification::Transactional);
 
@@ -251,6 +254,11 @@ mod tests {
             GateDecision::Skip(SkipReason::Unsubscribed)
         );
         assert_eq!(decide_send(Some(&OPEN), Some(&left), RECEIPT, SEND, NOON), GateDecision::Pass);
+        let of_topic = SendFacts { has_left_topic: true, ..SEND };
+        assert_eq!(
+            decide_send(Some(&OPEN), Some(&RecipientEligibility::CLEAN), CAMPAIGN, of_topic, NOON),
+            GateDecision::Skip(SkipReason::Unsubscribed)
+        );
     }
 
     #[test]

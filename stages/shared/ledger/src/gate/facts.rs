@@ -1,10 +1,10 @@
-//! The facts the gate decides by, read set-based: one statement for all batches, one for their sends, one per tenant for their
-//! recipients.
+//! The facts the gate decides by, read set-based: one statement for all batches, one for their sends, one for their recipients.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::frequency::{CappedMail, OwedMail, Urgency};
 use crate::gate::{BatchEligibility, RecipientEligibility, SendFacts, batch_eligibility, is_capped};
+use crate::hours::{BatchKey, batch_of};
 use crate::recipient_eligibility;
 use chrono::{DateTime, Utc};
 use runtime::column;
@@ -98,76 +98,109 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
     Ok(facts.collect())
 }
 
+/// A send that the gate is asked about, with what its batch says of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AskedSend {
+    pub(crate) tenant_id: Uuid,
+    pub(crate) send_id: Uuid,
+    pub(crate) contact_id: Uuid,
+    /// The topic of its campaign.
+    pub(crate) topic: Option<Uuid>,
+    /// How urgent it is, if it may wait under a frequency cap.
+    pub(crate) capped: Option<Urgency>,
+    pub(crate) is_of_sequence: bool,
+}
+
+/// The facts about sends beside their batches and recipients.
+#[derive(Debug)]
+pub(crate) struct SendLookups {
+    owed: OwedMail,
+    left_topics: HashSet<(Uuid, Uuid, Uuid)>,
+    exited: HashSet<Uuid>,
+}
+
+impl SendLookups {
+    /// Reads the facts about these sends, whose recipients are known by tenant and contact.
+    pub(crate) async fn load(
+        db: &mut PgConnection,
+        sends: &[AskedSend],
+        recipients: &HashMap<(Uuid, Uuid), RecipientEligibility>,
+    ) -> sqlx::Result<Self> {
+        let on_topics: Vec<(Uuid, Uuid, Uuid)> =
+            sends.iter().filter_map(|send| Some((send.tenant_id, send.topic?, send.contact_id))).collect();
+        let of_sequences = sends.iter().filter(|send| send.is_of_sequence);
+        let of_sequences: Vec<(Uuid, Uuid)> = of_sequences.map(|send| (send.tenant_id, send.send_id)).collect();
+        let capped = sends.iter().filter_map(|send| {
+            Some(CappedMail {
+                tenant_id: send.tenant_id,
+                contact_id: send.contact_id,
+                urgency: send.capped?,
+                cap_left: recipients.get(&(send.tenant_id, send.contact_id))?.cap_left,
+            })
+        });
+        let owed = OwedMail::load(db, capped).await?;
+        let left_topics = find_opted_out(db, &on_topics).await?;
+        let exited = find_exited(db, &of_sequences).await?;
+        Ok(Self { owed, left_topics, exited })
+    }
+
+    /// The facts about one of these sends.
+    pub(crate) fn facts(&self, send: &AskedSend) -> SendFacts {
+        let has_left = |topic| self.left_topics.contains(&(send.tenant_id, topic, send.contact_id));
+        SendFacts {
+            more_urgent: send.capped.map_or(0, |urgency| self.owed.more_urgent(send.contact_id, urgency)),
+            has_left_topic: send.topic.is_some_and(has_left),
+            has_exited: self.exited.contains(&send.send_id),
+        }
+    }
+
+    /// A send is decided, and not owed any more.
+    pub(crate) fn decided(&mut self, send: &AskedSend) {
+        self.owed.decided(send.contact_id, send.send_id);
+    }
+}
+
 /// The owed sends of these batches with their recipients' eligibility, by tenant and batch.
 pub async fn load_owed_sends(
     db: &mut PgConnection,
     batches: &[&BatchFacts],
-) -> sqlx::Result<HashMap<(Uuid, Uuid), Vec<OwedSend>>> {
-    let mut owed: HashMap<(Uuid, Uuid), Vec<OwedSend>> = HashMap::with_capacity(batches.len());
+) -> sqlx::Result<HashMap<BatchKey, Vec<OwedSend>>> {
+    let mut owed: HashMap<BatchKey, Vec<OwedSend>> = HashMap::with_capacity(batches.len());
     if batches.is_empty() {
         return Ok(owed);
     }
-    let first: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
     let sends = sqlx::query_file!(
         "queries/gate/owed_sends.sql",
         &column(batches, |batch| batch.tenant_id),
-        &first,
-        &column(&first, |batch| SendId::last_of(*batch)),
-        &column(&first, |batch| month_of(*batch))
+        &column(batches, |batch| batch.batch_id),
+        &column(batches, |batch| SendId::last_of(batch.batch_id)),
+        &column(batches, |batch| month_of(batch.batch_id))
     )
     .fetch_all(&mut *db)
     .await?;
-    let mut contacts: HashMap<Uuid, Vec<Uuid>> = HashMap::new();
-    for send in &sends {
-        contacts.entry(send.tenant_id).or_default().push(send.contact_id);
-    }
-    let mut known = HashMap::with_capacity(sends.len());
-    for (tenant, contacts) in contacts {
-        known.extend(load_eligibility(db, tenant, &contacts).await?);
-    }
-    let capped: HashMap<(Uuid, Uuid), Urgency> = batches
-        .iter()
-        .filter(|batch| is_capped(batch.kind, batch.classification))
-        .map(|batch| ((batch.tenant_id, batch.batch_id), batch.urgency))
-        .collect();
-    let capped_mails = sends.iter().filter_map(|send| {
-        Some(CappedMail {
+    let (tenants, contacts) = (column(&sends, |send| send.tenant_id), column(&sends, |send| send.contact_id));
+    let recipients = load_eligibility(db, &tenants, &contacts).await?;
+    let by_key: HashMap<BatchKey, &BatchFacts> =
+        batches.iter().map(|batch| ((batch.tenant_id, batch.batch_id), *batch)).collect();
+    let asked = sends.iter().filter_map(|send| {
+        let batch = by_key.get(&batch_of((send.tenant_id, send.id)))?;
+        Some(AskedSend {
             tenant_id: send.tenant_id,
-            contact_id: send.contact_id,
-            urgency: *capped.get(&(send.tenant_id, SendId(send.id).batch()))?,
-            cap_left: known.get(&(send.tenant_id, send.contact_id))?.cap_left,
-        })
-    });
-    let owed_mail = OwedMail::load(db, capped_mails).await?;
-    let topics: HashMap<(Uuid, Uuid), Uuid> =
-        batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.topic_id?))).collect();
-    let on_topics = sends.iter().filter_map(|send| {
-        let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()))?;
-        Some((send.tenant_id, *topic, send.contact_id))
-    });
-    let opted_out = find_opted_out(db, &on_topics.collect::<Vec<_>>()).await?;
-    let of_sequences: HashSet<(Uuid, Uuid)> = batches
-        .iter()
-        .filter(|batch| batch.kind == MessageKind::Sequence)
-        .map(|batch| (batch.tenant_id, batch.batch_id))
-        .collect();
-    let enrolled = sends.iter().map(|send| (send.tenant_id, send.id));
-    let enrolled = enrolled.filter(|(tenant, send)| of_sequences.contains(&(*tenant, SendId(*send).batch())));
-    let exited = find_exited(db, &enrolled.collect::<Vec<_>>()).await?;
-    for send in sends {
-        let mut eligibility = known.get(&(send.tenant_id, send.contact_id)).copied();
-        // A contact that has left the topic since the launch has left this campaign as well.
-        let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()));
-        if let (Some(eligibility), Some(topic)) = (&mut eligibility, topic) {
-            eligibility.unsubscribed |= opted_out.contains(&(send.tenant_id, *topic, send.contact_id));
-        }
-        let batch = (send.tenant_id, SendId(send.id).batch());
-        let more_urgent = capped.get(&batch).map_or(0, |urgency| owed_mail.more_urgent(send.contact_id, *urgency));
-        owed.entry(batch).or_default().push(OwedSend {
             send_id: send.id,
             contact_id: send.contact_id,
-            eligibility,
-            facts: SendFacts { more_urgent, has_exited: exited.contains(&send.id) },
+            topic: batch.topic_id,
+            capped: is_capped(batch.kind, batch.classification).then_some(batch.urgency),
+            is_of_sequence: batch.kind == MessageKind::Sequence,
+        })
+    });
+    let asked: Vec<AskedSend> = asked.collect();
+    let lookups = SendLookups::load(db, &asked, &recipients).await?;
+    for send in &asked {
+        owed.entry(batch_of((send.tenant_id, send.send_id))).or_default().push(OwedSend {
+            send_id: send.send_id,
+            contact_id: send.contact_id,
+            eligibility: recipients.get(&(send.tenant_id, send.contact_id)).copied(),
+            facts: lookups.facts(send),
         });
     }
     Ok(owed)
@@ -197,7 +230,7 @@ pub async fn find_opted_out(
 
 /// Those of these sends of sequences, by tenant and id, whose enrollments have ended early: also with their archived sequence, before that is
 /// written to them. An `end_sequence` step is no early end.
-pub async fn find_exited(db: &mut PgConnection, sends: &[(Uuid, Uuid)]) -> sqlx::Result<HashSet<Uuid>> {
+async fn find_exited(db: &mut PgConnection, sends: &[(Uuid, Uuid)]) -> sqlx::Result<HashSet<Uuid>> {
     if sends.is_empty() {
         return Ok(HashSet::new());
     }
@@ -238,23 +271,14 @@ pub async fn left_topic(
     Ok(row.fetch_optional(db).await?.map(|row| (row.audience_id, row.left_at)))
 }
 
-/// The eligibility of these contacts, by tenant and contact.
+/// The eligibility of these contacts of these tenants, in parallel columns; by tenant and contact. An erased contact is left out.
 pub async fn load_eligibility(
     db: &mut PgConnection,
-    tenant: Uuid,
+    tenants: &[Uuid],
     contacts: &[Uuid],
-) -> sqlx::Result<Vec<((Uuid, Uuid), RecipientEligibility)>> {
-    let rows = sqlx::query!(
-        r#"select contact_id as "contact_id!", contact_active as "contact_active!", marketing_status as "marketing_status!",
-                  hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
-                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!",
-                  cap_left, timezone
-           from recipient_eligibility($1, $2)"#,
-        tenant,
-        contacts
-    )
-    .fetch_all(&mut *db)
-    .await?;
-    let recipients = rows.into_iter().map(|row| ((tenant, row.contact_id), recipient_eligibility!(row, timezone)));
+) -> sqlx::Result<HashMap<(Uuid, Uuid), RecipientEligibility>> {
+    let rows = sqlx::query_file!("queries/gate/eligibility.sql", tenants, contacts).fetch_all(db).await?;
+    let recipients =
+        rows.into_iter().map(|row| ((row.tenant_id, row.contact_id), recipient_eligibility!(row, timezone)));
     Ok(recipients.collect())
 }

@@ -7,9 +7,8 @@ mod recipient;
 
 pub use batch::{BatchEligibility, GateDecision, Hold, SendFacts, WARMUP, decide_hold, decide_send};
 pub(crate) use batch::{batch_eligibility, decide_confirmation};
-pub use facts::{
-    BatchFacts, OwedSend, find_exited, find_opted_out, left_topic, load_batches, load_eligibility, load_owed_sends,
-};
+pub(crate) use facts::{AskedSend, SendLookups};
+pub use facts::{BatchFacts, OwedSend, find_opted_out, left_topic, load_batches, load_eligibility, load_owed_sends};
 pub use quiet::{QuietRule, load_rule, zone_named};
 pub use recipient::{RecipientEligibility, decide_recipient, decide_sender, is_capped};
 pub use schemas::MarketingStatus;

@@ -1,9 +1,9 @@
 //! Bursts of clicks: a click is classified with the clicks near it, so a later one can mark an earlier one.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::rules::{BURST, BURST_WITHIN};
+use super::rules::BURST_WITHIN;
 
 /// A click on one send, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,34 +18,13 @@ pub(crate) struct Click {
     pub(crate) machine: bool,
 }
 
-/// Marks the clicks of one send that have one on another link close by, and answers which marks are new, with their reason.
-pub(crate) fn bursts(clicks: &mut [Click]) -> (Vec<Uuid>, &'static str) {
+/// Marks the clicks of one send that have one on another link close by, and answers which marks are new. Their reason is [`super::BURST`].
+pub(crate) fn bursts(clicks: &mut [Click]) -> Vec<Uuid> {
     clicks.sort_by_key(|click| (click.at, click.id));
-    let within = TimeDelta::from_std(BURST_WITHIN).unwrap_or(TimeDelta::MAX);
     let mut burst = vec![false; clicks.len()];
     // The nearest click on another link is either the last one before or the first one after: one pass each way.
-    let mut other: Option<usize> = None;
-    for at in 1..clicks.len() {
-        if clicks[at].link != clicks[at - 1].link {
-            other = Some(at - 1);
-        }
-        if let Some(other) = other
-            && clicks[at].at - clicks[other].at <= within
-        {
-            burst[at] = true;
-        }
-    }
-    let mut other: Option<usize> = None;
-    for at in (0..clicks.len().saturating_sub(1)).rev() {
-        if clicks[at].link != clicks[at + 1].link {
-            other = Some(at + 1);
-        }
-        if let Some(other) = other
-            && clicks[other].at - clicks[at].at <= within
-        {
-            burst[at] = true;
-        }
-    }
+    find_close(clicks, 0..clicks.len(), &mut burst);
+    find_close(clicks, (0..clicks.len()).rev(), &mut burst);
     let mut marked = Vec::new();
     for (click, burst) in clicks.iter_mut().zip(burst) {
         if burst && !click.machine {
@@ -53,12 +32,26 @@ pub(crate) fn bursts(clicks: &mut [Click]) -> (Vec<Uuid>, &'static str) {
             marked.push(click.id);
         }
     }
-    (marked, BURST)
+    marked
+}
+
+/// Finds the clicks that come soon after one on another link, in this order of theirs.
+fn find_close(clicks: &[Click], order: impl Iterator<Item = usize>, burst: &mut [bool]) {
+    let (mut last, mut other): (Option<&Click>, Option<&Click>) = (None, None);
+    for at in order {
+        let click = &clicks[at];
+        if last.is_some_and(|last| last.link != click.link) {
+            other = last;
+        }
+        burst[at] |= other.is_some_and(|other| (other.at - click.at).abs() <= BURST_WITHIN);
+        last = Some(click);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chrono::TimeDelta;
     use proptest::prelude::*;
 
     fn click(ms: i64, link: i32) -> Click {
@@ -73,9 +66,9 @@ mod tests {
     #[test]
     fn one_link_twice_is_a_person_and_two_links_at_once_are_not() {
         let mut person = vec![click(0, 1), click(500, 1), click(9_000, 2)];
-        assert!(bursts(&mut person).0.is_empty());
+        assert!(bursts(&mut person).is_empty());
         let mut scanner = vec![click(0, 1), click(2_000, 2), click(4_001, 3)];
-        assert_eq!(bursts(&mut scanner).0.len(), 2, "the third came later");
+        assert_eq!(bursts(&mut scanner).len(), 2, "the third came later");
     }
 
     proptest! {

@@ -6,12 +6,12 @@
 mod burst;
 mod rules;
 
-use std::{net::IpAddr, sync::LazyLock};
+use std::net::IpAddr;
 
-use chrono::{DateTime, TimeDelta, Utc};
-use ipnet::IpNet;
+use chrono::{DateTime, Utc};
 
 pub(crate) use self::burst::{Click, bursts};
+pub(crate) use self::rules::BURST;
 use self::rules::{MachineRule, MachineTest, On, RULES};
 
 /// The version of the rules, stored with each marked event.
@@ -32,23 +32,12 @@ pub struct Touch<'a> {
     pub user_agent: Option<&'a str>,
 }
 
-/// Each rule with its networks, parsed once.
-static READ: LazyLock<Vec<(&'static MachineRule, Vec<IpNet>)>> = LazyLock::new(|| {
-    let networks = |rule: &MachineRule| match rule.test {
-        MachineTest::Network(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
-        _ => Vec::new(),
-    };
-    RULES.iter().map(|rule| (rule, networks(rule))).collect()
-});
-
 /// Why it was a machine, by the event alone; `None` for a person.
 #[must_use]
 pub fn classify(touch: &Touch<'_>) -> Option<&'static str> {
     let ip: IpAddr = touch.ip?.parse().ok()?;
     let agent = touch.user_agent.unwrap_or_default().trim().to_ascii_lowercase();
-    READ.iter()
-        .find(|(rule, networks)| concerns(rule, touch) && fits(rule, networks, touch, ip, &agent))
-        .map(|(rule, _)| rule.reason)
+    RULES.iter().find(|rule| concerns(rule, touch) && fits(rule.test, touch, ip, &agent)).map(|rule| rule.reason)
 }
 
 /// The reason of a stored mark, if a rule about the event alone gave it.
@@ -64,23 +53,21 @@ fn concerns(rule: &MachineRule, touch: &Touch<'_>) -> bool {
     }
 }
 
-fn fits(rule: &MachineRule, networks: &[IpNet], touch: &Touch<'_>, ip: IpAddr, agent: &str) -> bool {
-    match rule.test {
+fn fits(test: MachineTest, touch: &Touch<'_>, ip: IpAddr, agent: &str) -> bool {
+    match test {
         MachineTest::AgentContains(words) => words.iter().any(|name| agent.contains(name)),
         MachineTest::AgentStarts(words) => words.iter().any(|name| agent.starts_with(name)),
         MachineTest::AgentIs(words) => words.contains(&agent),
         MachineTest::AgentMissing => agent.is_empty(),
-        MachineTest::Network(_) => networks.iter().any(|network| network.contains(&ip)),
-        MachineTest::SoonerThan(time) => {
-            let time = TimeDelta::from_std(time).unwrap_or(TimeDelta::MAX);
-            touch.accepted_at.is_some_and(|accepted| touch.at - accepted < time)
-        }
+        MachineTest::Network(networks) => networks.iter().any(|network| network.contains(&ip)),
+        MachineTest::SoonerThan(time) => touch.accepted_at.is_some_and(|accepted| touch.at - accepted < time),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chrono::TimeDelta;
     use rstest::rstest;
 
     const IPHONE: &str =
@@ -150,15 +137,14 @@ mod tests {
 
     #[test]
     fn every_rule_can_be_read() {
-        for (rule, networks) in READ.iter() {
+        for rule in RULES {
             let lower =
                 |words: &[&str]| words.iter().all(|name| !name.is_empty() && *name == name.to_ascii_lowercase());
             match rule.test {
                 MachineTest::AgentContains(words) | MachineTest::AgentStarts(words) | MachineTest::AgentIs(words) => {
                     assert!(lower(words))
                 }
-                MachineTest::Network(texts) => assert_eq!(networks.len(), texts.len()),
-                MachineTest::AgentMissing | MachineTest::SoonerThan(_) => {}
+                MachineTest::Network(_) | MachineTest::AgentMissing | MachineTest::SoonerThan(_) => {}
             }
         }
     }

@@ -1,6 +1,9 @@
 //! The rules, each with its reason. Change one, and raise [`super::VERSION`].
 
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use chrono::TimeDelta;
+use ipnet::IpNet;
 
 /// The events a rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,9 +25,9 @@ pub(super) enum MachineTest {
     /// A client that does not say what it is.
     AgentMissing,
     /// The client's address lies in one of these networks.
-    Network(&'static [&'static str]),
+    Network(&'static [IpNet]),
     /// It happened before the receiving server had accepted the message for this long.
-    SoonerThan(Duration),
+    SoonerThan(TimeDelta),
 }
 
 /// One rule. The first that fits gives the reason.
@@ -36,6 +39,13 @@ pub(super) struct MachineRule {
     pub(super) test: MachineTest,
 }
 
+/// 17.0.0.0/8, 2620:149::/32 and 2a01:b740::/32.
+const APPLE: &[IpNet] = &[
+    IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(17, 0, 0, 0)), 8),
+    IpNet::new_assert(IpAddr::V6(Ipv6Addr::new(0x2620, 0x149, 0, 0, 0, 0, 0, 0)), 32),
+    IpNet::new_assert(IpAddr::V6(Ipv6Addr::new(0x2a01, 0xb740, 0, 0, 0, 0, 0, 0)), 32),
+];
+
 pub(super) const RULES: &[MachineRule] = &[
     // Gmail and Yahoo fetch pictures through proxies and keep them: whether a person opened the mail, and when, is unknown.
     MachineRule {
@@ -46,11 +56,7 @@ pub(super) const RULES: &[MachineRule] = &[
     // Apple's Mail Privacy Protection fetches every picture when the mail arrives. Its proxies say this much and no more.
     MachineRule { reason: "apple_privacy", on: On::Both, test: MachineTest::AgentIs(&["mozilla/5.0"]) },
     // Apple's own network; people at home are never in it.
-    MachineRule {
-        reason: "apple_privacy",
-        on: On::Opens,
-        test: MachineTest::Network(&["17.0.0.0/8", "2620:149::/32", "2a01:b740::/32"]),
-    },
+    MachineRule { reason: "apple_privacy", on: On::Opens, test: MachineTest::Network(APPLE) },
     // Gateways that follow every link before they let a mail pass.
     MachineRule {
         reason: "security_scanner",
@@ -161,11 +167,11 @@ pub(super) const RULES: &[MachineRule] = &[
     MachineRule { reason: "no_user_agent", on: On::Both, test: MachineTest::AgentMissing },
     // A person does not open and follow a mail in so short a time; a scanner in front of the mailbox does, and often before the
     // server has even accepted the message.
-    MachineRule { reason: "instant_click", on: On::Clicks, test: MachineTest::SoonerThan(Duration::from_secs(3)) },
+    MachineRule { reason: "instant_click", on: On::Clicks, test: MachineTest::SoonerThan(TimeDelta::seconds(3)) },
 ];
 
 /// The reason of clicks on different links of one mail that come together: a scanner goes through all of them, a person
 /// follows one and reads.
-pub(super) const BURST: &str = "link_burst";
+pub(crate) const BURST: &str = "link_burst";
 /// How close together.
-pub(super) const BURST_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const BURST_WITHIN: TimeDelta = TimeDelta::seconds(2);

@@ -13,7 +13,8 @@ use schemas::{Classification, MessageKind, RequestAnnounced, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::prompt::{PromptBatch, first_announcements};
+use super::PromptBatch;
+use crate::gate::load_eligibility;
 
 /// A tenant's message.
 type MessageKey = (Uuid, Uuid);
@@ -39,12 +40,7 @@ pub async fn resolve(
     accepted.sort_unstable();
     let mut publications = Vec::new();
     if !accepted.is_empty() {
-        let mut batches = write(&mut tx, &accepted, reannounce).await?;
-        for batch in &mut batches {
-            let asked = asked.get(&(batch.tenant_id, batch.batch_id));
-            batch.notify = asked.copied().flatten().cloned();
-        }
-        publications.extend(first_announcements(&mut tx, batches).await?);
+        publications = write(&mut tx, &accepted, &asked, reannounce).await?;
     }
     tx.commit().await?;
     Ok(publications)
@@ -75,28 +71,35 @@ async fn lock(
     Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.state)).collect())
 }
 
-/// Writes batch and sends of each message, and marks its request as handled.
+/// Writes batch and sends of each message, and marks its request as handled. Answers the announcements of the batches.
 async fn write(
     db: &mut PgConnection,
     accepted: &[MessageKey],
+    asked: &BTreeMap<MessageKey, Option<&String>>,
     reannounce: Duration,
-) -> Result<Vec<PromptBatch>, StageError> {
+) -> Result<Vec<Publication>, StageError> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = accepted.iter().copied().unzip();
     let months: Vec<_> = ids.iter().map(|id| month_of(*id)).collect();
     let rows =
         sqlx::query_file!("queries/resolve/resolve_messages.sql", &tenants, &ids, &months, reannounce.as_secs_f64())
-            .fetch_all(db)
+            .fetch_all(&mut *db)
             .await?;
-    let batches = rows.into_iter().map(|row| PromptBatch {
-        tenant_id: row.tenant_id,
-        batch_id: row.batch_id,
-        kind: if row.is_test { MessageKind::Test } else { MessageKind::OneOff },
-        classification: row.classification,
-        content_id: row.content_id,
-        sender_id: row.sender_id,
-        send_ids: row.send_ids,
-        contact_ids: row.contact_ids,
-        notify: None,
+    let tenants: Vec<Uuid> = rows.iter().flat_map(|row| row.contact_ids.iter().map(move |_| row.tenant_id)).collect();
+    let contacts: Vec<Uuid> = rows.iter().flat_map(|row| row.contact_ids.iter().copied()).collect();
+    let eligibility = load_eligibility(db, &tenants, &contacts).await?;
+    let publication = rows.into_iter().map(|row| {
+        let batch = PromptBatch {
+            tenant_id: row.tenant_id,
+            batch_id: row.batch_id,
+            kind: if row.is_test { MessageKind::Test } else { MessageKind::OneOff },
+            classification: row.classification,
+            content_id: row.content_id,
+            sender_id: row.sender_id,
+            send_ids: row.send_ids,
+            contact_ids: row.contact_ids,
+            notify: asked.get(&(row.tenant_id, row.batch_id)).copied().flatten().cloned(),
+        };
+        batch.publication(&eligibility)
     });
-    Ok(batches.collect())
+    publication.collect()
 }

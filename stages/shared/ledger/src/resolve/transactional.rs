@@ -17,7 +17,7 @@ use schemas::{
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::prompt::{PromptBatch, announce};
+use super::PromptBatch;
 use crate::{hours::BatchKey, recipient_eligibility};
 
 /// Sends made in one transaction, about: limits how long its rows are locked.
@@ -321,7 +321,7 @@ async fn write(
             notify: None,
         });
     }
-    announce(batches.into_values(), &eligibility)
+    batches.into_values().map(|batch| batch.publication(&eligibility)).collect()
 }
 
 #[cfg(test)]

@@ -7,14 +7,19 @@
 //! A day without mail does not count as a day of the plan: a reputation is made by sending.
 
 mod permits;
-mod plan;
 
 use chrono::NaiveDate;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 pub use self::permits::{WarmupPermit, WarmupPermits};
-pub use self::plan::{DEFAULT_CAPS, cap, remaining};
+
+/// How many mails receivers accept from an unknown domain on its first, second … day of sending: about twice as many every other
+/// day. After the last day there is no limit.
+pub const DEFAULT_CAPS: &[i64] = &[
+    50, 100, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 40_000, 70_000, 100_000, 150_000, 250_000, 400_000, 600_000,
+    1_000_000,
+];
 
 /// A domain's warm-up: its plan and what it has used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,16 +41,17 @@ pub struct WarmupState {
 }
 
 impl WarmupState {
-    /// Today's cap. `None`: no limit.
+    /// Today's cap. `None`: no limit, or the warm-up is over.
     #[must_use]
     pub fn cap(&self) -> Option<i64> {
-        if self.is_on { cap(self.caps.as_deref(), self.days_before) } else { None }
+        let day = usize::try_from(self.days_before).unwrap_or(0);
+        self.caps.as_deref().unwrap_or(DEFAULT_CAPS).get(day).copied().filter(|_| self.is_on)
     }
 
-    /// Mails it may still send today. `None`: no limit.
+    /// Mails it may still send today, never less than 0. `None`: no limit.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
-        remaining(self.cap(), self.used)
+        self.cap().map(|cap| cap.saturating_sub(self.used).max(0))
     }
 }
 
@@ -108,4 +114,43 @@ pub async fn set(
     .execute(db)
     .await
     .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn state(caps: Option<&[i64]>, days_before: i64, used: i64) -> WarmupState {
+        let caps = caps.map(<[i64]>::to_vec);
+        let (tenant_id, domain_id) = (Uuid::nil(), Uuid::nil());
+        WarmupState { tenant_id, domain_id, is_on: true, caps, days_before, used, today: NaiveDate::MIN }
+    }
+
+    #[rstest]
+    #[case::first(None, 0, Some(50))]
+    #[case::second(None, 1, Some(100))]
+    #[case::last(None, 15, Some(1_000_000))]
+    #[case::warm(None, 16, None)]
+    #[case::own(Some(&[7, 9][..]), 1, Some(9))]
+    #[case::own_is_over(Some(&[7, 9][..]), 2, None)]
+    fn each_day_of_sending_has_its_cap_and_after_the_last_there_is_none(
+        #[case] own: Option<&[i64]>,
+        #[case] days_before: i64,
+        #[case] expected: Option<i64>,
+    ) {
+        assert_eq!(state(own, days_before, 0).cap(), expected);
+        assert_eq!(WarmupState { is_on: false, ..state(own, days_before, 0) }.remaining(), None);
+    }
+
+    #[test]
+    fn the_plan_rises() {
+        assert!(DEFAULT_CAPS.is_sorted());
+    }
+
+    #[test]
+    fn what_is_left_is_never_negative() {
+        let left = |caps: &[i64], used| state(Some(caps), 0, used).remaining();
+        assert_eq!((left(&[5], 3), left(&[5], 9), left(&[], 9)), (Some(2), Some(0), None));
+    }
 }

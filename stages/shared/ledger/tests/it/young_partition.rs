@@ -16,7 +16,7 @@ const MOVE_COUNTERS: &str = include_str!("../../queries/counters/move_counters.s
 const LOCK_BATCHES: &str = include_str!("../../queries/counters/lock_batches.sql");
 const LOCK_FOR_FENCE: &str = include_str!("../../queries/fence/lock_for_fence.sql");
 const READ_FENCES: &str = include_str!("../../queries/fence/read_fences.sql");
-const READ_CONTACTS: &str = include_str!("../../queries/fence/read_contacts.sql");
+const ELIGIBILITY: &str = include_str!("../../queries/gate/eligibility.sql");
 const TENANT: Uuid = Uuid::from_u128(1);
 /// A tenant with one batch. Its id is also that of its domain, its sender, its content and the batch.
 const BATCH: &str = "
@@ -117,7 +117,7 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         Prepared { name: "lock_for_fence", sql: LOCK_FOR_FENCE, arguments: [keys.clone(), keys.clone()].join(", ") },
         Prepared { name: "accept", sql: ACCEPT, arguments: accept.join(", ") },
         Prepared { name: "read_fences", sql: READ_FENCES, arguments: read_fences },
-        Prepared { name: "read_contacts", sql: READ_CONTACTS, arguments: keys },
+        Prepared { name: "eligibility", sql: ELIGIBILITY, arguments: keys },
     ]
 }
 

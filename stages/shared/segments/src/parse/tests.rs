@@ -73,7 +73,7 @@ fn suitable(kind: &str, op: &str) -> Value {
 #[case("list", "fields.langs", "includes exists not_exists")]
 fn an_operator_applies_to_what_it_makes_sense_for(#[case] kind: &str, #[case] field: &str, #[case] ops: &str) {
     let ops: Vec<&str> = ops.split(' ').collect();
-    for op in OPS {
+    for op in OPS.iter().copied() {
         let found = fault(&json!({"field": field, "op": op, "value": suitable(kind, op)}));
         let expected = (!ops.contains(&op)).then(|| ("rule.op".to_owned(), "not_allowed"));
         assert_eq!(found, expected, "{op} on {field}");

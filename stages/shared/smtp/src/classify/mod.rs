@@ -6,7 +6,7 @@
 pub use schemas::answers::Class;
 use schemas::answers::{by_reply_code, meaning};
 
-use crate::{Cause, Certainty, EnhancedCode, Phase, Reply, SmtpFailure};
+use crate::{Cause, Certainty, Phase, Reply, SmtpFailure};
 
 /// What becomes of the send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,26 +92,23 @@ pub fn classify(failure: &SmtpFailure) -> ReplyDecision {
 /// The verdict on a negative answer in a phase.
 #[must_use]
 pub fn classify_reply(phase: Phase, reply: &Reply) -> ReplyDecision {
+    // A refusal before any transaction concerns the relay, not a recipient.
     match phase {
-        Phase::Connect | Phase::Greeting => opening(reply),
+        Phase::Connect | Phase::Greeting if reply.is_temporary() => {
+            ReplyDecision::defer(Class::Throttled, Scope::Relay)
+        }
         Phase::Tls | Phase::Auth if reply.is_temporary() => ReplyDecision::defer(Class::Unreachable, Scope::Relay),
-        Phase::Tls | Phase::Auth => ReplyDecision::defer(Class::Configuration, Scope::Relay),
+        Phase::Connect | Phase::Greeting | Phase::Tls | Phase::Auth => {
+            ReplyDecision::defer(Class::Configuration, Scope::Relay)
+        }
         Phase::Mail | Phase::Rcpt | Phase::Data | Phase::Body | Phase::Final => transaction(phase, reply),
     }
 }
 
-/// A refusal before any transaction concerns the relay, not a recipient.
-fn opening(reply: &Reply) -> ReplyDecision {
-    if reply.is_temporary() {
-        return ReplyDecision::defer(Class::Throttled, Scope::Relay);
-    }
-    ReplyDecision::defer(Class::Configuration, Scope::Relay)
-}
-
 fn transaction(phase: Phase, reply: &Reply) -> ReplyDecision {
     // The relay wants credentials or does not know us: ours to repair (RFC 4954 §6).
-    let wants_credentials =
-        matches!(reply.code, 530 | 534 | 535 | 538) || reply.enhanced.is_some_and(is_authentication);
+    let wants_credentials = matches!(reply.code, 530 | 534 | 535 | 538)
+        || reply.enhanced.is_some_and(|code| code.subject == 7 && matches!(code.detail, 8 | 9 | 11 | 12 | 13));
     if wants_credentials && phase <= Phase::Data {
         return ReplyDecision::defer(Class::Configuration, Scope::Relay);
     }
@@ -149,10 +146,6 @@ fn permanent(phase: Phase, class: Class) -> ReplyDecision {
         Class::Configuration | Class::Temporary => ReplyDecision::fail(Class::Policy),
         class => ReplyDecision::fail(class),
     }
-}
-
-fn is_authentication(code: EnhancedCode) -> bool {
-    code.subject == 7 && matches!(code.detail, 8 | 9 | 11 | 12 | 13)
 }
 
 #[cfg(test)]

@@ -89,12 +89,9 @@ impl MailContent {
         (octets.len(), DataProgress::More)
     }
 
-    /// Takes octets of a chunk, which has no final dot and no stuffed dots. A bare line end hides nothing: a chunk ends by its length.
-    pub(super) fn take_chunk(&mut self, octets: &[u8]) {
-        self.keep(octets);
-    }
-
-    fn keep(&mut self, octets: &[u8]) {
+    /// Takes octets as they are, such as those of a chunk, which has no final dot and no stuffed dots. A bare line end in it hides nothing:
+    /// a chunk ends by its length.
+    pub(super) fn keep(&mut self, octets: &[u8]) {
         self.size = self.size.saturating_add(octets.len() as u64);
         let left = self.kept_max - self.kept.len();
         self.kept.extend_from_slice(&octets[..octets.len().min(left)]);

@@ -4,7 +4,6 @@
 //! Replies are written when nothing that arrived is left to handle, so one write answers a pipeline of commands.
 
 mod answer;
-mod auth;
 mod command;
 mod content;
 mod session;
@@ -20,7 +19,7 @@ use tokio::{io::AsyncWriteExt, net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use self::answer::{AfterAnswer, MailFault, MailHandler, ReceivedMail, SmtpAnswer};
-pub use self::settings::{BareLineEnds, MailProtocol, SmtpServerSettings, SmtpServerTls};
+pub use self::settings::{BareLineEnds, MailProtocol, SmtpServerSettings, tls_acceptor};
 
 /// How long open sessions may take to finish when the process stops.
 const GRACE: Duration = Duration::from_secs(10);

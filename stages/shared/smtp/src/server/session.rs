@@ -2,6 +2,8 @@
 
 use std::{io, time::Duration};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
+use secrecy::ExposeSecret;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -10,7 +12,6 @@ use tokio::{
 
 use super::{
     AfterAnswer, MailFault, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServer,
-    auth::{AuthExchange, AuthProgress},
     command::{Chunk, SmtpCommand, parse},
     content::{DataProgress, MailContent},
     wire::{LineFault, SmtpWire},
@@ -30,7 +31,7 @@ pub(super) async fn run<H: MailHandler>(server: &SmtpServer<H>, stream: TcpStrea
     if !session.wire.unread().is_empty() {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let stream = tls.0.accept(session.wire.into_stream()).await?;
+    let stream = tls.accept(session.wire.into_stream()).await?;
     SmtpSession::new(server, stream, true).serve().await.map(drop)
 }
 
@@ -48,7 +49,6 @@ pub(super) struct SmtpSession<'a, S, H: MailHandler> {
     is_secure: bool,
     is_greeted: bool,
     is_authenticated: bool,
-    exchange: Option<AuthExchange>,
     faults: u32,
     /// There from an accepted MAIL on.
     transaction: Option<MailTransaction<H::Envelope>>,
@@ -70,7 +70,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
             is_secure,
             is_greeted: false,
             is_authenticated: settings.credentials.is_none(),
-            exchange: None,
             faults: 0,
             transaction: None,
         }
@@ -78,23 +77,26 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
 
     pub(super) async fn serve(&mut self) -> io::Result<SessionEnd> {
         loop {
-            let answer = match self.next_line().await {
-                Ok(line) => match self.exchange.take() {
-                    Some(exchange) => self.continue_auth(exchange, &line),
-                    None => match parse(&line) {
-                        Ok(SmtpCommand::StartTls) if self.server.settings.tls.is_some() && !self.is_secure => {
-                            self.wire.push_reply("220 2.0.0 Go on");
-                            self.wire.flush().await?;
-                            return Ok(SessionEnd::StartTls);
-                        }
-                        Ok(command) => self.obey(command).await?,
-                        Err(reply) => SmtpAnswer::reply(reply),
-                    },
+            let answered = match self.next_line().await {
+                Ok(line) => match parse(&line) {
+                    Ok(SmtpCommand::StartTls) if self.server.settings.tls.is_some() && !self.is_secure => {
+                        self.wire.push_reply("220 2.0.0 Go on");
+                        self.wire.flush().await?;
+                        return Ok(SessionEnd::StartTls);
+                    }
+                    Ok(command) => self.obey(command).await,
+                    Err(reply) => Ok(SmtpAnswer::reply(reply)),
                 },
+                Err(fault) => Err(fault),
+            };
+            let answer = match answered {
+                Ok(answer) => answer,
                 Err(LineFault::Gone) => return Ok(SessionEnd::Closed),
                 Err(LineFault::Stopping) => SmtpAnswer::reply("421 4.3.2 Going down; come again"),
                 Err(LineFault::TooLong) => SmtpAnswer::reply_and_close("500 5.5.2 Line too long"),
                 Err(LineFault::BareLineEnd) => self.refuse_bare_line_end(),
+                Err(LineFault::AuthUnreadable) => SmtpAnswer::reply("501 5.5.2 Not readable"),
+                Err(LineFault::AuthCancelled) => SmtpAnswer::reply("501 5.7.0 AUTH cancelled"),
             };
             if !self.give(answer).await? {
                 return Ok(SessionEnd::Closed);
@@ -134,10 +136,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         Ok(false)
     }
 
-    async fn obey(&mut self, command: SmtpCommand<'_>) -> io::Result<SmtpAnswer> {
+    async fn obey(&mut self, command: SmtpCommand<'_>) -> Result<SmtpAnswer, LineFault> {
         Ok(match command {
             SmtpCommand::Helo | SmtpCommand::Ehlo | SmtpCommand::Lhlo => self.greet(command),
-            SmtpCommand::Auth { mechanism, initial } => self.begin_auth(mechanism, initial),
+            SmtpCommand::Auth { mechanism, initial } => self.auth(mechanism, initial).await?,
             SmtpCommand::Mail { sender, size } => self.mail(sender, size),
             SmtpCommand::Rcpt(address) => self.recipient(address).await,
             SmtpCommand::Data => self.data().await?,
@@ -173,48 +175,46 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         ))
     }
 
-    fn begin_auth(&mut self, mechanism: &str, initial: Option<&str>) -> SmtpAnswer {
-        if self.server.settings.credentials.is_none() {
-            return SmtpAnswer::reply("502 5.5.1 AUTH is not offered");
-        }
+    /// `AUTH PLAIN` and `AUTH LOGIN` (RFC 4954, RFC 4616).
+    async fn auth(&mut self, mechanism: &str, initial: Option<&str>) -> Result<SmtpAnswer, LineFault> {
+        let server = self.server;
+        let Some(own) = &server.settings.credentials else {
+            return Ok(SmtpAnswer::reply("502 5.5.1 AUTH is not offered"));
+        };
         if self.is_authenticated || !self.is_greeted || self.transaction.is_some() {
-            return SmtpAnswer::reply("503 5.5.1 AUTH does not belong here");
+            return Ok(SmtpAnswer::reply("503 5.5.1 AUTH does not belong here"));
         }
-        match AuthExchange::begin(mechanism, initial) {
-            Some(progress) => self.auth_answer(progress),
-            None => SmtpAnswer::reply("504 5.5.4 PLAIN or LOGIN"),
+        let is_plain = mechanism.eq_ignore_ascii_case("PLAIN");
+        if !is_plain && !mechanism.eq_ignore_ascii_case("LOGIN") {
+            return Ok(SmtpAnswer::reply("504 5.5.4 PLAIN or LOGIN"));
         }
+        let first = match initial {
+            Some(initial) => decoded(initial)?,
+            None => self.ask(if is_plain { "334 " } else { "334 VXNlcm5hbWU6" }).await?,
+        };
+        let (user, password) = if is_plain {
+            // authorisation identity NUL user NUL password
+            let mut parts = first.split(|byte| *byte == 0);
+            match (parts.next(), parts.next(), parts.next(), parts.next()) {
+                (Some(_), Some(user), Some(password), None) => (user.to_vec(), password.to_vec()),
+                _ => return Err(LineFault::AuthUnreadable),
+            }
+        } else {
+            (first, self.ask("334 UGFzc3dvcmQ6").await?)
+        };
+        self.is_authenticated = own.user.as_bytes() == user && own.password.expose_secret().as_bytes() == password;
+        Ok(SmtpAnswer::reply(if self.is_authenticated {
+            "235 2.7.0 Authenticated"
+        } else {
+            "535 5.7.8 Wrong user or password"
+        }))
     }
 
-    fn continue_auth(&mut self, exchange: AuthExchange, line: &str) -> SmtpAnswer {
-        if line == "*" {
-            return SmtpAnswer::reply("501 5.7.0 AUTH cancelled");
-        }
-        self.auth_answer(exchange.line(line))
-    }
-
-    fn auth_answer(&mut self, progress: AuthProgress) -> SmtpAnswer {
-        match progress {
-            AuthProgress::Ask(exchange) => {
-                let prompt = exchange.prompt();
-                self.exchange = Some(exchange);
-                SmtpAnswer::reply(prompt)
-            }
-            AuthProgress::Presented { user, password } => {
-                self.is_authenticated = self
-                    .server
-                    .settings
-                    .credentials
-                    .as_ref()
-                    .is_some_and(|own| own.user.as_bytes() == user && own.secret().as_bytes() == password);
-                SmtpAnswer::reply(if self.is_authenticated {
-                    "235 2.7.0 Authenticated"
-                } else {
-                    "535 5.7.8 Wrong user or password"
-                })
-            }
-            AuthProgress::Unreadable => SmtpAnswer::reply("501 5.5.2 Not readable"),
-        }
+    /// Asks for the next line of an exchange.
+    async fn ask(&mut self, prompt: &str) -> Result<Vec<u8>, LineFault> {
+        self.wire.push_reply(prompt);
+        let line = self.next_line().await?;
+        if line == "*" { Err(LineFault::AuthCancelled) } else { decoded(&line) }
     }
 
     fn mail(&mut self, sender: &str, size: u64) -> SmtpAnswer {
@@ -321,7 +321,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         let (kept_max, expected) = (settings.kept_max, self.wire.unread().len());
         let content =
             transaction.chunks.get_or_insert_with(|| MailContent::new(settings.bare_line_ends, kept_max, expected));
-        self.read_chunk(chunk.size, |octets| content.take_chunk(octets)).await?;
+        self.read_chunk(chunk.size, |octets| content.keep(octets)).await?;
         let size = content.size();
         if size > settings.size_max {
             self.server.handler.mail_refused(MailFault::TooLarge);
@@ -409,4 +409,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         self.server.handler.mail_refused(MailFault::BareLineEnd);
         SmtpAnswer::reply_and_close("521 5.5.2 Lines end with CR LF and with nothing else")
     }
+}
+
+fn decoded(line: &str) -> Result<Vec<u8>, LineFault> {
+    STANDARD.decode(line.trim()).map_err(|_| LineFault::AuthUnreadable)
 }

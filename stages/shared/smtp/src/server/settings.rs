@@ -29,25 +29,19 @@ pub enum BareLineEnds {
     Keep,
 }
 
-/// What takes connections over to TLS.
-#[derive(Clone)]
-pub struct SmtpServerTls(pub(super) TlsAcceptor);
-
-impl SmtpServerTls {
-    /// Reads a certificate with its chain, and its private key, as PEM.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or the key is not the certificate's.
-    pub fn from_files(certificate: &Path, key: &Path) -> io::Result<Self> {
-        let chain = CertificateDer::pem_file_iter(certificate)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| io::Error::other(format!("the certificate for STARTTLS: {error}")))?;
-        let key = PrivateKeyDer::from_pem_file(key)
-            .map_err(|error| io::Error::other(format!("the key for STARTTLS: {error}")))?;
-        let config =
-            ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).map_err(io::Error::other)?;
-        Ok(Self(TlsAcceptor::from(Arc::new(config))))
-    }
+/// Reads a certificate with its chain, and its private key, as PEM.
+///
+/// # Errors
+/// When a file cannot be read, or the key is not the certificate's.
+pub fn tls_acceptor(certificate: &Path, key: &Path) -> io::Result<TlsAcceptor> {
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| io::Error::other(format!("the certificate for STARTTLS: {error}")))?;
+    let key = PrivateKeyDer::from_pem_file(key)
+        .map_err(|error| io::Error::other(format!("the key for STARTTLS: {error}")))?;
+    let config =
+        ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).map_err(io::Error::other)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// What a server offers, and its limits of size, number and time.
@@ -57,7 +51,7 @@ pub struct SmtpServerSettings {
     /// The name in the greeting.
     pub hostname: String,
     /// For STARTTLS; `None`: not offered.
-    pub tls: Option<SmtpServerTls>,
+    pub tls: Option<TlsAcceptor>,
     /// `AUTH` is offered and required when set.
     pub credentials: Option<SmtpCredentials>,
     /// Whether bare line feeds and carriage returns are accepted.

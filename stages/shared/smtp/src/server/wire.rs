@@ -14,7 +14,7 @@ const LINE_MAX: usize = 4_096;
 /// A mail of the usual size is read at once.
 const READ_AT_LEAST: usize = 32 * 1024;
 
-/// Why a command line is not read.
+/// Why a command is not read, or not obeyed to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineFault {
     /// The connection ended, or was silent for too long.
@@ -25,6 +25,16 @@ pub(super) enum LineFault {
     TooLong,
     /// Ended by a bare line feed or carriage return, where these are refused.
     BareLineEnd,
+    /// Not what AUTH asked for.
+    AuthUnreadable,
+    /// The client ended AUTH.
+    AuthCancelled,
+}
+
+impl From<io::Error> for LineFault {
+    fn from(_: io::Error) -> Self {
+        Self::Gone
+    }
 }
 
 /// A connection with its buffers.

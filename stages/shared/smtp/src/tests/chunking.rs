@@ -44,7 +44,7 @@ async fn envelope_and_message_leave_before_any_reply() {
     let pool = Pool::new(SmtpSettings::new(relay, "client.example.com")).unwrap();
     let ((octets, _stream), accepted) = tokio::join!(server, deliver(&pool));
     assert_eq!(octets, expected);
-    assert_eq!(accepted.unwrap().reply.text, "queued as 7");
+    assert_eq!(accepted.unwrap().text, "queued as 7");
     assert_eq!(pool.counts(), PoolCounts { in_use: 0, idle: 1 });
 }
 

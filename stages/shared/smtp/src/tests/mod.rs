@@ -46,11 +46,11 @@ fn soon() -> Instant {
     Instant::now() + LONG
 }
 
-async fn deliver(pool: &Pool) -> Result<AcceptedMessage, SmtpFailure> {
+async fn deliver(pool: &Pool) -> Result<Reply, SmtpFailure> {
     deliver_to(pool, &envelope()).await
 }
 
-async fn deliver_to(pool: &Pool, envelope: &Envelope) -> Result<AcceptedMessage, SmtpFailure> {
+async fn deliver_to(pool: &Pool, envelope: &Envelope) -> Result<Reply, SmtpFailure> {
     pool.take(envelope).await?.send(envelope, "X-First: yes\r\n", &message(), soon()).await
 }
 
@@ -61,8 +61,8 @@ async fn deliver_to(pool: &Pool, envelope: &Envelope) -> Result<AcceptedMessage,
 async fn a_message_arrives_dot_stuffed_behind_its_extra_header(#[case] ehlo: &'static str) {
     let server = Server::offering(ehlo, |_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
-    let accepted = deliver(&pool).await.unwrap();
-    assert_eq!(accepted.reply.text, "queued as 42");
+    let reply = deliver(&pool).await.unwrap();
+    assert_eq!(reply.text, "queued as 42");
     assert_eq!(*server.bodies.lock().unwrap(), ["X-First: yes\r\nSubject: hello\r\n\r\n..dot\r\nbye\r\n"]);
     assert_eq!(server.count("RCPT TO:<ann@example.net>"), 1);
     assert_eq!(server.count("NOOP"), 0);

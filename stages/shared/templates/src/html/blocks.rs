@@ -1,17 +1,17 @@
 //! Blocks of Liquid in HTML: where they may begin and end, and what their branches leave open.
 
-use super::super::program::shown;
+use super::super::fault::{FaultCode, Part, Problem, TemplateFault};
 use super::super::scan::{Item, ItemKind, Place, Shown};
-use super::super::structure::{closes, opens};
+use super::super::structure::{closes, divides, opens};
 use super::super::syntax::{Block, LiquidTag};
-use super::{At, Fault, Open, Rewriter, Spot, invalid};
+use super::{Open, Rewriter, Spot};
 
 impl Rewriter<'_> {
     /// Takes note of one tag or output of Liquid.
-    pub(super) fn item(&mut self, id: usize, spot: Spot, place: Place) -> Result<(), Fault> {
+    pub(super) fn item(&mut self, id: usize, spot: Spot, place: Place) -> Result<(), TemplateFault> {
         let Some(item) = self.placeholders.get(id).first().cloned() else { return Ok(()) };
-        let at = At::Source(item.at);
-        let fault = |detail: &str| Fault { problem: invalid(detail), at };
+        let fault = |problem: Problem| problem.at(Part::BodyHtml, item.at);
+        let refused = |detail: &str| fault(Problem::new(FaultCode::HtmlInvalid, detail));
         if let Some(block) = opens(&item) {
             let branch = self.new_branch();
             let base = self.elements.len();
@@ -19,20 +19,20 @@ impl Rewriter<'_> {
             return Ok(());
         }
         let is_close = closes(&item).is_some();
-        let is_divide = matches!(&item.kind, ItemKind::Tag(LiquidTag::Else | LiquidTag::Elsif(_) | LiquidTag::When(_)));
+        let is_divide = divides(&item);
         if is_close || is_divide {
             let branch = self.new_branch();
             let Some(open) = self.blocks.last_mut() else { return Ok(()) };
             if open.spot != spot {
-                return Err(fault(
+                return Err(refused(
                     "a block must begin and end at the same place of the HTML: in text, or in the value of one attribute",
                 ));
             }
             let left = self.elements.opened_from(open.base);
             let taken = self.budget.take_steps(left.len() as u64);
-            taken.map_err(|spent| Fault { problem: spent.into(), at })?;
+            taken.map_err(|spent| fault(spent.into()))?;
             if matches!(open.block, Block::For | Block::Capture) && !self.elements.end_by_themselves(open.base) {
-                return Err(fault("an element that is opened inside `for` or `capture` must be closed inside it"));
+                return Err(refused("an element that is opened inside `for` or `capture` must be closed inside it"));
             }
             let is_case_start = open.block == Block::Case && open.left.is_empty() && !open.has_else;
             if is_divide {
@@ -68,18 +68,18 @@ impl Rewriter<'_> {
                 if is_clean && self.view.region.is_none() {
                     Ok(())
                 } else {
-                    Err(fault("`break` and `continue` cannot stand inside an element or a conditional comment"))
+                    Err(refused("`break` and `continue` cannot stand inside an element or a conditional comment"))
                 }
             }
-            ItemKind::Output(chain) => {
+            ItemKind::Output { chain, shows, .. } => {
                 if place == Place::Text
-                    && shown(chain) == Some(Shown::PhysicalAddress)
+                    && *shows == Some(Shown::PhysicalAddress)
                     && self.is_plain()
                     && !self.is_captured()
                 {
                     self.shown.push((id, Shown::PhysicalAddress));
                 }
-                let kind = ItemKind::Placed { chain: chain.clone(), place, shows: None };
+                let kind = ItemKind::Output { chain: chain.clone(), place, shows: None };
                 if let Some(items) = self.placeholders.get_mut(id) {
                     *items = vec![Item { kind, at: item.at }];
                 }

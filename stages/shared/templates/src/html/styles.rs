@@ -2,18 +2,22 @@
 
 use htmlize::unescape_attribute;
 
+use super::super::fault::TemplateFault;
 use super::super::limits::text_steps;
 use super::super::markup::{Attribute, HtmlTag};
 use super::super::sheet;
-use super::{Fault, Rewriter};
+use super::Rewriter;
 
 impl Rewriter<'_> {
     /// Checks the style sheet of a `style` element that begins at this byte.
-    pub(super) fn check_sheet(&mut self, text: &str, start: usize) -> Result<(), Fault> {
+    pub(super) fn check_sheet(&mut self, text: &str, start: usize) -> Result<(), TemplateFault> {
         self.charge(text_steps(text.len()), start)?;
-        let Some(styles) = &mut self.styles else { return Ok(()) };
+        if self.styles.is_none() {
+            return Ok(());
+        }
         let suspects = sheet::check(text, &self.placeholders);
-        let suspects = suspects.map_err(|fault| Fault::refused(start + fault.at, fault.why.to_string()))?;
+        let suspects = suspects.map_err(|fault| self.refused(start + fault.at, fault.why.to_string()))?;
+        let styles = self.styles.get_or_insert_default();
         for mut suspect in suspects {
             suspect.at += start;
             styles.suspects.push(suspect);
@@ -22,8 +26,8 @@ impl Rewriter<'_> {
     }
 
     /// Checks a `style` attribute. What it becomes with values in it is checked when it is rendered.
-    pub(super) fn check_style(&self, attribute: &Attribute, of_root: bool) -> Result<(), Fault> {
-        let value = self.document.get(attribute.value.clone()).unwrap_or_default();
+    pub(super) fn check_style(&self, attribute: &Attribute<'_>, of_root: bool) -> Result<(), TemplateFault> {
+        let value = attribute.value.text;
         self.charge(text_steps(value.len()), attribute.name.start)?;
         if self.styles.is_none() {
             return Ok(());
@@ -31,22 +35,22 @@ impl Rewriter<'_> {
         if self.placeholders.occur_in(value) {
             if of_root {
                 let detail = "the style of `html` and `body` cannot come from a value";
-                return Err(Fault::refused(attribute.name.start, detail));
+                return Err(self.refused(attribute.name.start, detail));
             }
             return Ok(());
         }
         sheet::check_inline(&unescape_attribute(value), of_root)
-            .map_err(|why| Fault::refused(attribute.name.start, why.to_string()))
+            .map_err(|why| self.refused(attribute.name.start, why.to_string()))
     }
 
     /// Refuses what brings in styles that cannot be checked, and what switches off the footer's own.
-    pub(super) fn check_loads(&self, tag: &HtmlTag<'_>, name: &str) -> Result<(), Fault> {
+    pub(super) fn check_loads(&self, tag: &HtmlTag<'_>, name: &str) -> Result<(), TemplateFault> {
         if self.styles.is_none() || !matches!(name, "link" | "meta") {
             return Ok(());
         }
         let has = |attribute_name: &str, is_so: &dyn Fn(&str) -> bool| {
             tag.attributes.iter().filter(|attribute| self.name_of(attribute) == attribute_name).any(|attribute| {
-                let value = self.document.get(attribute.value.clone()).unwrap_or_default();
+                let value = attribute.value.text;
                 self.placeholders.occur_in(value) || is_so(&unescape_attribute(value).to_ascii_lowercase())
             })
         };
@@ -59,14 +63,14 @@ impl Rewriter<'_> {
                 .then(|| "a security policy cannot be set in a template".to_owned())
         };
         match why {
-            Some(why) => Err(Fault::refused(tag.span.start, why)),
+            Some(why) => Err(self.refused(tag.span.start, why)),
             None => Ok(()),
         }
     }
 
     /// Keeps an attribute of `html` or `body`, for the rules that name it.
-    pub(super) fn note_root(&mut self, name: String, attribute: &Attribute) {
-        let value = self.document.get(attribute.value.clone()).unwrap_or_default();
+    pub(super) fn note_root(&mut self, name: String, attribute: &Attribute<'_>) {
+        let value = attribute.value.text;
         let is_known = !self.placeholders.occur_in(value);
         let Some(styles) = &mut self.styles else { return };
         styles.checked = 0;
@@ -80,13 +84,13 @@ impl Rewriter<'_> {
     }
 
     /// Refuses the first rule that turns out to be one for `html` or `body`.
-    pub(super) fn check_suspects(&mut self) -> Result<(), Fault> {
+    pub(super) fn check_suspects(&mut self) -> Result<(), TemplateFault> {
         let Some(styles) = &self.styles else { return Ok(()) };
         let roots: usize = styles.roots.values().flatten().map(String::len).sum();
         for suspect in styles.suspects.iter().skip(styles.checked) {
             self.charge(text_steps(roots).saturating_mul(suspect.size() as u64), suspect.at)?;
             if suspect.matches(&styles.roots) {
-                return Err(Fault::refused(suspect.at, sheet::StyleFaultReason::Root.to_string()));
+                return Err(self.refused(suspect.at, sheet::StyleFaultReason::Root.to_string()));
             }
         }
         if let Some(styles) = &mut self.styles {

@@ -1,13 +1,14 @@
 //! Tags: which elements they open and close, and what may stand in their attributes.
 
 use super::super::elements::is_plain;
-use super::super::markup::{Attribute, HtmlTag, is_void};
+use super::super::fault::TemplateFault;
+use super::super::markup::{Attribute, DocumentSpan, HtmlTag, is_void};
 use super::super::program::shown;
 use super::super::scan::{Place, Shown};
-use super::{At, Fault, Leave, Rewriter, Spot};
+use super::{Leave, Rewriter, Spot};
 
 impl Rewriter<'_> {
-    pub(super) fn start_tag(&mut self, tag: &HtmlTag<'_>) -> Result<(), Fault> {
+    pub(super) fn start_tag(&mut self, tag: &HtmlTag<'_>) -> Result<(), TemplateFault> {
         if self.placeholders.occur_in(tag.name) {
             return Err(self.misplaced(tag.span.start));
         }
@@ -18,8 +19,7 @@ impl Rewriter<'_> {
             && !tag.attributes.iter().any(|attribute| self.name_of(attribute) == "data-no-track");
         self.check_loads(tag, &name)?;
         for (index, attribute) in tag.attributes.iter().enumerate() {
-            let written_name = self.document.get(attribute.name.clone()).unwrap_or_default();
-            for id in self.placeholders.ids(written_name) {
+            for id in self.placeholders.ids(attribute.name.text) {
                 if self.placeholders.get(id).iter().any(|item| item.output().is_some()) {
                     return Err(self.misplaced(attribute.name.start));
                 }
@@ -28,13 +28,15 @@ impl Rewriter<'_> {
             let attribute_name = self.name_of(attribute);
             if attribute_name.starts_with("shadowroot") {
                 let detail = "a shadow root is not available in mail: it hides what is in its element";
-                return Err(Fault::refused(attribute.name.start, detail));
+                return Err(self.refused(attribute.name.start, detail));
             }
-            if attribute_name == "data-no-track" && matches!(name.as_str(), "a" | "area") {
+            // With Liquid in it, it stays: a block may begin or end there.
+            let has_liquid = [attribute.name, attribute.value].iter().any(|span| self.placeholders.occur_in(span.text));
+            if attribute_name == "data-no-track" && matches!(name.as_str(), "a" | "area") && !has_liquid {
                 self.leave_out(attribute);
                 continue;
             }
-            let value = self.document.get(attribute.value.clone()).unwrap_or_default();
+            let value = attribute.value.text;
             let ids = self.placeholders.ids(value);
             for id in &ids {
                 self.item(*id, Spot { token: self.tokens, attribute: index + 1 }, Place::Quoted)?;
@@ -58,9 +60,8 @@ impl Rewriter<'_> {
     }
 
     /// An attribute's name without the Liquid that is written against it.
-    pub(super) fn name_of(&self, attribute: &Attribute) -> String {
-        let written = self.document.get(attribute.name.clone()).unwrap_or_default();
-        self.placeholders.without(written).to_ascii_lowercase()
+    pub(super) fn name_of(&self, attribute: &Attribute<'_>) -> String {
+        self.placeholders.without(attribute.name.text).to_ascii_lowercase()
     }
 
     fn is_unsubscribe(&self, value: &str) -> bool {
@@ -77,7 +78,7 @@ impl Rewriter<'_> {
         name: String,
         is_plain_element: bool,
         leave: Option<usize>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TemplateFault> {
         self.is_doubtful |= matches!(name.as_str(), "style" | "link" | "script" | "dialog");
         if matches!(name.as_str(), "html" | "body") {
             return self.root_tag(tag, &name, is_plain_element);
@@ -90,7 +91,7 @@ impl Rewriter<'_> {
             return Ok(());
         }
         if name == "form" && self.elements.is_in("form") {
-            return Err(misplaced_form(tag.span.start));
+            return Err(self.misplaced_form(tag.span.start));
         }
         self.elements.open(&name, is_plain_element, self.base(), self.view.label);
         if name == "a" {
@@ -102,19 +103,19 @@ impl Rewriter<'_> {
     }
 
     /// `<html>` and `<body>` are never closed before the end; what hides them hides everything.
-    fn root_tag(&mut self, tag: &HtmlTag<'_>, name: &str, is_plain_element: bool) -> Result<(), Fault> {
+    fn root_tag(&mut self, tag: &HtmlTag<'_>, name: &str, is_plain_element: bool) -> Result<(), TemplateFault> {
         self.is_doubtful |= !is_plain_element;
         for attribute in &tag.attributes {
             let attribute_name = self.name_of(attribute);
             if matches!(attribute_name.as_str(), "hidden" | "inert" | "popover") {
-                return Err(Fault::refused(attribute.name.start, format!("`{name}` cannot be hidden")));
+                return Err(self.refused(attribute.name.start, format!("`{name}` cannot be hidden")));
             }
             self.note_root(attribute_name, attribute);
         }
         if self.view.hidden.is_some() {
             return Ok(());
         }
-        self.copy(tag.span.end);
+        self.copy(tag.span.end());
         if name == "body" {
             self.elements.end_head();
             self.starts.body.get_or_insert(self.out.len());
@@ -125,10 +126,10 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    pub(super) fn end_tag(&mut self, name: &str, start: usize, end: usize) -> Result<(), Fault> {
+    pub(super) fn end_tag(&mut self, name: &str, span: DocumentSpan<'_>) -> Result<(), TemplateFault> {
         if matches!(name, "body" | "html") {
             if self.end.is_none() && self.blocks.is_empty() && self.view.label == 0 {
-                self.copy(start);
+                self.copy(span.start);
                 self.end = Some(self.out.len());
             }
             return Ok(());
@@ -143,25 +144,24 @@ impl Rewriter<'_> {
             self.shown.push((leave.id, Shown::Unsubscribe));
         }
         if name == "form" && self.elements.is_in("form") && !self.elements.ends_form() {
-            return Err(misplaced_form(start));
+            return Err(self.misplaced_form(span.start));
         }
         let looked = self.elements.close(name, self.base(), self.view.label);
-        self.charge(looked as u64, start)?;
+        self.charge(looked as u64, span.start)?;
         if name == "head" && self.starts.head.is_none() && self.view.hidden.is_none() {
-            self.copy(end);
+            self.copy(span.end());
             self.starts.head = Some(self.out.len());
         }
         Ok(())
     }
 
     /// Charges for work on what stands there.
-    pub(super) fn charge(&self, steps: u64, at: usize) -> Result<(), Fault> {
-        let taken = self.budget.take_steps(steps);
-        taken.map_err(|spent| Fault { problem: spent.into(), at: At::Document(at) })
+    pub(super) fn charge(&self, steps: u64, at: usize) -> Result<(), TemplateFault> {
+        self.budget.take_steps(steps).map_err(|spent| self.fault(at, spent.into()))
     }
-}
 
-/// A form that cannot be ended any more, since a browser has forgotten that it is open.
-fn misplaced_form(at: usize) -> Fault {
-    Fault::refused(at, "a form must end where it begins, and holds no other form")
+    /// A form that cannot be ended any more, since a browser has forgotten that it is open.
+    fn misplaced_form(&self, at: usize) -> TemplateFault {
+        self.refused(at, "a form must end where it begins, and holds no other form")
+    }
 }

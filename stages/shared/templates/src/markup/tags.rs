@@ -18,7 +18,7 @@ impl<'d> MarkupReader<'d, '_> {
         // An end tag's attributes mean nothing, but a `>` in one does not end the tag.
         self.attributes(open)?;
         self.count(name, false);
-        Ok(HtmlToken::End { name, span: open..self.at })
+        Ok(HtmlToken::End { name, span: self.span(open..self.at) })
     }
 
     pub(super) fn start_tag(&mut self, open: usize) -> Result<HtmlToken<'d>, Broken> {
@@ -36,7 +36,7 @@ impl<'d> MarkupReader<'d, '_> {
         } else if !is_self_closing {
             self.count(name, true);
         }
-        Ok(HtmlToken::Start(HtmlTag { name, span: open..self.at, attributes, is_self_closing }))
+        Ok(HtmlToken::Start(HtmlTag { name, span: self.span(open..self.at), attributes, is_self_closing }))
     }
 
     fn count(&mut self, name: &str, is_start: bool) {
@@ -51,7 +51,7 @@ impl<'d> MarkupReader<'d, '_> {
     }
 
     /// The attributes up to the end of the tag, and whether it closes itself.
-    fn attributes(&mut self, open: usize) -> Result<(Vec<Attribute>, bool), Broken> {
+    fn attributes(&mut self, open: usize) -> Result<(Vec<Attribute<'d>>, bool), Broken> {
         let mut attributes = Vec::new();
         let mut slash = false;
         loop {
@@ -83,14 +83,14 @@ impl<'d> MarkupReader<'d, '_> {
     }
 
     /// One attribute. `false`: the document has ended.
-    fn attribute(&mut self, open: usize, attributes: &mut Vec<Attribute>) -> Result<bool, Broken> {
+    fn attribute(&mut self, open: usize, attributes: &mut Vec<Attribute<'d>>) -> Result<bool, Broken> {
         let start = self.at;
         // A name may begin with `=`.
         self.skip_to(self.at + 1, |byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>' | b'='));
-        let name = start..self.at;
+        let name = self.span(start..self.at);
         let after_name = self.at;
         self.skip_to(self.at, |byte| !byte.is_ascii_whitespace());
-        let mut attribute = Attribute { name, value: after_name..after_name, quote: None };
+        let mut attribute = Attribute { name, value: self.span(after_name..after_name), quote: None };
         if self.byte(self.at) != Some(b'=') {
             self.at = after_name;
             attributes.push(attribute);
@@ -104,15 +104,15 @@ impl<'d> MarkupReader<'d, '_> {
                     self.broken(open, MarkupFaultReason::Tag)?;
                     return Ok(false);
                 };
-                attribute.value = from..from + length;
+                attribute.value = self.span(from..from + length);
                 attribute.quote = Some(quote);
                 self.at = from + length + 1;
-                self.check_noscript(attribute.value.clone())?;
+                self.check_noscript(attribute.value)?;
             }
             _ => {
                 let from = self.at;
                 self.skip_to(from, |byte| byte.is_ascii_whitespace() || byte == b'>');
-                attribute.value = from..self.at;
+                attribute.value = self.span(from..self.at);
             }
         }
         attributes.push(attribute);

@@ -2,7 +2,7 @@
 
 use super::super::placeholder::Placeholders;
 use super::super::scan::{Item, ItemKind};
-use super::super::structure::{closes, opens};
+use super::super::structure::{closes, divides, is_control, opens};
 use super::super::syntax::LiquidTag;
 use super::{StyleFault, StyleFaultReason, UNKNOWN};
 
@@ -25,7 +25,7 @@ pub(super) struct SheetPiece {
 /// Divides a sheet into pieces.
 pub(super) struct SheetPieces<'s> {
     sheet: &'s str,
-    placeholders: Option<&'s Placeholders>,
+    placeholders: &'s Placeholders,
     at: usize,
     is_done: bool,
     /// How deep the rules are in which blocks of Liquid began.
@@ -33,7 +33,7 @@ pub(super) struct SheetPieces<'s> {
 }
 
 impl<'s> SheetPieces<'s> {
-    pub(super) fn new(sheet: &'s str, placeholders: Option<&'s Placeholders>) -> Self {
+    pub(super) fn new(sheet: &'s str, placeholders: &'s Placeholders) -> Self {
         Self { sheet, placeholders, at: 0, is_done: false, liquid: Vec::new() }
     }
 
@@ -50,12 +50,10 @@ impl<'s> SheetPieces<'s> {
             let at = self.at;
             let rest = self.sheet.get(at..).unwrap_or_default();
             let fault = |why| Err(StyleFault { at, why });
-            if let Some((id, length)) =
-                self.placeholders.filter(|_| character == 'q').and_then(|words| words.word(rest))
-            {
+            if let Some((id, length)) = self.placeholders.word(rest) {
                 self.at += length;
                 let is_plain = quote.is_none() && brackets.is_empty();
-                let item = self.placeholders.and_then(|words| words.get(id).first());
+                let item = self.placeholders.get(id).first();
                 let is_output = item.is_some_and(|item| item.output().is_some());
                 if let Some(item) = item.filter(|_| !is_output)
                     && !(is_plain && self.block(item, depth))
@@ -84,9 +82,7 @@ impl<'s> SheetPieces<'s> {
                     let Some(end) = rest.get(2..).and_then(|rest| rest.find("*/")) else {
                         return fault(StyleFaultReason::Unclosed);
                     };
-                    let comment = rest.get(..end + 4).unwrap_or_default();
-                    let items = self.placeholders.map(|words| words.items(comment)).unwrap_or_default();
-                    if items.iter().any(|item| item.output().is_none() && !matches!(item.kind, ItemKind::Text(_))) {
+                    if self.has_control(rest.get(..end + 4).unwrap_or_default()) {
                         return fault(StyleFaultReason::Block);
                     }
                     self.at = at + end + 4;
@@ -104,8 +100,7 @@ impl<'s> SheetPieces<'s> {
                         if address.contains(['\\', '(', '"', '\'']) {
                             return fault(StyleFaultReason::Unclosed);
                         }
-                        let items = self.placeholders.map(|words| words.items(address)).unwrap_or_default();
-                        if items.iter().any(|item| item.output().is_none() && !matches!(item.kind, ItemKind::Text(_))) {
+                        if self.has_control(address) {
                             return fault(StyleFaultReason::Block);
                         }
                         text.push('(');
@@ -154,6 +149,11 @@ impl<'s> SheetPieces<'s> {
         Ok(Some(SheetPiece { text, at: start, end: PieceEnd::Sheet }))
     }
 
+    /// Whether tags of Liquid stand in this text.
+    fn has_control(&self, text: &str) -> bool {
+        self.placeholders.items(text).iter().any(is_control)
+    }
+
     /// Whether a tag of Liquid stands at the depth where its block began.
     fn block(&mut self, item: &Item, depth: usize) -> bool {
         if opens(item).is_some() {
@@ -163,10 +163,10 @@ impl<'s> SheetPieces<'s> {
         if closes(item).is_some() {
             return self.liquid.pop() == Some(depth);
         }
+        if divides(item) {
+            return self.liquid.last() == Some(&depth);
+        }
         match &item.kind {
-            ItemKind::Tag(LiquidTag::Else | LiquidTag::Elsif(_) | LiquidTag::When(_)) => {
-                self.liquid.last() == Some(&depth)
-            }
             ItemKind::Tag(LiquidTag::Break | LiquidTag::Continue) => self.liquid.iter().all(|opened| *opened == depth),
             _ => true,
         }

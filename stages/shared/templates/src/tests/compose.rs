@@ -128,7 +128,7 @@ fn a_billion_laughs_are_refused_before_they_are_written() {
     assert_eq!(refused(&tenfold("a"), &all)[0].0, FaultCode::TooManyIncludes);
     let long = "ha".repeat(50_000);
     assert_eq!(refused(&tenfold("long"), &[("long", &long)])[0].0, FaultCode::SourceTooLarge);
-    let budget = Budget::new(TemplateLimits::default().reading());
+    let budget = Budget::new(super::super::limits::READING);
     assert!(compose_within(Part::BodyHtml, &tenfold("a"), None, None, &snippets(&all), &budget).is_err());
     assert!(budget.used().steps < 10_000, "{:?}", budget.used());
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use ::hostile::{Shape, check_growth, fuzz};
-use runtime::{Budget, Used};
+use runtime::{Budget, Limits, Used};
 
 use super::super::compose::compose_within;
+use super::super::limits::{READING, RENDERING, SOURCE_BYTES};
 use super::super::markup::{self, MarkupReader};
 use super::super::parts::{Scanned, prepare};
 use super::super::placeholder::Placeholders;
@@ -15,11 +16,19 @@ use super::*;
 
 /// Size of the smaller input: beyond every limit on tags, attributes and open elements.
 const N: usize = 6_000;
+/// Size of an input whose tags are fewer than are allowed, doubled too.
+const FEW: usize = 900;
+const HOUR: Duration = Duration::from_secs(3_600);
 /// Constant cost of a reading: what is put in, and rounding.
 const SLACK: usize = 4_000;
 
 fn budget() -> Budget {
-    Budget::new(TemplateLimits { deadline: Duration::from_secs(3_600), ..TemplateLimits::default() }.reading())
+    Budget::new(Limits { time: HOUR, ..READING })
+}
+
+/// What a rendering takes that nothing ends early.
+fn used(compiled: &CompiledMessage, data: &MergeData) -> Used {
+    compiled.render_within(Limits { time: HOUR, steps: u64::MAX, ..RENDERING }, data, &TestLinks).1
 }
 
 fn text(input: &[u8]) -> String {
@@ -85,12 +94,12 @@ const HTML: &[Shape] = &[
 
 #[test]
 fn scanning_costs_what_the_source_is_long() {
-    let limits = TemplateLimits { tags: usize::MAX, ..TemplateLimits::default() };
     let read = |input: &[u8]| {
         let budget = budget();
-        let _ = scan(Part::BodyHtml, &text(input), &limits, &budget);
+        let _ = scan(Part::BodyHtml, &text(input), &budget);
         budget.used()
     };
+    check_growth(LIQUID, FEW, SLACK, read);
     check_growth(LIQUID, N, SLACK, read);
     check_growth(HTML, N, SLACK, read);
 }
@@ -137,13 +146,13 @@ fn deriving_text_costs_what_the_html_is_long() {
 
 #[test]
 fn reading_a_whole_template_costs_what_it_is_long() {
-    let limits = TemplateLimits { tags: usize::MAX, ..TemplateLimits::default() };
     let read = |input: &[u8]| {
         let budget = budget();
         let source = template(&text(input));
-        let _ = Scanned::of(&source, &limits, &budget).and_then(|scanned| prepare(scanned, &marketing(), &budget));
+        let _ = Scanned::of(&source, &budget).and_then(|scanned| prepare(scanned, &marketing(), &budget));
         budget.used()
     };
+    check_growth(LIQUID, FEW, SLACK, read);
     check_growth(LIQUID, N, SLACK, read);
     check_growth(HTML, N, SLACK, read);
 }
@@ -183,30 +192,24 @@ const DATA: &[Shape] = &[
 
 #[test]
 fn rendering_costs_what_the_merge_data_is_long() {
-    let mut options = bare();
-    options.limits =
-        TemplateLimits { deadline: Duration::from_secs(3_600), steps: u64::MAX, ..TemplateLimits::default() };
     for html in EVALUATED {
-        let compiled = compile(&template(html), &options).unwrap();
+        let compiled = compile(&template(html), &bare()).unwrap();
         check_growth(DATA, 400, SLACK, |input| {
             let big: Value = serde_json::from_slice(input).unwrap();
             let merge = MergeData { data: json!({"big": big, "other": big}), ..data() };
-            compiled.used(&merge, &TestLinks)
+            used(&compiled, &merge)
         });
     }
 }
 
 #[test]
 fn merge_data_is_converted_once() {
-    let mut options = bare();
-    options.limits =
-        TemplateLimits { deadline: Duration::from_secs(3_600), steps: u64::MAX, ..TemplateLimits::default() };
-    let used = |times: usize| {
+    let steps = |times: usize| {
         let html = "{% if data.big.size == 9 %}{% endif %}{{ email }}".repeat(times);
         let merge = MergeData { data: json!({"big": vec![1; 5_000]}), ..data() };
-        compile(&template(&html), &options).unwrap().used(&merge, &TestLinks).steps
+        used(&compile(&template(&html), &bare()).unwrap(), &merge).steps
     };
-    let (once, often) = (used(1), used(100));
+    let (once, often) = (steps(1), steps(100));
     assert!(once > 5_000 && often < once + 5_000, "{once} {often}");
 }
 
@@ -219,10 +222,9 @@ fn a_case_over_a_long_list_ends_at_the_steps() {
         data: json!({"big": vec![1; 9_000], "other": vec![1; 9_000].into_iter().chain([2]).collect::<Vec<_>>()}),
         ..data()
     };
-    let mut options = bare();
-    options.limits.deadline = Duration::from_secs(3_600);
-    let compiled = compile(&template(&html), &options).unwrap();
-    assert_eq!(compiled.render(&merge, &TestLinks), Err(RenderFault::StepsExceeded));
+    let compiled = compile(&template(&html), &bare()).unwrap();
+    let (slots, _) = compiled.render_within(Limits { time: HOUR, ..RENDERING }, &merge, &TestLinks);
+    assert_eq!(slots, Err(RenderFault::StepsExceeded));
 }
 
 const TOKENS: &[&[u8]] = &[
@@ -348,7 +350,7 @@ fn fuzz_snippets() {
         let faults = match compose(Part::BodyHtml, &source, None, Some(layout), &all) {
             Err(faults) => faults,
             Ok(composed) => {
-                assert!(composed.text.len() <= TemplateLimits::default().source_bytes);
+                assert!(composed.text.len() <= SOURCE_BYTES);
                 let checked = check(&template(&composed.text), &KnownFields::default());
                 checked.err().unwrap_or_default().into_iter().map(|fault| composed.place(fault)).collect()
             }
@@ -368,7 +370,7 @@ fn fuzz_raw_value() {
         let mut is_seen = false;
         while let Some(token) = reader.next().unwrap() {
             if let markup::HtmlToken::Start(tag) = token {
-                is_seen |= tag.name == "a" && shown.html[tag.span].contains("https://t.test/u/1");
+                is_seen |= tag.name == "a" && tag.span.text.contains("https://t.test/u/1");
             }
         }
         assert!(is_seen, "{}", shown.html);
@@ -383,17 +385,12 @@ fn fuzz_html() {
         for mut reader in [MarkupReader::strict(&html, &budget), MarkupReader::lenient(&html, &budget)] {
             let mut end = 0;
             while let Ok(Some(token)) = reader.next() {
-                let span = match token {
-                    markup::HtmlToken::Text { span, .. }
-                    | markup::HtmlToken::Comment { span }
-                    | markup::HtmlToken::End { span, .. } => span,
-                    markup::HtmlToken::Start(tag) => tag.span,
-                };
+                let span = token.span();
                 assert!(
-                    span.start == end && span.end > end && html.get(span.clone()).is_some(),
+                    span.start == end && span.end() > end && html.get(span.start..span.end()) == Some(span.text),
                     "{span:?} after {end}"
                 );
-                end = span.end;
+                end = span.end();
             }
         }
         let _ = html::close(&html, Some(Default::default()), &budget);

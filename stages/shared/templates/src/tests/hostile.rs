@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::html::close;
+use super::super::limits::{READING, RENDERING, SOURCE_BYTES};
 use super::super::parts::Scanned;
 use super::*;
 
@@ -38,10 +39,9 @@ fn a_thousand_elsif_are_refused() {
 
 #[test]
 fn a_machine_that_stands_still_is_no_fault_of_the_template() {
-    let limits = TemplateLimits::default();
-    let late = || Budget::new(runtime::Limits { time: Duration::ZERO, ..limits.reading() });
+    let late = || Budget::new(runtime::Limits { time: Duration::ZERO, ..READING });
     let html = "x".repeat(64 * 1024);
-    let faults = Scanned::of(&template(&html), &limits, &late()).err().unwrap();
+    let faults = Scanned::of(&template(&html), &late()).err().unwrap();
     assert_eq!(faults[0].code, FaultCode::TimedOut);
     assert_eq!(close(&html, None, &late()).err(), Some(RenderFault::DeadlineExceeded));
     assert_eq!(close(&"<b>x</b>".repeat(1_600), None, &late()).err(), Some(RenderFault::DeadlineExceeded));
@@ -55,7 +55,7 @@ fn more_tags_than_allowed_are_refused() {
 
 #[test]
 fn a_source_over_its_size_is_refused_and_one_of_that_size_is_quick() {
-    let limit = TemplateLimits::default().source_bytes;
+    let limit = SOURCE_BYTES;
     let faults = check(&template(&"x".repeat(limit + 1)), &KnownFields::default()).unwrap_err();
     assert_eq!(faults[0].code, FaultCode::SourceTooLarge);
     let started = Instant::now();
@@ -96,14 +96,15 @@ fn endless_padding_in_a_date_is_refused() {
 
 #[test]
 fn a_million_rounds_without_output_come_to_an_end() {
-    let mut options = bare();
-    options.limits.deadline = Duration::from_millis(20);
     let html =
         "{% for i in (1..1000) %}{% for j in (1..1000) %}{% if i == j %}{% endif %}{% endfor %}{% endfor %}{{ email }}";
     let started = Instant::now();
-    let fault = compile(&template(html), &options).unwrap().render(&data(), &TestLinks).unwrap_err();
+    let fault = render_fault(html);
     assert!(matches!(fault, RenderFault::DeadlineExceeded | RenderFault::StepsExceeded), "{fault}");
     assert!(started.elapsed() < Duration::from_secs(30));
+    let late = runtime::Limits { time: Duration::ZERO, steps: u64::MAX, ..RENDERING };
+    let (slots, _) = compile(&template(html), &bare()).unwrap().render_within(late, &data(), &TestLinks);
+    assert_eq!(slots, Err(RenderFault::DeadlineExceeded));
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn arithmetic_that_overflows_is_a_fault_and_no_panic() {
 fn one_recipient_s_fault_leaves_the_next_unharmed() {
     let compiled = compile(&template("{{ 10 | divided_by: contact.fields.score }}"), &bare()).unwrap();
     let mut zero = data();
-    zero.contact.fields.insert("score".to_owned(), json!(0));
+    zero.contact.fields["score"] = json!(0);
     assert!(compiled.render(&zero, &TestLinks).is_err());
     assert!(compiled.render(&data(), &TestLinks).is_ok());
 }

@@ -43,6 +43,10 @@ fn a_web_link_is_tracked(#[case] html: &str, #[case] expected: &str) {
 #[case("<a href=\"tel:+1\">x</a>", "<a href=\"tel:+1\">x</a>")]
 #[case("<a href=\"#top\">x</a>", "<a href=\"#top\">x</a>")]
 #[case("<a href=\"https://x.test\" data-no-track>x</a>", "<a href=\"https://x.test\">x</a>")]
+#[case(
+    "<a href=\"https://x.test\"{% if first_name %} data-no-track{% endif %}>x</a>",
+    "<a href=\"https://x.test\" data-no-track>x</a>"
+)]
 #[case("<a href=\"{{ unsubscribe_url }}\">x</a>", "<a href=\"https://t.test/u/1?a=1&amp;b=2\">x</a>")]
 #[case("<a href=\"{{ preferences_url }}\">x</a>", "<a href=\"https://t.test/p/1\">x</a>")]
 #[case("{% assign u = unsubscribe_url %}<a href=\"{{ u }}\">x</a>", "<a href=\"https://t.test/u/1?a=1&amp;b=2\">x</a>")]
@@ -326,6 +330,12 @@ fn an_address_from_a_value_is_one_of_few_kinds(#[case] html: &str, #[case] good:
             assert_eq!(of(track_links, hostile), bad, "{hostile}");
         }
     }
+}
+
+#[test]
+fn a_block_that_begins_in_data_no_track_ends_in_it() {
+    let html = "<a data-no-track=\"{% if title %}\">a</a>b<a data-no-track=\"{% endif %}\">c</a>";
+    assert_eq!(check(&template(html), &KnownFields::default()).unwrap_err()[0].code, FaultCode::HtmlInvalid);
 }
 
 #[rstest]

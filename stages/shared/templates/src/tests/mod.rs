@@ -95,7 +95,6 @@ fn bare() -> MessageOptions {
         track_links: false,
         track_opens: false,
         attachments: Vec::new(),
-        limits: TemplateLimits::default(),
     }
 }
 
@@ -104,15 +103,12 @@ fn marketing() -> MessageOptions {
 }
 
 fn contact() -> Contact {
-    let Value::Object(fields) = json!({"plan": "pro", "score": 7, "tags": ["a", "b"], "none": null}) else {
-        unreachable!()
-    };
     Contact {
         email: "ada@example.org".to_owned(),
         first_name: Some("Ada".to_owned()),
         last_name: Some("Lovelace".to_owned()),
         company: Some("Analytical & Sons".to_owned()),
-        fields,
+        fields: json!({"plan": "pro", "score": 7, "tags": ["a", "b"], "none": null}),
         ..Contact::default()
     }
 }

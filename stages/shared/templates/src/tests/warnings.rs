@@ -12,6 +12,7 @@ fn codes(html: &str) -> Vec<String> {
 #[rstest]
 #[case::web(r#"<a href="https://shop.test/a?b=1&amp;c=2">x</a>"#, None)]
 #[case::mail(r#"<a href="mailto:a@shop.test">x</a>"#, None)]
+#[case::telephone(r#"<a href="tel://+1 555 0100">x</a>"#, None)]
 #[case::place_in_the_mail(r##"<a href="#top">x</a>"##, None)]
 #[case::target_of_one(r#"<a name="top"></a>"#, None)]
 #[case::printed(r#"<a href="{{ data.url }}">x</a>"#, None)]

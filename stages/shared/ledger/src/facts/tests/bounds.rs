@@ -56,7 +56,7 @@ impl Mails {
         let mut tx = self.by_key.begin().await.unwrap();
         let recorded = record(&mut tx, signals, &[], 0).await.unwrap();
         tx.commit().await.unwrap();
-        recorded.fresh.total()
+        recorded.fresh.values().sum::<u64>()
     }
 }
 

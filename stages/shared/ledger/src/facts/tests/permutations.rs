@@ -234,9 +234,7 @@ impl Memory {
                 self.clicks.push(Click { id, at, link: link.into(), machine: machine.is_some() });
             }
         }
-        for (_, sent) in
-            crate::facts::collect_times(&new, &mut crate::facts::FreshCounts::default(), &mut Hours::default())
-        {
+        for (_, sent) in crate::facts::collect_times(&new, &mut Default::default(), &mut Hours::default()) {
             for &fact in Fact::ALL {
                 let time = sent.times[fact as usize];
                 let known = &mut self.times[fact as usize];
