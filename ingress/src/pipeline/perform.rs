@@ -163,7 +163,7 @@ async fn run_write(
     let (parts, unread) = request.into_parts();
     let limit = ingress.settings.http_request_timeout;
     // Its key is looked up: when the host of Postgres vanishes, an answer to that is waited for for ever. The body has its own time.
-    let admission_max = limit + 2 * ingress.settings.http_body_timeout;
+    let admission_max = limit + ingress.settings.http_body_timeout * 3 / 2;
     let admission = auth::admit(ingress, &parts, unread, spec.access, observed);
     let admitted = tokio::time::timeout(admission_max, admission).await;
     let AdmittedRequest { caller, body, tenant } = admitted.map_err(|_| too_slow())??;

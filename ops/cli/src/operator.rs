@@ -2,7 +2,7 @@
 
 use std::{io::Read, path::PathBuf, time::Duration};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use ingress::ApiError;
@@ -138,7 +138,8 @@ impl SecretSource {
             (None, Some(name)) => std::env::var(name).context("secret-env").map(Some),
             (None, None) if self.secret_stdin => {
                 let mut text = String::new();
-                std::io::stdin().take(SECRET_MAX_BYTES).read_to_string(&mut text).context("standard input")?;
+                std::io::stdin().take(SECRET_MAX_BYTES + 1).read_to_string(&mut text).context("standard input")?;
+                ensure!(text.len() as u64 <= SECRET_MAX_BYTES, "the secret is longer than {SECRET_MAX_BYTES} bytes");
                 Ok(Some(text))
             }
             (None, None) => Ok(None),

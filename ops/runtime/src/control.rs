@@ -47,10 +47,11 @@ async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdo
                 match serde_json::from_slice::<Control>(&message.payload) {
                     Ok(Control::PauseSwitches) => changes.notify(),
                     Ok(Control::Log { filter, for_seconds, process }) if name.answers_to(process.as_deref()) => {
-                        let answer = set_log(&name, filter.as_deref());
+                        let mut answer = set_log(&name, filter.as_deref());
                         if answer.error.is_none() {
-                            // A newer command replaces an older one, whose task ends here.
+                            // A newer command replaces an older one, whose task ends here. It may just have restored its filter.
                             restoring.shutdown().await;
+                            answer = set_log(&name, filter.as_deref());
                             if let Some(seconds) = for_seconds.filter(|_| filter.is_some()) {
                                 restoring.spawn(restore_log_filter(name.log.clone(), Duration::from_secs(seconds)));
                             }

@@ -77,7 +77,9 @@ impl Sweep for UnroutableRequests {
                     self.bus.publish_all(rejection).await?;
                 }
                 // Published before it is deleted: a repeated event is dropped by its id, a missing one would be lost.
-                let _ = requests.delete_message(request.sequence).await;
+                if requests.delete_message(request.sequence).await.is_err() {
+                    break;
+                }
                 found += 1;
             }
         }

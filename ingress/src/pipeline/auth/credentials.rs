@@ -129,6 +129,13 @@ mod tests {
     }
 
     #[test]
+    fn of_missing_headers_the_first_is_named() {
+        let without: Vec<_> = ALL.into_iter().filter(|(name, _)| ![API_KEY, TIMESTAMP].contains(name)).collect();
+        let error = Credentials::read(&headers(&without)).err().unwrap();
+        assert_eq!(error.detail, Some(format!("{API_KEY} is missing")));
+    }
+
+    #[test]
     fn either_mode_is_read() {
         assert_eq!(Credentials::read(&headers(&[("authorization", "bearer k")])).ok().unwrap().key, "k");
         let signed = Credentials::read(&headers(&ALL)).ok().unwrap().signed;

@@ -106,7 +106,10 @@ impl GroupRecorder for RetryPendingFacts {
         count(&rows, &outcomes);
         for fact in dropped {
             let provider = fact.provider.as_deref().map_or("link", provider_name);
-            if fact.names_its_send {
+            if unread.iter().any(|key| key.id == fact.id) {
+                count_facts(provider, "dropped", 1);
+                tracing::warn!(stage = "engagement", fact = %fact.id, provider, "dropped: this version does not know its kind");
+            } else if fact.names_its_send {
                 count_facts(provider, "dropped", 1);
                 tracing::warn!(stage = "engagement", fact = %fact.id, provider, reason = UNKNOWN, "dropped: its send never came");
             } else {

@@ -93,6 +93,8 @@ struct EndpointState {
     lease_until: Instant,
     is_open: bool,
     failing_since: Option<DateTime<Utc>>,
+    /// When a result last changed that.
+    failing_recorded_at: Instant,
     presence: Presence,
     active_at: Instant,
     check: Option<Check>,
@@ -138,6 +140,7 @@ impl SubscriberEndpoint {
             lease_until,
             is_open: true,
             failing_since,
+            failing_recorded_at: Instant::now(),
             // After a restart there may be thousands that did not answer before it: they begin with their share of the sockets.
             presence: if failing_since.is_some() { Presence::Silent } else { Presence::Unknown },
             active_at: Instant::now(),
@@ -250,8 +253,19 @@ impl SubscriberEndpoint {
         self.state().failing_since
     }
 
+    /// Takes over what a result has changed.
     pub fn set_failing_since(&self, since: Option<DateTime<Utc>>) {
-        self.state().failing_since = since;
+        let mut state = self.state();
+        state.failing_since = since;
+        state.failing_recorded_at = Instant::now();
+    }
+
+    /// Takes over what was read, for a resumption ends the count of failures; unless a result was recorded since it was asked for.
+    pub fn refresh_failing_since(&self, since: Option<DateTime<Utc>>, asked_at: Instant) {
+        let mut state = self.state();
+        if state.failing_recorded_at < asked_at {
+            state.failing_since = since;
+        }
     }
 
     pub fn renewed(&self, lease_until: Instant) {

@@ -195,8 +195,7 @@ impl Dispatcher {
         let (state, bodies) = answered.await.ok()?;
         let target = match state.status {
             SubscriptionStatus::Active if state.version() == known.version => {
-                // A resumption ends the count of failures, and changes no target.
-                endpoint.set_failing_since(state.failing_since);
+                endpoint.refresh_failing_since(state.failing_since, asked_at);
                 Some(known)
             }
             SubscriptionStatus::Active => {

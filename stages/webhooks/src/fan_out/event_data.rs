@@ -137,8 +137,25 @@ fn event_data(event_type: EventType, fact: &SendFact<'_>, mail: Option<MailData>
                 Some(ReplyData { message_id: detail.text("message_id"), is_automatic: detail.flag("automatic") });
         }
         EventType::EmailFailed | EventType::EmailSuppressed => data.reason = detail.text("reason"),
-        // The others are not about a mail.
-        _ => {}
+        // These types are not about a mail.
+        EventType::SequenceCompleted
+        | EventType::EnrollmentExited
+        | EventType::EnrollmentFailed
+        | EventType::ContactCreated
+        | EventType::ContactConfirmed
+        | EventType::CampaignSent
+        | EventType::CampaignPaused
+        | EventType::DomainStatusChanged
+        | EventType::TaskCreated
+        | EventType::OpportunityCreated
+        | EventType::OutcomeCredited
+        | EventType::SuppressionAdded
+        | EventType::SuppressionLifted
+        | EventType::ImportFinished
+        | EventType::QuotaNear
+        | EventType::WebhookDisabled
+        | EventType::WebhookTest
+        | EventType::RequestRejected => {}
     }
     data
 }

@@ -115,6 +115,7 @@ const LEAVE: &str = "<a href=\"{{ unsubscribe_url }}\">leave</a>";
 #[rstest]
 #[case("<p>x</p>")]
 #[case("<p><a href=\"{{ unsubscribe_url }}\">leave</a></p>")]
+#[case("<a href=\"{{ unsubscribe_url }}\" data-no-track=\"{{ title }}\">leave</a>")]
 #[case("<a href='{{ unsubscribe_url }}' style=\"color:#666;font-size:12px\">leave</a>")]
 #[case("<table width=\"600\"><tr><td style=\"padding:10px\"><a href={{ unsubscribe_url }}>leave</a></td></tr></table>")]
 #[case("{{ physical_address }}")]
