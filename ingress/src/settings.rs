@@ -22,8 +22,8 @@ pub struct Settings {
     /// Rows one import may have; more are answered 413 `too_many_rows`.
     #[arg(long, env = "POSTRIDER_IMPORT_MAX_ROWS", default_value_t = 50_000)]
     pub import_max_rows: usize,
-    /// Longest a request may take before its caller is answered 503; a write: its admission, beside the time of its body, and its effect each.
-    /// A write in progress goes on, for ten minutes at most.
+    /// Longest a request may take before its caller is answered 503. A write has this time twice: to be admitted, not counting the time of
+    /// its body, and to take effect. One in progress goes on, for ten minutes at most.
     #[arg(long, env = "POSTRIDER_HTTP_REQUEST_TIMEOUT", default_value = "60s", value_parser = humantime::parse_duration)]
     pub http_request_timeout: Duration,
     /// Longest a caller may take to send its headers, and then its body, before it is answered 408.
